@@ -56,32 +56,32 @@ def backward(
     fractions = token_fractions(rollout.batch.is_token[rows], policy.config)
     loss = kl_term = clipped = kl_old = 0.0
     low, high = math.inf, -math.inf
-    for places in pieces(torch.arange(len(rows), device=policy.device), rollout.batch, policy):
-        piece = rollout.batch.select_rows(rows[places])
-        mask = piece.is_token
-        with _recomputing(policy):
+    with _recomputing(policy):
+        for places in pieces(torch.arange(len(rows), device=policy.device), rollout.batch, policy):
+            piece = rollout.batch.select_rows(rows[places])
+            mask = piece.is_token
             new = token_distribution(piece.logits(policy), temperature=knobs.temperature)
-        with torch.no_grad():
-            before = token_distribution(piece.logits(reference), temperature=knobs.temperature)
-        advantages = rollout.advantages.to(policy.device)[rows[places], None].expand_as(mask)[mask][:, None]
-        moves = Moves(
-            columns=piece.tokens[:, None],
-            weights=torch.ones_like(advantages),
-            old_log_probs=rollout.sampled[rows[places]][mask][:, None],
-            advantages=advantages,
-        )
-        objective = grpo_objective(new=new, old=None, reference=before, moves=moves, config=config, knobs=knobs)
-        weights = fractions[places][mask]
-        value = (objective.loss * weights).sum()
-        loss += value.item()
-        if not math.isfinite(loss):
-            break
-        value.backward()  # type: ignore[no-untyped-call]
-        ratios = objective.ratios.detach()
-        kl_term += (objective.weighted["reference_kl"].detach() * weights).sum().item()
-        clipped += float((objective.is_clipped_low | objective.is_clipped_high).sum())
-        kl_old += (ratios - 1 - ratios.log()).sum().item()
-        low, high = min(low, ratios.min().item()), max(high, ratios.max().item())
+            with torch.no_grad():
+                before = token_distribution(piece.logits(reference), temperature=knobs.temperature)
+            advantages = rollout.advantages.to(policy.device)[rows[places], None].expand_as(mask)[mask][:, None]
+            moves = Moves(
+                columns=piece.tokens[:, None],
+                weights=torch.ones_like(advantages),
+                old_log_probs=rollout.sampled[rows[places]][mask][:, None],
+                advantages=advantages,
+            )
+            objective = grpo_objective(new=new, old=None, reference=before, moves=moves, config=config, knobs=knobs)
+            weights = fractions[places][mask]
+            value = (objective.loss * weights).sum()
+            loss += value.item()
+            if not math.isfinite(loss):
+                break
+            value.backward()  # type: ignore[no-untyped-call]
+            ratios = objective.ratios.detach()
+            kl_term += (objective.weighted["reference_kl"].detach() * weights).sum().item()
+            clipped += float((objective.is_clipped_low | objective.is_clipped_high).sum())
+            kl_old += (ratios - 1 - ratios.log()).sum().item()
+            low, high = min(low, ratios.min().item()), max(high, ratios.max().item())
     measures = {
         "language/kl_term": kl_term,
         "language/clip_fraction": clipped / int(rollout.batch.is_token[rows].sum()),
@@ -95,7 +95,7 @@ def backward(
 def _recomputing(policy: LanguagePolicy) -> Iterator[None]:
     """Hold the network in training mode where gradients are checkpointed, for transformers does so in no other; it has no dropout."""
     if policy.config.gradient_checkpointing:
-        policy.network.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})  # type: ignore[no-untyped-call]
+        policy.network.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})  # type: ignore[no-untyped-call]
         policy.network.train()
     try:
         yield

@@ -94,13 +94,6 @@ class LanguagePolicy:
                 + "; use an intact model file; if training caused it, go back to an earlier checkpoint, with a lower learning rate"
             )
 
-    @torch.no_grad()
-    def refuse_nonfinite_logits(self, prompt: str) -> None:
-        """Raise NonFiniteError if finite weights give NaN or infinite scores, from which sampling on a GPU would crash the device."""
-        ids = torch.tensor(self.tokens([prompt]), device=self.device)
-        if not self.logits(ids, torch.ones_like(ids), num_last=1).isfinite().all():
-            raise NonFiniteError("the policy's logits are not finite: its weights are too large for their precision")
-
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, *, num_last: int, **given: Any) -> Any:
         """Return the network's output with the logits of the last columns; others are not computed if the model allows it.
 

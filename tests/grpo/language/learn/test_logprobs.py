@@ -215,7 +215,7 @@ def test_a_loss_in_pieces_has_the_gradient_of_the_whole(kind: str) -> None:
         settings = read(**{"language.loss": f'"{kind}"', "language.answers_per_forward": most, "grpo.kl_coefficient": 0.1})
         policy, reference = policy_of(gpt2, **{"language.loss": f'"{kind}"', "language.answers_per_forward": most}), policy_of(gpt2)
         with torch.no_grad():
-            reference.network.lm_head.weight[::3] += 0.05
+            reference.network.lm_head.weight[::3] *= 1.2
         rollout = some_rollout(policy, settings)
         knobs = Control(settings.grpo, first_step=0).knobs(0)
         # Also answers that were cut, for these weights seldom end one.
@@ -225,11 +225,28 @@ def test_a_loss_in_pieces_has_the_gradient_of_the_whole(kind: str) -> None:
     torch.testing.assert_close(gradients[0], gradients[1], atol=1e-5 * gradients[0].abs().max().item(), rtol=1e-3)
 
 
+@pytest.mark.parametrize("direction", ["policy_to_reference", "reference_to_policy"])
+def test_the_kl_in_the_loss_is_exact_and_of_the_direction_that_the_settings_name(direction: str) -> None:
+    settings = read(**{"grpo.kl_direction": f'"{direction}"', "grpo.kl_coefficient": 0.1})
+    policy, reference = policy_of(gpt2), policy_of(gpt2)
+    with torch.no_grad():
+        reference.network.lm_head.weight[::3] *= 1.2
+    rollout = some_rollout(policy, settings)
+    knobs = Control(settings.grpo, first_step=0).knobs(0)
+    found = loss.backward(policy, reference, rollout, torch.arange(16), config=settings.grpo, knobs=knobs).measures["language/kl_term"]
+    with torch.no_grad():
+        ours, theirs = (rollout.batch.logits(each).double().log_softmax(1) for each in (policy, reference))
+    one, other = (ours, theirs) if direction == "policy_to_reference" else (theirs, ours)
+    exact = (one.exp() * (one - other)).sum(1).mean().item()
+    assert exact > 1e-3, "equal models would show nothing"
+    assert found == pytest.approx(0.1 * exact, rel=1e-4)
+
+
 def test_checkpointed_gradients_are_the_gradients_and_keep_less() -> None:
     gradients, kept = [], []
     for is_on in ("false", "true"):
         settings = read(**{"language.gradient_checkpointing": is_on})
-        policy = policy_of(gpt2, **{"language.gradient_checkpointing": is_on})
+        policy = policy_of(lambda: gpt2(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0), **{"language.gradient_checkpointing": is_on})
         rollout, sizes = some_rollout(policy, settings), dict[int, int]()
 
         def noted(tensor: torch.Tensor, sizes: dict[int, int] = sizes) -> torch.Tensor:
