@@ -95,7 +95,7 @@ def backward(
 def _recomputing(policy: LanguagePolicy) -> Iterator[None]:
     """Hold the network in training mode where gradients are checkpointed, for transformers does so in no other; it has no dropout."""
     if policy.config.gradient_checkpointing:
-        policy.network.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})  # type: ignore[no-untyped-call]
+        policy.network.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
         policy.network.train()
     try:
         yield
