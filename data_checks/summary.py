@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from data_checks.report import CheckResult, DatasetReport
 from grpo.board.phases import PHASES, Phase
-from grpo.dataset.file_reports import FILE_HEADERS, file_rows, num_more_files
+from grpo.dataset.file_reports import FILE_HEADERS, file_rows
 from grpo.dataset.table import Split
 
 _EXAMPLES_PER_PHASE: Final = 2
@@ -183,12 +183,10 @@ def _files_markdown(facts: Mapping[str, Any]) -> list[str]:
     if not rows:
         return []
     name, *numbers = FILE_HEADERS
-    more = num_more_files(facts, most=_MAX_FILES)
     return [
         f"| {name} | {' | '.join(numbers)} |",
         f"| --- |{' ---: |' * len(numbers)}",
         *(f"| {_plain(_cut(of))} | {read} | {games} | {rejected} | {boards} |" for of, read, games, rejected, boards in rows),
-        *([f"| and {more:,} more | | | | |"] if more else []),
         "",
     ]
 
@@ -200,9 +198,7 @@ def _files(facts: Mapping[str, Any]) -> str:
     head = "".join(f"<th>{name}</th>" for name in FILE_HEADERS)
     lines = [f"<td>{_text(_cut(name))}</td>{''.join(f'<td>{number}</td>' for number in numbers)}" for name, *numbers in rows]
     cells = "".join(f"<tr>{line}</tr>" for line in lines)
-    more = num_more_files(facts, most=_MAX_LISTED)
-    rest = f'<tr><td colspan="{len(FILE_HEADERS)}">and {more:,} more</td></tr>' if more else ""
-    return f"<h2>Files</h2>\n<table><thead><tr>{head}</tr></thead><tbody>{cells}{rest}</tbody></table>\n"
+    return f"<h2>Files</h2>\n<table><thead><tr>{head}</tr></thead><tbody>{cells}</tbody></table>\n"
 
 
 def _suite(name: str, results: Iterable[CheckResult]) -> str:

@@ -1,9 +1,9 @@
 """The Metaflow flow of the pipeline: boards, checks, pretraining, ladder, baseline, GRPO, selection, report.
 
-python flows/chess_grpo.py run
-python flows/chess_grpo.py run --with batch
-python flows/chess_grpo.py --config settings my.toml run --resume-from peak
-python flows/chess_grpo.py --config-value settings 'preset = "smoke"
+.venv/bin/python flows/chess_grpo.py run
+.venv/bin/python flows/chess_grpo.py run --with batch
+.venv/bin/python flows/chess_grpo.py --config settings my.toml run --resume-from peak
+.venv/bin/python flows/chess_grpo.py --config-value settings 'preset = "smoke"
 grpo.learning_rate = 1e-3' run
 """
 
@@ -21,6 +21,9 @@ if (_ROOT / "steps").is_dir() and str(_ROOT) not in sys.path:
 if os.environ.get("METAFLOW_USER", "root") == "root":
     # Metaflow refuses to run as root, whichever variable names the user.
     os.environ["METAFLOW_USER"] = "chess-grpo" if os.environ.get("USER", "root") in ("", "root") else os.environ["USER"]
+from steps.runtime.packages import require_packages  # noqa: E402
+
+require_packages()
 from grpo.base.errors import PlainError  # noqa: E402
 from steps.batch.destination import prepare  # noqa: E402
 

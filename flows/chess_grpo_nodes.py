@@ -1,7 +1,7 @@
 """The same flow with distributed GRPO: in `finetune` several machines (nodes) train one policy together.
 
-python flows/chess_grpo_nodes.py run
-python flows/chess_grpo_nodes.py run --with batch
+.venv/bin/python flows/chess_grpo_nodes.py run
+.venv/bin/python flows/chess_grpo_nodes.py run --with batch
 
 It is a flow of its own because a parallel step needs a join after it, and Step Functions and Airflow do not support parallel steps. The
 number of machines is the setting resources.num_nodes.

@@ -20,7 +20,9 @@ class FileReport:
 
 
 def file_rows(facts: Mapping[str, Any], *, most: int) -> list[tuple[str, ...]]:
-    """Return what a dataset's report says of each file, at most so many, those with the most boards first; none for engine games.
+    """Return what a dataset's report says of each file, those with the most boards first; none for engine games.
+
+    At most so many files have a row; a last row says how many more there are.
 
     >>> file_rows({"files": {"a.pgn": {"read": 0.25, "games": 9, "rejected": 1}}, "sources": {"a.pgn": 30}}, most=5)
     [('a.pgn', '25.0%', '9', '1', '30')]
@@ -28,12 +30,11 @@ def file_rows(facts: Mapping[str, Any], *, most: int) -> list[tuple[str, ...]]:
     files, boards = facts.get("files", {}), facts["sources"]
     named = sorted(files, key=lambda name: (-boards.get(name, 0), name))[:most]
     counts = ((name, files[name]["games"], files[name]["rejected"], boards.get(name, 0)) for name in named)
-    return [(name, _percent(files[name]["read"]), *(f"{number:,}" for number in numbers)) for name, *numbers in counts]
-
-
-def num_more_files(facts: Mapping[str, Any], *, most: int) -> int:
-    """Return how many files `file_rows` leaves out."""
-    return max(0, len(facts.get("files", {})) - most)
+    rows: list[tuple[str, ...]] = [
+        (name, _percent(files[name]["read"]), *(f"{number:,}" for number in numbers)) for name, *numbers in counts
+    ]
+    more = len(files) - most
+    return [*rows, (f"and {more:,} more files", "", "", "", "")] if more > 0 else rows
 
 
 def files_in_a_line(facts: Mapping[str, Any], *, most: int) -> str:
@@ -42,9 +43,7 @@ def files_in_a_line(facts: Mapping[str, Any], *, most: int) -> str:
     >>> files_in_a_line({"files": {"a.pgn": {"read": 0.25, "games": 9, "rejected": 1}}, "sources": {"a.pgn": 30}}, most=5)
     'a.pgn 30 boards (25.0% read)'
     """
-    named = [f"{name} {boards} boards ({read} read)" for name, read, _, _, boards in file_rows(facts, most=most)]
-    more = num_more_files(facts, most=most)
-    return ", ".join(named) + (f" and {more:,} more files" if more else "")
+    return ", ".join(f"{name} {boards} boards ({read} read)" if read else name for name, read, _, _, boards in file_rows(facts, most=most))
 
 
 def _percent(fraction: float) -> str:

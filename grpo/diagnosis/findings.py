@@ -420,7 +420,3 @@ def may_follow(name: str) -> frozenset[str]:
     """Return the findings that may follow from this one, directly or by others."""
     direct = ENTRIES[name].leads_to
     return frozenset(direct).union(*map(may_follow, direct))
-
-
-FINDING_MEANINGS: Final[Mapping[str, str]] = {name: entry.meaning for name, entry in ENTRIES.items()}
-"""Every name -> one line of meaning."""

@@ -50,15 +50,6 @@ def halving_rounds(num_candidates: int) -> tuple[int, ...]:
     return tuple(rounds)
 
 
-def halving_pairs(num_candidates: int, *, pairs_per_round: int) -> int:
-    """Return the number of pairs of games over all rounds, if each candidate plays `pairs_per_round` in a round.
-
-    >>> halving_pairs(5, pairs_per_round=30)
-    300
-    """
-    return sum(halving_rounds(num_candidates)) * pairs_per_round
-
-
 def sequential_halving(candidates: Sequence[int], play: Callable[[int, int], Sequence[float]]) -> HalvingTrace:
     """Halve the candidates by games until one is left.
 

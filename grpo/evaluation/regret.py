@@ -145,12 +145,6 @@ def paired_difference(
     return MeanDifference(mean=mean, stderr=stderr, low=mean - Z95 * stderr, high=mean + Z95 * stderr, num_boards=len(differences))
 
 
-def differences_by_phase(one: HeldoutScores, other: HeldoutScores, *, column: Column = "regret_best") -> dict[Phase, MeanDifference]:
-    """Return `paired_difference` of each phase that has boards."""
-    present = [phase for index, phase in enumerate(PHASES) if (one.phases == index).any()]
-    return {phase: paired_difference(one, other, column=column, phase=phase) for phase in present}
-
-
 def _distributions(policy: Policy, boards: BoardArrays) -> Iterator[tuple[MoveDistribution, Tensor]]:
     """Yield the policy's distribution at T = 1 and the moves' values, batch by batch, on the policy's device."""
     positions, values = PositionBatch.from_arrays(boards), torch.from_numpy(boards.values)

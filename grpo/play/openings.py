@@ -3,17 +3,20 @@
 Deterministic players repeat their game from the same opening and colours, so the number of distinct openings is the sample size.
 """
 
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
+from typing import Final
 
 import chess
 import numpy as np
 from numpy.typing import NDArray
 
 from grpo.base.errors import PlainError
-from grpo.board.encoding import MAX_HALFMOVE_CLOCK, decode, key_of_fen, position_key, turned_fen
+from grpo.board.encoding import MAX_HALFMOVE_CLOCK, position_key
 from grpo.board.phases import Phase, phase_of
 from grpo.engine.answers import EngineError
 from grpo.engine.pool import EnginePool, Query
@@ -26,6 +29,12 @@ from grpo.settings.tree import EvaluationConfig
 _CANDIDATES_PER_ROUND = 128
 _MAX_ROUNDS = 1_000
 _LIMIT = "depth 6"
+_ENTRIES_AT_ONCE = 1_024
+_MOST_ENTRIES_AT_ONCE = 32_768  # Their boards are in memory together.
+_READERS: Final[Mapping[FileKind, Callable[..., Iterator[Game | Rejection]]]] = {
+    FileKind.GAMES: read_games,
+    FileKind.POSITIONS: read_positions,
+}
 
 
 class OpeningsError(PlainError, ValueError):
@@ -34,18 +43,54 @@ class OpeningsError(PlainError, ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpeningBook:
-    """The openings of one book, and counts of its rejected entries."""
+    """A book's entries. Only those that are drawn are parsed, because books have hundreds of thousands and a match needs hundreds."""
 
     name: str
     """The book's path or pattern as given."""
-    openings: Mapping[str, str]
-    """`position_key` -> full FEN, in an order that depends only on the positions."""
-    left_out: Mapping[Reason, int]
-    """Reason -> number of rejected entries: repeated positions (`DUPLICATE`), finished ones (`GAME_OVER`), unreadable ones."""
+    files: tuple[SourceFile, ...]
+    max_plies: int
+    """Longer games are cut here."""
+    entries: NDArray[np.uint64]
+    """Hashes of the entries' texts, sorted, each once, shape [len(self)]."""
 
-    def __str__(self) -> str:
-        left_out = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.left_out.items()))
-        return f"{self.name}: {len(self.openings):,} distinct openings; left out: {left_out or 'none'}"
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def in_random_order(self, rng: np.random.Generator, left_out: Counter[Reason]) -> Iterator[chess.Board]:
+        """Yield the openings, in an order that depends only on the entries' texts and `rng`; those of two entries may be equal.
+
+        Entries that are no openings are counted in `left_out`: finished positions (`GAME_OVER`) and unreadable ones. The files are read
+        again for each batch of entries, and batches grow.
+
+        Raises SourceError if a file cannot be read, or is truncated.
+        """
+        order = rng.permutation(self.entries)
+        start, size = 0, _ENTRIES_AT_ONCE
+        while start < len(order):
+            for entry in self._parsed(order[start : start + size].tolist()):
+                if isinstance(entry, Rejection):
+                    left_out[entry.reason] += 1
+                elif _is_over(entry):
+                    left_out[Reason.GAME_OVER] += 1
+                else:
+                    yield entry
+            start, size = start + size, min(start + size, _MOST_ENTRIES_AT_ONCE)
+
+    def _parsed(self, hashes: Sequence[int]) -> Iterator[chess.Board | Rejection]:
+        """Yield the entries with these hashes, in this order; of equal texts with different clocks, the one with the smallest FEN."""
+        wanted = dict.fromkeys(hashes)
+        found: dict[int, chess.Board | Rejection] = {}
+        latest: list[int] = [0]
+
+        def is_wanted(digest: bytes) -> bool:
+            latest[0] = _eight_bytes(digest)
+            return latest[0] in wanted
+
+        for file in self.files:
+            for entry in _READERS[file.kind](read_chunks(file), file.name, is_mine=is_wanted):
+                read = entry if isinstance(entry, Rejection) else _line_end(entry, self.max_plies)
+                found[latest[0]] = min(found.get(latest[0], read), read, key=_fen_or_none)
+        return (found[entry] for entry in wanted)
 
 
 def make_openings(config: EvaluationConfig, *, count: int, rng: np.random.Generator, pool: EnginePool, exclude: set[str]) -> list[str]:
@@ -85,60 +130,77 @@ def make_openings(config: EvaluationConfig, *, count: int, rng: np.random.Genera
 def drawn_openings(book: OpeningBook, *, count: int, rng: np.random.Generator, exclude: set[str]) -> list[str]:
     """Return `count` openings of the book, drawn without replacement from those not in `exclude`, and add their keys to `exclude`.
 
-    Raises OpeningsError if fewer are left.
+    Raises OpeningsError if fewer are left, SourceError if a file cannot be read.
     """
-    usable = [key for key in book.openings if key not in exclude]
-    if len(usable) < count:
-        used = len(book.openings) - len(usable)
-        raise OpeningsError(
-            f"{count:,} distinct openings are needed, but only {len(usable):,} are available: {book}; {used:,} of them are used elsewhere"
-            " (boards of the dataset, or openings of other stages). Use a larger evaluation.opening_book, or play fewer pairs of games"
-        )
-    drawn = [usable[index] for index in rng.permutation(len(usable))[:count]]
-    exclude.update(drawn)
-    return [book.openings[key] for key in drawn]
+    left_out: Counter[Reason] = Counter()
+    drawn: dict[str, str] = {}
+    num_used = 0
+    for board in book.in_random_order(rng, left_out):
+        key = position_key(board)
+        if key in exclude:
+            num_used += 1
+        elif key in drawn:
+            left_out[Reason.DUPLICATE] += 1
+        else:
+            drawn[key] = board.fen()
+            if len(drawn) == count:
+                exclude.update(drawn)
+                return list(drawn.values())
+    counts = ", ".join(f"{number:,} {reason}" for reason, number in sorted(left_out.items()))
+    raise OpeningsError(
+        f"{count:,} distinct openings are needed, but only {len(drawn):,} are available: {book.name} has {len(book):,} entries; left out:"
+        f" {counts or 'none'}; {num_used:,} of them are used elsewhere (boards of the dataset, or openings of other stages). Use a larger"
+        " evaluation.opening_book, or play fewer pairs of games"
+    )
+
+
+def in_random_order(fens: Iterable[str], rng: np.random.Generator) -> Iterator[chess.Board]:
+    """Yield the positions, each text once, in an order that depends only on the texts and `rng`.
+
+    Raises ValueError for a text that is not a FEN.
+    """
+    distinct = sorted(set(fens))
+    yield from (chess.Board(distinct[index]) for index in rng.permutation(len(distinct)))
 
 
 def phase_openings(
-    fens: Iterable[str],
-    phase: Phase,
-    *,
-    config: EvaluationConfig,
-    count: int,
-    rng: np.random.Generator,
-    pool: EnginePool,
-    exclude: set[str],
+    boards: Iterable[chess.Board], phase: Phase, *, config: EvaluationConfig, count: int, pool: EnginePool, exclude: set[str]
 ) -> list[str]:
     """Return `count` distinct positions of the phase that are not finished and that the engine finds balanced; see `make_openings`.
 
-    Candidates may be boards of a dataset's held-out split (then their keys must not be in `exclude`) or a book's positions. Their order
-    does not matter: `rng` draws the order in which they are examined.
+    Args:
+        boards: The candidates, in the order in which they are examined, such as a dataset's held-out boards (then their keys must not be
+            in `exclude`) or a book's positions in random order.
+        phase: The phase.
+        config: What counts as balanced.
+        count: Number of openings.
+        pool: Engine that checks the balance.
+        exclude: `position_key` of each position that must not be used; those of the openings are added.
 
-    Raises OpeningsError if there are too few, ValueError for a text that is not a FEN.
+    Raises OpeningsError if there are too few.
     """
-    found: dict[str, str] = {}
-    for board in map(chess.Board, fens):
-        if phase_of(board) == phase and not _is_over(board):
-            _add(found, board)
-    usable = [chess.Board(fen) for key, fen in sorted(found.items()) if key not in exclude]
-    candidates = [usable[index] for index in rng.permutation(len(usable))]
     openings: list[str] = []
-    for start in range(0, len(candidates), _CANDIDATES_PER_ROUND):
-        for board in _balanced(candidates[start : start + _CANDIDATES_PER_ROUND], pool, config.max_opening_centipawns):
+    found: set[str] = set()
+    num_used = 0
+    of_phase = (board for board in boards if phase_of(board) == phase and not _is_over(board))
+    while batch := list(islice(of_phase, _CANDIDATES_PER_ROUND)):
+        usable = []
+        for board in batch:
+            key = position_key(board)
+            num_used += key not in found and key in exclude
+            if key not in found and key not in exclude:
+                usable.append(board)
+            found.add(key)
+        for board in _balanced(usable, pool, config.max_opening_centipawns):
             openings.append(board.fen())
             exclude.add(position_key(board))
             if len(openings) == count:
                 return openings
     raise OpeningsError(
         f"{count:,} distinct {phase} openings are needed, but only {len(openings):,} are available: of {len(found):,} distinct positions"
-        f" {len(usable):,} are not used elsewhere, and of those {len(openings):,} are within {config.max_opening_centipawns} centipawns."
-        " Give more positions, or raise evaluation.max_opening_centipawns"
+        f" {len(found) - num_used:,} are not used elsewhere, and of those {len(openings):,} are within {config.max_opening_centipawns}"
+        " centipawns. Give more positions, or raise evaluation.max_opening_centipawns"
     )
-
-
-def keys_of(encodings: NDArray[np.uint8]) -> set[str]:
-    """Return the position keys of encoded boards [N, 71], such as self-play states, for `exclude`."""
-    return {position_key(decode(row)) for row in encodings}
 
 
 def book_files(book: str) -> list[SourceFile]:
@@ -158,34 +220,36 @@ def book_files(book: str) -> list[SourceFile]:
 def read_book(book: str, *, max_plies: int) -> OpeningBook:
     """Return the openings of a book: each listed position, and the position after at most `max_plies` plies of each game.
 
-    Entries that are not openings are counted. The result is cached until the content of the files changes.
+    The files are split into entries, and no entry is parsed. The result is cached until the content of the files changes.
 
     Args:
-        book: Path, folder, glob or `s3://` address of PGN, EPD or FEN files, compressed or not.
+        book: Path, folder, glob or remote address of PGN, EPD or FEN files, compressed or not.
         max_plies: Longer games are cut here.
 
-    Raises SourceError if a file cannot be read, is truncated or has another content; OpeningsError if it contains no opening.
+    Raises SourceError if a file cannot be read, is truncated or has another content; OpeningsError if it contains no entry.
     """
     return _read_book(book, max_plies, fingerprint_of_all(book_files(book)))
 
 
 @lru_cache(maxsize=2)
 def _read_book(book: str, max_plies: int, _fingerprint: str) -> OpeningBook:
-    left_out: Counter[Reason] = Counter()
-    found: dict[str, str] = {}
-    for file in book_files(book):
-        read = read_games if file.kind == FileKind.GAMES else read_positions
-        for entry in read(read_chunks(file), file.name):
-            if isinstance(entry, Rejection):
-                left_out[entry.reason] += 1
-            elif _is_over(board := _line_end(entry, max_plies)):
-                left_out[Reason.GAME_OVER] += 1
-            elif not _add(found, board):
-                left_out[Reason.DUPLICATE] += 1
-    opening_book = OpeningBook(name=book, openings=dict(sorted(found.items())), left_out=dict(left_out))
-    if not found:
-        raise OpeningsError(f"{opening_book}; give evaluation.opening_book a file with games or positions to begin from")
-    return opening_book
+    files = tuple(book_files(book))
+    hashes = array("Q")
+
+    def note(digest: bytes) -> bool:
+        hashes.append(_eight_bytes(digest))
+        return False
+
+    for file in files:
+        for _ in _READERS[file.kind](read_chunks(file), file.name, is_mine=note):
+            raise AssertionError("no entry is asked for")
+    if not hashes:
+        raise OpeningsError(f"{book} has no entries; give evaluation.opening_book a file with games or positions to begin from")
+    return OpeningBook(name=book, files=files, max_plies=max_plies, entries=np.unique(np.frombuffer(hashes, dtype=np.uint64)))
+
+
+def _eight_bytes(digest: bytes) -> int:
+    return int.from_bytes(digest[:8], "big")
 
 
 def _line_end(game: Game, max_plies: int) -> chess.Board:
@@ -197,13 +261,8 @@ def _line_end(game: Game, max_plies: int) -> chess.Board:
     return board
 
 
-def _add(found: dict[str, str], board: chess.Board) -> bool:
-    """Add a position and return whether it is new; of those that differ only in clocks or colours, the smallest FEN stays."""
-    fen = board.fen()
-    key = key_of_fen(turned_fen(fen))
-    is_new = key not in found
-    found[key] = fen if is_new else min(fen, found[key])
-    return is_new
+def _fen_or_none(read: chess.Board | Rejection) -> tuple[bool, str]:
+    return (True, "") if isinstance(read, Rejection) else (False, read.fen())
 
 
 def _is_over(board: chess.Board) -> bool:

@@ -47,7 +47,7 @@ def list_web_files(pattern: str) -> tuple[bool, list[str]]:
         WebFile(pattern).close()
         return True, [pattern]
     head = pattern.removesuffix(path)
-    listing: str | None = f"{_endpoint()}/api/{kind or 'models/'}{repo}/tree/{quote(revision, safe='')}?recursive=true"
+    listing: str | None = f"{hub_address()}/api/{kind or 'models/'}{repo}/tree/{quote(revision, safe='')}?recursive=true"
     found: list[str] = []
     while listing is not None:
         with _in_words(pattern):
@@ -118,7 +118,7 @@ def _asked(uri: str, url: str, headers: dict[str, str]) -> "BaseHTTPResponse":
 
     # The bytes as they are stored: a packed file must not be packed once more.
     headers = {"Accept-Encoding": "identity", **headers}
-    if url.startswith(f"{_endpoint()}/") and (token := _token()):
+    if url.startswith(f"{hub_address()}/") and (token := hub_token()):
         headers["Authorization"] = f"Bearer {token}"  # urllib3 leaves it out where another host is redirected to.
     tries = urllib3.Retry(_TRIES, backoff_factor=0.5, status_forcelist=(429, 500, 502, 503, 504), raise_on_status=False)
     pool = urllib3.PoolManager(timeout=urllib3.Timeout(connect=20, read=60), retries=tries)
@@ -145,7 +145,7 @@ def _url(uri: str) -> str:
     if not uri.startswith(HF_SCHEME):
         return uri
     kind, repo, revision, path = _hub_parts(uri)
-    return f"{_endpoint()}/{kind}{repo}/resolve/{quote(revision, safe='')}/{quote(path)}"
+    return f"{hub_address()}/{kind}{repo}/resolve/{quote(revision, safe='')}/{quote(path)}"
 
 
 def _hub_parts(uri: str) -> tuple[str, str, str, str]:
@@ -156,11 +156,13 @@ def _hub_parts(uri: str) -> tuple[str, str, str, str]:
     return parts[1] or "", parts[2], parts[3] or "main", parts[4]
 
 
-def _endpoint() -> str:
+def hub_address() -> str:
+    """Return the address of the Hugging Face hub: `HF_ENDPOINT`, or the public one."""
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
 
 
-def _token() -> str:
+def hub_token() -> str:
+    """Return the token for the hub, `HF_TOKEN` or that of `hf auth login`; "" if there is none."""
     if token := os.environ.get("HF_TOKEN", "").strip():
         return token
     file = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "token"

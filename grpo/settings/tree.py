@@ -377,8 +377,8 @@ class TaskResources(Section):
 
     num_cpus: Count = 2
     """CPU cores; also the number of torch threads and of Stockfish processes."""
-    memory_mib: Annotated[int, Field(ge=512)] = 8_192
-    """Memory limit; a task that exceeds it is killed."""
+    memory_mib: Annotated[int, Field(ge=512)] = 7_000
+    """Memory limit; a task that exceeds it is killed. AWS Batch offers some 7.5 % less than a machine's nominal memory."""
     num_gpus: Annotated[int, Field(ge=0, le=16)] = 0
     """GPUs. If above 0, the task goes to the GPU queue, and fails if torch finds no GPU."""
     max_minutes: Annotated[int, Field(ge=1, le=20_160)] = 60

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 SPOT_NOTICE: Final = "/tmp/spot_termination_notice"  # noqa: S108 - Metaflow's place for it, on the container's own disk.
 _POLL_SECONDS: Final = 0.05
+_NO_GPU: Final = {"CHESS_GRPO_DEVICE": "cpu"}
+"""For jobs that request a GPU: they are sent where they belong, and compute on this machine's processors."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,7 +164,7 @@ class BatchJob:
     def _start(self) -> None:
         with self._lock:
             for index, node in enumerate(self.nodes):
-                variables = {**self._given(index), **node.variables}
+                variables = {**self._given(index), **node.variables, **(_NO_GPU if "GPU" in node.resources else {})}
                 self.variables.append(variables)
                 folder = self._place.folder / "containers" / f"{self.id[:8]}-{index}"
                 image, log = self._place.image, self.logs[index]

@@ -36,6 +36,7 @@ _KINDS: Final = {
 }
 _GPU_QUEUE: Final = "CHESS_GRPO_BATCH_GPU_QUEUE"
 _GPU_IMAGE: Final = "CHESS_GRPO_BATCH_GPU_IMAGE"
+_NODES_QUEUE: Final = "CHESS_GRPO_BATCH_NODES_QUEUE"  # Batch runs no job of several nodes on spot machines.
 _FINAL: Final = "final"
 _SECONDS_BEFORE_BATCH: Final = 180  # Batch counts from the job's start, Metaflow from the step's, after the code is downloaded.
 _SECRETS_BACKEND: Final = "aws-secrets-manager"
@@ -68,8 +69,11 @@ class Deployment(FlowMutator):  # type: ignore[misc]
         step.add_decorator("environment", deco_kwargs={"vars": forwarded(os.environ, task)})
         if sources := secret_names(os.environ):
             step.add_decorator("secrets", deco_kwargs={"sources": [f"{_SECRETS_BACKEND}.{name}" for name in sources]})
-        if task.num_gpus and target in ("batch", "step-functions"):
-            given = {"queue": os.environ.get(_GPU_QUEUE), "image": os.environ.get(_GPU_IMAGE)}
+        if target in ("batch", "step-functions"):
+            queue = os.environ.get(_NODES_QUEUE) if step.has_decorator("parallel") else None
+            given = {"queue": queue}
+            if task.num_gpus:
+                given = {"queue": queue or os.environ.get(_GPU_QUEUE), "image": os.environ.get(_GPU_IMAGE)}
             if chosen := {name: value for name, value in given.items() if value}:
                 step.add_decorator("batch", deco_kwargs=chosen)
 

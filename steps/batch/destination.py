@@ -6,6 +6,7 @@ A container has an empty disk, no network folder and none of the launcher's vari
 import itertools
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Final
+from urllib.parse import urlsplit
 
 from grpo.base.errors import PlainError
 from grpo.settings.tree import TaskResources
@@ -17,8 +18,11 @@ DEPLOYMENTS: Final = ("argo-workflows", "step-functions", "airflow", "kubeflow-p
 """Destinations given by a command."""
 _LAUNCHES: Final = ("run", "resume", *DEPLOYMENTS)
 _TRACKING: Final = "MLFLOW_TRACKING_URI"
+TRACKING_INTERNAL: Final = "CHESS_GRPO_TRACKING_INTERNAL_URI"
+"""Variable: the tracking server's address as tasks in containers reach it, where it differs from the launcher's (a tunnel's port)."""
 _MIRROR: Final = "WANDB_BASE_URL"
-_BY_VALUE: Final = (_TRACKING, "MLFLOW_TRACKING_INSECURE_TLS", SHARED, SECRETS, MIRROR, _MIRROR, "WANDB_ENTITY", "WANDB_PROJECT")
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+_BY_VALUE: Final = ("MLFLOW_TRACKING_INSECURE_TLS", SHARED, SECRETS, MIRROR, _MIRROR, "WANDB_ENTITY", "WANDB_PROJECT")
 _BY_NAME_ONLY: Final = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "WANDB_API_KEY", NOTIFY)
 _DATASTORE: Final = "METAFLOW_DEFAULT_DATASTORE"
 
@@ -49,14 +53,13 @@ def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> 
     environment.setdefault(_DATASTORE, "s3")
     if not any(command in arguments for command in _LAUNCHES):
         return []
-    address = environment.get(_TRACKING, "")
-    if not address or sqlite_file(address) is not None or "://" not in address:
-        was = f"{without_secrets(address)} is a file of this machine" if address else "it is not set"
+    if was := _not_reached(environment):
         raise DestinationError(
-            f"{_TRACKING}: {was}, but tasks on {target} run on other machines: set it to the address of an MLflow server that they reach"
+            f"{was}, but tasks on {target} run on other machines: set it to the address of an MLflow server that they reach"
             " (infra/stack.yaml has one; docs/aws.md)"
         )
-    for name, keys in ((_TRACKING, f"{_BY_NAME_ONLY[0]} and {_BY_NAME_ONLY[1]}"), (_MIRROR, _BY_NAME_ONLY[3])):
+    account = f"{_BY_NAME_ONLY[0]} and {_BY_NAME_ONLY[1]}"
+    for name, keys in ((_TRACKING, account), (TRACKING_INTERNAL, account), (_MIRROR, _BY_NAME_ONLY[3])):
         if holds_secret(environment.get(name, "")):
             raise DestinationError(
                 f"{name} holds a name or password, which would be visible in each job's description: leave them out of it, and set"
@@ -70,10 +73,25 @@ def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> 
     return []
 
 
+def _not_reached(environment: Mapping[str, str]) -> str:
+    """Return which variable holds which address that no task in a container can reach; empty when they can."""
+    address, name = environment.get(TRACKING_INTERNAL, ""), TRACKING_INTERNAL
+    if not address:
+        address, name = environment.get(_TRACKING, ""), _TRACKING
+        if "://" in address and urlsplit(address).hostname in _LOOPBACK:
+            return f"{TRACKING_INTERNAL}: it is not set and {_TRACKING}, {without_secrets(address)}, is a port of this machine"
+    if not address:
+        return f"{_TRACKING}: it is not set"
+    if sqlite_file(address) is not None or "://" not in address:
+        return f"{name}: {without_secrets(address)} is a file of this machine"
+    return ""
+
+
 def forwarded(environment: Mapping[str, str], task: TaskResources) -> dict[str, str]:
     """Return the environment variables of a task in a container: addresses, names of secrets, and the device; never a secret."""
     facts = {"CHESS_GRPO_DEVICE": "cuda" if task.num_gpus else "cpu", "CHESS_GRPO_THREADS": str(task.num_cpus)}
-    return {name: environment[name] for name in _BY_VALUE if environment.get(name)} | facts
+    tracking = environment.get(TRACKING_INTERNAL) or environment.get(_TRACKING)
+    return {name: environment[name] for name in _BY_VALUE if environment.get(name)} | ({_TRACKING: tracking} if tracking else {}) | facts
 
 
 def secret_names(environment: Mapping[str, str]) -> list[str]:

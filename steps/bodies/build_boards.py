@@ -58,6 +58,7 @@ def build_units(
     if cache is not None:
         counts = {"hits": cache.num_hits, "misses": cache.num_misses, "stored": cache.num_stored, "damaged": cache.num_damaged}
         work.measured(Record(0, {f"cache/{name}": count for name, count in counts.items()}))
+        work.say(f"of the engine's answers {cache.num_hits:,} were in the cache, and {cache.num_misses:,} were computed")
 
 
 def _build_unit(

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
 from grpo.board.phases import PHASES
-from grpo.dataset.file_reports import FILE_HEADERS, file_rows, num_more_files
+from grpo.dataset.file_reports import FILE_HEADERS, file_rows
 from grpo.settings.roles import flattened
 from steps.cards.charts import before_and_after_chart
 from steps.cards.html import CardPart, TableCell, badge, block, details, heading, html_table, listing, paragraph
@@ -112,9 +112,8 @@ def _dataset(facts: Mapping[str, Any]) -> Iterator[CardPart]:
         f"Most common of {facts['endgame_signatures']['distinct']:,} endgame materials": facts["endgame_signatures"]["commonest"],
     }
     if files := file_rows(facts, most=_MAX_LISTED):
-        more = num_more_files(facts, most=_MAX_LISTED)
         rows: list[list[TableCell]] = [[name[:80], *numbers] for name, *numbers in files]
-        yield block(heading("Files"), html_table(FILE_HEADERS, rows, wide=[0]), listing([f"and {more:,} more"] if more else []))
+        yield block(heading("Files"), html_table(FILE_HEADERS, rows, wide=[0]))
     yield block(heading("Counts"), *(_counts(title, found) for title, found in tables.items() if any(found.values())))
 
 

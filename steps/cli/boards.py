@@ -21,6 +21,7 @@ from steps.bodies.check_boards import check_dataset
 from steps.bodies.join_boards import join_units, nothing_usable
 from steps.cli.inspect_files import dataset_text, files_text, inspect_files
 from steps.cli.parser import add_settings, given_settings
+from steps.cli.push import add_push, export
 from steps.runs.names import RUN_NAMES, NotFoundError, is_folder
 from steps.runtime.machine import Machine
 from steps.runtime.terminal_lines import say, wrapped
@@ -49,7 +50,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     build.add_argument("out", type=Path, metavar="OUT", help="the folder to create; it must not exist")
     add_settings(build)
     build.set_defaults(run=_build)
-    export = boards.add_parser(
+    export_parser = boards.add_parser(
         "export",
         help="write a dataset for datasets.load_dataset and pandas: Parquet files by split, and a card",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -59,9 +60,10 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         ),
         epilog="examples:\n  chess-grpo boards export my_boards my_dataset\n  chess-grpo boards export last my_dataset",
     )
-    export.add_argument("dataset", metavar="DATASET", help=f"the folder of a dataset, or a run: {RUN_NAMES}")
-    export.add_argument("out", type=Path, metavar="OUT", help="the folder to create; it must not exist")
-    export.set_defaults(run=_export)
+    export_parser.add_argument("dataset", metavar="DATASET", help=f"the folder of a dataset, or a run: {RUN_NAMES}")
+    export_parser.add_argument("out", type=Path, metavar="OUT", help="the folder to create; it must not exist, unless with --push")
+    add_push(export_parser)
+    export_parser.set_defaults(run=_export)
     inspect = boards.add_parser(
         "inspect",
         help="summarise a dataset, or files of games and positions",
@@ -116,23 +118,22 @@ def _build_all(settings: Settings, engine: EngineIdentity, machine: Machine, par
 
 
 def _build_part(settings: Settings, units: Sequence[int], engine: EngineIdentity, machine: Machine, folder: Path) -> None:
-    sink = TerminalSink(f"units {', '.join(map(str, units))}", ("cache/hits", "cache/misses"), say)
-    build_units(settings, units, engine, machine.stockfish, Work(folder, (sink,)), cache_folder=machine.value_cache)
+    which = f"unit {units[0]}" if len(units) == 1 else f"units {', '.join(map(str, units))}"
+    work = Work(folder, (), terminal=TerminalSink(which, (), say))
+    build_units(settings, units, engine, machine.stockfish, work, cache_folder=machine.value_cache)
 
 
 def _export(given: argparse.Namespace) -> int:
-    from steps.export.dataset import export_dataset
+    from steps.export.dataset import export_dataset, is_export_of
 
-    out = given.out.resolve()
-    if out.exists():
-        raise ConfigError(f"{out} already exists; name another folder, or remove it")
     dataset = _dataset_folder(given.dataset)
-    _created(out.parent)
-    with atomic_folder(out) as folder:
-        counts = export_dataset(dataset, folder)
-    say(", ".join(f"{count:,} boards in {split}" for split, count in counts.items()))
-    print(f"written: {out}")
-    return 0
+
+    def write(folder: Path) -> str:
+        counts = export_dataset(dataset, folder, licence=given.license)
+        return ", ".join(f"{count:,} boards in {split}" for split, count in counts.items())
+
+    again = f"chess-grpo boards export {given.dataset} {given.out}"
+    return export(given, "dataset", again=again, is_same=lambda folder: is_export_of(dataset, folder), write=write)
 
 
 def _dataset_folder(name: str) -> Path:

@@ -35,7 +35,12 @@ COMMANDS: Final[Mapping[str, Command]] = {
         module="steps.cli.doctor",
         group=BEFORE,
         goal="check this machine and the settings before a run, with a remedy for each problem",
-        examples=("chess-grpo doctor", "chess-grpo doctor --config smoke", "chess-grpo doctor --set grpo.num_steps=600 --json"),
+        examples=(
+            "chess-grpo doctor",
+            "chess-grpo doctor --config smoke",
+            "chess-grpo doctor --set grpo.num_steps=600 --json",
+            "chess-grpo doctor --batch",
+        ),
         page="docs/commands.md",
         codes="0 all checks passed; 1 a check failed; 2 wrong usage",
     ),

@@ -80,17 +80,11 @@ def _result_lines(found: "Comparison") -> Iterator[str]:
     if not found.rows:
         yield "  none yet"
         return
-    values = [
-        (
-            f"A {_text(row.first)}",
-            f"B {_text(row.second)}",
-            f"A - B  {_difference(row)}",
-        )
-        for row in found.rows
-    ]
-    for row, line in zip(found.rows, text_table(values, indent="    ", folds=False).splitlines(), strict=True):
+    values = [(f"A {_text(row.first)}", f"B {_text(row.second)}") for row in found.rows]
+    for row, line in zip(found.rows, text_table(values, indent="    ").splitlines(), strict=True):
         yield f"  {row.name}"
         yield line
+        yield f"    A - B  {_difference(row)}"
 
 
 def _text(measured: "Measurement | None") -> str:

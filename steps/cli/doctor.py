@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -22,9 +23,16 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "doctor",
         description="Check what a run needs: Python and packages, settings, Stockfish, disk, tracking store, device, files and opening"
         " books in the settings, AWS Batch if Metaflow is configured for it, Weights & Biases. Each failure comes with its remedy."
-        " Only --repair and --delete change anything, and no key is printed. With --stale: list what this home no longer needs instead.",
+        " Only --repair and --delete change anything, and no key is printed. With --batch: also ask AWS, by calls that change nothing. With"
+        " --stale: list what this home no longer needs instead.",
     )
     add_settings(doctor)
+    doctor.add_argument(
+        "--batch",
+        action="store_true",
+        help="also ask AWS whether `run --with batch` would work: queues, sizes of machines, datastore, rights of the jobs' role, secrets,"
+        " images; a call that you may not make is named, and fails nothing",
+    )
     doctor.add_argument("--json", action="store_true", help="print the checks as JSON")
     doctor.add_argument(
         "--stale",
@@ -57,6 +65,10 @@ def _doctor(given: argparse.Namespace) -> int:
     except ConfigError as error:
         settings = error
     findings = examine(settings, Machine.here())
+    if given.batch:
+        from steps.preflight.batch import ask_batch
+
+        findings += ask_batch(Settings() if isinstance(settings, ConfigError) else settings, os.environ)
     num_wrong = sum(not finding.is_fine for finding in findings)
     if given.json:
         print(json.dumps({"is_fine": not num_wrong, "findings": [asdict(finding) for finding in findings]}, indent=2))

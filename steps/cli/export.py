@@ -4,14 +4,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpo.base.files import atomic_folder, write_manifest
-from grpo.policy.files import policy_facts
-from grpo.settings.tree import ConfigError
+from grpo.base.files import sha256_file, write_manifest
+from grpo.policy.files import is_policy, policy_facts, weights_file
+from steps.cli.push import add_push, export
 from steps.kinds.lookup import KINDS
 from steps.runs.find_policy import FoundPolicy, find_policy
 from steps.runs.names import POLICY_NAMES, is_folder
 from steps.runtime.machine import Machine
-from steps.runtime.terminal_lines import say
 
 if TYPE_CHECKING:
     from steps.export.model_card import CardFacts, CardWords
@@ -27,29 +26,37 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         " written in transformers' format, without ONNX, and compared by its answers.",
     )
     parser.add_argument("model", metavar="MODEL", help=POLICY_NAMES)
-    parser.add_argument("out", type=Path, metavar="OUT", help="the folder to create; it must not exist")
+    parser.add_argument("out", type=Path, metavar="OUT", help="the folder to create; it must not exist, unless with --push")
+    add_push(parser)
     parser.set_defaults(run=_export)
 
 
 def _export(given: argparse.Namespace) -> int:
-    out = given.out.resolve()
-    if out.exists():
-        raise ConfigError(f"{out} already exists; name another folder, or remove it")
     model = find_policy(given.model, Machine.here())
+    return export(
+        given,
+        "model",
+        again=f"chess-grpo export {given.model} {given.out}",
+        is_same=lambda folder: _has_weights(folder, model.weights_hash),
+        write=lambda folder: _written(given, model, folder),
+    )
 
-    from steps.export.model_card import model_card  # It imports torch, which takes seconds: a typo gets its answer before.
-    from steps.step_io.names import MODEL_CARD
+
+def _written(given: argparse.Namespace, model: FoundPolicy, folder: Path) -> str:
+    from steps.export.model_card import hub_card  # It imports torch, which takes seconds: a typo gets its answer before.
+    from steps.step_io.names import HUB_CARD
 
     facts = {"run": model.run, "policy_step": model.policy_step}
     kind = KINDS[model.kind]
-    with atomic_folder(out) as folder:
-        file, parity = kind.export(model.folder, folder, facts)
-        card = _card_facts(model, kind.card(folder), folder, parity, _document(given.model, model))
-        (folder / MODEL_CARD).write_text(model_card(card), encoding="utf-8")
-        write_manifest(folder, {"kind": "export", **facts})
-    say(f"{file}: {parity}")
-    print(f"written: {out}")
-    return 0
+    file, parity = kind.export(model.folder, folder, facts)
+    card = _card_facts(model, kind.card(folder), folder, parity, _document(given.model, model))
+    (folder / HUB_CARD).write_text(hub_card(card, licence=given.license), encoding="utf-8")
+    write_manifest(folder, {"kind": "export", **facts})
+    return f"{file}: {parity}"
+
+
+def _has_weights(folder: Path, sha256: str) -> bool:
+    return is_policy(folder) and sha256_file(weights_file(folder)) == sha256
 
 
 def _document(name: str, model: FoundPolicy) -> "Results | None":

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from grpo.base.files import read_json
 from grpo.board.encoding import position_key
 from grpo.board.phases import PHASES, phase_of
-from grpo.dataset.file_reports import FILE_HEADERS, file_rows, num_more_files
+from grpo.dataset.file_reports import FILE_HEADERS, file_rows
 from grpo.dataset.quotas import SourceReport
 from grpo.dataset.sources import file_games
 from grpo.dataset.table import Split
@@ -132,8 +132,6 @@ def dataset_text(folder: Path, *, num_examples: int) -> str:
 def _file_lines(facts: Mapping[str, Any]) -> Iterable[str]:
     if rows := file_rows(facts, most=_MAX_FILES):
         yield text_table([FILE_HEADERS, *rows], indent="  ")
-        if more := num_more_files(facts, most=_MAX_FILES):
-            yield f"  and {more:,} more files"
 
 
 def _ratings(boards: pa.Table) -> list[int]:

@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -64,7 +65,8 @@ def _match(given: argparse.Namespace) -> int:
     if given.pairs < 1:
         raise ConfigError(f"--pairs {given.pairs}: give at least 1")
     contestants = [parse_contestant(given.first), parse_contestant(given.second)]
-    _refuse_existing([path for path in (given.pgn, given.html, given.json) if path is not None])
+    files = [path for path in (given.pgn, given.html, given.json) if path is not None]
+    _refuse_existing(files)
     machine = Machine.here()
     require_policies(contestants, machine)
 
@@ -97,6 +99,8 @@ def _match(given: argparse.Namespace) -> int:
         replace_file(given.html, viewer_page(annotated, title=event, event=event).encode())
     if given.json is not None:
         replace_file(given.json, json_text(facts).encode())
+    if files:
+        terminal.say(f"written: {', '.join(map(str, files))}")
     return 0
 
 
@@ -137,7 +141,7 @@ def _played(
     config = settings.evaluation
     with EnginePool(machine.stockfish, num_processes=machine.num_threads, options={"Hash": PLAYING_HASH_MIB}) as pool:
         openings = _openings(settings, given, pool)
-        terminal.say(f"{len(openings):,} openings, {2 * len(openings):,} games")
+        terminal.say(f"openings: {len(openings):,}, games: {2 * len(openings):,}")
         result = play_match(
             entrants[0].player,
             entrants[1].player,
@@ -163,16 +167,16 @@ def _annotated(result: "MatchResult", entrants: Sequence[Entrant], settings: Set
 
 def _openings(settings: Settings, given: argparse.Namespace, pool: EnginePool) -> list[str]:
     from grpo.base.seeding import numpy_stream
-    from grpo.play.openings import make_openings, phase_openings, read_book
+    from grpo.play.openings import in_random_order, make_openings, phase_openings, read_book
 
     config, rng = settings.evaluation, numpy_stream(settings.seed, "openings", "match")
     if given.phase is None:
         return make_openings(config, count=given.pairs, rng=rng, pool=pool, exclude=set())
     if given.boards is None:
-        fens = list(read_book(config.opening_book, max_plies=config.opening_book_plies).openings.values())
+        boards = read_book(config.opening_book, max_plies=config.opening_book_plies).in_random_order(rng, Counter())
     else:
-        fens = _heldout_fens(given.boards)
-    return phase_openings(fens, Phase(given.phase), config=config, count=given.pairs, rng=rng, pool=pool, exclude=set())
+        boards = in_random_order(_heldout_fens(given.boards), rng)
+    return phase_openings(boards, Phase(given.phase), config=config, count=given.pairs, pool=pool, exclude=set())
 
 
 def _heldout_fens(folder: Path) -> list[str]:

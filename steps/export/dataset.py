@@ -1,6 +1,6 @@
 """A dataset as a folder that `datasets.load_dataset` and pandas read: one Parquet file a split, and a card."""
 
-import json
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -9,19 +9,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from grpo.base.files import read_json
+from grpo.base.files import file_hashes, read_json
 from grpo.dataset.file_reports import FILE_HEADERS, file_rows
 from grpo.dataset.table import Split
+from steps.export.hub import OTHER_LICENCE, OWN_LICENCE, front_matter, licence_facts
 from steps.step_io.dataset import read_boards, read_game_table
-from steps.step_io.names import REPORT
+from steps.step_io.names import HUB_CARD, REPORT
 from steps.step_io.results_text import escaped, markdown_list, markdown_table
 
-CARD: Final = "README.md"
-"""The name by which the hub, and `load_dataset`, know the card."""
 SPLITS: Final = {Split.TRAIN: "train", Split.VALIDATION: "validation", Split.HELDOUT: "test"}
 """Split -> its usual name elsewhere."""
 _MAX_FILES: Final = 1_000
-_DEFAULT: Final = "  default: true\n"
+_TITLE: Final = "Chess positions with the value of every legal move"
 _SIZES: Final = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"), (10_000_000, "1M<n<10M"))
 _COLUMNS: Final = {
     "fen": "the position, with both clocks",
@@ -38,14 +37,27 @@ _COLUMNS: Final = {
 }
 
 
-def export_dataset(dataset: Path, folder: Path) -> dict[str, int]:
-    """Write a dataset's boards (`data/`) and games (`games/`), a file a split, and a card; return split -> boards."""
+def export_dataset(dataset: Path, folder: Path, *, licence: str | None = None) -> dict[str, int]:
+    """Write a dataset's boards (`data/`) and games (`games/`), a file a split, and a card; return split -> boards.
+
+    The card states this licence; without one, the project's own for engine games, and `other` for games from files.
+    """
     boards, games = read_boards(dataset), read_game_table(dataset)
     counts = {name: _write(boards, split, folder / "data" / f"{name}.parquet") for split, name in SPLITS.items()}
     games_of = {name: _write(games, split, folder / "games" / f"{name}.parquet") for split, name in SPLITS.items()}
     configs = {"boards": ("data", counts), "games": ("games", games_of)}
-    (folder / CARD).write_text(_card(read_json(dataset / REPORT), boards, counts, configs), encoding="utf-8")
+    facts = read_json(dataset / REPORT)
+    stated = licence or (OTHER_LICENCE if facts.get("files") else OWN_LICENCE)
+    (folder / HUB_CARD).write_text(_card(facts, boards, counts, configs, licence=stated), encoding="utf-8")
     return counts
+
+
+def is_export_of(dataset: Path, folder: Path) -> bool:
+    """Return whether a folder has what `export_dataset` writes of this dataset, except that its card may be edited."""
+    with tempfile.TemporaryDirectory() as made:
+        export_dataset(dataset, Path(made))
+        wanted, found = file_hashes(Path(made)), file_hashes(folder)
+    return found.pop(HUB_CARD, "") != "" and found == {name: digest for name, digest in wanted.items() if name != HUB_CARD}
 
 
 def _write(table: pa.Table, split: Split, path: Path) -> int:
@@ -57,35 +69,39 @@ def _write(table: pa.Table, split: Split, path: Path) -> int:
 
 
 def _card(
-    facts: Mapping[str, Any], boards: pa.Table, counts: Mapping[str, int], configs: Mapping[str, tuple[str, Mapping[str, int]]]
+    facts: Mapping[str, Any],
+    boards: pa.Table,
+    counts: Mapping[str, int],
+    configs: Mapping[str, tuple[str, Mapping[str, int]]],
+    *,
+    licence: str,
 ) -> str:
     size = next((words for limit, words in _SIZES if boards.num_rows < limit), "n>10M")
-    listed = "".join(
-        f"- config_name: {config}\n{_DEFAULT if config == 'boards' else ''}  data_files:\n"
-        + "".join(f"  - split: {split}\n    path: {folder}/{split}.parquet\n" for split, count in of_splits.items() if count)
+    listed = [
+        {"config_name": config}
+        | ({"default": True} if config == "boards" else {})
+        | {"data_files": [{"split": split, "path": f"{folder}/{split}.parquet"} for split, count in of_splits.items() if count]}
         for config, (folder, of_splits) in configs.items()
         if any(of_splits.values())
-    )
+    ]
+    metadata = {
+        "pretty_name": _TITLE,
+        **licence_facts(licence),
+        "tags": ["chess", "reinforcement-learning", "grpo"],
+        "size_categories": [size],
+        "configs": listed,
+    }
     values = ", ".join(sorted({f"{each['engine']}, {each['limit']}, {each['transform']}" for each in _values_by(boards)}))
     files = file_rows(facts, most=_MAX_FILES)
     table = f"\n{markdown_table(FILE_HEADERS, files)}\n" if files else ""
     made = [f"{source}: {count:,} boards" for source, count in sorted(facts["sources"].items()) if source not in facts.get("files", {})]
-    licence = (
+    rights = (
         "The boards of files are under their publishers' licences; the database of Lichess, if it is that, is CC0."
         if files
         else "All games were played by the engine for this dataset: no third party has rights in them."
     )
     return f"""\
----
-pretty_name: Chess positions with the value of every legal move
-tags:
-- chess
-size_categories:
-- {json.dumps(size)}
-configs:
-{listed}---
-
-# Chess positions with the value of every legal move
+{front_matter(metadata)}# {_TITLE}
 
 {boards.num_rows:,} positions from {facts["used_games"]:,} games ({", ".join(f"{count:,} {split}" for split, count in counts.items())}), a
 third each of openings, middlegames and endgames. All boards of one game are in one split, and no position is there twice.
@@ -110,7 +126,7 @@ The games have all their moves (`moves`, in UCI), and in `label_plies` the plies
 
 {markdown_list(made)}
 {table}
-{licence}
+{rights}
 """
 
 

@@ -22,6 +22,8 @@ class LanguageCard:
     how = _HOW
     trained_by = "behavior cloning of answers"
     parity = "as exported, against the policy"
+    library = "transformers"
+    task = "text-generation"
 
     def __init__(self, described: Mapping[str, Any]) -> None:
         """Take its `policy.json`, which has its settings and its origin."""
@@ -47,6 +49,10 @@ class LanguageCard:
         if self._origin["model"] == SMALL:
             return ""
         return f"The initial weights are {self._initial_weights()}, under its publisher's licence."
+
+    def base_model(self) -> str:
+        """Return the initial weights' name on the hub; a folder has no commit there."""
+        return str(self._origin["model"]) if self._origin["model"] != SMALL and self._origin["commit"] else ""
 
     def _initial_weights(self) -> str:
         origin = self._origin

@@ -21,6 +21,8 @@ class NetworkCard:
     how = _HOW
     trained_by = "behavior cloning of moves"
     parity = "ONNX against torch"
+    library = "onnx"
+    task = "reinforcement-learning"
 
     def __init__(self, policy: Mapping[str, Any]) -> None:
         """Take the section `policy` of its settings."""
@@ -43,5 +45,9 @@ class NetworkCard:
         )
 
     def licence(self) -> str:
+        """Return "": the initial weights are this project's."""
+        return ""
+
+    def base_model(self) -> str:
         """Return "": the initial weights are this project's."""
         return ""

@@ -123,6 +123,7 @@ def results(job: Job, selected: StepOutput, reported: StepOutput) -> dict[str, A
     document = read_results(here.open(reported) / RESULTS)
     select, report = _place(here, selected), _place(here, reported)
     where = {
+        "boards": _place(here, StepOutput(step="join_boards", **document["outputs"]["join_boards"])),
         "champion": f"{select}/{CHAMPION}",
         "peak": f"{select}/{PEAK}",
         "games": f"{select}/{PGN}",
@@ -140,14 +141,14 @@ def overview(job: Job, selected: StepOutput, reported: StepOutput) -> tuple[Resu
     Where the store does not answer, there are no steps, and no page of it.
     """
     here = Here(job)
-    folder = here.open(reported)
+    document = read_results(here.open(reported) / RESULTS)
     where = {"champion": f"{_place(here, selected)}/{CHAMPION}", "report": f"{_place(here, reported)}/{REPORT_PAGE}"}
     try:
         run = find_run(job["metaflow_run"], here.machine)
     except (TrackingAwayError, NotFoundError):
-        return read_results(folder / RESULTS), [], where
+        return document, [], where
     pages = {"MLflow run": run_page(run, here.machine), "cards": f"chess-grpo card {job['metaflow_run']}/STEP"}
-    return read_results(folder / RESULTS), _spans(run), pages | where
+    return document, _spans(run), pages | where
 
 
 def _spans(run: TrackedRun) -> list[StepSpan]:

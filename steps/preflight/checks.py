@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from grpo.base.errors import PlainError
 from grpo.engine.identity import EngineIdentity, EngineMissingError, identify
 from grpo.evaluation.halving import halving_rounds
-from grpo.play.openings import OpeningsError, read_book
+from grpo.play.openings import OpeningsError, drawn_openings, read_book
 from grpo.reading.games import SourceError
 from grpo.reading.streams import find_files, read_chunks
 from grpo.settings.tree import Settings
@@ -165,16 +167,12 @@ def _book(settings: Settings) -> PreflightCheck:
     )
     try:
         book = read_book(evaluation.opening_book, max_plies=evaluation.opening_book_plies)
+        drawn_openings(book, count=needed, rng=np.random.default_rng(0), exclude=set())
     except (SourceError, OpeningsError) as error:
         return PreflightCheck(what="evaluation.opening_book", is_fine=False, detail=str(error))
-    detail = f"{book}; up to {needed:,} are needed"
-    if len(book.openings) < needed:
-        return PreflightCheck(
-            what="evaluation.opening_book",
-            is_fine=False,
-            detail=f"{detail}: give a larger book, or lower the numbers of pairs in evaluation.ladder and selection",
-        )
-    return PreflightCheck(what="evaluation.opening_book", is_fine=True, detail=detail)
+    return PreflightCheck(
+        what="evaluation.opening_book", is_fine=True, detail=f"{book.name}: {len(book):,} entries; up to {needed:,} openings are needed"
+    )
 
 
 def _files(what: str, names: Sequence[str]) -> PreflightCheck:

@@ -6,13 +6,11 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from grpo.base.files import CorruptError, parse_json_object
 from grpo.settings.tree import ConfigError, Settings
-from steps.batch.destination import DestinationError, prepare
 from steps.kinds.lookup import kind_of
+from steps.preflight.batch import batch_configured
 from steps.preflight.checks import PreflightCheck, preflight
 from steps.preflight.moved_home import homes_elsewhere
 from steps.runtime.machine import MIRROR, Machine, Mirror
@@ -23,12 +21,6 @@ PYTHON: Final = (3, 11)
 _PIN: Final = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)
 _SHOWN: Final = 5
 _KEY: Final = "WANDB_API_KEY"
-_FOR_BATCH: Final[Mapping[str, str]] = {
-    "METAFLOW_BATCH_JOB_QUEUE": "the queue that tasks are sent to",
-    "METAFLOW_DATASTORE_SYSROOT_S3": "where artifacts and the code package go",
-    "METAFLOW_ECS_S3_ACCESS_IAM_ROLE": "the role by which a task reaches them",
-}
-"""Metaflow settings that `run --with batch` requires; infra/stack.yaml outputs their values."""
 
 
 def examine(settings: Settings | ConfigError, machine: Machine) -> list[PreflightCheck]:
@@ -40,7 +32,7 @@ def examine(settings: Settings | ConfigError, machine: Machine) -> list[Prefligh
     else:
         findings.append(PreflightCheck(what="settings", is_fine=True, detail="every key is known, and no two contradict each other"))
     findings += preflight(usable, machine, read_only=True)[0]
-    findings += [*_journals(machine), *_moved(machine), *_batch(os.environ), _wandb(machine, os.environ)]
+    findings += [*_journals(machine), *_moved(machine), *batch_configured(os.environ), _wandb(machine, os.environ)]
     return findings
 
 
@@ -95,41 +87,6 @@ def _moved(machine: Machine) -> Iterator[PreflightCheck]:
             f"artifacts of {num_runs:,} runs lie in {folder}, which is not this home: `chess-grpo doctor --repair` corrects their places"
         )
         yield PreflightCheck(what="artifacts", is_fine=False, detail=detail)
-
-
-def _batch(environment: Mapping[str, str]) -> Iterator[PreflightCheck]:
-    """Check what `run --with batch` needs, if Metaflow is configured for AWS Batch."""
-    try:
-        configured = {**_metaflow_profile(environment), **environment}
-    except (OSError, CorruptError) as error:
-        yield PreflightCheck(
-            what="batch",
-            is_fine=False,
-            detail=f"Metaflow's configuration cannot be read ({error}); fix it or run `metaflow configure aws`",
-        )
-        return
-    given = [name for name in _FOR_BATCH if configured.get(name)]
-    if not given:
-        return
-    missing = [f"{name} ({meaning})" for name, meaning in _FOR_BATCH.items() if not configured.get(name)]
-    if missing:
-        detail = f"not set: {', '.join(missing)}; infra/stack.yaml prints them (docs/aws.md)"
-        yield PreflightCheck(what="batch", is_fine=False, detail=detail)
-        return
-    try:
-        notes = prepare(["run", "--with", "batch"], dict(environment))
-    except DestinationError as error:
-        yield PreflightCheck(what="batch", is_fine=False, detail=f"`run --with batch` would be refused: {error}")
-        return
-    yield PreflightCheck(what="batch", is_fine=True, detail="; ".join([f"queue {configured['METAFLOW_BATCH_JOB_QUEUE']}", *notes]))
-
-
-def _metaflow_profile(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the content of Metaflow's configuration file; empty when there is none."""
-    home = Path(environment.get("METAFLOW_HOME") or "~/.metaflowconfig").expanduser()
-    profile = environment.get("METAFLOW_PROFILE")
-    path = home / (f"config_{profile}.json" if profile else "config.json")
-    return parse_json_object(path.read_bytes(), path) if path.is_file() else {}
 
 
 def _wandb(machine: Machine, environment: Mapping[str, str]) -> PreflightCheck:

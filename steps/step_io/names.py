@@ -41,7 +41,9 @@ RESULTS: Final = "results.json"
 REPORT_PAGE: Final = "report.md"
 """Of `report`: the run on one page."""
 MODEL_CARD: Final = "model_card.md"
-"""Of an exported policy."""
+"""Beside the report, in MLflow: the champion's card."""
+HUB_CARD: Final = "README.md"
+"""Of an exported policy or dataset: its card, by the name that the Hugging Face hub and `load_dataset` know."""
 
 
 def onnx_name(alias: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from grpo.board.phases import PHASES
-from grpo.dataset.file_reports import FILE_HEADERS, file_rows, num_more_files
+from grpo.dataset.file_reports import FILE_HEADERS, file_rows
 from grpo.diagnosis.findings import Severity
 from grpo.evaluation.verdict import AGAINST_OTHERS, LadderFinding
 from grpo.metrics.table import ENDS, TASKS
@@ -384,9 +384,7 @@ Best moves, the rungs' ratings taken as exact, both on the same openings: {escap
 
 def _files(boards: BoardFacts) -> str:
     rows = file_rows(boards, most=_MAX_FILES)
-    more = num_more_files(boards, most=_MAX_FILES)
-    rest = f"\nand {more:,} more files.\n" if more else ""
-    return f"\n{markdown_table(FILE_HEADERS, rows)}\n{rest}" if rows else ""
+    return f"\n{markdown_table(FILE_HEADERS, rows)}\n" if rows else ""
 
 
 def _answers(confirmed: MatchFacts) -> str:

@@ -127,18 +127,24 @@ def test_on_this_machine_an_error_is_just_an_error(task: Task, monkeypatch: pyte
 class Step:
     """Notes what is put on it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_parallel: bool = False) -> None:
         self.put: dict[str, dict[str, Any]] = {}
+        self._is_parallel = is_parallel
+
+    def has_decorator(self, name: str) -> bool:
+        return name == "parallel" and self._is_parallel
 
     def add_decorator(self, name: str, deco_kwargs: dict[str, Any]) -> None:
         assert name not in self.put
         self.put[name] = deco_kwargs
 
 
-def decorated(command: str, monkeypatch: pytest.MonkeyPatch, text: str = "laptop") -> dict[str, dict[str, dict[str, Any]]]:
+def decorated(
+    command: str, monkeypatch: pytest.MonkeyPatch, text: str = "laptop", parallel: str = ""
+) -> dict[str, dict[str, dict[str, Any]]]:
     """Return step -> decorator -> what it says, for a command."""
     monkeypatch.setattr(sys, "argv", ["flow.py", *command.split()])
-    steps = {name: Step() for name in ("start", "build_boards", "pretrain", "finetune", "confirm")}
+    steps = {name: Step(is_parallel=name == parallel) for name in ("start", "build_boards", "pretrain", "finetune", "confirm")}
     settings = SimpleNamespace(to_dict=lambda: read_settings(text).model_dump(mode="json"))
     Deployment().mutate(SimpleNamespace(configs=[("code", None), ("settings", settings)], steps=steps.items()))
     return {name: step.put for name, step in steps.items()}
@@ -189,3 +195,14 @@ def test_secrets_go_by_name_and_gpus_to_their_queue(launcher: None, monkeypatch:
     assert "batch" not in steps["confirm"]
     assert "batch" not in decorated("run --with batch", monkeypatch, "smoke")["finetune"]
     assert "batch" not in decorated("argo-workflows create", monkeypatch)["finetune"]
+
+
+def test_the_step_of_several_machines_goes_to_their_queue_and_no_other(launcher: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHESS_GRPO_BATCH_GPU_QUEUE", "gpus")
+    assert decorated("run --with batch", monkeypatch, parallel="finetune")["finetune"]["batch"] == {"queue": "gpus"}
+    monkeypatch.setenv("CHESS_GRPO_BATCH_NODES_QUEUE", "nodes")
+    steps = decorated("run --with batch", monkeypatch, parallel="finetune")
+    assert steps["finetune"]["batch"] == {"queue": "nodes"}
+    assert steps["pretrain"]["batch"] == {"queue": "gpus"}
+    assert {name for name, step in steps.items() if "batch" in step} == {"finetune", "pretrain"}
+    assert decorated("run --with batch", monkeypatch, "smoke", parallel="finetune")["finetune"]["batch"] == {"queue": "nodes"}

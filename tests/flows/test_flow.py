@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import chess
 import pyarrow.parquet as pq
 import pytest
+from page_code import blocks
 from real_flow import FLOW, ROOT, FlowRun, run_in_one_process
 
 from grpo.base.files import sha256_file, verified_manifest
@@ -185,7 +185,7 @@ def test_the_registry_names_champion_and_peak_and_their_weights_load(first_run: 
 
 def page_code(page: str) -> str:
     """Return the Python of a page of the documentation, all blocks in order."""
-    return "\n".join(re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / page).read_text(), flags=re.MULTILINE | re.DOTALL))
+    return "\n".join(blocks(page))
 
 
 def test_the_page_on_mlflow_loads_and_evaluates_the_champion(first_run: FlowRun, tracking: Any, tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_metaflows_client_has_results_as_plain_data_and_tags(first_run: FlowRun)
     assert json.loads(json.dumps(results)) == results
     assert {name: results[name] for name in report(first_run, "report")} == report(first_run, "report")
     assert results["run"]["metaflow_run"] == first_run.run_id
-    assert set(results["where"]) == {"champion", "peak", "games", "viewer", "report", "results"}
+    assert set(results["where"]) == {"boards", "champion", "peak", "games", "viewer", "report", "results"}
     assert all(Path(place).exists() for place in results["where"].values())
     done = subprocess.run(
         [sys.executable, "-c", page_code("results_in_code.md")], cwd=first_run.home.parent, capture_output=True, text=True, check=False
@@ -214,6 +214,19 @@ def test_metaflows_client_has_results_as_plain_data_and_tags(first_run: FlowRun)
     assert done.stdout.startswith(f"{first_run.run_id} {verdict} - {results['verdict']}")
     assert f"{first_run.run_id} {sorted(['preset:test', 'seed:0', f'verdict:{verdict}'])}" in done.stdout
     assert f"report: {results['where']['report']}" in done.stdout
+
+
+def test_the_notebook_runs_top_to_bottom(first_run: FlowRun) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    script = f"{page_code('notebook.ipynb')}\nprint(len(frame), len(records), 0 <= score.score <= 1, diagnosis.names)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=first_run.home.parent, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert first_run.data.results["verdict"] in done.stdout
+    rows = first_run.data.results["boards"]["rows"]
+    assert done.stdout.splitlines()[-1].startswith(f"{rows} 10 True (")
+    assert "entropy_collapse" in done.stdout.splitlines()[-1]
 
 
 def test_a_run_that_metaflow_resumes_gets_the_tags_though_its_start_is_not_run_again(first_run: FlowRun) -> None:

@@ -21,7 +21,26 @@ ANY_RESOURCE = {
     "batch:DescribeJobQueues",
     "batch:DescribeJobs",
     "batch:ListJobs",
+    "states:ListStateMachines",
 }
+_HERE = r"arn:\$\{AWS::Partition\}:%s:\$\{AWS::Region\}:\$\{AWS::AccountId\}:"
+REACH = {
+    # Service -> what of it may be named in a right: things of the stack, or of Metaflow by its prefix. What is not here is not allowed.
+    "batch": r"(Cpu|Gpu|Nodes)Queue|" + _HERE % "batch" + r"(job-definition/metaflow_\*|job/\*)",
+    "cloudformation": r"AWS::StackId",
+    "dynamodb": r"FanOuts\.Arn",
+    "ecr": _HERE % "ecr" + r"repository/\*",
+    "events": _HERE % "events" + r"rule/(\$\{AWS::StackName\}_\*|StepFunctionsGetEventsForBatchJobsRule)",
+    "iam": r"(Job|Machines|Schedule)Role\.Arn",
+    "logs": r"ServiceLogs\.Arn|" + _HERE % "logs" + r"log-group:/aws/batch/job:log-stream:\*",
+    "s3": r"Bucket\.Arn|\$\{Bucket\.Arn\}/(metaflow|games|mlflow)/\*",
+    "secretsmanager": r"(Database|Admin|Tracking|Forms)Secret|OtherSecrets",
+    "ssm": _HERE % "ec2" + r"instance/\$\{DoorMachine\}|arn:\$\{AWS::Partition\}:ssm:\$\{AWS::Region\}::document/"
+    r"AWS-StartPortForwardingSessionToRemoteHost|" + _HERE % "ssm" + r"session/\$\{!aws:user(name|id)\}-\*",
+    "states": _HERE % "states" + r"(stateMachine|execution):\$\{AWS::StackName\}_\*",
+}
+RIGHTS_OF_IAM = {"iam:PassRole"}
+"""All that anybody may do with roles and users."""
 AMAZONS_POLICIES = {
     # Of agents that are Amazon's own and change with their policy.
     "MachineRole": "arn:${AWS::Partition}:iam::aws:policy/service-role/AmazonEC2ContainerServiceforEC2Role",
@@ -34,6 +53,8 @@ TRUST = {
     "MlflowRole": "ecs-tasks.amazonaws.com",
     "MachineRole": "ec2.amazonaws.com",
     "DoorRole": "ec2.amazonaws.com",
+    "MachinesRole": "states.amazonaws.com",
+    "ScheduleRole": "events.amazonaws.com",
 }
 OBJECTS = {
     "${Bucket.Arn}/metaflow/*": {"JobRole", "LauncherPolicy"},
@@ -51,7 +72,6 @@ SECRETS = {
 """Who may read which secrets."""
 CONDITIONS = {
     # Rights that are too wide without their condition.
-    "iam:PassRole": {"StringEquals": {"iam:PassedToService": "ecs-tasks.amazonaws.com"}},
     "ssm:StartSession": {"BoolIfExists": {"ssm:SessionDocumentAccessCheck": "true"}},
     "batch:RegisterJobDefinition": {"BoolIfExists": {"batch:Privileged": "false"}},
     "batch:TerminateJob": {"StringLike": {"aws:ResourceTag/metaflow.flow_name": "ChessGrpo*"}},
@@ -96,24 +116,29 @@ def statements(template: Template) -> Iterator[tuple[str, dict[str, Any]]]:
 def actions_are_named(template: Template) -> Iterator[str]:
     """No role may do whatever a service knows."""
     for name, statement in statements(template):
-        for action in _listed(statement["Action"]):
+        for action in _actions(statement):
             if "*" in action and statement["Effect"] == "Allow":
                 yield f"{name} may {action}"
 
 
-def resources_are_named(template: Template) -> Iterator[str]:
-    """No right is for everything, where the call knows resources at all."""
+def rights_end_at_the_stack(template: Template) -> Iterator[str]:
+    """A right is for things of the stack, or for everything where the call knows no resources; nobody changes who may do what."""
     for name, statement in statements(template):
-        if any(_told(resource) == "*" for resource in _listed(statement["Resource"])):
-            for action in sorted(set(_listed(statement["Action"])) - ANY_RESOURCE):
-                yield f"{name} may {action} with everything"
+        for action in _actions(statement):
+            service = action.partition(":")[0]
+            if service == "iam" and action not in RIGHTS_OF_IAM:
+                yield f"{name} may {action}"
+            for resource in _resources(statement):
+                if action in ANY_RESOURCE and resource == "*":
+                    continue
+                if re.fullmatch(REACH.get(service, "nothing"), resource) is None:
+                    yield f"{name} may {action} with {resource}"
 
 
 def data_and_secrets_are_for_those_who_need_them(template: Template) -> Iterator[str]:
     """Objects are reached by prefix and never with their permissions; jobs see the tracking account's secret and no server's own."""
     for name, statement in statements(template):
-        actions = set(_listed(statement["Action"]))
-        resources = {_told(resource) for resource in _listed(statement["Resource"])}
+        actions, resources = set(_actions(statement)), set(_resources(statement))
         objects = {action for action in actions if action.startswith("s3:") and action != "s3:ListBucket"}
         if objects:
             for resource in sorted(resources):
@@ -132,19 +157,23 @@ def roles_are_taken_by_these(template: Template) -> Iterator[str]:
         if statement["Principal"] != {"Service": TRUST.get(name)}:
             yield f"{name} is for {statement['Principal']}"
         own = {"StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}}
-        if TRUST.get(name) == "ecs-tasks.amazonaws.com" and statement.get("Condition") != own:
-            yield f"{name} is for containers of any account"
+        if TRUST.get(name) != "ec2.amazonaws.com" and statement.get("Condition") != own:
+            yield f"{name} is for {statement['Principal']} of any account"
         given = [_told(arn) for arn in role.get("ManagedPolicyArns", [])]
         if given != [policy for role_name, policy in AMAZONS_POLICIES.items() if role_name == name]:
             yield f"{name} has the policies {given}"
 
 
 def wide_rights_have_their_conditions(template: Template) -> Iterator[str]:
-    """Roles are passed to containers alone, the bastion is no shell, containers have no privileges, and jobs of others go on."""
+    """The bastion is no shell, containers have no privileges, jobs of others go on, and a role is passed to the service it is for."""
     for name, statement in statements(template):
-        for action in sorted(CONDITIONS.keys() & set(_listed(statement["Action"]))):
-            if statement.get("Condition") != CONDITIONS[action]:
-                yield f"{name} may {action} if {statement.get('Condition')} and not only if {CONDITIONS[action]}"
+        needed = {action: CONDITIONS[action] for action in _actions(statement) if action in CONDITIONS}
+        if "iam:PassRole" in _actions(statement):
+            services = [TRUST.get(role.removesuffix(".Arn"), "nobody") for role in _resources(statement)]
+            needed["iam:PassRole"] = {"StringEquals": {"iam:PassedToService": services[0] if len(services) == 1 else services}}
+        for action, condition in sorted(needed.items()):
+            if statement.get("Condition") != condition:
+                yield f"{name} may {action} if {statement.get('Condition')} and not only if {condition}"
 
 
 def nothing_is_open(template: Template) -> Iterator[str]:
@@ -306,6 +335,13 @@ def queues_end_what_cannot_start(template: Template) -> Iterator[str]:
             yield f"{name} waits for ever on {reason}"
 
 
+def services_can_be_stopped(template: Template) -> Iterator[str]:
+    """What costs money by the hour while nothing runs has a parameter that turns it off."""
+    for name, service in of_type(template, "AWS::ECS::Service").items():
+        if service.get("DesiredCount") != {"Fn::If": ["Running", 1, 0]}:
+            yield f"{name} runs {service.get('DesiredCount')} tasks, whatever ServicesRunning says"
+
+
 def logs_end(template: Template) -> Iterator[str]:
     """Every log group is the stack's, and forgets."""
     groups = of_type(template, "AWS::Logs::LogGroup")
@@ -412,7 +448,7 @@ RULES: dict[str, Rule] = {
     rule.__name__: rule
     for rule in (
         actions_are_named,
-        resources_are_named,
+        rights_end_at_the_stack,
         data_and_secrets_are_for_those_who_need_them,
         roles_are_taken_by_these,
         wide_rights_have_their_conditions,
@@ -425,6 +461,7 @@ RULES: dict[str, Rule] = {
         the_database_is_kept_and_private,
         no_secret_is_plain,
         queues_end_what_cannot_start,
+        services_can_be_stopped,
         logs_end,
         spot_comes_first_and_on_demand_behind,
         machines_are_of_one_family,
@@ -439,6 +476,15 @@ RULES: dict[str, Rule] = {
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
+
+
+def _actions(statement: dict[str, Any]) -> list[str]:
+    """Return a statement's actions; what is named by exclusion is everything."""
+    return _listed(statement.get("Action", "*"))
+
+
+def _resources(statement: dict[str, Any]) -> list[str]:
+    return [_told(resource) for resource in _listed(statement.get("Resource", "*"))]
 
 
 def _told(value: Any) -> str:

@@ -13,19 +13,12 @@ from typing import Any
 import boto3
 import cfnlint
 import pytest
-from stack_rules import CONDITIONS, RULES, STACK, Template, of_type, read_stack, statements, violations
+from created_stack import GIVEN, NOT_IN_MOTO, Created
+from stack_rules import CONDITIONS, RULES, STACK, Template, read_stack, statements, violations
+
+from infra import stack_variables
 
 ROOT = STACK.parents[1]
-GIVEN = {"CpuImage": "registry/cpu:1", "GpuImage": "registry/gpu:1", "AlarmEmail": "somebody@example.org"}
-
-NOT_IN_MOTO = {
-    # moto 5.2.5 makes no such resources from templates; the test makes them through their own services' interfaces.
-    "AWS::Budgets::Budget",
-    "AWS::S3::BucketPolicy",
-    "AWS::SecretsManager::Secret",
-    "AWS::ServiceDiscovery::PrivateDnsNamespace",
-    "AWS::ServiceDiscovery::Service",
-}
 
 
 @pytest.fixture(scope="module")
@@ -94,13 +87,68 @@ def _parameters(template: Template) -> Any:
     return template["Parameters"]
 
 
-def _without_condition(action: str) -> Callable[[Template], None]:
+def _right(action: str, **changes: Any) -> Callable[[Template], None]:
+    """Return what changes all statements that allow an action; a value of None takes a key away."""
+
     def mutate(template: Template) -> None:
         for _, statement in statements(template):
-            if action in statement["Action"]:
-                statement.pop("Condition", None)
+            if action in statement.get("Action", ()):
+                statement.update(changes)
+                for key in [key for key, value in changes.items() if value is None]:
+                    del statement[key]
 
     return mutate
+
+
+def _new_right(name: str, action: str, resource: Any, **more: Any) -> Callable[[Template], None]:
+    """Return what gives a role, or the launchers, one right more."""
+    path = ("PolicyDocument", "Statement") if name == "LauncherPolicy" else _POLICY
+    return _add(_resource(name, *path), {"Effect": "Allow", "Action": action, "Resource": resource, **more})
+
+
+def _here(service: str, what: str) -> dict[str, str]:
+    return {"Fn::Sub": f"arn:${{AWS::Partition}}:{service}:${{AWS::Region}}:${{AWS::AccountId}}:{what}"}
+
+
+def _passed(service: Any, how: str = "StringEquals") -> dict[str, Any]:
+    return {how: {"iam:PassedToService": service}}
+
+
+OVER_PERMISSIONS: list[tuple[str, Callable[[Template], None]]] = [
+    # With the wrong condition, or none.
+    *(("wide_rights_have_their_conditions", _right(action, Condition=None)) for action in CONDITIONS),
+    ("wide_rights_have_their_conditions", _right("iam:PassRole", Condition=None)),
+    ("wide_rights_have_their_conditions", _right("iam:PassRole", Condition=_passed("*", "StringLike"))),
+    ("wide_rights_have_their_conditions", _right("iam:PassRole", Condition=_passed("lambda.amazonaws.com"))),
+    (
+        "wide_rights_have_their_conditions",
+        _right("ssm:StartSession", Condition={"BoolIfExists": {"ssm:SessionDocumentAccessCheck": "false"}}),
+    ),
+    ("wide_rights_have_their_conditions", _right("batch:RegisterJobDefinition", Condition={"Bool": {"batch:Privileged": "true"}})),
+    (
+        "wide_rights_have_their_conditions",
+        _right("batch:TerminateJob", Condition={"StringLike": {"aws:ResourceTag/metaflow.flow_name": "*"}}),
+    ),
+    ("wide_rights_have_their_conditions", _new_right("JobRole", "ssm:StartSession", _here("ec2", "instance/${DoorMachine}"))),
+    # For more than the stack's own.
+    ("rights_end_at_the_stack", _right("ssm:TerminateSession", Resource=_here("ssm", "session/*"))),
+    ("rights_end_at_the_stack", _right("ssm:StartSession", Resource=_here("ec2", "instance/*"))),
+    ("rights_end_at_the_stack", _right("batch:SubmitJob", Resource=_here("batch", "job-queue/*"))),
+    ("rights_end_at_the_stack", _right("states:StartExecution", Resource=_here("states", "stateMachine:*"))),
+    ("rights_end_at_the_stack", _right("events:PutRule", Resource=_here("events", "rule/*"))),
+    ("rights_end_at_the_stack", _right("dynamodb:GetItem", Resource=_here("dynamodb", "table/*"))),
+    (
+        "rights_end_at_the_stack",
+        _new_right("LauncherPolicy", "iam:PassRole", {"Fn::GetAtt": ["MachineRole", "Arn"]}, Condition=_passed("ec2")),
+    ),
+    # Of another kind.
+    ("rights_end_at_the_stack", _new_right("JobRole", "iam:PutRolePolicy", {"Fn::GetAtt": ["JobRole", "Arn"]})),
+    ("rights_end_at_the_stack", _new_right("MachinesRole", "sts:AssumeRole", {"Fn::GetAtt": ["JobRole", "Arn"]})),
+    ("rights_end_at_the_stack", _new_right("LauncherPolicy", "kms:Decrypt", "*")),
+    ("rights_end_at_the_stack", _right("s3:ListBucket", Resource=None, NotResource="x")),
+    ("actions_are_named", _right("batch:SubmitJob", Action=None, NotAction="iam:*")),
+]
+"""What somebody could do who is not meant to, each with the rule that sees it."""
 
 
 BREAKS: list[tuple[str, Callable[[Template], None]]] = [
@@ -110,8 +158,7 @@ BREAKS: list[tuple[str, Callable[[Template], None]]] = [
         "actions_are_named",
         _add(_resource("LauncherPolicy", "PolicyDocument", "Statement"), {"Effect": "Allow", "Action": "batch:*", "Resource": "x"}),
     ),
-    ("resources_are_named", _set(_RUNS, "Resource", "*")),
-    ("resources_are_named", _set(_resource("LauncherPolicy", "PolicyDocument", "Statement", 2), "Resource", "*")),
+    ("rights_end_at_the_stack", _set(_RUNS, "Resource", "*")),
     ("data_and_secrets_are_for_those_who_need_them", _set(_RUNS, "Resource", {"Fn::Sub": "${Bucket.Arn}/*"})),
     (
         "data_and_secrets_are_for_those_who_need_them",
@@ -126,8 +173,7 @@ BREAKS: list[tuple[str, Callable[[Template], None]]] = [
     ("roles_are_taken_by_these", _drop(_TRUST, "Condition")),
     ("roles_are_taken_by_these", _set(_resource("JobRole"), "ManagedPolicyArns", ["arn:aws:iam::aws:policy/AdministratorAccess"])),
     ("roles_are_taken_by_these", _add(_resource("MachineRole", "ManagedPolicyArns"), "arn:aws:iam::aws:policy/AmazonS3FullAccess")),
-    *(("wide_rights_have_their_conditions", _without_condition(action)) for action in CONDITIONS),
-    ("wide_rights_have_their_conditions", _add(_resource("JobRole", *_POLICY), {"Effect": "Allow", "Action": "ssm:StartSession"})),
+    *OVER_PERMISSIONS,
     ("nothing_is_open", _add(_resource("MlflowGroup", "SecurityGroupIngress"), _ANYBODY)),
     ("nothing_is_open", _set(_resource("DoorGroup"), "SecurityGroupIngress", [{**_ANYBODY, "FromPort": 22, "ToPort": 22}])),
     ("nothing_is_open", _set(_resource("JobsGroupItself"), "CidrIpv6", "::/0")),
@@ -192,6 +238,7 @@ BREAKS: list[tuple[str, Callable[[Template], None]]] = [
     ),
     ("queues_end_what_cannot_start", _drop(_resource("GpuQueue"), "JobStateTimeLimitActions")),
     ("queues_end_what_cannot_start", _drop(_resource("NodesQueue", "JobStateTimeLimitActions"), 1)),
+    ("services_can_be_stopped", _set(_resource("MlflowService"), "DesiredCount", 1)),
     ("logs_end", _drop(_resource("ServiceLogs"), "RetentionInDays")),
     ("logs_end", _delete("BatchLogs")),
     ("logs_end", _drop(_SERVER, "LogConfiguration")),
@@ -234,65 +281,6 @@ def test_every_rule_is_shown_able_to_fail() -> None:
     assert {rule for rule, _ in BREAKS} == set(RULES)
 
 
-class Created:
-    """The stack in moto, with what moto cannot make from templates made through its services' own interfaces."""
-
-    def __init__(self, template: Template) -> None:
-        from moto.cloudformation.parsing import get_model_map
-
-        self.not_made = {resource["Type"] for resource in template["Resources"].values()} - set(get_model_map())
-        self._template = copy.deepcopy(template)
-        self._given = dict(GIVEN)
-        for name in [name for name, resource in template["Resources"].items() if resource["Type"] in self.not_made]:
-            self._make(name, self._template["Resources"].pop(name))
-        # moto asks for a role that AWS has by itself (AWSServiceRoleForBatch).
-        role = boto3.client("iam").create_role(RoleName="batch", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
-        for properties in of_type(self._template, "AWS::Batch::ComputeEnvironment").values():
-            properties["ServiceRole"] = role
-        parameters = [{"ParameterKey": name, "ParameterValue": value} for name, value in self._given.items()]
-        client = boto3.client("cloudformation")
-        client.create_stack(
-            StackName="chess-grpo", TemplateBody=json.dumps(self._template), Parameters=parameters, Capabilities=["CAPABILITY_IAM"]
-        )
-        [self.stack] = client.describe_stacks(StackName="chess-grpo")["Stacks"]
-        self.outputs = {output["Description"]: output["OutputValue"] for output in self.stack["Outputs"]}
-        self.resources = {
-            summary["LogicalResourceId"]: summary.get("PhysicalResourceId", "")
-            for summary in client.list_stack_resources(StackName="chess-grpo")["StackResourceSummaries"]
-            if summary.get("LogicalResourceId")
-        }
-
-    def _make(self, name: str, resource: dict[str, Any]) -> None:
-        """Make a resource that others refer to, and hand its ARN to the template as a parameter of the same name."""
-        properties = resource["Properties"]
-        if resource["Type"] == "AWS::SecretsManager::Secret":
-            made = properties["GenerateSecretString"]
-            client = boto3.client("secretsmanager")
-            word = client.get_random_password(PasswordLength=made["PasswordLength"], ExcludePunctuation=True)["RandomPassword"]
-            text = (
-                json.dumps({**json.loads(made["SecretStringTemplate"]), made["GenerateStringKey"]: word})
-                if "GenerateStringKey" in made
-                else word
-            )
-            self._given[name] = client.create_secret(Name=name, SecretString=text)["ARN"]
-        elif resource["Type"] in ("AWS::ServiceDiscovery::PrivateDnsNamespace", "AWS::ServiceDiscovery::Service"):
-            self._given[name] = f"arn:aws:servicediscovery:us-east-1:123456789012:{name}"
-        else:
-            assert resource["Type"] in ("AWS::S3::BucketPolicy", "AWS::Budgets::Budget"), "nothing refers to these"
-            return
-        self._template["Parameters"][name] = {"Type": "String"}
-        self._template = _with_references(self._template, name)
-
-
-def _with_references(node: Any, name: str) -> Any:
-    """Return the template with attributes of a resource read as its parameter."""
-    if isinstance(node, dict):
-        if set(node) == {"Fn::GetAtt"} and node["Fn::GetAtt"][0] == name:
-            return {"Ref": name}
-        return {key: _with_references(value, name) for key, value in node.items()}
-    return [_with_references(value, name) for value in node] if isinstance(node, list) else node
-
-
 @pytest.fixture(scope="module")
 def created(template: Template) -> Iterator[Created]:
     from moto import mock_aws
@@ -324,7 +312,7 @@ def test_what_goes_into_jobs_and_services_exists(created: Created) -> None:
     assert {
         outputs["METAFLOW_BATCH_JOB_QUEUE"],
         outputs["CHESS_GRPO_BATCH_GPU_QUEUE"],
-        outputs["The queue for jobs of several nodes"],
+        outputs["CHESS_GRPO_BATCH_NODES_QUEUE"],
     } == queues
     role = boto3.client("iam").get_role(RoleName=created.resources["JobRole"])["Role"]["Arn"]
     assert outputs["METAFLOW_ECS_S3_ACCESS_IAM_ROLE"] == role
@@ -333,6 +321,12 @@ def test_what_goes_into_jobs_and_services_exists(created: Created) -> None:
     bucket = created.resources["Bucket"]
     assert outputs["METAFLOW_DATASTORE_SYSROOT_S3"] == f"s3://{bucket}/metaflow"
     assert outputs["METAFLOW_DATATOOLS_S3ROOT"] == f"s3://{bucket}/metaflow/data"
+    assert outputs["CHESS_GRPO_SHARED"] == f"s3://{bucket}/metaflow/chess-grpo"
+    assert outputs["METAFLOW_SFN_DYNAMO_DB_TABLE"] in boto3.client("dynamodb").list_tables()["TableNames"]
+    # A laptop reaches both services by forwarded ports, jobs by their private names.
+    assert (outputs["MLFLOW_TRACKING_URI"], outputs["METAFLOW_SERVICE_URL"]) == ("http://localhost:5000", "http://localhost:8080/")
+    assert outputs["CHESS_GRPO_TRACKING_INTERNAL_URI"] == "http://mlflow.chess-grpo.internal:5000"
+    assert outputs["METAFLOW_SERVICE_INTERNAL_URL"] == "http://metadata.chess-grpo.internal:8080/"
     assert (outputs["METAFLOW_BATCH_CONTAINER_IMAGE"], outputs["CHESS_GRPO_BATCH_GPU_IMAGE"]) == (GIVEN["CpuImage"], GIVEN["GpuImage"])
     assert outputs["AWS_DEFAULT_REGION"] == "us-east-1"
 
@@ -353,7 +347,14 @@ def test_the_outputs_are_the_variables_that_are_read(created: Created) -> None:
         "METAFLOW_BATCH_CONTAINER_IMAGE",
         "CHESS_GRPO_BATCH_GPU_QUEUE",
         "CHESS_GRPO_BATCH_GPU_IMAGE",
+        "CHESS_GRPO_BATCH_NODES_QUEUE",
+        "METAFLOW_SFN_IAM_ROLE",
+        "METAFLOW_SFN_DYNAMO_DB_TABLE",
+        "METAFLOW_SFN_STATE_MACHINE_PREFIX",
+        "METAFLOW_EVENTS_SFN_ACCESS_IAM_ROLE",
         "CHESS_GRPO_SECRETS",
+        "CHESS_GRPO_SHARED",
+        "CHESS_GRPO_TRACKING_INTERNAL_URI",
         "MLFLOW_TRACKING_URI",
     }
     ours = {name for path in (ROOT / "steps").rglob("*.py") for name in _strings(path)}
@@ -368,6 +369,26 @@ def test_with_the_outputs_set_the_flow_asks_for_nothing_more(created: Created) -
     variables = {name: value for name, value in created.outputs.items() if re.fullmatch(r"[A-Z0-9_]+", name)}
     assert prepare(["run", "--with", "batch"], dict(variables)) == []
     assert secret_names(variables) == [created.outputs["CHESS_GRPO_SECRETS"]]
+
+
+def test_both_files_of_variables_are_written_from_the_outputs(
+    created: Created, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("METAFLOW_HOME", raising=False)
+    monkeypatch.setattr("sys.argv", ["stack_variables", "--stack", "chess-grpo"])
+    assert stack_variables.main() == 0
+    shell, metaflow = tmp_path / ".chess-grpo" / "chess-grpo.env", tmp_path / ".metaflowconfig" / "config_chess-grpo.json"
+    assert f". {shell}" in capsys.readouterr().out
+    given = json.loads(metaflow.read_text())
+    assert given["METAFLOW_BATCH_JOB_QUEUE"] == "chess-grpo-cpu"
+    exported = dict(re.findall(r"^export (\w+)=(\S*)$", shell.read_text(), re.MULTILINE))
+    variables = {name: value for name, value in created.outputs.items() if re.fullmatch(r"[A-Z0-9_]+", name)}
+    assert {**given, **exported}.items() >= variables.items()
+    assert exported["STACK_DoorId"] == created.resources["DoorMachine"]
+    monkeypatch.setattr("sys.argv", ["stack_variables", "--stack", "other"])
+    assert stack_variables.main() == 1
+    assert "the outputs of the stack other cannot be read (" in capsys.readouterr().err
 
 
 def _package(name: str) -> Path:
@@ -408,7 +429,7 @@ def test_the_script_that_makes_accounts_can_be_read_by_python(template: Template
 def test_the_pages_costs_are_the_sums_that_it_says() -> None:
     page = (ROOT / "docs" / "aws.md").read_text()
     rows = re.findall(r"^\| [^|]+ \| ([\d.]+(?: [*] [\d.]+)+) \| ([\d.]+) \|$", page, re.MULTILINE)
-    assert len(rows) == 16
+    assert len(rows) == 19
     for formula, amount in rows:
         assert float(amount) == pytest.approx(math.prod(float(factor) for factor in formula.split(" * ")), abs=0.006), formula
     [total] = re.findall(r"^\| \*\*sum\*\* \| \| \*\*([\d.]+)\*\* \|$", page, re.MULTILINE)
@@ -418,8 +439,7 @@ def test_the_pages_costs_are_the_sums_that_it_says() -> None:
 def test_the_page_names_what_the_template_has(template: Template) -> None:
     page = (ROOT / "docs" / "aws.md").read_text()
     assert f"{len(RULES)} rules over the parsed template" in page
-    for output in re.findall(r"\$\(output (\w+)\)", page):
-        assert output in template["Outputs"], output
+    assert f"{len(OVER_PERMISSIONS)} over-permissions" in page
     parameters = re.findall(r"\b([A-Z][a-z]+(?:[A-Z][a-z]+)+|Door)=(?!=)", page)
     assert len(parameters) >= 8
     assert set(parameters) <= set(template["Parameters"])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from made_selections import NO_GAIN, SPRT, Protocol, confirmed, drawn_pairs, gain, screened, selected, share_promoted
 
-from grpo.evaluation.halving import halving_pairs, halving_rounds, sequential_halving
+from grpo.evaluation.halving import halving_rounds, sequential_halving
 from grpo.evaluation.phase_guard import FEWEST_BOARDS, PhaseChange, phase_changes
 from grpo.evaluation.verdict import (
     Confirmation,
@@ -257,7 +257,6 @@ def test_confirmation_games_that_are_not_what_was_asked_for_are_refused() -> Non
 @pytest.mark.parametrize(("num_candidates", "rounds"), [(1, ()), (2, (2,)), (3, (3, 2)), (4, (4, 2)), (5, (5, 3, 2)), (8, (8, 4, 2))])
 def test_half_of_the_candidates_rounded_up_stay_until_one_is_left(num_candidates: int, rounds: tuple[int, ...]) -> None:
     assert halving_rounds(num_candidates) == rounds
-    assert halving_pairs(num_candidates, pairs_per_round=10) == 10 * sum(rounds)
     asked: list[int] = []
 
     def play(candidate: int, round_number: int) -> list[float]:

@@ -5,11 +5,13 @@ import os
 import re
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import chess
+import numpy as np
 import pytest
 import zstandard
 from doubles import some_boards
@@ -17,12 +19,12 @@ from made_games import FOOLS_MATE, HEADER, as_epd, random_pgn
 from scripted_engine import ScriptedEngine
 
 from grpo.base.seeding import numpy_stream
-from grpo.board.encoding import encode, position_key
+from grpo.board.encoding import position_key
 from grpo.board.phases import PHASES, Phase, phase_of
 from grpo.engine.answers import EngineAnswer, EngineError, Score
 from grpo.engine.pool import EnginePool, Query
 from grpo.play import openings
-from grpo.play.openings import OpeningsError, keys_of, make_openings, phase_openings, read_book
+from grpo.play.openings import OpeningsError, drawn_openings, in_random_order, make_openings, phase_openings, read_book
 from grpo.reading.games import Reason, SourceError
 from grpo.settings.roles import settings_read_by
 from grpo.settings.tree import EvaluationConfig, Settings
@@ -213,12 +215,6 @@ def test_stages_that_share_what_is_excluded_share_no_opening_even_with_one_strea
     assert exclude == {key(fen) for stage in stages for fen in stage}, "and nothing that was not drawn"
 
 
-def test_a_state_of_the_policys_own_games_can_be_excluded(book: Path) -> None:
-    met = [chess.Board(fen) for fen in distinct_fens(40)[:25]]
-    assert keys_of(encode(met)) == {position_key(board) for board in met}
-    assert not {key(fen) for fen in from_book(book, 15, exclude=keys_of(encode(met)))} & {position_key(board) for board in met}
-
-
 def test_one_seed_draws_the_same_and_another_otherwise_and_fewer_are_the_beginning_of_more(book: Path) -> None:
     assert from_book(book, 20) == from_book(book, 20)
     assert from_book(book, 20)[:7] == from_book(book, 7)
@@ -252,11 +248,39 @@ def test_what_is_no_opening_is_counted_by_its_reason(tmp_path: Path) -> None:
         "x" * 70_000,
     ]
     (tmp_path / "book.epd").write_text("\n".join(lines))
-    found = read_book(str(tmp_path / "book.epd"), max_plies=16)
-    assert set(found.openings.values()) <= {*fens, *lines}
-    assert len(found.openings) == 5
-    assert found.left_out == {Reason.DUPLICATE: 2, Reason.GAME_OVER: 3, Reason.ILLEGAL_POSITION: 2, Reason.TOO_LONG: 1}
-    assert str(found).endswith("book.epd: 5 distinct openings; left out: 2 duplicate, 3 game over, 2 illegal position, 1 too long")
+    left_out: Counter[Reason] = Counter()
+    book = read_book(str(tmp_path / "book.epd"), max_plies=16)
+    found = list(book.in_random_order(numpy_stream(0, "test"), left_out))
+    assert {board.fen() for board in found} <= {*fens, *lines}
+    assert left_out == {Reason.GAME_OVER: 3, Reason.ILLEGAL_POSITION: 2, Reason.TOO_LONG: 1}
+    message = "only 5 are available: .*book.epd has 12 entries; left out: 1 duplicate, 3 game over, 2 illegal position, 1 too long; 0 of"
+    with pytest.raises(OpeningsError, match=message):
+        from_book(tmp_path / "book.epd", 6)
+
+
+def test_only_the_entries_that_are_needed_are_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fens = distinct_fens(300)
+    (tmp_path / "large.epd").write_text("".join(f"{fen}\n" for fen in fens))
+    monkeypatch.setattr(openings, "_ENTRIES_AT_ONCE", 16)
+    num_parsed = 0
+    parsed = openings.OpeningBook._parsed
+
+    def counting(book: openings.OpeningBook, hashes: Sequence[int]) -> Any:
+        nonlocal num_parsed
+        num_parsed += len(hashes)
+        return parsed(book, hashes)
+
+    monkeypatch.setattr(openings.OpeningBook, "_parsed", counting)
+    assert len(from_book(tmp_path / "large.epd", 20)) == 20
+    assert num_parsed == 32
+    assert len(from_book(tmp_path / "large.epd", 300)) == 300
+
+
+def test_of_texts_that_differ_in_clocks_one_is_drawn_wherever_it_lies(tmp_path: Path) -> None:
+    fen = "4k3/8/4K3/4P3/8/8/8/8 w - -"
+    for name, clocks in (("a.epd", ("7 9", "3 4")), ("b.epd", ("3 4", "7 9"))):
+        (tmp_path / name).write_text("".join(f"{fen} {each}\n" for each in clocks))
+        assert from_book(tmp_path / name, 1) == [f"{fen} 3 4"]
 
 
 def game_of(moves: str) -> str:
@@ -293,18 +317,18 @@ def test_a_line_of_a_pgn_book_is_followed_to_its_end_or_to_the_bound(
 def test_lines_that_transpose_are_one_opening_and_one_that_ends_the_game_is_none(tmp_path: Path) -> None:
     games = ["1. e4 e5 2. Nf3 Nc6", "1. Nf3 Nc6 2. e4 e5", FOOLS_MATE, "1. e4 e5 2. Ke3", "1. d4"]
     (tmp_path / "book.pgn").write_text("".join(map(game_of, games)))
-    found = read_book(str(tmp_path / "book.pgn"), max_plies=16)
-    assert set(found.openings.values()) == {after("Nf3", "Nc6", "e4", "e5"), after("d4")}, "of the two, that with the lesser FEN"
-    assert found.left_out == {Reason.DUPLICATE: 1, Reason.GAME_OVER: 1, Reason.ILLEGAL_MOVE: 1}
-    cut = read_book(str(tmp_path / "book.pgn"), max_plies=3)
-    assert after("f3", "e5", "g4") in cut.openings.values(), "mate lies beyond the bound"
+    assert {key(fen) for fen in from_book(tmp_path / "book.pgn", 2)} == {key(after("Nf3", "Nc6", "e4", "e5")), key(after("d4"))}
+    with pytest.raises(OpeningsError, match=r"only 2 are available: .*left out: 1 duplicate, 1 game over, 1 illegal move"):
+        from_book(tmp_path / "book.pgn", 3)
+    cut = read_book(str(tmp_path / "book.pgn"), max_plies=3).in_random_order(numpy_stream(0, "test"), Counter())
+    assert after("f3", "e5", "g4") in {board.fen() for board in cut}, "mate lies beyond the bound"
 
 
 def test_too_small_a_book_is_an_error_with_both_numbers_and_nothing_is_used_up(book: Path) -> None:
     exclude = {key(fen) for fen in distinct_fens(40)[:9]}
     before = set(exclude)
     with pytest.raises(
-        OpeningsError, match=r"^32 distinct openings are needed, but only 31 are available: .*book\.epd: 40 distinct"
+        OpeningsError, match=r"^32 distinct openings are needed, but only 31 are available: .*book\.epd has 40 entries"
     ) as caught:
         from_book(book, 32, exclude=exclude)
     assert "; 9 of them are used elsewhere" in str(caught.value)
@@ -319,8 +343,8 @@ def test_too_small_a_book_is_an_error_with_both_numbers_and_nothing_is_used_up(b
         ("book.csv", b"PuzzleId,FEN,Moves\n", "a puzzle table is not an opening book"),
         ("book.tsv", b"eco\tname\tpgn\n", "cannot tell by its suffix"),
         ("book.epd.gz", gzip.compress(b"8/pp2nkR1/5n1p/3p4/5p2/P2BP3/1PPKN3/8 b - -\n" * 99)[:-9], "truncated"),
-        ("book.epd", b"# nothing\n", "book.epd: 0 distinct openings; left out: none; give evaluation.opening_book a file"),
-        ("book.pgn", b"hello", "0 distinct openings; left out: 1 not a game"),
+        ("book.epd", b"# nothing\n", "book.epd has no entries; give evaluation.opening_book a file"),
+        ("book.pgn", b"hello", "only 0 are available: "),
     ],
 )
 def test_what_is_no_book_is_an_error_in_plain_words(name: str, content: bytes, message: str, tmp_path: Path) -> None:
@@ -358,11 +382,10 @@ def test_the_books_content_and_not_its_place_is_in_the_versions_of_steps(book: P
 def of_phase(fens: Sequence[str], phase: Phase, count: int, score: Callable[[str], Score | None] = even, **given: Any) -> list[str]:
     """Return openings of a phase made with a fake pool."""
     return phase_openings(
-        fens,
+        in_random_order(fens, numpy_stream(given.get("seed", 0), "test")),
         phase,
         config=config(),
         count=count,
-        rng=numpy_stream(given.get("seed", 0), "test"),
         pool=cast("EnginePool", FakePool(score)),
         exclude=given.get("exclude", set()),
     )
@@ -416,3 +439,19 @@ def distinct(fens: Sequence[str], phase: Phase) -> list[str]:
 # Real books.
 
 SAMPLE_DATA = os.environ.get("CHESS_GRPO_SAMPLE_DATA", "")
+
+
+@pytest.mark.skipif(not SAMPLE_DATA, reason="CHESS_GRPO_SAMPLE_DATA is not set")
+@pytest.mark.prove
+def test_real_books_are_read_whole_and_every_line_is_accounted_for() -> None:
+    for name, num_entries in (("8moves_v3.pgn.zip", 34_700), ("popularpos_lichess_v3.epd.zip", 200_000), ("endgames.epd.zip", 157_846)):
+        book = read_book(f"{SAMPLE_DATA}/{name}", max_plies=16)
+        assert len(book) == num_entries
+        left_out: Counter[Reason] = Counter()
+        num_found = sum(1 for _ in book.in_random_order(np.random.default_rng(0), left_out))
+        assert num_found + sum(left_out.values()) == num_entries
+        assert set(left_out) <= {Reason.GAME_OVER, Reason.CHESS960}
+        drawn = drawn_openings(book, count=500, rng=np.random.default_rng(0), exclude=set())
+        assert all(chess.Board(fen).is_valid() for fen in drawn)
+        if name.startswith("8moves"):
+            assert {chess.Board(fen).ply() for fen in drawn} == {16}

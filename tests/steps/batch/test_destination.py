@@ -71,6 +71,25 @@ def test_an_address_that_holds_who_one_is_is_refused_and_not_repeated(address: s
         prepare(["run", "--with", "batch"], {**SERVER, "WANDB_BASE_URL": address})
 
 
+@pytest.mark.parametrize("address", ["http://localhost:5000", "http://127.0.0.1:5000/", "http://[::1]:5000"])
+def test_a_tunnels_port_is_the_launchers_and_tasks_are_given_the_address_behind_it(address: str) -> None:
+    environment = {"MLFLOW_TRACKING_URI": address}
+    with pytest.raises(
+        DestinationError, match=r"CHESS_GRPO_TRACKING_INTERNAL_URI: it is not set and MLFLOW_TRACKING_URI, http.* is a port of"
+    ):
+        prepare(["run", "--with", "batch"], environment)
+    environment["CHESS_GRPO_TRACKING_INTERNAL_URI"] = "http://mlflow.internal:5000"
+    assert prepare(["run", "--with", "batch"], environment) == []
+    assert forwarded(environment, TaskResources())["MLFLOW_TRACKING_URI"] == "http://mlflow.internal:5000"
+    environment["CHESS_GRPO_TRACKING_INTERNAL_URI"] = "http://me:hunter2@mlflow.internal:5000"
+    with pytest.raises(DestinationError, match="CHESS_GRPO_TRACKING_INTERNAL_URI holds a name or password") as refusal:
+        prepare(["run", "--with", "batch"], environment)
+    assert "hunter2" not in str(refusal.value)
+    environment["CHESS_GRPO_TRACKING_INTERNAL_URI"] = "sqlite:////home/me/mlflow.db"
+    with pytest.raises(DestinationError, match=r"CHESS_GRPO_TRACKING_INTERNAL_URI: sqlite:.* is a file of this machine"):
+        prepare(["run", "--with", "batch"], environment)
+
+
 def test_secrets_that_stay_here_are_told_of_unless_they_are_given_by_name() -> None:
     environment = {**SERVER, "MLFLOW_TRACKING_PASSWORD": "hunter2"}
     [note] = prepare(["run", "--with", "batch"], environment)

@@ -28,6 +28,7 @@ from grpo.settings.tree import Settings, read_settings
 from steps.bodies.build_boards import build_units
 from steps.bodies.join_boards import join_units
 from steps.step_io.dataset import position_keys, read_boards, read_game_table
+from steps.step_io.terminal import TerminalSink
 from steps.step_io.work import Work, read_history
 
 FILES = ("boards.parquet", "games.parquet", "rejected.jsonl", "report.json", "history.jsonl")
@@ -54,6 +55,7 @@ def build(
     identity: EngineIdentity = NOBODY,
     cache: Path | None = None,
     listener: Listener | None = None,
+    terminal: TerminalSink | None = None,
 ) -> Path:
     """Build a dataset, its units dealt out to tasks, and return its folder; the engine is always called the same."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -62,7 +64,7 @@ def build(
     for number, units in enumerate(tasks or [range(settings.boards.num_units)]):
         parts.append(folder / f"part-{number}")
         parts[-1].mkdir(parents=True)
-        work = Work(parts[-1], sinks)
+        work = Work(parts[-1], sinks, terminal=terminal)
         build_units(settings, units, identity, engine, work, cache_folder=cache)
         work.write_history()
     out = folder / "dataset"
@@ -403,7 +405,9 @@ def test_a_second_build_of_the_same_units_searches_nothing_and_gives_the_same_by
     searches = len(engine.searches())
     assert first.metrics["cache/misses"] == first.metrics["cache/stored"] == searches > 48
     assert first.metrics["cache/hits"] == 0
-    again = build(settings, tmp_path / "two", engine.path, cache=cache, listener=second)
+    said: list[str] = []
+    again = build(settings, tmp_path / "two", engine.path, cache=cache, listener=second, terminal=TerminalSink("unit 0", (), said.append))
+    assert said == [f"unit 0: of the engine's answers {searches:,} were in the cache, and 0 were computed"]
     assert len(engine.searches()) == searches, "nothing was asked again"
     assert (second.metrics["cache/misses"], second.metrics["cache/stored"]) == (0, 0)
     assert second.metrics["cache/hits"] == searches

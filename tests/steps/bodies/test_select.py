@@ -25,7 +25,6 @@ from grpo.base.files import CorruptError, file_hashes, read_json, sha256_file, w
 from grpo.board.encoding import position_key
 from grpo.board.phases import PHASES
 from grpo.engine.identity import EngineIdentity
-from grpo.evaluation.halving import halving_pairs
 from grpo.evaluation.regret import HeldoutScores
 from grpo.evaluation.verdict import BETTER_THAN_INITIAL, BETTER_THAN_PREVIOUS, ConfirmationEnd, LadderFinding, Verdict
 from grpo.learning.checkpoints import (
@@ -266,9 +265,8 @@ def num_ladder_openings(settings: Settings) -> int:
 def num_pairs_needed(settings: Settings) -> int:
     """Return how many pairs all stages ask for; written out, for the progress bar rests on the same sum."""
     selection = settings.selection
-    assert halving_pairs(3, pairs_per_round=1) == 3 + 2
     return (
-        5 * selection.num_screening_pairs
+        (3 + 2) * selection.num_screening_pairs
         + selection.num_confirmation_pairs
         + selection.num_sampled_pairs
         + 2 * num_ladder_openings(settings)  # Two policies are placed.

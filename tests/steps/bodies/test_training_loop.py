@@ -13,7 +13,7 @@ from made_training import TRAIN, tiny_trainer, trained
 
 from grpo.base.files import read_json
 from grpo.diagnosis.diagnose import diagnose
-from grpo.diagnosis.findings import FINDING_MEANINGS as TABLE
+from grpo.diagnosis.findings import ENTRIES
 from grpo.diagnosis.history import History
 from grpo.learning.states import DatasetStates, States
 from grpo.metrics.table import Record
@@ -80,7 +80,7 @@ def test_the_output_says_what_the_whole_history_shows_and_the_log_ends_with_it(t
     assert (found["verdict"], found["tag"]) == ("findings", "nan_steps")
     [finding] = found["findings"]
     assert (finding["name"], finding["severity"], finding["first_step"], finding["last_step"]) == ("nan_steps", "critical", 6, 9)
-    assert finding["name"] in TABLE
+    assert finding["name"] in ENTRIES
     assert finding["page"] == "docs/diagnosis.md#nan_steps"
     diagnosis = diagnose(History.of_records(read_history(folder)), {"grpo": GrpoConfig(**SETTINGS).model_dump(mode="json")})
     assert found == {**diagnosis.facts(), "tag": diagnosis.tag}

@@ -9,6 +9,7 @@ import pytest
 from logged_runs import machine_of
 
 from grpo.settings.tree import read_settings
+from infra.canary import files_with
 from steps.cli.command_table import COMMANDS
 from steps.cli.main import main
 from steps.pipeline.resume import find_origin
@@ -36,6 +37,7 @@ NAMED = (
 """The commands that take a policy or a run, with a name that nothing has."""
 OTHERS = (
     ("doctor",),
+    ("doctor", "--json", "--batch"),
     ("runs",),
     ("runs", "--json"),
     ("sweep", "test", "--seeds", "0", "1", "--show"),
@@ -44,8 +46,15 @@ OTHERS = (
     ("track", "--list"),
 )
 """The others that ask the tracking store."""
-WITHOUT_STORE = {"boards", "plan-games"}
+WITHOUT_STORE = (("boards", "inspect", "suite.epd"), ("plan-games", "--elo", "30"))
 PASSWORD = "S3cretPassw0rd"
+PLANTED = {
+    **dict.fromkeys(("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "WANDB_API_KEY", "HF_TOKEN"), PASSWORD),
+    **dict.fromkeys(("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "METAFLOW_SERVICE_AUTH_KEY"), PASSWORD),
+    "CHESS_GRPO_NOTIFY": f"http://127.0.0.1:1/{PASSWORD}",
+    "CHESS_GRPO_TRACKING_INTERNAL_URI": f"http://127.0.0.1:1/?password={PASSWORD}",
+}
+"""Variables of people who run the commands."""
 ADDRESSES = (
     f"http://me:{PASSWORD}@127.0.0.1:1",
     f"http://127.0.0.1:1/?password={PASSWORD}",
@@ -81,21 +90,22 @@ def test_each_that_takes_a_policy_or_a_run_looks_for_it_in_the_same_way(
 
 
 def test_every_command_is_looked_at() -> None:
-    assert {words[0] for words in (*NAMED, *OTHERS)} | WITHOUT_STORE == set(COMMANDS)
+    assert {words[0] for words in (*NAMED, *OTHERS, *WITHOUT_STORE)} == set(COMMANDS)
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_none_repeats_a_password_in_the_tracking_stores_address(
+def test_none_repeats_a_password_in_the_tracking_stores_address_or_any_secret_variable(
     address: str, home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("steps.tracking.client._PATIENCE", 0.0)
     monkeypatch.setattr("os.execve", lambda *_: None)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    for name, value in {**PLANTED, "MLFLOW_TRACKING_URI": address, "METAFLOW_HOME": str(home / "no-metaflow")}.items():
+        monkeypatch.setenv(name, value)
     journals = JournalFolder(home, None)
     journal = journals.begin("parent", "start")
     journal.append("parent_tags", tags={})
     journals.leave(journal)
-    for words in (*NAMED, *OTHERS):
+    for words in (*NAMED, *OTHERS, *WITHOUT_STORE):
         with suppress(AssertionError):  # Of `ui`, whose process would be another program by now.
             main(words)
         said = capfd.readouterr()
@@ -103,6 +113,7 @@ def test_none_repeats_a_password_in_the_tracking_stores_address(
         assert PASSWORD not in told, words
         assert words[0] != "ui" or not address.startswith("http") or "which has a UI of its own: http://127.0.0.1:1" in told
         assert "Traceback" not in told, words
+    assert files_with(home.parent, PASSWORD) == []
     with pytest.raises(TrackingAwayError) as refusal:
         find_origin("last", Machine.here())
     table = preflight_table(preflight(read_settings("test"), Machine.here())[0])

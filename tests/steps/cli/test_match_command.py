@@ -100,7 +100,8 @@ def test_a_match_is_printed_and_written_and_repeats_with_its_seed(stockfish: str
     match = ("match", f"{policy}@0.5", "random", "--pairs", "3", "--max-plies", "30", "--seed", "7", *SHALLOW)
     code, out, err = run(*match, *(word for kind in KINDS for word in (f"--{kind}", tmp_path / f"one.{kind}")))
     assert code == 0
-    assert "match: 3 openings, 6 games" in err
+    assert "match: openings: 3, games: 6" in err
+    assert f"written: {tmp_path / 'one.pgn'}, " in err
     for said in ("likelihood of superiority", "pairs LL", "ends", "3 distinct openings, 6 distinct games"):
         assert said in out
     facts = json.loads((tmp_path / "one.json").read_text())

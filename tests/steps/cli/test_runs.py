@@ -354,5 +354,5 @@ def test_json_has_what_the_text_has(typed: Callable[..., str]) -> None:
 def test_two_runs_are_printed_side_by_side_with_what_follows(typed: Callable[..., str]) -> None:
     said = typed("compare", "1002", "1003")
     assert "grpo.learning_rate  0.005  0.001" in said
-    assert re.search(r"A 0\.750 \[0\.700, 0\.800\] +B 0\.600 \[0\.550, 0\.650\] +A - B  not comparable", said)
+    assert re.search(r"A 0\.750 \[0\.700, 0\.800\] +B 0\.600 \[0\.550, 0\.650\]\n +A - B  not comparable", said)
     assert "\nWhat follows\n" in said

@@ -16,6 +16,7 @@ import onnxruntime
 import pytest
 import torch
 from doubles import CPU, TINY, some_boards
+from fake_hub import TOKEN, fake_hub
 from onnx import numpy_helper
 
 from grpo.base.errors import PlainError
@@ -308,9 +309,18 @@ def test_the_command_writes_a_whole_folder_that_other_commands_take_for_a_model(
     assert main(["export", str(source), str(tmp_path / "out")]) == 0
     assert f"{len(BOARDS)} of {len(BOARDS)} best moves equal" in capsys.readouterr().out
     manifest = verified_manifest(tmp_path / "out")
-    assert sorted(manifest["files"]) == ["model_card.md", "policy.json", ONNX, "weights.safetensors"]
+    assert sorted(manifest["files"]) == ["README.md", "policy.json", ONNX, "weights.safetensors"]
     assert find_policy(str(tmp_path / "out"), Machine.here()).weights_hash == sha256_file(source / "weights.safetensors")
-    assert "its strength is unknown here" in (tmp_path / "out" / "model_card.md").read_text().lower()
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "its strength is unknown here" in card.lower()
+    assert card.startswith('---\nlicense: "mit"\nlibrary_name: "onnx"\n')
+    pytest.importorskip("huggingface_hub")
+    with fake_hub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.address)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        assert main(["export", str(source), str(tmp_path / "out"), "--push", "me/policy"]) == 0
+    assert f"published: {hub.address}/me/policy" in capsys.readouterr().out
+    assert hub.files["models/me/policy"].keys() == {*manifest["files"], "manifest.json"}
 
 
 def test_a_folder_that_is_there_is_refused_before_any_work(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

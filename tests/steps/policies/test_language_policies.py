@@ -200,11 +200,11 @@ def test_an_export_is_what_transformers_loads_with_a_card_that_says_what_it_is(f
     out = tmp_path / "exported"
     code, said, error = run("export", folder, out)
     assert (code, said.splitlines()[0]) == (0, f"{LANGUAGE_WEIGHTS}: 12 of 12 best answers equal"), error
-    assert sorted(path.name for path in out.iterdir()) == sorted([*policy_file_names(folder), "manifest.json", "model_card.md"])
+    assert sorted(path.name for path in out.iterdir()) == sorted([*policy_file_names(folder), "manifest.json", "README.md"])
     assert sha256_file(out / LANGUAGE_WEIGHTS) == sha256_file(folder / LANGUAGE_WEIGHTS)
     assert "tokenizer is grpo/language/text/tokenizer.py" in read_json(out / POLICY)["use"]
     assert open_policy(out, CPU).weights == read_json(out / POLICY)["weights_hash"]
-    card = (out / "model_card.md").read_text()
+    card = (out / "README.md").read_text()
     for text in (
         "A causal language model that writes its moves as text",
         "a small GPT-2 with random weights",

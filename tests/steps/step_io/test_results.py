@@ -7,10 +7,12 @@ import copy
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from made_results import CLONED, CODE, ENGINE, FINDING, made_reports, made_results, write_outputs
 
 from grpo.base.files import write_json
@@ -19,7 +21,7 @@ from grpo.settings.grpo import GrpoConfig
 from grpo.settings.language import SMALL
 from steps.bodies.report import write_report
 from steps.export.language_card import LanguageCard
-from steps.export.model_card import CardFacts, model_card
+from steps.export.model_card import CardFacts, hub_card, model_card
 from steps.export.network_card import NetworkCard
 from steps.runs.results import document_behind
 from steps.step_io.names import REPORT_PAGE, RESULTS
@@ -36,9 +38,9 @@ def results(tmp_path: Path) -> Results:
     return made_results(tmp_path)
 
 
-def card_of(results: Results | None, *, policy_step: int | None = 100, **facts: Any) -> str:
+def card_of(results: Results | None, *, policy_step: int | None = 100, write: Callable[[CardFacts], str] = model_card, **facts: Any) -> str:
     given = {"run": "ChessGrpo/17", "words": NetworkCard({"width": 64}), "hashes": {"weights": "e" * 64}, "parity": "1,000 equal"} | facts
-    return model_card(CardFacts(policy_step=policy_step, results=results, **given))
+    return write(CardFacts(policy_step=policy_step, results=results, **given))
 
 
 # The document.
@@ -118,6 +120,22 @@ def pages(results: Results) -> dict[str, str]:
         "mlflow_page.md": notes.ended("## Configuration", results, places={"Report": "there/report.md"}),
         "mlflow_version.md": notes.version_note(results["decision"]),
     }
+
+
+def test_the_hub_is_told_what_was_measured_of_this_very_policy(results: Results) -> None:
+    def metadata(policy_step: int | None) -> Any:
+        return yaml.safe_load(card_of(results, policy_step=policy_step, write=hub_card).split("---\n")[1])
+
+    candidate = metadata(results["decision"]["candidate_step"])
+    (index,) = candidate["model-index"]
+    found = {each["dataset"]["name"]: each["metrics"][0]["value"] for each in index["results"]}
+    assert found["candidate on the ladder"] == 260
+    assert found["held-out regret, candidate"] == 0.0485
+    assert not [name for name in found if name.startswith("pretrained")]
+    assert candidate["metrics"] == ["Elo", "score", "win probability"]
+    assert "pretrained on the ladder, openings of the candidate" in str(metadata(0)["model-index"])
+    assert "model-index" not in metadata(7)
+    assert "model-index" not in metadata(None)
 
 
 @pytest.mark.parametrize("name", ["report.md", "model_card.md", "mlflow_page.md", "mlflow_version.md"])
