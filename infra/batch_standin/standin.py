@@ -124,7 +124,6 @@ def batch_standin(
 
 @contextmanager
 def _moto_server() -> Iterator[str]:
-    from moto.core.config import default_user_config
     from moto.server import ThreadedMotoServer
 
     logger = logging.getLogger("werkzeug")
@@ -135,12 +134,7 @@ def _moto_server() -> Iterator[str]:
     host, port = server.get_host_and_port()
     address = f"http://{host}:{port}"
     try:
-        # State machines of Step Functions are executed, and their executor calls this server.
-        with (
-            patch.dict(default_user_config, {"stepfunctions": {"execute_state_machine": True}}),
-            patch.dict(os.environ, MOTO_PORT=str(port)),
-        ):
-            yield address
+        yield address
     finally:
         request = urllib.request.Request(f"{address}/moto-api/reset", method="POST")  # noqa: S310 - Our own.
         urllib.request.urlopen(request, timeout=60).close()  # noqa: S310

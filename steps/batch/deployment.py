@@ -21,7 +21,7 @@ from steps.batch.destination import DestinationError, destination, forwarded, se
 from steps.batch.spot_notice import sigterm_on_spot_notice
 from steps.runtime.console import Console
 from steps.runtime.exit_codes import NO_RETRY
-from steps.runtime.machine import ATTEMPT, SHARED, TASK
+from steps.runtime.machine import ATTEMPT, BATCH_JOB, SHARED, TASK
 from steps.store.objects import Objects, SharedStoreError, objects_at
 
 _KINDS: Final = {
@@ -75,7 +75,11 @@ class Deployment(FlowMutator):  # type: ignore[misc]
             if task.num_gpus:
                 given = {"queue": queue or os.environ.get(_GPU_QUEUE), "image": os.environ.get(_GPU_IMAGE)}
             if chosen := {name: value for name, value in given.items() if value}:
-                step.add_decorator("batch", deco_kwargs=chosen)
+                # `--with batch` has put its decorator on the step already: without OVERRIDE it would stay, and ours be ignored.
+                others = [attributes for *_, attributes in step.get_decorator_specs("batch")]
+                step.add_decorator("batch", deco_kwargs={**(others[0] if others else {}), **chosen}, duplicates=step.OVERRIDE)
+        elif target == "container" and BATCH_JOB in os.environ:
+            step.add_decorator("batch")  # Metaflow hands on `--with batch`, and not what is added here: its spot monitor would be missing.
 
 
 @contextmanager

@@ -37,6 +37,8 @@ def destination(arguments: Sequence[str], environment: Mapping[str, str]) -> str
         return "container"
     given = [value for option, value in itertools.pairwise(arguments) if option == "--with"]
     given += [option.removeprefix("--with=") for option in arguments if option.startswith("--with=")]
+    # The launcher's process of one task says `batch step NAME`; it has no `--with` when `Deployment` chose the task's queue.
+    given += [name for name, command in itertools.pairwise(arguments) if command == "step"]
     names = [name for name in (value.partition(":")[0] for value in given) if name in DECORATORS]
     return next(iter([*names, *(name for name in DEPLOYMENTS if name in arguments)]), None)
 

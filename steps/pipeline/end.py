@@ -121,9 +121,10 @@ def results(job: Job, selected: StepOutput, reported: StepOutput) -> dict[str, A
     """
     here = Here(job)
     document = read_results(here.open(reported) / RESULTS)
-    select, report = _place(here, selected), _place(here, reported)
+    select, report, joined = _place(here, selected), _place(here, reported), document["outputs"]["join_boards"]
+    boards = StepOutput(step="join_boards", version=joined["version"], output_hash=joined["output_hash"], reused=True)
     where = {
-        "boards": _place(here, StepOutput(step="join_boards", **document["outputs"]["join_boards"])),
+        "boards": _place(here, boards),
         "champion": f"{select}/{CHAMPION}",
         "peak": f"{select}/{PEAK}",
         "games": f"{select}/{PGN}",

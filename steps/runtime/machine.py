@@ -18,6 +18,8 @@ SHARED: Final = "CHESS_GRPO_SHARED"
 """Variable: the shared store of step outputs, `s3://BUCKET/PREFIX` or a folder that all machines reach."""
 TASK: Final = "CHESS_GRPO_TASK"
 ATTEMPT: Final = "CHESS_GRPO_ATTEMPT"
+BATCH_JOB: Final = "AWS_BATCH_JOB_ID"
+"""Variable that AWS Batch sets in each of its containers."""
 SECRETS: Final = "CHESS_GRPO_SECRETS"
 """Variable: comma-separated names of secrets in AWS Secrets Manager; they hold variables of tasks in containers."""
 MIRROR: Final = "CHESS_GRPO_WANDB"
@@ -134,7 +136,7 @@ def _webhook(value: str) -> str:
 
 def is_container(environment: Mapping[str, str]) -> bool:
     """Return whether these are the environment variables of a task that AWS Batch or Kubernetes runs."""
-    return "AWS_BATCH_JOB_ID" in environment or "METAFLOW_KUBERNETES_WORKLOAD" in environment
+    return BATCH_JOB in environment or "METAFLOW_KUBERNETES_WORKLOAD" in environment
 
 
 def sqlite_file(tracking_uri: str) -> Path | None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from metaflow.user_decorators.mutable_step import MutableStep
 
 from grpo.base.errors import PlainError
 from grpo.settings.tree import read_settings
@@ -124,19 +125,28 @@ def test_on_this_machine_an_error_is_just_an_error(task: Task, monkeypatch: pyte
     assert end.value.code == 1
 
 
-class Step:
-    """Notes what is put on it."""
+WITH: dict[str, Any] = {"shared_memory": 64, "queue": "default", "image": "default"}
+"""What `--with batch` has put on each step before the flow's own decorators come."""
 
-    def __init__(self, *, is_parallel: bool = False) -> None:
+
+class Step:
+    """Notes what is put on it; a decorator that is there already stays, as Metaflow has it, unless it is to be overridden."""
+
+    OVERRIDE = MutableStep.OVERRIDE
+
+    def __init__(self, *, is_parallel: bool, has_batch: bool) -> None:
         self.put: dict[str, dict[str, Any]] = {}
-        self._is_parallel = is_parallel
+        self._there = {**({"parallel": {}} if is_parallel else {}), **({"batch": WITH} if has_batch else {})}
+
+    def add_decorator(self, name: str, deco_kwargs: dict[str, Any] | None = None, duplicates: int = MutableStep.IGNORE) -> None:
+        if not self.has_decorator(name) or duplicates == self.OVERRIDE:
+            self.put[name] = deco_kwargs or {}
 
     def has_decorator(self, name: str) -> bool:
-        return name == "parallel" and self._is_parallel
+        return name in {**self._there, **self.put}
 
-    def add_decorator(self, name: str, deco_kwargs: dict[str, Any]) -> None:
-        assert name not in self.put
-        self.put[name] = deco_kwargs
+    def get_decorator_specs(self, name: str) -> list[tuple[str, str, list[Any], dict[str, Any]]]:
+        return [(name, name, [], {**self._there, **self.put}[name])] if self.has_decorator(name) else []
 
 
 def decorated(
@@ -144,7 +154,11 @@ def decorated(
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Return step -> decorator -> what it says, for a command."""
     monkeypatch.setattr(sys, "argv", ["flow.py", *command.split()])
-    steps = {name: Step(is_parallel=name == parallel) for name in ("start", "build_boards", "pretrain", "finetune", "confirm")}
+    has_batch = "--with batch" in command
+    steps = {
+        name: Step(is_parallel=name == parallel, has_batch=has_batch)
+        for name in ("start", "build_boards", "pretrain", "finetune", "confirm")
+    }
     settings = SimpleNamespace(to_dict=lambda: read_settings(text).model_dump(mode="json"))
     Deployment().mutate(SimpleNamespace(configs=[("code", None), ("settings", settings)], steps=steps.items()))
     return {name: step.put for name, step in steps.items()}
@@ -191,7 +205,10 @@ def test_secrets_go_by_name_and_gpus_to_their_queue(launcher: None, monkeypatch:
     steps = decorated("run --with batch", monkeypatch)
     for step in steps.values():
         assert step["secrets"] == {"sources": ["aws-secrets-manager.chess/tracking", "aws-secrets-manager.chess/wandb"]}
-    assert steps["finetune"]["batch"] == {"queue": "gpus", "image": "image:cuda"}
+    assert steps["finetune"]["batch"] == {"shared_memory": 64, "queue": "gpus", "image": "image:cuda"}
+    # The launcher's process of one task, and Step Functions, have no `--with`.
+    for command in ("batch step finetune sha url", "step-functions create"):
+        assert decorated(command, monkeypatch)["finetune"]["batch"] == {"queue": "gpus", "image": "image:cuda"}
     assert "batch" not in steps["confirm"]
     assert "batch" not in decorated("run --with batch", monkeypatch, "smoke")["finetune"]
     assert "batch" not in decorated("argo-workflows create", monkeypatch)["finetune"]
@@ -199,10 +216,18 @@ def test_secrets_go_by_name_and_gpus_to_their_queue(launcher: None, monkeypatch:
 
 def test_the_step_of_several_machines_goes_to_their_queue_and_no_other(launcher: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHESS_GRPO_BATCH_GPU_QUEUE", "gpus")
-    assert decorated("run --with batch", monkeypatch, parallel="finetune")["finetune"]["batch"] == {"queue": "gpus"}
+    assert decorated("run --with batch", monkeypatch, parallel="finetune")["finetune"]["batch"] == {**WITH, "queue": "gpus"}
     monkeypatch.setenv("CHESS_GRPO_BATCH_NODES_QUEUE", "nodes")
     steps = decorated("run --with batch", monkeypatch, parallel="finetune")
-    assert steps["finetune"]["batch"] == {"queue": "nodes"}
-    assert steps["pretrain"]["batch"] == {"queue": "gpus"}
+    assert steps["finetune"]["batch"] == {**WITH, "queue": "nodes"}
+    assert steps["pretrain"]["batch"] == {**WITH, "queue": "gpus"}
     assert {name for name, step in steps.items() if "batch" in step} == {"finetune", "pretrain"}
-    assert decorated("run --with batch", monkeypatch, "smoke", parallel="finetune")["finetune"]["batch"] == {"queue": "nodes"}
+    assert decorated("run --with batch", monkeypatch, "smoke", parallel="finetune")["finetune"]["batch"] == {**WITH, "queue": "nodes"}
+
+
+def test_a_task_in_a_container_of_batch_has_batchs_decorator_however_it_came_there(launcher: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_BATCH_JOB_ID", "job")
+    assert {str(step.get("batch")) for step in decorated("step finetune", monkeypatch).values()} == {"{}"}
+    monkeypatch.delenv("AWS_BATCH_JOB_ID")
+    monkeypatch.setenv("METAFLOW_KUBERNETES_WORKLOAD", "1")
+    assert not any("batch" in step for step in decorated("step finetune", monkeypatch).values())

@@ -24,6 +24,9 @@ SERVER = {"MLFLOW_TRACKING_URI": "https://mlflow.internal"}
         ("--datastore s3 step-functions create --only-json", "step-functions"),
         ("airflow create x.py", "airflow"),
         ("run --resume-from batch", None),
+        ("--quiet batch step finetune sha url", "batch"),
+        ("kubernetes step finetune sha url", "kubernetes"),
+        ("--quiet step finetune --run-id 7", None),
     ],
 )
 def test_the_command_says_where_tasks_run(command: str, expected: str | None) -> None:
