@@ -550,7 +550,7 @@ def test_games_against_another_champion_than_the_present_one_do_not_count(
     text = "selection.num_confirmation_pairs = 2\nevaluation.max_plies = 16"
     third = tmp_path / "third"
     third.mkdir()
-    save_policy(third, new_policy(TINY, seed=77, device=CPU), TINY)
+    save_policy(third, new_policy(TINY, seed=78, device=CPU), TINY)
     folders = play_ahead_of(inputs, settings_with(text, book), stockfish, tmp_path / "ahead", third, 1)
     assert file_hashes(select(text, previous=other_champion, precomputed=folders)[1]) == file_hashes(
         select(text, previous=other_champion)[1]
