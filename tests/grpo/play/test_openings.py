@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import chess
+import numpy as np
 import pytest
 import zstandard
 from doubles import some_boards

@@ -543,6 +543,20 @@ def test_games_played_ahead_by_other_tasks_change_nothing_and_are_not_played_aga
     assert file_hashes(lost[1]) == file_hashes(alone[1])
 
 
+@pytest.mark.prove
+def test_games_against_another_champion_than_the_present_one_do_not_count(
+    select: Play, inputs: Inputs, stockfish: str, tmp_path: Path, other_champion: Path, book: Path
+) -> None:
+    text = "selection.num_confirmation_pairs = 2\nevaluation.max_plies = 16"
+    third = tmp_path / "third"
+    third.mkdir()
+    save_policy(third, new_policy(TINY, seed=78, device=CPU), TINY)
+    folders = play_ahead_of(inputs, settings_with(text, book), stockfish, tmp_path / "ahead", third, 1)
+    assert file_hashes(select(text, previous=other_champion, precomputed=folders)[1]) == file_hashes(
+        select(text, previous=other_champion)[1]
+    )
+
+
 @pytest.mark.parametrize("num_parts", [1, 2, 7])
 def test_shares_make_up_the_whole_and_overlap_nowhere(num_parts: int) -> None:
     shares = [TaskPart(part=part, num_parts=num_parts).of(range(17)) for part in range(num_parts)]
