@@ -7,10 +7,11 @@ and as long as may be. Memory is the process's resident set: its peak less what 
 """
 
 import argparse
+import copy
 import ctypes
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,14 @@ import chess
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from grpo.base.seeding import numpy_stream
+from grpo.control.controller import Control
+from grpo.language.generate.answers import sampled_answers
+from grpo.language.learn.answer_batch import AnswerBatch
 from grpo.language.learn.logprobs import exact_measures
+from grpo.language.learn.loss import backward
 from grpo.language.learn.memory_estimate import ROOKWORLD, Shape, StepSize, lasting_bytes, operations, passing_bytes
-from grpo.language.learn.trl_adapter import Engine
+from grpo.language.learn.rollouts import LanguageRollout
 from grpo.language.model.policy import LanguagePolicy, ModelOrigin
 from grpo.language.text.tasks import move_prompt
 from grpo.language.text.tokenizer import chess_tokenizer
@@ -83,32 +89,34 @@ def main() -> None:
     num_parameters = sum(weights.numel() for weights in network.parameters())
     assert num_parameters == shape.num_parameters, (num_parameters, shape.num_parameters)
     policy = LanguagePolicy(network, tokenizer, torch.device("cpu"), settings.language, origin=ModelOrigin(model="random", commit=""))
-    reference = GPT2LMHeadModel(sizes)
-    reference.load_state_dict(network.state_dict())
-
-    def reward(rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[float]:
-        return [float(number % given.group) for number, _ in enumerate(zip(rows, texts, strict=True))]
-
-    engine = Engine(policy, reference, settings, reward)
+    reference = LanguagePolicy(copy.deepcopy(network), tokenizer, policy.device, settings.language, origin=policy.origin)
     optimiser = torch.optim.Adam(network.parameters(), lr=1e-9)
     prompts = [prompt for prompt in [move_prompt(chess.STARTING_FEN)] * given.prompts for _ in range(given.group)]
-    made, to_write, while_writing = watched(lambda: engine.rollout([{"prompt": each} for each in prompts], seed=0, kl_coefficient=1e-3))
-    ids_of, mask = (torch.cat([made[f"prompt_{name}"], made[f"completion_{name}"]], dim=1) for name in ("ids", "mask"))
-    made["completion_mask"] = torch.ones_like(made["completion_mask"])  # Random answers do not end, and would be left out.
-    _, to_measure, while_measuring = watched(
-        lambda: exact_measures(engine.model, engine.ref_model, ids_of, torch.ones_like(mask), made["completion_mask"], temperature=1.0)
+    streams = [numpy_stream(0, row) for row in range(len(prompts))]
+    answers, to_write, while_writing = watched(lambda: sampled_answers(policy, prompts, temperature=1.0, streams=streams))
+    batch = AnswerBatch.of(policy, policy.tokens(prompts), [answer.token_ids for answer in answers])
+    measures, to_measure, while_measuring = watched(lambda: exact_measures(policy, reference, batch, temperature=1.0))
+    rollout = LanguageRollout(
+        answers=(),
+        group_size=given.group,
+        batch=batch,
+        sampled=measures.log_probs,
+        measures=measures,
+        is_truncated=torch.zeros(len(prompts), dtype=torch.bool),  # Random answers do not end, and would be left out.
+        is_far=torch.zeros(len(prompts), dtype=torch.bool),
+        advantages=torch.arange(len(prompts)).float() % given.group,
     )
+    knobs = Control(settings.grpo, first_step=0).knobs(0)
 
     def update() -> None:
-        loss, _ = engine.loss(made, torch.arange(len(prompts)))
-        loss.backward()
+        backward(policy, reference, rollout, torch.arange(len(prompts)), config=settings.grpo, knobs=knobs)
         optimiser.step()
 
     _, _, _ = watched(update)  # The first makes gradients and Adam's moments, which stay.
     _, to_update, while_updating = watched(update)
     copies = [{name: value.clone() for name, value in network.state_dict().items()}]
     copies += [{key: value.clone() for key, value in state.items() if key != "step"} for state in optimiser.state.values()]
-    work = StepSize.of(settings, prompt_tokens=made["prompt_ids"].shape[1], answer_tokens=made["completion_ids"].shape[1])
+    work = StepSize.of(settings, prompt_tokens=batch.input_ids.shape[1] + 1 - batch.targets.shape[1], answer_tokens=batch.targets.shape[1])
     lasting, passing, counted = lasting_bytes(shape, work), passing_bytes(shape, work), operations(shape, work)
     print(f"{num_parameters:,} parameters, {work.num_answers} answers of {work.answer_tokens} tokens to prompts of {work.prompt_tokens}")
     print(f"kept from step to step: measured {(resident() - empty) / _MIB:,.0f} MiB, computed {sum(lasting.values()) / _MIB:,.0f} MiB")
@@ -116,7 +124,7 @@ def main() -> None:
     for name, measured in zip(names, (while_writing, while_measuring, while_updating), strict=True):
         print(f"{name}: measured {measured / _MIB:,.0f} MiB above that, computed {passing[name] / _MIB:,.0f} MiB")
     seconds = to_write + to_measure + to_update
-    print(f"seconds: writing and reference {to_write:.1f}, exact measures {to_measure:.1f}, update {to_update:.1f}")
+    print(f"seconds: writing {to_write:.1f}, exact measures {to_measure:.1f}, update {to_update:.1f}")
     print(f"{sum(counted.values()) / 1e12:.3f} TFLOP in {seconds:.1f} s: {sum(counted.values()) / seconds / 1e12:.3f} TFLOP/s")
 
 

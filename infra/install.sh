@@ -30,8 +30,32 @@ from_debian() {
     $install >/dev/null 2>&1 || { apt-get update --quiet >/dev/null && $install >/dev/null; }
 }
 
+# Python 3.11 by uv (https://docs.astral.sh/uv), where the system has none: Ubuntu 24.04, Debian 13, macOS, Colab.
+python_by_uv() {
+    local uv
+    if ! uv=$(command -v uv); then
+        # Beside the environment, and into no other: systems refuse to let pip change theirs.
+        python3 -m pip install --quiet --disable-pip-version-check --target "$venv.uv" uv >/dev/null 2>&1 || return 1
+        uv=$venv.uv/bin/uv
+    fi
+    echo "install: Python 3.11 by $uv, into its own folder" >&2
+    "$uv" python install --quiet 3.11 >&2 && "$uv" python find --no-project --managed-python 3.11
+}
+
 if ! command -v "$python" >/dev/null; then
-    echo "install: $python is not there; install Python 3.11 (apt-get install python3.11 python3.11-venv), or name one: make PYTHON=..." >&2
+    if [ -n "${PYTHON:-}" ] && [ "$PYTHON" != python3.11 ]; then
+        echo "install: PYTHON=$PYTHON is not there; name a Python 3.11, or leave it out" >&2
+        exit 1
+    fi
+    if [ -n "$is_image" ] || ! python=$(python_by_uv); then
+        echo "install: python3.11 is not there, and uv did not get it; install Python 3.11 (Debian 12: apt-get install python3.11" \
+            "python3.11-venv) or uv (https://docs.astral.sh/uv/getting-started/installation), or name one: make PYTHON=..." >&2
+        exit 1
+    fi
+fi
+version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+if [ "$version" != 3.11 ]; then
+    echo "install: $python is Python $version, and the locked packages are for 3.11; leave PYTHON out, or name a Python 3.11" >&2
     exit 1
 fi
 

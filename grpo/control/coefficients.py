@@ -4,9 +4,11 @@ A controller's state is a plain JSON dict, and a coefficient never leaves its bo
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
+from grpo.control.alarms import Observation
 from grpo.settings.grpo import EntropyTarget, FieldNotesRecovery, GrpoConfig, KlTarget
 
 _MAX_KL_ERROR = 0.2  # Ziegler et al., arXiv 1909.08593, section 2.2: the relative error is clipped to this.
@@ -62,7 +64,39 @@ def scheduled_entropy_coefficient(config: GrpoConfig, *, steps_done: int) -> flo
     return config.entropy_coefficient + (config.final_entropy_coefficient - config.entropy_coefficient) * progress
 
 
-class EntropyTargetController:
+class EntropyController(ABC):
+    """Sets some of a rollout's knobs by the entropy of those before; `ENTROPY_CONTROLLERS` has its name."""
+
+    @abstractmethod
+    def knobs(self) -> dict[str, float]:
+        """Return the values of the knobs that it sets, by their names in `grpo.control.controller.Knobs`."""
+
+    @abstractmethod
+    def follow(self, observation: Observation) -> str:
+        """Update with one rollout; return the message of an `entropy_boost`, or ""."""
+
+    @property
+    @abstractmethod
+    def is_saturated(self) -> bool:
+        """Whether it is at a bound."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Return the state as plain JSON data."""
+
+    @abstractmethod
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore a state from `state`, within the bounds of the settings."""
+
+    def reason_to_stop(self, observation: Observation) -> str:  # noqa: ARG002
+        """Return why this rollout ends the run, or ""."""
+        return ""
+
+    def forget(self) -> None:  # noqa: B027
+        """Drop what it has counted, after a rollback."""
+
+
+class EntropyTargetController(EntropyController):
     """Integral controller of entropy with target = share * mean ln(legal moves).
 
     Outside the dead band, log(coefficient) changes by rate * (target - entropy).
@@ -74,6 +108,15 @@ class EntropyTargetController:
     def __init__(self, settings: EntropyTarget, *, coefficient: float) -> None:
         self._settings = settings
         self.coefficient = coefficient
+
+    def knobs(self) -> dict[str, float]:
+        """Return the entropy coefficient."""
+        return {"entropy_coefficient": self.coefficient}
+
+    def follow(self, observation: Observation) -> str:
+        """Update with one rollout."""
+        self.observe(entropy=observation.entropy, log_num_legal=observation.log_num_legal)
+        return ""
 
     def observe(self, *, entropy: float, log_num_legal: float) -> None:
         """Update with the exact entropy at T = 1 and the mean ln(legal moves) of one rollout, in nats."""
@@ -104,7 +147,7 @@ class EntropyTargetController:
         self.coefficient = min(max(float(state["coefficient"]), self._settings.min_coefficient), self._settings.max_coefficient)
 
 
-class FieldNotesController:
+class FieldNotesController(EntropyController):
     """The recovery controller of the field notes: boosts entropy coefficient, KL coefficient and temperature together.
 
     After `steps_threshold` steps in a row below the floor, it changes each value once, within its bound, and restarts the count. A step at
@@ -117,6 +160,36 @@ class FieldNotesController:
         self.kl_coefficient = kl_coefficient
         self.temperature = temperature
         self._steps_below = 0
+
+    def knobs(self) -> dict[str, float]:
+        """Return both coefficients and the temperature."""
+        return {
+            "entropy_coefficient": self.entropy_coefficient,
+            "kl_coefficient": self.kl_coefficient,
+            "temperature": self.temperature,
+        }
+
+    def follow(self, observation: Observation) -> str:
+        """Update with one rollout; return the message of a boost, or ""."""
+        if not self.observe(observation.entropy):
+            return ""
+        settings = self._settings
+        stuck = "; 0 stays 0 when multiplied: set grpo.entropy_coefficient above 0" if self.entropy_coefficient == 0 else ""
+        return (
+            f"entropy was below grpo.field_notes.entropy_floor = {settings.entropy_floor:g} nats for {settings.steps_threshold} steps in "
+            f"a row to {observation.step} (now {observation.entropy:.3g}): entropy coefficient is {self.entropy_coefficient:.4g} now, "
+            f"KL coefficient {self.kl_coefficient:.4g}, temperature {self.temperature:.4g}{stuck}"
+        )
+
+    def reason_to_stop(self, observation: Observation) -> str:
+        """Return why this rollout's entropy ends the run, or ""."""
+        if not self.is_critical(observation.entropy):
+            return ""
+        return (
+            f"entropy at step {observation.step} is {observation.entropy:.3g} nats at T = 1, below grpo.field_notes.entropy_critical "
+            f"= {self._settings.entropy_critical:g}, for which one step is enough; action agreement: mean {observation.agreement:.2f}, at "
+            f"most {observation.agreement_max:.2f}: go back to an earlier checkpoint, with a lower grpo.learning_rate"
+        )
 
     def is_critical(self, entropy: float) -> bool:
         """Return whether a single entropy this low stops the run."""
@@ -171,6 +244,23 @@ class FieldNotesController:
         self.kl_coefficient = float(state["kl_coefficient"])
         self.temperature = float(state["temperature"])
         self._steps_below = int(state["steps_below"])
+
+
+def _field_notes(config: GrpoConfig) -> EntropyController:
+    assert config.field_notes is not None
+    return FieldNotesController(
+        config.field_notes,
+        entropy_coefficient=config.entropy_coefficient,
+        kl_coefficient=config.kl_coefficient,
+        temperature=config.temperature,
+    )
+
+
+ENTROPY_CONTROLLERS: Final[Mapping[str, Callable[[GrpoConfig], EntropyController]]] = {
+    "target": lambda config: EntropyTargetController(config.entropy_target, coefficient=config.entropy_coefficient),
+    "field_notes": _field_notes,
+}
+"""`grpo.entropy_schedule` -> its controller, for the schedules that depend on what is measured."""
 
 
 class KlController:

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from grpo.control.alarms import Alarms, Observation, Window
 from grpo.control.coefficients import (
-    EntropyTargetController,
-    FieldNotesController,
+    ENTROPY_CONTROLLERS,
     KlController,
     LearningRate,
     Usefulness,
@@ -127,7 +126,8 @@ class Control:
         self._config = config
         self._first_step = first_step
         self._learning_rate = LearningRate(config, first_step=first_step)
-        self._entropy = _entropy_controller(config)
+        controller = ENTROPY_CONTROLLERS.get(config.entropy_schedule)
+        self._entropy = None if controller is None else controller(config)
         self._kl = KlController(config.kl_target, coefficient=config.kl_coefficient) if config.kl_schedule == "target" else None
         self._usefulness = {"entropy": Usefulness(), "kl": Usefulness()}
         self._critical = CriticalEntropy(config)
@@ -138,20 +138,18 @@ class Control:
 
     def knobs(self, step: int) -> Knobs:
         """Return the knobs of the rollout after `step` rollouts, without changing the state."""
-        entropy, config = self._entropy, self._config
-        temperature, kl_coefficient = config.temperature, config.kl_coefficient if self._kl is None else self._kl.coefficient
-        match entropy:
-            case FieldNotesController():
-                entropy_coefficient, kl_coefficient = entropy.entropy_coefficient, entropy.kl_coefficient
-                temperature = entropy.temperature
-            case EntropyTargetController():
-                entropy_coefficient = entropy.coefficient
-            case None:
-                entropy_coefficient = scheduled_entropy_coefficient(config, steps_done=step - self._first_step)
+        config = self._config
+        knobs = {
+            "temperature": config.temperature,
+            "entropy_coefficient": config.entropy_coefficient,
+            "kl_coefficient": config.kl_coefficient if self._kl is None else self._kl.coefficient,
+        }
+        if self._entropy is None:
+            knobs["entropy_coefficient"] = scheduled_entropy_coefficient(config, steps_done=step - self._first_step)
+        else:
+            knobs |= self._entropy.knobs()
         return Knobs(
-            temperature=temperature,
-            entropy_coefficient=entropy_coefficient,
-            kl_coefficient=kl_coefficient,
+            **knobs,
             recovery_coefficient=0.0 if self._steps_recovering is None else config.recovery.coefficient,
             learning_rate=self._learning_rate.at(step),
         )
@@ -170,14 +168,8 @@ class Control:
     def _move_coefficients(self, observation: Observation) -> tuple[Event, ...]:
         before = self._positions()
         events: tuple[Event, ...] = ()
-        match self._entropy:
-            case FieldNotesController() as notes:
-                if notes.observe(observation.entropy):
-                    events = (Event("entropy_boost", self._boost_message(notes, observation)),)
-            case EntropyTargetController() as target:
-                target.observe(entropy=observation.entropy, log_num_legal=observation.log_num_legal)
-            case None:
-                pass
+        if self._entropy is not None and (message := self._entropy.follow(observation)):
+            events = (Event("entropy_boost", message),)
         if self._kl is not None:
             self._kl.observe(observation.kl)
         after = self._positions()
@@ -188,13 +180,8 @@ class Control:
     def _positions(self) -> dict[str, tuple[float, ...]]:
         """Return the current values of each active controller."""
         positions: dict[str, tuple[float, ...]] = {}
-        match self._entropy:
-            case FieldNotesController() as notes:
-                positions["entropy"] = (notes.entropy_coefficient, notes.kl_coefficient, notes.temperature)
-            case EntropyTargetController() as target:
-                positions["entropy"] = (target.coefficient,)
-            case None:
-                pass
+        if self._entropy is not None:
+            positions["entropy"] = tuple(self._entropy.knobs().values())
         if self._kl is not None:
             positions["kl"] = (self._kl.coefficient,)
         return positions
@@ -204,25 +191,10 @@ class Control:
         controllers = {"entropy": self._entropy, "kl": self._kl}
         return {name: controller.is_saturated for name, controller in controllers.items() if controller is not None}
 
-    def _boost_message(self, notes: FieldNotesController, observation: Observation) -> str:
-        assert self._config.field_notes is not None
-        settings = self._config.field_notes
-        stuck = "; 0 stays 0 when multiplied: set grpo.entropy_coefficient above 0" if notes.entropy_coefficient == 0 else ""
-        return (
-            f"entropy was below grpo.field_notes.entropy_floor = {settings.entropy_floor:g} nats for {settings.steps_threshold} steps in "
-            f"a row to {observation.step} (now {observation.entropy:.3g}): entropy coefficient is {notes.entropy_coefficient:.4g} now, "
-            f"KL coefficient {notes.kl_coefficient:.4g}, temperature {notes.temperature:.4g}{stuck}"
-        )
-
     def _decide(self, observation: Observation) -> Outcome:
         """Return the decision that follows from entropy and zero-variance groups."""
-        notes = self._config.field_notes
-        if isinstance(self._entropy, FieldNotesController) and notes is not None and self._entropy.is_critical(observation.entropy):
-            return _stop(
-                f"entropy at step {observation.step} is {observation.entropy:.3g} nats at T = 1, below grpo.field_notes.entropy_critical "
-                f"= {notes.entropy_critical:g}, for which one step is enough; action agreement: mean {observation.agreement:.2f}, at "
-                f"most {observation.agreement_max:.2f}: go back to an earlier checkpoint, with a lower grpo.learning_rate"
-            )
+        if self._entropy is not None and (reason := self._entropy.reason_to_stop(observation)):
+            return _stop(reason)
         if self._steps_recovering is not None:
             return self._go_on_recovering(observation, self._steps_recovering + 1)
         if self._critical.is_critical():
@@ -272,7 +244,7 @@ class Control:
         """Update the state after a rollback to a healthy checkpoint: clear the windows and cut the learning rate."""
         self._critical.clear()
         self._alarms.clear()
-        if isinstance(self._entropy, FieldNotesController):
+        if self._entropy is not None:
             self._entropy.forget()
         self._learning_rate.cut(self._config.recovery.learning_rate_factor)
         self._num_recoveries += 1
@@ -344,20 +316,6 @@ class Control:
         self._num_recoveries = int(state["num_recoveries"])
         steps = state["steps_recovering"] if self._config.recovery.kind == "forward_kl" else None
         self._steps_recovering = None if steps is None else int(steps)
-
-
-def _entropy_controller(config: GrpoConfig) -> EntropyTargetController | FieldNotesController | None:
-    if config.entropy_schedule == "target":
-        return EntropyTargetController(config.entropy_target, coefficient=config.entropy_coefficient)
-    if config.entropy_schedule != "field_notes":
-        return None
-    assert config.field_notes is not None
-    return FieldNotesController(
-        config.field_notes,
-        entropy_coefficient=config.entropy_coefficient,
-        kl_coefficient=config.kl_coefficient,
-        temperature=config.temperature,
-    )
 
 
 def _stop(message: str) -> Outcome:

@@ -78,6 +78,8 @@ def _boards(file: SourceFile, bad: list[str]) -> Iterator[chess.Board]:
                 last = entry.boards[-1].copy(stack=False)
                 last.push(entry.moves[-1])
                 yield last
+        elif entry.reason == Reason.NO_MOVES:  # Chapters of a study: of text alone, or of a problem.
+            yield chess.Board(entry.detail or chess.STARTING_FEN)
         elif entry.reason not in _HARMLESS:
             bad.append(f"{file.uri}, byte {entry.offset:,}: {entry.reason} ({entry.detail})")
 

@@ -52,8 +52,8 @@ def file_games(config: BoardsConfig, *, unit: int, report: SourceReport) -> Iter
     for file in files:
         if file.kind == FileKind.PUZZLES:
             raise SourceError(
-                f"{file.uri}: a table of puzzles, which measure a policy: give it to boards.exclude, or to `chess-grpo solve`; boards.files"
-                " takes games (.pgn) and lists of positions (.epd, .fen)"
+                f"{file.uri}: a .csv is read as a table of puzzles, which measure a policy: give it to boards.exclude, or to `chess-grpo"
+                " solve`; boards.files takes games (.pgn) and lists of positions, one FEN a line and nothing before it (.epd, .fen)"
             )
     readings = [_Reading(file, entries) for file in files]
     for reading in readings:

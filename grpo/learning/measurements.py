@@ -179,6 +179,7 @@ class InnerStep:
         weight, fractions = piece.state_weights.double(), piece.moves.weights
         ratios, is_real = objective.ratios.double(), fractions > 0
         values = piece.states.values.masked_fill(~piece.old.is_legal, 0)
+        assert objective.kl_old is not None, "a rollout of moves has its whole old distribution"
         per_state = {
             "loss": objective.loss,
             **{f"raw/{term}": objective.raw[term] for term in TERMS},

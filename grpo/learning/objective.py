@@ -1,6 +1,7 @@
 """Clipped surrogate, exact entropy and exact KL, each term kept apart, with each term's gradient in logits.
 
-Legend: B states, A legal moves (padded), M moves of a state in the surrogate (the group, or all legal moves; padded with weight 0).
+Legend: B states, A legal moves (padded), M moves of a state in the surrogate (the group, or all legal moves; padded with weight 0). For a
+language model a state is a place in an answer, its moves are the tokens of the vocabulary, and M = 1.
 All terms share the temperature of the rollout, because temperature belongs to the policy that is trained.
 
 Every quantity is one number a state, [B]; means are taken by the caller over all states of a minibatch, however many pieces and processes
@@ -53,8 +54,8 @@ class Objective:
     """KL(policy || reference)."""
     kl_from_reference: Tensor
     """KL(reference || policy)."""
-    kl_old: Tensor
-    """KL(old || policy)."""
+    kl_old: Tensor | None
+    """KL(old || policy); None where the whole old distribution is not known."""
     shift: Tensor
     """[B, A] the policy's probabilities less the reference's, without a gradient; 0 where there is no reference."""
 
@@ -74,13 +75,19 @@ def is_clipped(ratios_BM: Tensor, advantages_BM: Tensor, *, clip_low: float, cli
 
 
 def grpo_objective(
-    *, new: MoveDistribution, old: MoveDistribution, reference: MoveDistribution | None, moves: Moves, config: GrpoConfig, knobs: Knobs
+    *,
+    new: MoveDistribution,
+    old: MoveDistribution | None,
+    reference: MoveDistribution | None,
+    moves: Moves,
+    config: GrpoConfig,
+    knobs: Knobs,
 ) -> Objective:
     """Return loss = -surrogate - entropy_coefficient * H + kl_coefficient * reference KL + recovery_coefficient * KL(reference || new).
 
     Args:
         new: the policy being trained; the only part with a gradient.
-        old: what was sampled from.
+        old: what was sampled from, where that is known whole; ratios need only the log-probabilities in `moves`.
         reference: the frozen healthy policy; without it, divergences are given as 0, and both their coefficients must be.
         moves: what the surrogate sums over.
         config: clip bounds, and the direction of the reference KL.
@@ -119,7 +126,7 @@ def grpo_objective(
         is_clipped_high=high & is_real,
         kl_reference=kl_reference,
         kl_from_reference=kl_from_reference,
-        kl_old=old.kl_to(new.detach()),
+        kl_old=None if old is None else old.kl_to(new.detach()),
         shift=shift,
     )
 

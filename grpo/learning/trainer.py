@@ -208,7 +208,7 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
                     assert_on_policy(measured, self._precision)
                 # Never before the first step: what is measured there is rounding.
                 if inner and config.max_kl_old and measured.kl_old > 1.5 * config.max_kl_old:
-                    events.append(_trust_region(self.num_steps_done + 1, measured.kl_old, len(inner), config.max_kl_old))
+                    events.append(trust_region(self.num_steps_done + 1, measured.kl_old, len(inner), config.max_kl_old))
                     return inner, num_skipped, measured
                 with self._clock.part("update"):
                     problem = self._update(measured)
@@ -309,7 +309,8 @@ def refuse_dropout(network: nn.Module) -> None:
             )
 
 
-def _trust_region(step: int, kl_old: float, num_taken: int, max_kl_old: float) -> Event:
+def trust_region(step: int, kl_old: float, num_taken: int, max_kl_old: float) -> Event:
+    """Return the event that the trust region ended a rollout's optimiser steps."""
     return Event(
         "trust_region",
         f"step {step:,}: KL(old || policy) is {kl_old:.3g} after {num_taken} optimiser steps, above 1.5 times grpo.max_kl_old ="

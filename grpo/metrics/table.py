@@ -249,8 +249,12 @@ _SPECS: Final = [
         Better.LOWER,
         "Cloning: mean cross-entropy of the answers' tokens, on boards of other games.",
     ),
-    MetricSpec("language/loss", "points", Better.NEITHER, "The loss that TRL minimises: policy term and KL term; its level says little."),
-    MetricSpec("language/kl_term", "points", Better.NEITHER, "The KL term in the loss: coefficient times TRL's estimate per token."),
+    MetricSpec(
+        "language/loss", "points", Better.NEITHER, "The loss: policy, entropy and KL terms, mean over tokens; its level says little."
+    ),
+    MetricSpec(
+        "language/kl_term", "points", Better.NEITHER, "The KL term in the loss: coefficient times the exact KL of a token's distribution."
+    ),
     *_by_task("language/reward_mean", "points", Better.HIGHER, "Mean graded reward of the step's answers, all parts at full weight."),
     MetricSpec("language/reward_stderr", "points", Better.NEITHER, "Standard error of `language/reward_mean`, over prompts."),
     MetricSpec("language/reward_std", "points", Better.NEITHER, "Standard deviation of the graded reward over all answers."),
@@ -266,7 +270,10 @@ _SPECS: Final = [
     *_by_task("language/malformed", "fraction of answers", Better.LOWER, "Answers without any section."),
     MetricSpec("language/legal_rate", "fraction of answers", Better.HIGHER, "Answers of the policy task with a legal best move."),
     *_by_task(
-        "language/truncated", "fraction of answers", Better.LOWER, "Answers truncated at the maximum length, which the loss leaves out."
+        "language/truncated",
+        "fraction of answers",
+        Better.LOWER,
+        "Answers truncated at the maximum length, which loss and group means leave out.",
     ),
     *_by_task("language/answer_tokens", "tokens", Better.NEITHER, "Mean length of an answer."),
     *_by_task(

@@ -33,6 +33,7 @@ class Reason(StrEnum):
     UNBALANCED_VARIATION = "unbalanced variation"
     TEXT_AFTER_RESULT = "text after the result"
     NO_MOVES = "no moves"
+    """The detail is the start position, if it is one of the game's own."""
     UNKNOWN_RESULT = "unknown result"
     CONTRADICTING_RESULTS = "result in the tag against result after the moves"
     RESULT_AGAINST_BOARD = "result against the board"

@@ -173,7 +173,7 @@ def _parse(raw: RawGame, source: str, dropped_by: Callable[[Mapping[str, str]], 
     tag_result = _tag_result(headers)
     line = read_main_line(raw.text[header.end() :].decode(encoding), start)
     if not line.moves:
-        raise UnusableError(Reason.NO_MOVES, "")
+        raise UnusableError(Reason.NO_MOVES, headers.get("FEN", ""))
     result = _result(tag_result, line)
     return PgnGame(
         headers=headers,

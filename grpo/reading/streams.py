@@ -246,6 +246,11 @@ def _addresses(pattern: str) -> list[tuple[str, str]]:
             raise _unreadable(pattern, error) from error
     if not is_named:
         found = [(uri, name) for uri, name in found if not name.startswith(".") and _is_known(name)]
+    elif found[0][1].lower().endswith(".bin"):
+        raise SourceError(
+            f"{pattern}: is a Polyglot book, which has hashes of positions and no positions; give the games or positions that it was made"
+            " from, as .pgn or .epd"
+        )
     elif not _is_known(found[0][1]):
         raise SourceError(f"{pattern}: cannot tell by its suffix what it is; known are {_SUFFIXES}: rename or convert it")
     if not found:

@@ -51,6 +51,17 @@ COMMANDS: Final[Mapping[str, Command]] = {
         examples=("chess-grpo plan-games --elo 30", "chess-grpo plan-games --games 600 --draw-rate 0.4"),
         page="docs/evaluation.md",
     ),
+    "cost": Command(
+        module="steps.cli.language_model",
+        group=BEFORE,
+        goal="memory and time of GRPO on a language model, before paying for them",
+        examples=(
+            "chess-grpo cost --config language",
+            "chess-grpo cost --config language --set language.model='\"jrahn/RookWorld-LM-124M\"' --memory 24 --teraflops 30",
+        ),
+        page="docs/language.md",
+        codes="0 done; 1 a step needs more than --memory, or an error that the message explains; 2 wrong usage",
+    ),
     "runs": Command(
         module="steps.cli.runs",
         group=LOOKING,
@@ -177,7 +188,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
         page="docs/howto.md",
     ),
     "single-batch": Command(
-        module="steps.cli.single_batch",
+        module="steps.cli.language_model",
         group=PARTS,
         goal="print one rollout of a language model; optionally overfit it as a test of the training code",
         examples=(

@@ -23,8 +23,9 @@ _LOAD_OURS: Final = (
     "transformers' AutoModelForCausalLM loads the model; its tokenizer is grpo/language/text/tokenizer.py of this project's code."
 )
 _USE: Final = (
-    " The prompt of a position is `prompt` with its FEN; the likeliest tokens up to the end token are the answer, and the move after its"
-    " `B:`, if it is legal, is the move. Where prompts are padded on the left, position ids must count from the first real token."
+    " The prompt of a position is `prompt` with its FEN; the likeliest tokens up to the end token, which `generate` writes by the folder's"
+    " generation_config.json, are the answer, and the move after its `B:`, if it is legal, is the move. Where prompts are padded on the"
+    " left, position ids must count from the first real token."
 )
 
 
@@ -66,6 +67,10 @@ def export_language_policy(source: Path, folder: Path, *, facts: Mapping[str, An
             f"what was written is not the policy of {source}: weights {found[:12]} and {expected[:12]}, {same}. Nothing is written; the"
             f" files taken for the model are {', '.join(names)}: another one of {source} may belong to it"
         )
+    generation = after.network.generation_config
+    assert generation is not None
+    generation.do_sample, generation.max_new_tokens = False, after.config.max_answer_tokens
+    generation.save_pretrained(folder)
     write_json(
         folder / POLICY,
         {

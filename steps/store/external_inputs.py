@@ -5,7 +5,7 @@ from grpo.engine.identity import EngineIdentity
 from grpo.play.openings import book_files
 from grpo.policy.files import LANGUAGE
 from grpo.reading.streams import find_files, fingerprint, fingerprint_of_all
-from grpo.settings.language import LanguageConfig, model_folder
+from grpo.settings.language import SMALL, LanguageConfig, model_folder
 from grpo.settings.roles import is_read_by
 from grpo.settings.tree import Settings
 
@@ -27,9 +27,21 @@ def source_inputs(settings: Settings, engine: EngineIdentity) -> dict[str, str]:
 
 
 def model_inputs(settings: Settings) -> dict[str, str]:
-    """Return the language model that cloning begins with, by hash, where it lies in a folder; a hub's is in the settings by its name."""
-    folder = model_folder(settings.language.model) if settings.policy.kind == LANGUAGE else None
-    return {} if folder is None else {"model": sha256_json(file_hashes(folder))}
+    """Return the language model that cloning begins with: by hash where it lies in a folder, by its commit where a hub has it.
+
+    The name of a hub's model is in the settings; the commit tells a model that has changed there since.
+
+    Raises MissingExtraError, and LanguageModelError when neither the hub nor its cache has the model.
+    """
+    language = settings.language
+    if settings.policy.kind != LANGUAGE or language.model == SMALL:
+        return {}
+    folder = model_folder(language.model)
+    if folder is not None:
+        return {"model": sha256_json(file_hashes(folder))}
+    from grpo.language.model.loading import hub_commit  # It imports torch, and transformers to ask the hub.
+
+    return {"model": hub_commit(language)}
 
 
 def opening_inputs(settings: Settings) -> dict[str, str]:

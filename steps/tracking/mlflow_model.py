@@ -49,10 +49,7 @@ HELDOUT_REGRET: Final = "heldout/regret_best"
 _BOARD_CODE: Final = ("actions", "draws", "encoding", "fens", "onnx_policy")
 """Modules of `grpo.board` that a network's model needs; they import each other and, of other packages, no more than `_NETWORK_NEEDS`."""
 _NETWORK_NEEDS: Final = ("mlflow", "onnxruntime", "chess", "numpy", "pandas")
-_LANGUAGE_NEEDS: Final = (
-    *("mlflow", "torch", "transformers", "trl", "accelerate", "datasets"),
-    *("safetensors", "pydantic", "chess", "numpy", "pandas"),
-)
+_LANGUAGE_NEEDS: Final = ("mlflow", "torch", "transformers", "safetensors", "pydantic", "chess", "numpy", "pandas")
 _EXAMPLES: Final = (
     "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1",
     "rnbqkbnr/ppp1pppp/8/8/3pP3/2N5/PPPP1PPP/R1BQKBNR b KQkq e3 0 3",

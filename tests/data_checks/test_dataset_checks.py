@@ -53,11 +53,13 @@ def known() -> dict[str, CheckReport]:
     return {}
 
 
-@pytest.fixture
-def remembered(known: dict[str, CheckReport], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def _remembered(known: dict[str, CheckReport], monkeypatch: pytest.MonkeyPatch) -> None:
     """Run a suite only where its frame or its checks are new: most faults change one suite of four, and each takes a quarter second."""
 
-    def run(suites: Sequence[Suite], *, data_docs: None) -> dict[str, CheckReport]:
+    def run(suites: Sequence[Suite], *, data_docs: Path | None) -> dict[str, CheckReport]:
+        if data_docs is not None:
+            return run_suites(suites, data_docs=data_docs)
         keys = {suite.name: f"{suite.checks}{suite.frame.to_json()}" for suite in suites}
         new = run_suites([suite for suite in suites if keys[suite.name] not in known])
         known.update({keys[name]: report for name, report in new.items()})
@@ -381,7 +383,6 @@ def test_a_sound_dataset_meets_every_check_and_every_check_had_something_to_look
     assert {result.num_checked for result in results} == {1, 3, 9, 15, 18}
 
 
-@pytest.mark.usefixtures("remembered")
 @pytest.mark.parametrize(("plant", "expected", "text"), FAULTS.values(), ids=FAULTS)
 def test_a_fault_fails_its_own_checks_alone_and_is_named(sound: Dataset, plant: Plant, expected: set[str], text: str) -> None:
     plant(sound)
@@ -602,7 +603,6 @@ def test_a_listed_position_has_one_board_and_nobodys_label() -> None:
     assert of(1, "game")["plies_possible"].endswith("no listed position: labels that were played")
 
 
-@pytest.mark.usefixtures("remembered")
 @pytest.mark.parametrize(
     ("source", "shortage", "found", "is_known"),
     [
@@ -631,7 +631,6 @@ def accepting(**changes: Any) -> BoardsConfig:
     return CONFIG.model_copy(update={"shortage": "accept", **changes})
 
 
-@pytest.mark.usefixtures("remembered")
 def test_an_accepted_shortage_asks_for_exactly_what_the_report_says_is_there(sound: Dataset) -> None:
     drop(Split.TRAIN)(sound)
     sound.facts["missing"] = {"train/opening": 1}
@@ -754,7 +753,6 @@ def test_the_bound_is_three_standard_errors() -> None:
     assert chance_breach([]) is None
 
 
-@pytest.mark.usefixtures("remembered")
 def test_a_shuffled_label_column_of_a_whole_table_is_found() -> None:
     config = CONFIG.model_copy(update={"num_train": 330, "max_per_game_and_phase": 1})
     dataset = sound_dataset(config)
@@ -777,6 +775,7 @@ def test_nothing_is_printed_and_nothing_is_written(
 ) -> None:
     prepare_great_expectations()
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("data_checks.dataset.run_suites", run_suites)
     with monkeypatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))  # Any temporary file is then an error.
         check(sound)

@@ -64,6 +64,7 @@ def test_a_reward_of_ones_own_is_learnt(extended: dict[str, Any]) -> None:
 def test_a_controller_and_a_network_of_ones_own_are_used(extended: dict[str, Any]) -> None:
     assert extended["temperatures"] == pytest.approx([1.5, 1.4, 1.32])
     assert extended["linear_trainer"].num_steps_done == 1
+    assert extended["Warming"]().knobs() == {"temperature": 1.0}
 
 
 def test_a_preset_of_ones_own_overrides_what_it_is_based_on(extended: dict[str, Any]) -> None:

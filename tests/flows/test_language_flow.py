@@ -11,7 +11,7 @@ from real_flow import FlowRun, run_flow, run_in_one_process
 from grpo.base.files import read_json
 from steps.step_io.work import read_history
 
-pytest.importorskip("trl", reason="the extra `language` is not installed: pip install '.[language]'")
+pytest.importorskip("transformers", reason="the extra `language` is not installed: pip install '.[language]'")
 
 SETTINGS: Final[Mapping[str, Any]] = {
     "preset": "test",
@@ -72,6 +72,20 @@ def test_versions_name_the_extras_packages_where_they_count(run: FlowRun) -> Non
         "finetuned": "language_lock",
         "selected": "language_lock",
     }
+
+
+@pytest.mark.prove
+def test_resume_from_peak_goes_on_from_its_weights_to_its_report(run: FlowRun, tmp_path: Path) -> None:
+    peak = read_json(folder(run, "selected") / "report.json")["peak_step"]
+    resumed = run_in_one_process(tmp_path, SETTINGS, home=run.home, resume_from=run.run_id)
+    assert resumed.succeeded, resumed.output[-4_000:]
+    assert resumed.data.pretrained["output_hash"] == run.data.pretrained["output_hash"]
+    training = read_json(folder(resumed, "finetuned") / "report.json")
+    assert (training["first_step"], training["last_step"]) == (peak, peak + 2)
+    before = {record.step: record.metrics for record in read_history(folder(run, "finetuned"))}
+    after = read_history(folder(resumed, "finetuned"))
+    assert after[0].metrics["heldout/reward"] == before[peak]["heldout/reward"], "the weights are those of the peak"
+    assert read_json(folder(resumed, "selected") / "report.json")["confirmation_best_moves"]["num_pairs"] > 0
 
 
 @pytest.mark.prove

@@ -14,7 +14,8 @@ from test_finetune_command import command, numbers
 
 from grpo.base.files import read_json
 
-NUM_THREADS = len(os.sched_getaffinity(0))
+TWO_THREADS = "2"
+"""One for each of two processes, as each node of `on_nodes` has; see `real_flow`."""
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,7 @@ def torchrun(first_run: FlowRun, tmp_path_factory: pytest.TempPathFactory) -> Pa
     folder = tmp_path_factory.mktemp("torchrun")
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CHESS_GRPO_THREADS", str(2 * NUM_THREADS))
+        patch.setenv("CHESS_GRPO_THREADS", TWO_THREADS)
         done = command(first_run, folder / "home", folder / "out", launcher=launcher)
     assert done.returncode == 0, done.stderr[-3000:]
     return folder / "out"
@@ -77,7 +78,7 @@ def test_a_node_with_two_processes_makes_the_same_and_its_step_process_hears_of_
     names = ("boards", "pretrained", "calibrated", "baseline_report")
     heard = tmp_path / "heard.json"
     heard.write_text(json.dumps({name: getattr(first_run.data, name) for name in names}))
-    variables = {"HOME": str(tmp_path / "home"), "DEVICE": "cpu", "THREADS": str(2 * NUM_THREADS)}
+    variables = {"HOME": str(tmp_path / "home"), "DEVICE": "cpu", "THREADS": TWO_THREADS}
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("on_two_processes.py")), str(heard)],
         env={**os.environ, "PYTHONPATH": str(ROOT), **{f"CHESS_GRPO_{name}": value for name, value in variables.items()}},

@@ -190,6 +190,55 @@ def test_an_image_is_not_built_on_another_stockfish(copied: Path) -> None:
     assert not (copied / "venv").exists()
 
 
+FAKE_UV = """#!/bin/sh
+echo "$@" >>{log}
+case "$2" in find) echo {python} ;; esac
+"""
+
+
+def without_python311(folder: Path, uv: str | None) -> dict[str, str]:
+    """Return an environment whose PATH has the shell's programs and no Python, and this uv if there is one."""
+    programs = folder / "programs"
+    programs.mkdir()
+    for name in ("bash", "sh", "dirname", "id", "grep", "cat", "sha256sum", "cut", "du", "sleep", "echo", "rm"):
+        (programs / name).symlink_to(shutil.which(name) or f"/bin/{name}")
+    if uv is not None:
+        (programs / "uv").write_text(uv)
+        (programs / "uv").chmod(0o755)
+    return {"PATH": str(programs), "CHESS_GRPO_STOCKFISH": "/an/engine"}
+
+
+def test_where_there_is_no_python311_uv_gets_one(copied: Path) -> None:
+    # It is no Python either, but says its version, and then that it was asked to make the environment.
+    python = copied / "python"
+    python.write_text('#!/bin/sh\n[ "$1" = -c ] && echo 3.11 && exit\necho "asked: $@" >&2\nexit 3\n')
+    python.chmod(0o755)
+    (copied / "requirements.lock").touch()
+    environment = without_python311(copied, FAKE_UV.format(log=copied / "log", python=python))
+    done = subprocess.run([copied / "infra" / "install.sh", "env"], env=environment, capture_output=True, text=True, check=False)
+    assert (copied / "log").read_text().splitlines() == [
+        "python install --quiet 3.11",
+        "python find --no-project --managed-python 3.11",
+    ]
+    assert "asked: -m venv env" in done.stderr
+    assert done.returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("python", "told"),
+    [
+        (None, "python3.11 is not there, and uv did not get it; install Python 3.11"),
+        ("/nowhere/python3.12", "PYTHON=/nowhere/python3.12 is not there"),
+    ],
+)
+def test_without_any_python_the_message_names_what_to_install(copied: Path, python: str | None, told: str) -> None:
+    environment = without_python311(copied, "#!/bin/sh\nexit 1\n") | ({} if python is None else {"PYTHON": python})
+    done = subprocess.run([copied / "infra" / "install.sh", "env"], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert told in done.stderr
+    assert not (copied / "env").exists()
+
+
 def test_the_checksum_is_of_the_version_that_is_installed() -> None:
     version = re.findall(r"^stockfish_version=(\S+)$", (ROOT / "infra" / "install.sh").read_text(), re.MULTILINE)
     assert len(version) == 1
@@ -208,7 +257,7 @@ def test_the_environment_of_an_image_with_the_extra_knows_language_models(copied
     prefix = copied / "image"
     made = install(copied, str(prefix), "--image", "--language")
     assert made.returncode == 0, made.stderr
-    asked = "import trl, transformers; from trl import GRPOTrainer; print(transformers.__version__)"
+    asked = "import transformers; from transformers import AutoModelForCausalLM; print(transformers.__version__)"
     ran = subprocess.run([prefix / "bin" / "python", "-c", asked], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-4000:]
     assert f"transformers=={ran.stdout.strip()}" in (ROOT / "requirements-language.lock").read_text()

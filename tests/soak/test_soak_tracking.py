@@ -29,6 +29,8 @@ OF_THE_MOMENT = (
     "chess_grpo.version",
 )
 """Tags that name this very run; and the version, for `select` has another when the registry does not answer: its output is the same."""
+OF_THE_MACHINE = {"time", "cache", "system"}
+"""Families of metrics that no two runs have alike."""
 WITH_TIMES = ("manifest.json", ".md", "results.json")
 """Files that name it or a version, or hold hashes of pages with times in them."""
 NewServer = Callable[[str], ToggledServer]
@@ -44,7 +46,7 @@ def told(folder: Path, run: str) -> dict[str, Any]:
             tags = {name: tag for name, tag in each["tags"].items() if name not in OF_THE_MOMENT and "note" not in name}
             if tags["chess_grpo.step"] == "report":
                 del tags["chess_grpo.output_hash"]  # Of a document that names the version of `select`.
-            metrics = {name: points for name, points in each["metrics"].items() if not name.startswith(("time/", "cache/", "system/"))}
+            metrics = {name: points for name, points in each["metrics"].items() if not OF_THE_MACHINE & set(name.split("/"))}
             files = {name: digest for name, digest in each["artifacts"].items() if not name.endswith(WITH_TIMES) and "aside/" not in name}
             steps.setdefault(each["tags"]["chess_grpo.step"], []).append((each["status"], tags, metrics, files))
     return {**steps, "aliases": sorted(found["aliases"]), "versions": len(found["versions"])}

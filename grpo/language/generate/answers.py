@@ -1,20 +1,21 @@
 """Generation of a language model's answers: greedy, or sampled exactly from the full distribution.
 
-Sampling uses the Gumbel-max trick: the largest of score / T - ln(e), with independent standard exponentials e, is distributed as the
-softmax of score / T. Each prompt has its own noise stream, so that an answer does not depend on the other prompts of its batch, up to
-the rounding of the scores.
+Equal prompts, such as those of a group, are read once: their answers begin with copies of one cache of keys and values. A token is drawn
+by inverse transform sampling, with one number of its prompt's own random stream, so that an answer does not depend on the other prompts of
+its batch, up to the rounding of the scores. Its log-probability is taken from the very distribution that it was drawn from.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from grpo.base.errors import NonFiniteError, PlainError
-from grpo.language.model.policy import LanguagePolicy
+from grpo.language.model.policy import LanguagePolicy, token_distribution
+from grpo.policy.distribution import MoveDistribution
 
 _NOT_FINITE: Final = "the language model's scores are NaN or infinite: its weights are damaged, or overflow; use an intact model"
 
@@ -35,6 +36,8 @@ class GeneratedAnswer:
     """Whether it was cut at `language.max_answer_tokens`."""
     token_ids: tuple[int, ...]
     """Including the end token."""
+    log_probs: tuple[float, ...] = field(compare=False)
+    """In nats, of each of these tokens in the distribution that it was drawn from; of a greedy answer, at T = 1."""
 
 
 def greedy_answers(policy: LanguagePolicy, prompts: Sequence[str]) -> list[GeneratedAnswer]:
@@ -67,70 +70,92 @@ def sampled_answers(
     return _answers(policy, prompts, temperature=temperature, streams=streams)
 
 
-class _Noise:
-    """Logits processor that adds Gumbel noise from each row's own stream to the scores, until the row has ended."""
-
-    def __init__(self, streams: Sequence[np.random.Generator] | None, *, temperature: float, end_id: int) -> None:
-        self._streams, self._temperature, self._end_id = streams, temperature, end_id
-        self._has_ended: Tensor | None = None
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        if self._has_ended is None:
-            self._has_ended = torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
-        else:
-            self._has_ended |= input_ids[:, -1] == self._end_id
-        if not bool((scores[~self._has_ended] < torch.inf).all()):  # False for NaN too.
-            raise NonFiniteError(_NOT_FINITE)
-        if self._streams is None:
-            return scores
-        noisy = scores.double() / self._temperature
-        for row in (~self._has_ended).nonzero()[:, 0].tolist():
-            # In float64, because a float32 exponential is 0 once in 2**23, which would make a token certain.
-            noise = self._streams[row].standard_exponential(scores.shape[1])
-            noisy[row] -= torch.from_numpy(noise).log().to(scores.device)
-        return noisy
-
-
 @torch.no_grad()
 def _answers(
     policy: LanguagePolicy, prompts: Sequence[str], *, temperature: float, streams: Sequence[np.random.Generator] | None
 ) -> list[GeneratedAnswer]:
     tokens = policy.tokens(prompts)
     refuse_too_long(policy, tokens)
-    answers: list[GeneratedAnswer | None] = [None] * len(prompts)
-    # Rows of similar length are batched together, for less padding.
-    order = sorted(range(len(prompts)), key=lambda index: len(tokens[index]))
+    answers: dict[int, GeneratedAnswer] = {}
+    # Rows of similar length are batched together, for less padding, and so are equal prompts.
+    order = sorted(range(len(prompts)), key=lambda index: (len(tokens[index]), tokens[index]))
     size = policy.config.answers_per_forward
     for rows in (order[start : start + size] for start in range(0, len(order), size)):
-        noise = _Noise(None if streams is None else [streams[row] for row in rows], temperature=temperature, end_id=policy.end_id)
-        for row, ids in zip(rows, _generated(policy, [tokens[row] for row in rows], noise), strict=True):
-            answers[row] = _answer(policy, ids)
-    return [answer for answer in answers if answer is not None]
+        batch = _Batch(policy, [tokens[row] for row in rows], None if streams is None else [streams[row] for row in rows], temperature)
+        answers |= zip(rows, batch.answers(), strict=True)
+    return [answers[index] for index in range(len(prompts))]
 
 
-def _generated(policy: LanguagePolicy, tokens: Sequence[Sequence[int]], noise: _Noise) -> Iterator[list[int]]:
-    from transformers import GenerationConfig, LogitsProcessorList
+class _Batch:
+    """Answers that are written side by side, a token at a time. Legend: R rows that have not ended, C columns so far, V the vocabulary."""
 
-    width = max(map(len, tokens))
-    input_ids = torch.tensor([[*[policy.pad_id] * (width - len(row)), *row] for row in tokens])
-    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in tokens])
-    settings = GenerationConfig(  # type: ignore[no-untyped-call]
-        max_new_tokens=policy.config.max_answer_tokens, do_sample=False, eos_token_id=policy.end_id, pad_token_id=policy.pad_id
-    )
-    network: Any = policy.network  # The types of `generate`, a mixin's method, are wrong.
-    processors = LogitsProcessorList([noise])
-    written: Tensor = network.generate(
-        input_ids.to(policy.device), attention_mask=mask.to(policy.device), generation_config=settings, logits_processor=processors
-    )
-    yield from written[:, width:].tolist()
+    def __init__(
+        self,
+        policy: LanguagePolicy,
+        prompts: Sequence[Sequence[int]],
+        streams: Sequence[np.random.Generator] | None,
+        temperature: float,
+    ) -> None:
+        self._policy, self._streams, self._temperature = policy, streams, temperature
+        self._ids: list[list[int]] = [[] for _ in prompts]
+        self._log_probs: list[list[float]] = [[] for _ in prompts]
+        distinct = {tuple(prompt): index for index, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
+        width = max(map(len, distinct))
+        padded = torch.tensor([[*[policy.pad_id] * (width - len(prompt)), *prompt] for prompt in distinct])
+        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in distinct])
+        self._rows = list(range(len(prompts)))
+        self._mask = mask.to(policy.device)
+        output = policy.forward(padded.to(policy.device), self._mask, num_last=1, use_cache=True)
+        self._cache = output.past_key_values
+        copies = torch.tensor([distinct[tuple(prompt)] for prompt in prompts], device=policy.device)
+        self._keep(copies)
+        self._logits = output.logits[copies]
+
+    def answers(self) -> list[GeneratedAnswer]:
+        """Write all answers to their ends, or to the greatest length."""
+        policy = self._policy
+        for length in range(1, policy.config.max_answer_tokens + 1):
+            chosen = self._next_tokens()
+            is_open = chosen != policy.end_id
+            self._rows = [row for row, is_on in zip(self._rows, is_open.tolist(), strict=True) if is_on]
+            if not self._rows or length == policy.config.max_answer_tokens:
+                break
+            if not is_open.all():
+                self._keep(is_open.nonzero()[:, 0].to(policy.device))
+            self._mask = torch.nn.functional.pad(self._mask, (0, 1), value=1)
+            written = chosen[is_open, None].to(policy.device)
+            output = policy.forward(written, self._mask, num_last=1, use_cache=True, past_key_values=self._cache)
+            self._logits = output.logits
+        return [_answer(policy, ids, log_probs) for ids, log_probs in zip(self._ids, self._log_probs, strict=True)]
+
+    def _next_tokens(self) -> Tensor:
+        """Draw the next token of each open row, [R] on the CPU, and note it with its log-probability."""
+        logits = self._logits[:, -1]
+        if not bool((logits < torch.inf).all()):  # False for NaN too.
+            raise NonFiniteError(_NOT_FINITE)
+        distribution = token_distribution(logits, temperature=self._temperature)
+        chosen = self._chosen(distribution)
+        log_probs = distribution.log_prob(chosen[:, None].to(logits.device))[:, 0].tolist()
+        for row, token, log_prob in zip(self._rows, chosen.tolist(), log_probs, strict=True):
+            self._ids[row].append(token)
+            self._log_probs[row].append(log_prob)
+        return chosen
+
+    def _chosen(self, distribution: MoveDistribution) -> Tensor:
+        if self._streams is None:
+            return distribution.best().cpu()
+        return distribution.sample_at(torch.tensor([[self._streams[row].random()] for row in self._rows], dtype=torch.float64))[:, 0]
+
+    def _keep(self, rows: Tensor) -> None:
+        """Keep these rows of cache and mask, and no others; a row may be named more than once."""
+        self._cache.batch_select_indices(rows)
+        self._mask = self._mask[rows]
 
 
-def _answer(policy: LanguagePolicy, ids: list[int]) -> GeneratedAnswer:
-    is_truncated = policy.end_id not in ids
-    length = len(ids) if is_truncated else ids.index(policy.end_id) + 1
-    own = ids[:length]
-    text = policy.tokenizer.decode(own if is_truncated else own[:-1], clean_up_tokenization_spaces=False)
-    return GeneratedAnswer(text=str(text), num_tokens=length, is_truncated=is_truncated, token_ids=tuple(own))
+def _answer(policy: LanguagePolicy, ids: list[int], log_probs: Sequence[float]) -> GeneratedAnswer:
+    is_truncated = ids[-1] != policy.end_id
+    text = policy.tokenizer.decode(ids if is_truncated else ids[:-1], clean_up_tokenization_spaces=False)
+    return GeneratedAnswer(text=str(text), num_tokens=len(ids), is_truncated=is_truncated, token_ids=tuple(ids), log_probs=tuple(log_probs))
 
 
 def refuse_too_long(policy: LanguagePolicy, tokens: Sequence[Sequence[int]]) -> None:

@@ -1,13 +1,11 @@
 """Behaviour cloning: a language model learns to answer as the value tables do, before GRPO is let near it.
 
-The loss is on the answers' tokens alone, with the one that ends them; prompts are read and not learned. A batch's prompts are padded on the
-left and its answers on the right, so that all answers begin in one column, as they do when the model writes them.
+The loss is on the answers' tokens alone, with the one that ends them; prompts are read and not learned.
 """
 
 import copy
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -15,7 +13,7 @@ from torch import Tensor
 
 from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import numpy_stream
-from grpo.language.generate.answers import TooLongError
+from grpo.language.learn.answer_batch import AnswerBatch
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example, LanguageBoards
 from grpo.language.text.tasks import LanguageTask
@@ -27,45 +25,6 @@ _BETAS: Final = (0.9, 0.98)  # The second nearer than AdamW's own: as usual for 
 _MAX_GRADIENT_NORM: Final = 1.0
 _NUM_VALIDATION: Final = 256
 _VALIDATION_BATCH: Final = 64
-_IGNORED: Final = -100
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class AnswerBatch:
-    """Prompts with their answers, as token ids. Legend: R rows, C columns, A the longest answer's tokens."""
-
-    input_ids: Tensor
-    """[R, C], all but the last token of the longest row's answer."""
-    attention_mask: Tensor
-    """[R, C], 1 on tokens of a prompt or answer."""
-    targets: Tensor
-    """[R, A], the answers' tokens, each to be predicted from the column before it, and the end; -100 after that."""
-
-    @classmethod
-    def of(cls, policy: LanguagePolicy, examples: Sequence[Example]) -> "AnswerBatch":
-        """Return the batch of these examples on the policy's device; raises TooLongError for one that the model has no room for."""
-        prompts = policy.tokens([example.prompt for example in examples])
-        answers = [[*ids, policy.end_id] for ids in policy.tokens([example.target for example in examples])]
-        room, longest = policy.max_positions, max(len(prompt) + len(answer) for prompt, answer in zip(prompts, answers, strict=True))
-        if room is not None and longest > room:
-            raise TooLongError(
-                f"an example of {longest} tokens does not fit into the model's {room}: lower language.num_history_moves, or raise"
-                " language.small.max_tokens"
-            )
-        width, length = max(map(len, prompts)), max(map(len, answers))
-        input_ids = torch.full((len(examples), width + length), policy.pad_id)
-        mask = torch.zeros_like(input_ids)
-        targets = torch.full((len(examples), length), _IGNORED)
-        for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
-            start, end = width - len(prompt), width + len(answer)
-            input_ids[row, start:end] = torch.tensor([*prompt, *answer])
-            mask[row, start:end] = 1
-            targets[row, : len(answer)] = torch.tensor(answer)
-        return cls(
-            input_ids=input_ids[:, :-1].to(policy.device),
-            attention_mask=mask[:, :-1].to(policy.device),
-            targets=targets.to(policy.device),
-        )
 
 
 def clone(
@@ -127,10 +86,10 @@ def _sums(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[LanguageT
     found: dict[LanguageTask, tuple[Tensor, int]] = {}
     for task in LanguageTask:
         if rows := [example for example in examples if example.task == task]:
-            batch = AnswerBatch.of(policy, rows)
-            scores = policy.logits(batch.input_ids, batch.attention_mask, num_last=batch.targets.shape[1])
-            loss = torch.nn.functional.cross_entropy(scores.flatten(0, 1), batch.targets.flatten(), ignore_index=_IGNORED, reduction="sum")
-            found[task] = loss, int((batch.targets != _IGNORED).sum())
+            answers = [[*ids, policy.end_id] for ids in policy.tokens([example.target for example in rows])]
+            batch = AnswerBatch.of(policy, policy.tokens([example.prompt for example in rows]), answers)
+            loss = torch.nn.functional.cross_entropy(batch.logits(policy), batch.tokens, reduction="sum")
+            found[task] = loss, len(batch.tokens)
     return found
 
 

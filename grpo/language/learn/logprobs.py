@@ -1,24 +1,31 @@
 """What is exact of a written answer, from whole distributions: entropy and divergence; and whether sampling and scoring agree.
 
-Legend: B answers, L tokens of prompt and answer together (prompts padded on the left), T tokens of the answers (padded on the right),
-V tokens of the vocabulary.
+Legend: B answers, T tokens of the longest answer (padded on the right), K tokens of all answers, V tokens of the vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
-from grpo.language.learn.trl_adapter import Engine
+from grpo.language.generate.answers import GeneratedAnswer, sampled_answers
+from grpo.language.learn import memory_estimate
+from grpo.language.learn.answer_batch import AnswerBatch
+from grpo.language.model.policy import LanguagePolicy, token_distribution
 
 MAX_GAP: Final = {torch.float32: 1e-4, torch.bfloat16: 0.1}
 """Nats, by precision: between the log-probability that a token was sampled with and the one that it is scored with. A cache of keys and
 values rounds differently from a pass over the whole text: by 1e-6 in float32, by 1e-2 in bfloat16."""
-_MAX_LOGITS: Final = 1 << 25
-"""Numbers of a forward pass's logits at most: 128 MiB in float32, of which some five copies are held at once."""
+
+
+def pieces(rows: Tensor, batch: AnswerBatch, policy: LanguagePolicy) -> Iterator[Tensor]:
+    """Yield rows of a batch in pieces that one forward pass may take: by `language.answers_per_forward`, and by the size of logits."""
+    vocabulary: int = policy.network.config.get_text_config().vocab_size
+    most = max(1, memory_estimate.MAX_LOGITS // (batch.targets.shape[1] * vocabulary))
+    yield from torch.split(rows, min(most, policy.config.answers_per_forward))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -29,6 +36,8 @@ class ExactMeasures:
     """[B, T] nats, at T = 1: -sum p ln p over the whole vocabulary."""
     kl: Tensor
     """[B, T] nats, at the temperature of the loss: sum p (ln p - ln q), q being the reference's."""
+    log_probs: Tensor
+    """[B, T] nats, at the temperature of the loss, of the answer's token, as the loss scores it."""
     mask: Tensor
     """[B, T] bool: tokens of the answer, its end included."""
 
@@ -38,53 +47,42 @@ class ExactMeasures:
         By the chain rule the expectation of either, over sampled answers, is the entropy of (divergence between) the distributions over
         whole answers; each conditional being exact, the divergence is never negative.
         """
-        return (self.entropy * self.mask).sum(1), (self.kl * self.mask).sum(1)
+        return self.entropy.sum(1), self.kl.sum(1)
 
 
 @torch.no_grad()
-def exact_measures(
-    model: PreTrainedModel, reference: PreTrainedModel, ids: Tensor, attention: Tensor, answer_mask: Tensor, *, temperature: float
-) -> ExactMeasures:
-    """Return the exact entropy and divergence at each token of answers.
+def exact_measures(policy: LanguagePolicy, reference: LanguagePolicy, batch: AnswerBatch, *, temperature: float) -> ExactMeasures:
+    """Return the exact entropy, and divergence from the reference, at each token of answers, and its log-probability.
 
     Args:
-        model: whose distribution it is.
+        policy: whose distribution it is.
         reference: what it is compared with.
-        ids: [B, L].
-        attention: [B, L], 1 where there is a token.
-        answer_mask: [B, T], 1 where the answer has a token.
-        temperature: of the divergence.
+        batch: the answers.
+        temperature: of divergence and log-probabilities.
     """
-    num_tokens = answer_mask.shape[1]
-    size = max(1, _MAX_LOGITS // (num_tokens * model.config.get_text_config().vocab_size))
-    entropies, divergences = [], []
-    for rows in torch.split(torch.arange(len(ids), device=ids.device), size):
-        logits, others = (_logits(network, ids[rows], attention[rows], num_tokens) for network in (model, reference))
-        at_one = logits.log_softmax(-1)
-        entropies.append(-(at_one.exp() * at_one).sum(-1))
-        ours, theirs = (scores if temperature == 1 else (scores / temperature) for scores in (logits, others))
-        log_p, log_q = (at_one if temperature == 1 else ours.log_softmax(-1)), theirs.log_softmax(-1)
-        divergences.append((log_p.exp() * (log_p - log_q)).sum(-1))
-    mask = answer_mask.bool()
-    return ExactMeasures(entropy=torch.cat(entropies).masked_fill(~mask, 0.0), kl=torch.cat(divergences).masked_fill(~mask, 0.0), mask=mask)
-
-
-def _logits(network: PreTrainedModel, ids: Tensor, attention: Tensor, num_tokens: int) -> Tensor:
-    """Return the logits [B, T, V] that the last T tokens were drawn by, in float32."""
-    logits: Tensor = network(input_ids=ids, attention_mask=attention, logits_to_keep=num_tokens + 1, use_cache=False).logits
-    return logits[:, -num_tokens - 1 : -1].float()
+    found = torch.zeros(3, *batch.targets.shape, device=policy.device)
+    for rows in pieces(torch.arange(len(batch), device=policy.device), batch, policy):
+        part = batch.select_rows(rows)
+        logits = part.logits(policy)
+        ours = token_distribution(logits, temperature=temperature)
+        theirs = token_distribution(part.logits(reference), temperature=temperature)
+        at_one = ours if temperature == 1 else token_distribution(logits, temperature=1.0)
+        measured = torch.stack([at_one.entropy(), ours.kl_to(theirs), ours.log_prob(part.tokens[:, None])[:, 0]])
+        found[:, rows] = found[:, rows].masked_scatter(part.is_token.expand(3, -1, -1), measured)
+    entropy, kl, log_probs = found
+    return ExactMeasures(entropy=entropy, kl=kl, log_probs=log_probs, mask=batch.is_token)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gap:
-    """How far sampling and scoring are apart."""
+    """How far sampling, scoring, and the model read by itself without any padding are apart."""
 
     largest: float
-    """Nats, over all tokens; infinite where a token could not have been sampled."""
+    """Nats, over all tokens and all pairs of the three; infinite where a token could not have been sampled."""
     by_row: tuple[tuple[int, float], ...]
     """For each answer: tokens that its prompt was padded with, and its largest difference."""
     cause: str
-    """Name of the fault: `left_padding`, `dropout`, `temperature`, `truncated_sampling` or `unknown`; empty when there is none."""
+    """Name of the fault: a key of `ADVICE`; empty when there is none."""
     limit: float
     """Nats that rounding may make."""
 
@@ -100,8 +98,12 @@ class Gap:
 
 ADVICE: Final = {
     "left_padding": (
-        "left_padding: rows behind padding are scored at other positions than they were sampled at. Position ids must count the tokens"
+        "left_padding: rows behind padding are scored or sampled otherwise than without it. Position ids must count the tokens"
         " that are there, in sampling and in scoring (grpo/language/model/left_padding.py)"
+    ),
+    "positions": (
+        "positions: tokens are given other positions than the model counts by itself, with and without padding. The first token's position"
+        " is 0 (grpo/language/model/left_padding.py)"
     ),
     "dropout": "dropout: two scorings of the same text differ. A layer drops something out: set the model's dropout to 0",
     "temperature": "temperature: text is sampled at one temperature and scored at another. Both are grpo.temperature",
@@ -109,55 +111,114 @@ ADVICE: Final = {
         "truncated_sampling: some tokens cannot be sampled (top_k, top_p, min_p, suppressed tokens), and scoring does not know it. Sample"
         " from the whole distribution"
     ),
-    "unknown": "the two are different functions, for a reason that is none of padding, dropout, temperature and truncated sampling",
+    "unknown": (
+        "the two are different functions, for a reason that is none of padding, positions, dropout, temperature and truncated sampling"
+    ),
 }
 """Cause -> what it means and how to mend it."""
 
 
 @torch.no_grad()
-def sampled_scored_gap(engine: Engine, prompts: Sequence[str], *, seed: int) -> Gap:
+def sampled_scored_gap(
+    policy: LanguagePolicy, prompts: Sequence[str], *, temperature: float, streams: Sequence[np.random.Generator]
+) -> Gap:
     """Write answers to prompts of mixed length as a rollout does, and compare how their tokens were sampled with how a loss scores them.
 
-    The importance ratio of the first update cannot show this: it is 1 by construction, both sides being scored.
+    A third number decides what is right: the same text as the model reads it alone, without padding, mask or given positions.
 
     Args:
-        engine: whose sampling and scoring it is.
+        policy: whose sampling and scoring it is.
         prompts: some shorter than others.
-        seed: of the answers.
+        temperature: of both.
+        streams: one for each answer.
     """
-    rows = engine.policy.tokens(prompts)
-    width, device = max(map(len, rows)), engine.accelerator.device
-    attention = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device)
-    made = engine.drawn_with_scores(rows, seed=seed)
-    answers = made.sequences[:, width:]
-    assert made.scores is not None
-    scores = torch.stack(made.scores, dim=1).float()  # After every processor: what was really drawn from.
-    sampled = scores.log_softmax(-1).gather(2, answers[:, :, None])[:, :, 0]
-    is_end = torch.isin(answers, torch.tensor(engine.eos_token_ids, device=device))
-    mask = (is_end.cumsum(1) - is_end.long()) == 0
-    whole = torch.cat([attention, mask.long()], dim=1)
-    scored = engine.log_probs(engine.model, made.sequences, whole, answers.shape[1])
-    differences = ((sampled - scored).abs() * mask).nan_to_num(nan=torch.inf)
-    again = engine.log_probs(engine.model, made.sequences, whole, answers.shape[1])
-    largest = differences.amax(1).tolist()
-    padding = [width - len(row) for row in rows]
-    limit = MAX_GAP[torch.bfloat16 if engine.args.bf16 else torch.float32]
+    prompt_ids = policy.tokens(prompts)
+    answers = sampled_answers(policy, prompts, temperature=temperature, streams=streams)
+    batch = AnswerBatch.of(policy, prompt_ids, [answer.token_ids for answer in answers])
+    scored, again = (_scored(policy, batch, temperature=temperature) for _ in range(2))
+    alone = [_logits_alone(policy, prompt, answer.token_ids) for prompt, answer in zip(prompt_ids, answers, strict=True)]
+    limit = MAX_GAP[policy.precision]
+    found = _Compared(
+        sampled=[torch.tensor(answer.log_probs) for answer in answers],
+        scored=scored,
+        own=[_log_probs(logits, answer.token_ids, temperature) for logits, answer in zip(alone, answers, strict=True)],
+        limit=limit,
+    )
+    padding = [max(map(len, prompt_ids)) - len(prompt) for prompt in prompt_ids]
+    largest = found.largest()
     cause = ""
     if not max(largest) <= limit:
-        cause = _cause(
-            engine,
-            is_repeatable=bool(((scored - again).abs() * mask <= limit).all()),
-            can_be_any=bool(scores[mask].isfinite().all()),
-            unpadded=max((gap for gap, pads in zip(largest, padding, strict=True) if not pads), default=0.0) <= limit,
-        )
+        if not _differ(scored, again) <= limit:
+            cause = "dropout"
+        elif found.scores_as_alone() and _is_of_one_temperature(found.sampled, alone, answers, limit):
+            cause = "temperature"
+        else:
+            cause = found.cause([not pads for pads in padding])
     return Gap(largest=max(largest), by_row=tuple(zip(padding, largest, strict=True)), cause=cause, limit=limit)
 
 
-def _cause(engine: Engine, *, is_repeatable: bool, can_be_any: bool, unpadded: bool) -> str:
-    if not is_repeatable:
-        return "dropout"
-    if not can_be_any:
-        return "truncated_sampling"
-    if engine.generation_config.temperature != engine.temperature:
-        return "temperature"
-    return "left_padding" if unpadded else "unknown"
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Compared:
+    """Log-probabilities of the same tokens, a tensor an answer: as sampled, as the loss scores them, as the model reads them alone."""
+
+    sampled: Sequence[Tensor]
+    scored: Sequence[Tensor]
+    own: Sequence[Tensor]
+    limit: float
+
+    def largest(self) -> list[float]:
+        """Return the largest difference of any two in each answer."""
+        pairs = ((self.sampled, self.scored), (self.sampled, self.own), (self.scored, self.own))
+        return [max(_differ([one[row]], [other[row]]) for one, other in pairs) for row in range(len(self.sampled))]
+
+    def scores_as_alone(self) -> bool:
+        """Whether the loss scores all texts as the model reads them alone."""
+        return _differ(self.scored, self.own) <= self.limit
+
+    def cause(self, is_unpadded: Sequence[bool]) -> str:
+        """Return what makes the difference, where it is neither dropout nor a temperature."""
+        rows = [row for row, holds in enumerate(is_unpadded) if holds]
+        if max(self.largest()[row] for row in rows) <= self.limit:
+            return "left_padding"
+        if self.scores_as_alone():
+            # Whatever is left out of the draw makes each token that is left more likely than it is scored.
+            gains = torch.cat([one - other for one, other in zip(self.sampled, self.own, strict=True)])
+            return "truncated_sampling" if bool((gains >= -self.limit).all()) else "unknown"
+        return "positions" if _differ(self.sampled, self.scored) <= self.limit else "unknown"
+
+
+def _differ(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
+    """Return the largest difference in nats; infinite where one is NaN."""
+    return float((torch.cat(list(one)) - torch.cat(list(other))).abs().nan_to_num(nan=torch.inf).max())
+
+
+def _scored(policy: LanguagePolicy, batch: AnswerBatch, *, temperature: float) -> list[Tensor]:
+    """Return the log-probabilities that the loss gives each answer's tokens."""
+    lengths = batch.is_token.sum(1).tolist()
+    return list(torch.split(_log_probs(batch.logits(policy), batch.tokens.tolist(), temperature), lengths))
+
+
+def _logits_alone(policy: LanguagePolicy, prompt: Sequence[int], answer: Sequence[int]) -> Tensor:
+    """Return the logits [T, V] of an answer's tokens as the model's own code reads prompt and answer, given nothing but them."""
+    ids = torch.tensor([[*prompt, *answer[:-1]]], device=policy.device)
+    logits: Tensor = policy.forward(ids, None, num_last=len(answer), use_cache=False).logits
+    return logits[0, -len(answer) :].float()
+
+
+def _log_probs(logits: Tensor, tokens: Sequence[int], temperature: float) -> Tensor:
+    """Return the log-probability of each token, on the CPU."""
+    return token_distribution(logits, temperature=temperature).log_prob(torch.tensor(tokens, device=logits.device)[:, None])[:, 0].cpu()
+
+
+def _is_of_one_temperature(sampled: Sequence[Tensor], alone: Sequence[Tensor], answers: Sequence[GeneratedAnswer], limit: float) -> bool:
+    """Return whether some one temperature makes of the model's logits what was sampled from."""
+    low, high, smallest = 0.1, 10.0, np.inf
+    for _ in range(7):
+        grid = np.geomspace(low, high, 21)
+        off = [
+            _differ(sampled, [_log_probs(logits, answer.token_ids, float(each)) for logits, answer in zip(alone, answers, strict=True)])
+            for each in grid
+        ]
+        best = int(np.argmin(off))
+        low, high, smallest = float(grid[max(0, best - 1)]), float(grid[min(len(grid) - 1, best + 1)]), off[best]
+    return smallest <= 10 * limit

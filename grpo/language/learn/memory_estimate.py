@@ -1,65 +1,74 @@
-"""What GRPO on a GPT-2 costs: memory and floating-point operations of one step, from its shape and the settings alone.
+"""What GRPO on a language model costs: memory and floating-point operations of one step, from its shape and the settings alone.
 
-`python -m grpo.language.learn.memory_estimate` prints it for `jrahn/RookWorld-LM-124M`. Bytes are those of float32, in which weights, Adam
-and loss are; they are what must be there at once, without the libraries' own (some 0.5 GiB) and what an allocator wastes. Operations are
-multiplications and additions of matrices, two for each weight and token (Kaplan et al., arXiv 2001.08361, section 2.1), and those of
-attention.
+`chess-grpo cost` prints it. Bytes are what must be there at once, without the libraries' own (some 0.5 GiB) and what an allocator wastes.
+Weights, Adam and the loss are float32; with `grpo.precision = "bfloat16"` what a forward pass keeps for its gradient has half the size, and
+a copy of the weights is there in bfloat16. Operations are multiplications and additions of matrices, two for each weight and token (Kaplan
+et al., arXiv 2001.08361, section 2.1), and those of attention.
 """
 
-import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from grpo.settings.tree import Settings, read_settings
+from torch import nn
 
+from grpo.settings.tree import Settings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+MAX_LOGITS: Final = 1 << 25
+"""Numbers of a forward pass's logits at most: 128 MiB in float32. Answers are cut into pieces so."""
 _BYTES: Final = 4
-_GIB: Final = 1024**3
+GIB: Final = 1024**3
 _SAVED: Final = 54
-"""Numbers that a block keeps for its gradient, by width and token: some 17 for layer norms, attention and matrices, the others for GELU,
-which transformers computes step by step. Measured by benchmarks/language_cost.py as the difference of 4 and 8 answers."""
-_LOGIT_COPIES: Final = 9
-"""Tables of answer tokens by vocabulary that exact measures hold at once: logits and log-probabilities of policy and reference, as they
-come and as they are used, and what products of two take on their way; measured so too."""
+"""Numbers that a block keeps for its gradient, by width and token: some 28 for layer norms, attention and matrices, the others for GELU,
+which transformers computes step by step. Measured on a GPT-2 as the difference of 4 and 8 answers' resident memory."""
+_SAVED_CHECKPOINTED: Final = 1
+"""The same with gradient checkpointing: a block keeps its input."""
+_LOSS_TABLES: Final = 10
+"""Tables of a piece's tokens by vocabulary while its gradient is made: 8 that the objective keeps (counted by
+`torch.autograd.graph.saved_tensors_hooks`), and two gradients on their way."""
+_MEASURE_TABLES: Final = 8
+"""The same for exact measures: logits, log-probabilities and probabilities of policy and reference, and products of two."""
 _GENERATION_COPIES: Final = 2
 """Of keys and values, while a token is added."""
-_GENERATION_TILES: Final = 4
-"""While the reference scores what was written; measured so too."""
-_MOST_LOGITS: Final = 1 << 25
-"""Numbers of such a table at most (`logprobs.exact_measures` cuts a rollout so)."""
-_TILE: Final = (4_096, 32_768)
-"""Tokens by vocabulary that TRL's head scores at once (1.16), so that the loss holds no table of logits; its gradient scores them again."""
 _EMBEDDING_GRADIENTS: Final = 2
 """Before they are added up: the embedding is the head too."""
-_FORWARDS_BESIDE_UPDATES: Final = 3
-"""The reference's for the loss, and policy and reference for exact entropy and divergence."""
-_FORWARDS_AN_UPDATE: Final = 3
-"""One, and a gradient that costs two."""
+_FORWARDS_OF_MEASURES: Final = 2
+"""Policy and reference, for exact entropy and divergence."""
+_FORWARDS_AN_UPDATE: Final = 4
+"""One, a gradient that costs two, and the reference's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
-    """A GPT-2's sizes; output and input embedding are one."""
+    """A causal language model's sizes."""
 
     vocabulary: int
-    positions: int
     width: int
     num_layers: int
+    num_parameters: int
+    num_in_blocks: int
+    """Weights that a token is multiplied with in the blocks."""
 
-    @property
-    def num_parameters(self) -> int:
-        """Weights: embeddings, in each block 12 w^2 + 13 w, and the last layer norm's.
+    @classmethod
+    def of_gpt2(cls, *, vocabulary: int, positions: int, width: int, num_layers: int) -> "Shape":
+        """Return the shape of a GPT-2, whose output and input embedding are one.
+
+        Its weights: embeddings, in each block 12 w^2 + 13 w, and the last layer norm's.
 
         >>> ROOKWORLD.num_parameters
         124439808
         """
-        embeddings = (self.vocabulary + self.positions) * self.width
-        return embeddings + self.num_layers * (12 * self.width**2 + 13 * self.width) + 2 * self.width
-
-    @property
-    def num_in_blocks(self) -> int:
-        """Weights that a token is multiplied with in the blocks."""
-        return 12 * self.num_layers * self.width**2
+        embeddings = (vocabulary + positions) * width
+        return cls(
+            vocabulary=vocabulary,
+            width=width,
+            num_layers=num_layers,
+            num_parameters=embeddings + num_layers * (12 * width**2 + 13 * width) + 2 * width,
+            num_in_blocks=12 * num_layers * width**2,
+        )
 
     @property
     def num_in_head(self) -> int:
@@ -67,8 +76,26 @@ class Shape:
         return self.vocabulary * self.width
 
 
-ROOKWORLD: Final = Shape(vocabulary=50_257, positions=1_024, width=768, num_layers=12)
+ROOKWORLD: Final = Shape.of_gpt2(vocabulary=50_257, positions=1_024, width=768, num_layers=12)
 """`jrahn/RookWorld-LM-124M`, a GPT-2 of the smallest published size."""
+KNOWN_SHAPES: Final = {"jrahn/RookWorld-LM-124M": ROOKWORLD}
+"""Model on the hub -> its shape, which is known here without asking it."""
+
+
+def shape_of(network: "PreTrainedModel") -> Shape:
+    """Return the shape of any causal language model of transformers; it needs no weights."""
+    described = network.config.get_text_config()
+    head: nn.Module | None = network.get_output_embeddings()  # type: ignore[no-untyped-call]
+    embeddings = [each for each in network.modules() if isinstance(each, nn.Embedding)]
+    others = {id(module.weight) for module in (head, *embeddings) if module is not None}
+    parameters = list(network.parameters())
+    return Shape(
+        vocabulary=described.vocab_size,
+        width=described.hidden_size,
+        num_layers=described.num_hidden_layers,
+        num_parameters=sum(weights.numel() for weights in parameters),
+        num_in_blocks=sum(weights.numel() for weights in parameters if weights.dim() == 2 and id(weights) not in others),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,9 +109,13 @@ class StepSize:
     answer_tokens: int
     """Of the longest answer."""
     per_forward: int
-    """Answers scored or trained on at once."""
+    """Answers written, scored or trained on at once, at most."""
     num_inner_epochs: int = 1
     refreshes_reference: bool = False
+    is_half: bool = False
+    """Whether forward passes are in bfloat16."""
+    recomputes: bool = False
+    """Whether gradients are checkpointed."""
 
     @classmethod
     def of(cls, settings: Settings, *, prompt_tokens: int, answer_tokens: int | None = None) -> "StepSize":
@@ -98,6 +129,8 @@ class StepSize:
             per_forward=min(language.answers_per_forward, grpo.states_per_step * grpo.group_size // grpo.num_minibatches),
             num_inner_epochs=grpo.num_inner_epochs,
             refreshes_reference=grpo.steps_per_reference_refresh > 0,
+            is_half=grpo.precision == "bfloat16",
+            recomputes=language.gradient_checkpointing,
         )
 
     @property
@@ -109,6 +142,10 @@ class StepSize:
     def num_tokens(self) -> int:
         """Tokens of a prompt with its answer."""
         return self.prompt_tokens + self.answer_tokens
+
+    def per_piece(self, shape: Shape) -> int:
+        """Return the answers of one forward pass with a gradient, which the size of logits bounds too."""
+        return min(self.per_forward, max(1, MAX_LOGITS // (self.answer_tokens * shape.vocabulary)))
 
 
 def lasting_bytes(shape: Shape, work: StepSize) -> dict[str, int]:
@@ -125,14 +162,19 @@ def lasting_bytes(shape: Shape, work: StepSize) -> dict[str, int]:
 
 def passing_bytes(shape: Shape, work: StepSize) -> dict[str, int]:
     """Return what a part of a step needs while it lasts, by the part's name; only one of them at a time."""
-    logits = _BYTES * min(work.num_answers * work.answer_tokens * shape.vocabulary, _MOST_LOGITS)
-    cache = 2 * _BYTES * shape.num_layers * shape.width * work.num_answers * work.num_tokens
-    saved = _BYTES * _SAVED * shape.num_layers * shape.width * work.per_forward * work.num_tokens
-    tile = _BYTES * min(work.per_forward * work.num_tokens, _TILE[0]) * min(shape.vocabulary, _TILE[1])
+    of_forward = _BYTES // 2 if work.is_half else _BYTES
+    half_weights = of_forward * shape.num_parameters if work.is_half else 0
+    rows = work.per_piece(shape)
+    table = _BYTES * rows * work.answer_tokens * shape.vocabulary
+    of_token = of_forward * shape.num_layers * shape.width
+    saved = _SAVED_CHECKPOINTED + _SAVED / shape.num_layers if work.recomputes else _SAVED
     return {
-        "generation": _GENERATION_COPIES * cache + _GENERATION_TILES * tile,
-        "exact measures": _LOGIT_COPIES * logits,
-        "update": saved + 2 * tile + _EMBEDDING_GRADIENTS * _BYTES * shape.num_in_head,
+        "generation": half_weights + _GENERATION_COPIES * 2 * of_token * min(work.per_forward, work.num_answers) * work.num_tokens,
+        "exact measures": half_weights + _MEASURE_TABLES * table,
+        "update": half_weights
+        + int(saved * of_token * rows * work.num_tokens)
+        + _LOSS_TABLES * table
+        + _EMBEDDING_GRADIENTS * _BYTES * shape.num_in_head,
     }
 
 
@@ -142,58 +184,51 @@ def peak_bytes(shape: Shape, work: StepSize) -> int:
 
 
 def operations(shape: Shape, work: StepSize) -> dict[str, int]:
-    """Return floating-point operations of a step by part; an answer's token is scored, a prompt's is not."""
-    tokens, answers = work.num_answers * work.num_tokens, work.num_answers * work.answer_tokens
-    # Each token's queries meet the keys and values of those before it: 4 w operations for each of the T / 2 of them, in each block.
-    attention = 2 * shape.num_layers * shape.width * work.num_tokens * tokens
-    forward = 2 * shape.num_in_blocks * tokens + 2 * shape.num_in_head * answers + attention
+    """Return floating-point operations of a step by part.
+
+    An answer's tokens are scored, a prompt's are not; generation reads the prompt of a group once.
+    """
+    answers = work.num_answers * work.answer_tokens
+
+    def forward(tokens: int) -> int:
+        # Each token's queries meet the keys and values of those before it: 4 w operations for each of the T / 2 of them, in each block.
+        attention = 2 * shape.num_layers * shape.width * work.num_tokens * tokens
+        return 2 * shape.num_in_blocks * tokens + 2 * shape.num_in_head * answers + attention
+
+    whole = forward(work.num_answers * work.num_tokens)
     return {
-        "generation": forward,
-        "reference, and exact entropy and divergence": _FORWARDS_BESIDE_UPDATES * forward,
-        "update": work.num_inner_epochs * (_FORWARDS_AN_UPDATE * forward + 2 * shape.num_in_head * answers),
+        "generation": forward(work.num_prompts * work.prompt_tokens + answers),
+        "exact entropy and divergence": _FORWARDS_OF_MEASURES * whole,
+        "update": work.num_inner_epochs * (_FORWARDS_AN_UPDATE + work.recomputes) * whole,
     }
 
 
-def memory_table(shape: Shape, work: StepSize, *, teraflops: float) -> str:
-    """Return all of it for people; `teraflops` is what the machine reaches, which is less than what its maker names."""
+def memory_table(shape: Shape, work: StepSize, *, num_steps: int, teraflops: float) -> str:
+    """Return all of it for people.
+
+    Args:
+        shape: of the model.
+        work: one step.
+        num_steps: of the run.
+        teraflops: 10^12 operations a second that the machine reaches, which are fewer than its maker names.
+    """
     lasting, passing, counted = lasting_bytes(shape, work), passing_bytes(shape, work), operations(shape, work)
+    total = sum(counted.values())
     lines = [
-        f"GPT-2 of {shape.num_parameters:,} parameters; {work.num_answers} answers of {work.answer_tokens} tokens to prompts of"
+        f"{shape.num_parameters:,} parameters; {work.num_answers} answers of {work.answer_tokens} tokens to prompts of"
         f" {work.prompt_tokens}, {work.per_forward} at once",
         "",
         *_rows("kept from step to step", lasting),
         *_rows("while it lasts, one at a time", passing),
-        f"  {'at most, together':44} {peak_bytes(shape, work) / _GIB:8.2f} GiB",
+        f"  {'at most, together':44} {peak_bytes(shape, work) / GIB:8.2f} GiB",
         "",
         *(f"  {name:44} {number / 1e12:8.2f} TFLOP" for name, number in counted.items()),
-        f"  {'a step':44} {sum(counted.values()) / 1e12:8.2f} TFLOP: {sum(counted.values()) / teraflops / 1e12:.1f} s at"
-        f" {teraflops:g} TFLOP/s; generation reaches less, token by token",
+        f"  {'a step':44} {total / 1e12:8.2f} TFLOP: {total / teraflops / 1e12:.1f} s at {teraflops:g} TFLOP/s",
+        f"  {f'{num_steps:,} steps':44} {num_steps * total / 1e12:8.2f} TFLOP: {num_steps * total / teraflops / 3.6e15:.2f} hours;"
+        " generation reaches less, token by token",
     ]
     return "\n".join(lines)
 
 
 def _rows(title: str, found: Mapping[str, int]) -> list[str]:
-    return [title, *(f"  {name:44} {number / _GIB:8.2f} GiB" for name, number in found.items())]
-
-
-def main() -> None:
-    """Print the table for the command line's settings and shape."""
-    parser = argparse.ArgumentParser(
-        prog="python -m grpo.language.learn.memory_estimate", description="Memory and operations of a GRPO step on a GPT-2."
-    )
-    parser.add_argument("--settings", default='policy.kind = "language"', help="TOML as --config-value settings takes it")
-    parser.add_argument(
-        "--prompt-tokens", type=int, default=60, help="of the longest prompt; 60 is an estimate for a FEN in GPT-2's tokens"
-    )
-    parser.add_argument("--answer-tokens", type=int, help="of the longest answer, if it is not language.max_answer_tokens")
-    parser.add_argument("--teraflops", type=float, default=10.0, help="that the machine reaches, in 10^12 operations a second")
-    for name in ("vocabulary", "positions", "width", "num_layers"):
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(ROOKWORLD, name))
-    given = parser.parse_args()
-    shape = Shape(vocabulary=given.vocabulary, positions=given.positions, width=given.width, num_layers=given.num_layers)
-    work = StepSize.of(read_settings(given.settings), prompt_tokens=given.prompt_tokens, answer_tokens=given.answer_tokens)
-    print(memory_table(shape, work, teraflops=given.teraflops))
-
-
-if __name__ == "__main__":
-    main()
+    return [title, *(f"  {name:44} {number / GIB:8.2f} GiB" for name, number in found.items())]

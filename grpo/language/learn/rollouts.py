@@ -5,7 +5,7 @@ Legend: N prompts, G answers of a group, B = N G answers, T tokens of the longes
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,16 @@ import torch
 from torch import Tensor
 
 from grpo.base.errors import PlainError
+from grpo.base.seeding import numpy_stream
+from grpo.language.generate.answers import GeneratedAnswer, sampled_answers
+from grpo.language.learn.answer_batch import AnswerBatch
 from grpo.language.learn.logprobs import ExactMeasures, exact_measures
-from grpo.language.learn.trl_adapter import Engine
+from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example
 from grpo.language.text.rewards import Grades
 from grpo.language.text.tasks import LanguageTask, MoveAnswer, Reading
+from grpo.learning.advantages import group_advantages
+from grpo.settings.tree import Settings
 
 Grader = Callable[[Example, str], Grades]
 
@@ -31,11 +36,15 @@ class GradedAnswer:
     """An answer, and what it is worth."""
 
     example: Example
-    text: str
-    token_ids: tuple[int, ...]
+    answer: GeneratedAnswer
     grades: Grades
     reward: float
     """What is trained on: the parts at the weights that the warm-up gives them; may be NaN, which nobody should train on."""
+
+    @property
+    def text(self) -> str:
+        """What was written, without the end."""
+        return self.answer.text
 
     @property
     def reading(self) -> Reading:
@@ -54,13 +63,27 @@ class LanguageRollout:
 
     answers: tuple[GradedAnswer, ...]
     group_size: int
-    inputs: Mapping[str, Tensor]
-    """What `Engine.loss` takes; masks are 0 for answers that are left out."""
+    batch: AnswerBatch
+    """The same as tokens; rows are answers."""
+    sampled: Tensor
+    """[B, T] nats: the log-probability that the sampler gave each token; 0 where there is none."""
     measures: ExactMeasures
     is_truncated: Tensor
     """[B] bool."""
     is_far: Tensor
     """[B] bool: left out because its divergence is above the bound at collection."""
+    advantages: Tensor
+    """[B] points: the reward less the mean of its group; 0 for answers that are left out, which no mean has a part of."""
+
+    @property
+    def is_trained(self) -> Tensor:
+        """Which answers the loss and the means of their groups have, [B] bool: those that are whole, and not too far from the reference."""
+        return ~self.is_truncated & ~self.is_far
+
+    @property
+    def largest_gap(self) -> float:
+        """Nats, between a token's log-probability as it was sampled and as the loss scores it."""
+        return (self.sampled - self.measures.log_probs).abs().max().item()
 
     @property
     def rewards(self) -> Tensor:
@@ -75,7 +98,7 @@ class LanguageRollout:
     @property
     def num_trained(self) -> int:
         """Answers that the loss does not leave out."""
-        return int((~self.is_truncated & ~self.is_far).sum())
+        return int(self.is_trained.sum())
 
     def of_task(self, task: LanguageTask) -> Tensor:
         """Return which answers are of a task, [B] bool."""
@@ -88,63 +111,65 @@ class LanguageRollout:
 
 
 def write_rollout(
-    engine: Engine,
+    policy: LanguagePolicy,
+    reference: LanguagePolicy,
     examples: Sequence[Example],
+    settings: Settings,
     *,
-    group_size: int,
-    seed: int,
-    kl_coefficient: float,
-    temperature: float,
+    grader: Grader,
+    content_fraction: float,
     max_collection_kl: float,
-    graded: list[GradedAnswer],
+    step: int,
 ) -> LanguageRollout:
-    """Write a group of answers to each example's prompt.
+    """Write and grade a group of answers to each example's prompt.
 
     Args:
-        engine: whose reward, while it writes, fills `graded`.
+        policy: who answers.
+        reference: what its distribution is compared with.
         examples: one for each group.
-        group_size: answers of a group.
-        seed: of the answers.
-        kl_coefficient: of the losses that follow.
-        temperature: of the policy that is sampled and scored.
-        max_collection_kl: nats; answers above are left out of the loss; 0 is no bound.
-        graded: where the engine's reward puts what it saw; emptied first.
+        settings: the run's.
+        grader: grades an answer.
+        content_fraction: of the weights of the reward's chess parts.
+        max_collection_kl: nats; answers above are left out of loss and means; 0 is no bound.
+        step: names the random streams, one for each answer.
+
+    Raises RewardError when an answer gets no grade, NonFiniteError when the policy's scores are NaN or infinite, TooLongError.
     """
-    graded.clear()
-    rows: list[dict[str, Any]] = [{"prompt": example.prompt, "example": example} for example in examples for _ in range(group_size)]
-    inputs = engine.rollout(rows, seed=seed, kl_coefficient=kl_coefficient)
-    answers = tuple(graded)
-    lengths = torch.tensor([len(answer.token_ids) for answer in answers])
-    ends = {*engine.eos_token_ids, engine.processing_class.pad_token_id}
-    is_truncated = torch.tensor([answer.token_ids[-1] not in ends for answer in answers])
-    # TRL's mask leaves truncated answers out; what is measured is measured of all.
-    written = torch.arange(inputs["completion_ids"].shape[1])[None, :] < lengths[:, None]
-    device = inputs["completion_ids"].device
-    measures = exact_measures(
-        engine.model,
-        engine.ref_model,
-        torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1),
-        torch.cat([inputs["prompt_mask"], written.to(device).long()], dim=1),
-        written.to(device),
-        temperature=temperature,
-    )
-    far = measures.of_answers()[1].cpu() > max_collection_kl if max_collection_kl else torch.zeros(len(answers), dtype=torch.bool)
+    config = settings.grpo
+    asked = [example for example in examples for _ in range(config.group_size)]
+    streams = [numpy_stream(settings.seed, "answers", step, row) for row in range(len(asked))]
+    written = sampled_answers(policy, [example.prompt for example in asked], temperature=config.temperature, streams=streams)
+    answers = tuple(_graded(*pair, grader, content_fraction, step) for pair in zip(asked, written, strict=True))
+    prompts = policy.tokens([example.prompt for example in asked])
+    batch = AnswerBatch.of(policy, prompts, [answer.token_ids for answer in written])
+    measures = exact_measures(policy, reference, batch, temperature=config.temperature)
+    sampled = torch.tensor([log_prob for answer in written for log_prob in answer.log_probs], device=policy.device)
+    is_truncated = torch.tensor([answer.is_truncated for answer in written])
+    far = measures.of_answers()[1].cpu() > max_collection_kl if max_collection_kl else torch.zeros_like(is_truncated)
+    is_far = far & ~is_truncated
+    # In float32, so that the mean of equal rewards is that reward.
+    rewards = torch.tensor([answer.reward for answer in answers]).view(-1, config.group_size)
+    is_member = (~is_truncated & ~is_far).view(-1, config.group_size)
     return LanguageRollout(
         answers=answers,
-        group_size=group_size,
-        inputs=_without(inputs, far.to(device)),
+        group_size=config.group_size,
+        batch=batch,
+        sampled=torch.zeros(batch.targets.shape, device=policy.device).masked_scatter(batch.is_token, sampled),
         measures=measures,
         is_truncated=is_truncated,
-        is_far=far & ~is_truncated,
+        is_far=is_far,
+        advantages=group_advantages(rewards, config, is_member_BG=is_member).flatten(),
     )
 
 
-def _without(inputs: Mapping[str, Tensor], left_out: Tensor) -> dict[str, Tensor]:
-    """Return the rollout with the masks of some answers at 0, and the number of its tokens with it."""
-    if not left_out.any():
-        return dict(inputs)
-    mask = inputs["completion_mask"] * ~left_out[:, None]
-    return {**inputs, "completion_mask": mask, "num_items_in_batch": mask.sum()}
+def _graded(example: Example, answer: GeneratedAnswer, grader: Grader, content_fraction: float, step: int) -> GradedAnswer:
+    grades = grader(example, answer.text)
+    if grades is None:
+        raise RewardError(
+            f"step {step + 1:,}: the grader gave nothing for the answer {answer.text!r} to {example.prompt!r}; a reward of None would count"
+            " as nothing at all. Mend the grader, or grade such answers as malformed"
+        )
+    return GradedAnswer(example=example, answer=answer, grades=grades, reward=grades.total(content_fraction))
 
 
 def rollout_metrics(rollout: LanguageRollout) -> dict[str, float]:
@@ -172,7 +197,7 @@ def rollout_metrics(rollout: LanguageRollout) -> dict[str, float]:
         "language/token_entropy": token_entropy,
         "language/kl_max": divergences.max().item(),
         "language/kl_masked": rollout.is_far.double().mean().item(),
-        "language/advantage_max": rollout.inputs["advantages"].abs().max().item(),
+        "language/advantage_max": rollout.advantages.abs().max().item(),
         "language/prompts": float(len(rollout.answers) // rollout.group_size),
     }
 
@@ -182,7 +207,7 @@ def _of(rollout: LanguageRollout, rows: Tensor) -> dict[str, float]:
     entropies, divergences = (values.cpu()[rows] for values in rollout.measures.of_answers())
     answers = [answer for answer, holds in zip(rollout.answers, rows.tolist(), strict=True) if holds]
     read = [answer.reading for answer in answers]
-    rewards = rollout.rewards[rows].view(-1, rollout.group_size)
+    advantages = rollout.advantages[rows].view(-1, rollout.group_size)
     groups = [group for group, holds in zip(rollout.groups(), rows.tolist()[:: rollout.group_size], strict=True) if holds]
     return {
         "reward_mean": rollout.totals[rows].mean().item(),
@@ -190,10 +215,10 @@ def _of(rollout: LanguageRollout, rows: Tensor) -> dict[str, float]:
         "structure_rate": _fraction(answer.has_structure for answer in read),
         "malformed": _fraction(answer.is_malformed for answer in read),
         "truncated": rollout.is_truncated[rows].double().mean().item(),
-        "answer_tokens": sum(len(answer.token_ids) for answer in answers) / len(answers),
+        "answer_tokens": sum(answer.answer.num_tokens for answer in answers) / len(answers),
         "entropy": entropies.mean().item(),
         "kl_reference": divergences.mean().item(),
-        "zero_variance_groups": _fraction((rewards == rewards[:, :1]).all(1).tolist()),
+        "zero_variance_groups": _fraction((advantages == 0).all(1).tolist()),
         "agreement": sum(map(agreement, groups)) / len(groups),
     }
 

@@ -1,32 +1,32 @@
 """The GRPO loop of a language model, one record a step; the same promises as `grpo.learning.trainer`, to which the loop around it holds.
 
-TRL writes, compares and scores (`grpo.language.learn.trl_adapter`); what may be trusted of it is looked at before the first update and
-every few steps after it; knobs, recoveries, stops and checkpoints are the project's own.
+Whether sampling and scoring are one distribution is looked at in each rollout, and before the first update and every few steps after it on
+prompts of mixed length, where the cause of a difference is named.
 """
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from grpo.base.errors import NonFiniteError
-from grpo.base.seeding import named_seed, numpy_stream, torch_stream
+from grpo.base.seeding import numpy_stream, torch_stream
 from grpo.control.controller import Knobs, Observation
-from grpo.language.generate.answers import refuse_too_long
 from grpo.language.learn.learnability import assess_language_learnability
 from grpo.language.learn.logprobs import ADVICE, MAX_GAP, Gap, sampled_scored_gap
-from grpo.language.learn.rollouts import GradedAnswer, Grader, LanguageRollout, RewardError, agreement, rollout_metrics, write_rollout
+from grpo.language.learn.loss import Minibatch, backward
+from grpo.language.learn.rollouts import Grader, LanguageRollout, agreement, rollout_metrics, write_rollout
 from grpo.language.learn.schedules import content_fraction, kl_fraction
-from grpo.language.learn.trl_adapter import Engine
 from grpo.language.model.policy import LanguagePolicy
-from grpo.language.text.examples import Example, LanguageBoards
+from grpo.language.text.examples import LanguageBoards
 from grpo.learning.invariants import InvariantError
 from grpo.learning.learnability import Learnability
-from grpo.learning.lifecycle import TrainerLifecycle
+from grpo.learning.lifecycle import PRECISIONS, TrainerLifecycle
+from grpo.learning.trainer import refuse_dropout, trust_region
 from grpo.metrics.table import TERM_PAIRS, TERMS, Event, Record
 from grpo.settings.tree import Settings
 
@@ -57,17 +57,24 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
             grader: grades an answer.
             first_step: rollouts that were done when this run began; schedules count from there.
 
-        Raises NonFiniteError when a weight is NaN or infinite.
+        Raises NonFiniteError when a weight is NaN or infinite, ValueError when a layer of the network has dropout.
         """
         policy.refuse_nonfinite()
-        reference_network: PreTrainedModel = copy.deepcopy(reference.network)
-        self._engine = Engine(policy, reference_network, settings, self._reward)
-        super().__init__(policy, reference_network, settings.grpo, first_step=first_step)
+        refuse_dropout(policy.network)
+        precision = PRECISIONS[settings.grpo.precision]
+        self._reference = LanguagePolicy(
+            copy.deepcopy(reference.network).requires_grad_(requires_grad=False),
+            reference.tokenizer,
+            reference.device,
+            settings.language,
+            origin=reference.origin,
+        ).at_precision(precision)
+        super().__init__(policy.at_precision(precision), self._reference.network, settings.grpo, first_step=first_step)
+        self.policy.config = settings.language
         self._settings = settings
         self._language = settings.language
         self._boards = boards
         self._grader = grader
-        self._graded: list[GradedAnswer] = []
         self._has_looked = False
 
     def preflight(self) -> Learnability:
@@ -75,9 +82,8 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
 
         Raises NonFiniteError when a weight, or what the policy makes of a prompt, is NaN or infinite.
         """
-        knobs = self.control.knobs(self.num_steps_done)
         gap = self._look()
-        rollout = self._rollout(knobs)
+        rollout = self._rollout()
         return assess_language_learnability(
             rollout_metrics(rollout),
             gap,
@@ -96,7 +102,6 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
         """
         self.policy.refuse_nonfinite()  # No later step could mend them.
         knobs = self._begin_step()
-        self._engine.set_entropy_coefficient(knobs.entropy_coefficient)
         metrics: dict[str, float] = {}
         if not self._has_looked or self._is_look_due():
             gap = self._look()
@@ -105,11 +110,11 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
                 raise InvariantError(
                     f"step {self.num_steps_done + 1:,}: sampled and scored log-probabilities differ: {gap}: {ADVICE[gap.cause]}"
                 )
-        rollout, problem = self._finite_rollout(knobs)
+        rollout, problem = self._finite_rollout()
         if rollout is None:
             return self._end_skipped_step(problem, {**metrics, **self._knob_metrics(knobs), "language/skipped": 1.0})
         events: list[Event] = []
-        metrics |= rollout_metrics(rollout) | self._knob_metrics(knobs) | self._learn(rollout, events)
+        metrics |= rollout_metrics(rollout) | self._knob_metrics(knobs) | self._learn(rollout, knobs, events)
         metrics["language/normalised_entropy"] = metrics["language/token_entropy"] / self._log_vocabulary()
         self.num_steps_done += 1
         return self._end_step(metrics, self._observation(metrics, rollout), events)
@@ -126,114 +131,94 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
         by_length = sorted(set(drawn), key=lambda prompt: (len(self.policy.tokens([prompt])[0]), prompt))
         indices = torch.linspace(0, len(by_length) - 1, min(_NUM_GAP_PROMPTS, len(by_length))).round().long().tolist()
         gap = sampled_scored_gap(
-            self._engine,
+            self.policy,
             [by_length[index] for index in indices],
-            seed=named_seed(self._settings.seed, "gap", self.num_steps_done, "answers"),
+            temperature=self._config.temperature,
+            streams=[numpy_stream(self._settings.seed, "gap", self.num_steps_done, row) for row in range(len(indices))],
         )
         self._has_looked = True
         return gap
 
-    def _finite_rollout(self, knobs: Knobs) -> tuple[LanguageRollout | None, str]:
+    def _finite_rollout(self) -> tuple[LanguageRollout | None, str]:
         """Return the rollout; none, and why, where a probability or a reward is NaN or infinite."""
         try:
-            rollout = self._rollout(knobs)
+            rollout = self._rollout()
         except NonFiniteError as error:
             return None, str(error)
         if not rollout.rewards.isfinite().all():
             return None, f"{int((~rollout.rewards.isfinite()).sum())} of {len(rollout.answers)} rewards are not finite"
         return rollout, ""
 
-    def _rollout(self, knobs: Knobs) -> LanguageRollout:
+    def _rollout(self) -> LanguageRollout:
         config, step = self._config, self.num_steps_done
         with self._clock.part("states"):
-            rng = numpy_stream(self._settings.seed, "prompts", step)
-            examples: Sequence[Example] = self._boards.draw(rng, config.states_per_step)
+            examples = self._boards.draw(numpy_stream(self._settings.seed, "prompts", step), config.states_per_step)
         with self._clock.part("rollout"):
-            refuse_too_long(self.policy, self.policy.tokens([example.prompt for example in examples]))
-            self.policy.refuse_nonfinite_logits(examples[0].prompt)
             return write_rollout(
-                self._engine,
+                self.policy,
+                self._reference,
                 examples,
-                group_size=config.group_size,
-                seed=named_seed(self._settings.seed, "answers", step),
-                kl_coefficient=self._kl_coefficient(knobs),
-                temperature=config.temperature,
+                self._settings,
+                grader=self._grader,
+                content_fraction=content_fraction(self._language, step - self._first_step),
                 max_collection_kl=self._language.max_collection_kl,
-                graded=self._graded,
+                step=step,
             )
 
-    def _reward(self, rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[float]:
-        """Grade the answers of a rollout while TRL writes it, and keep what was seen."""
-        fraction = content_fraction(self._language, self.num_steps_done - self._first_step)
-        for row, text in zip(rows, texts, strict=True):
-            grades = self._grader(row["example"], text)
-            if grades is None:
-                raise RewardError(
-                    f"step {self.num_steps_done + 1:,}: the grader gave nothing for the answer {text!r} to {row['example'].prompt!r}; a"
-                    " reward of None would count as nothing at all. Mend the grader, or grade such answers as malformed"
-                )
-            self._graded.append(
-                GradedAnswer(
-                    example=row["example"],
-                    text=text,
-                    token_ids=tuple(row["completion_ids"]),
-                    grades=grades,
-                    reward=grades.total(fraction),
-                )
-            )
-        return [answer.reward for answer in self._graded]
-
-    def _learn(self, rollout: LanguageRollout, events: list[Event]) -> dict[str, float]:
+    def _learn(self, rollout: LanguageRollout, knobs: Knobs, events: list[Event]) -> dict[str, float]:
         """Take the optimiser steps of a rollout, and return what was measured of them."""
-        size, num_answers = self._engine.size, len(rollout.answers)
-        seen: dict[str, list[float]] = {}
-        num_skipped = num_taken = 0
-        for epoch in range(self._config.num_inner_epochs if rollout.num_trained else 0):
-            order = torch.randperm(num_answers, generator=torch_stream(self._settings.seed, "minibatches", self.num_steps_done, epoch))
-            for chosen in torch.split(order, size.per_update):
-                with self._clock.part("update"):
-                    problem = self._update(rollout, chosen, seen, is_first=not num_taken)
-                if problem:
-                    num_skipped += 1
-                    self._skip(problem, events)
-                else:
-                    num_taken += 1
-                    self.control.finite()
+        config, trained = self._config, rollout.is_trained.nonzero()[:, 0]
+        taken: list[Mapping[str, float]] = []
+        num_skipped = 0
+        knobs = replace(knobs, kl_coefficient=self._kl_coefficient(knobs))
+        for rows in self._minibatches(trained):
+            with self._clock.part("update"):
+                self._optimiser.zero_grad(set_to_none=True)
+                measured = backward(self.policy, self._reference, rollout, rows, config=config, knobs=knobs)
+                if not taken:
+                    self._refuse_off_policy(measured)
+                # Never before the first step: what is measured there is rounding.
+                elif config.max_kl_old and measured.kl_old > 1.5 * config.max_kl_old:
+                    events.append(trust_region(self.num_steps_done + 1, measured.kl_old, len(taken), config.max_kl_old))
+                    break
+                metrics, problem = self._update(measured)
+            if problem:
+                num_skipped += 1
+                self._skip(problem, events)
+            else:
+                taken.append(metrics)
+                self.control.finite()
+        names = taken[0] if taken else ()
         return {
-            **{name: sum(values) / len(values) for name, values in seen.items() if name not in _EXTREMES},
-            **{name: take(seen[name]) for name, take in _EXTREMES.items() if name in seen},
+            **{name: _EXTREMES.get(name, _mean)([metrics[name] for metrics in taken]) for name in names},
             "language/skipped": float(num_skipped),
-            "language/optimiser_steps": float(num_taken),
+            "language/optimiser_steps": float(len(taken)),
         }
 
-    def _update(self, rollout: LanguageRollout, chosen: Tensor, seen: dict[str, list[float]], *, is_first: bool) -> str:
-        """Take one optimiser step; or leave everything as it was and return why."""
-        self._optimiser.zero_grad(set_to_none=True)
-        whole = 0.0
-        for rows in torch.split(chosen, self._engine.size.per_forward):
-            loss, measured = self._engine.loss(rollout.inputs, rows.to(self.policy.device))
-            if not torch.isfinite(loss):
-                return "the loss is not finite"
-            loss.backward()  # type: ignore[no-untyped-call]
-            whole += loss.item()
-            if is_first:
-                self._refuse_off_policy(measured)
-            for name, value in measured.items():
-                seen.setdefault(name, []).append(value)
+    def _minibatches(self, trained: Tensor) -> Iterator[Tensor]:
+        """Yield the rows of each optimiser step, of those answers that are trained on."""
+        for epoch in range(self._config.num_inner_epochs):
+            rng = torch_stream(self._settings.seed, "minibatches", self.num_steps_done, epoch)
+            order = trained[torch.randperm(len(trained), generator=rng)]
+            yield from (rows for rows in order.tensor_split(self._config.num_minibatches) if len(rows))
+
+    def _update(self, measured: Minibatch) -> tuple[dict[str, float], str]:
+        """Take one optimiser step and return its metrics; or leave everything as it was and return why."""
+        if not math.isfinite(measured.loss):
+            return {}, "the loss is not finite"
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._config.max_gradient_norm).item()
         if not math.isfinite(norm):
-            return "the gradient is not finite"
-        seen.setdefault("language/loss", []).append(whole)
-        seen.setdefault("language/gradient_norm", []).append(norm)
+            return {}, "the gradient is not finite"
         self._optimiser.step()
         self.policy.refuse_nonfinite()
-        return ""
+        return {**measured.measures, "language/loss": measured.loss, "language/gradient_norm": norm}, ""
 
-    def _refuse_off_policy(self, measured: Mapping[str, float]) -> None:
-        """Raise InvariantError unless every ratio is 1 before the first update of a rollout, where the rollout has its own scores."""
-        low, high = measured.get("language/ratio_min", 1.0), measured.get("language/ratio_max", 1.0)
-        limit = MAX_GAP[self._precision]
-        if max(abs(math.log(low)), abs(math.log(high))) > 10 * limit:
+    def _refuse_off_policy(self, measured: Minibatch) -> None:
+        """Raise InvariantError unless every ratio is 1 before the first update: of what is scored to what the sampler recorded."""
+        if not math.isfinite(measured.loss):
+            return
+        low, high = measured.measures["language/ratio_min"], measured.measures["language/ratio_max"]
+        if not max(abs(math.log(low)), abs(math.log(high))) <= 10 * MAX_GAP[self._precision]:
             raise InvariantError(
                 f"step {self.num_steps_done + 1:,}: before its first update a rollout's ratios are {low:.6f} to {high:.6f} and must be 1:"
                 " the weights, or how they are scored, changed after the answers were written"
@@ -243,7 +228,8 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
         return knobs.kl_coefficient * kl_fraction(self._language, self.num_steps_done - self._first_step)
 
     def _knob_metrics(self, knobs: Knobs) -> dict[str, float]:
-        return {**super()._knob_metrics(knobs), "control/kl_coefficient": self._kl_coefficient(knobs)}
+        own = {"control/kl_coefficient": self._kl_coefficient(knobs), "control/recovery_coefficient": knobs.recovery_coefficient}
+        return {**super()._knob_metrics(knobs), **own}
 
     def _log_vocabulary(self) -> float:
         return math.log(self.policy.network.config.get_text_config().vocab_size)
@@ -264,4 +250,8 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
         )
 
 
-_EXTREMES: Final = {"language/ratio_min": min, "language/ratio_max": max}
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+_EXTREMES: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {"language/ratio_min": min, "language/ratio_max": max}

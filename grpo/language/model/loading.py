@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _PROBE: Final = "P: 8/5k2/3p4/1PpP4/4r3/2N5/QB4K1/8 b KQkq c3 0 40    M: e2e4 a7a8q    E: 0.35 -1.20    B: e2e4+0.001+"
 _ERROR_NUMBER: Final = re.compile(r"\(os error (\d+)\)")
 """How safetensors tells the disk's refusal: in its text alone."""
+_COMMIT: Final = re.compile("[0-9a-f]{40}")
 _DROPOUTS: Final = ("dropout", "pdrop", "drop_rate", "layerdrop")
 
 
@@ -47,10 +48,32 @@ def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> La
         return _policy(small, own, device, config, ModelOrigin(model=SMALL, commit=""))
     folder = model_folder(config.model)
     name, revision = (config.model, config.revision) if folder is None else (str(folder), "")
-    commit = _commit(name, revision) if folder is None else ""
+    commit = hub_commit(config) if folder is None else ""
     described = _config(name, commit or revision)
     network, tokenizer = _from_files(name, commit or revision, described)
     return _policy(network, tokenizer, device, config, ModelOrigin(model=config.model, commit=commit))
+
+
+def empty_model(config: LanguageConfig) -> "PreTrainedModel":
+    """Return the language model that the settings name without its weights, for its shape; of a hub or folder only config.json is read.
+
+    Raises MissingExtraError, ModelError.
+    """
+    require_language_extra()
+    _quiet()
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        if config.model == SMALL:
+            from grpo.language.model.small_gpt2 import small_config
+            from grpo.language.text.tokenizer import chess_tokenizer
+
+            described: PreTrainedConfig = small_config(config.small, chess_tokenizer())
+        else:
+            folder = model_folder(config.model)
+            described = _config(config.model, config.revision) if folder is None else _config(str(folder), "")
+        network: PreTrainedModel = AutoModelForCausalLM.from_config(described, trust_remote_code=False)  # type: ignore[no-untyped-call]
+    return network
 
 
 def save_language_policy(folder: Path, policy: LanguagePolicy, policy_config: PolicyConfig) -> None:
@@ -119,14 +142,22 @@ def _quiet() -> None:
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 
 
-def _commit(name: str, revision: str) -> str:
-    """Return the commit that a hub's name and revision stand for now, so that all files are of one; empty when the hub does not say."""
+def hub_commit(config: LanguageConfig) -> str:
+    """Return the commit that a hub's name and revision stand for now, so that all files are of one; empty when the hub does not say.
+
+    A revision that is a whole commit is returned as it is: the hub need not be asked. Without the hub it is that of the hub's cache.
+
+    Raises MissingExtraError when the packages for it are not installed, ModelError when neither hub nor cache has the model.
+    """
+    if _COMMIT.fullmatch(config.revision):
+        return config.revision
+    require_language_extra()
     from transformers.utils.hub import cached_file, extract_commit_hash
 
     try:
-        path = cached_file(name, "config.json", **_at(revision))
+        path = cached_file(config.model, "config.json", **_at(config.revision))
     except (OSError, ValueError) as error:
-        raise _error(name, revision, error) from error
+        raise _error(config.model, config.revision, error) from error
     return extract_commit_hash(path, None) or ""
 
 
@@ -143,7 +174,7 @@ def _config(name: str, revision: str) -> "PreTrainedConfig":
         raise LanguageModelError(
             f"language.model = {name!r}: a {described.model_type} is no causal language model; give one, such as a GPT-2"
         )
-    # Before the modules are made: dropout would make the trained policy another one than the sampled, and TRL trains in training mode.
+    # Before the modules are made: dropout would make the trained policy another one than the sampled.
     for key, value in vars(described).items():
         if isinstance(value, float) and any(part in key for part in _DROPOUTS):
             setattr(described, key, 0.0)

@@ -1,14 +1,16 @@
 """A causal language model as a policy: network and tokenizer in evaluation mode, for generation, scoring and training."""
 
+import copy
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
 from grpo.base.errors import NonFiniteError
 from grpo.language.model.left_padding import count_positions_by_mask
+from grpo.policy.distribution import MoveDistribution
 from grpo.settings.language import LanguageConfig
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ class LanguagePolicy:
         *,
         origin: ModelOrigin,
     ) -> None:
-        """Move the network to the device and set evaluation mode for good, because dropout would change the scored policy.
+        """Move the network to the device and set evaluation mode, because dropout would change the scored policy.
 
         The tokenizer must have an end token and a padding token; they may be the same, because all code here uses masks.
         """
@@ -49,7 +51,15 @@ class LanguagePolicy:
         self.device = device
         self.config = config
         self.origin = origin
+        self.precision = torch.float32
+        """Of forward passes (autocast); log-probabilities are float32 in any case."""
         count_positions_by_mask(self.network)
+
+    def at_precision(self, precision: torch.dtype) -> Self:
+        """Return a policy that shares this network and computes at another precision."""
+        other = copy.copy(self)
+        other.precision = precision
+        return other
 
     @property
     def end_id(self) -> int:
@@ -84,24 +94,31 @@ class LanguagePolicy:
                 + "; use an intact model file; if training caused it, go back to an earlier checkpoint, with a lower learning rate"
             )
 
-    @torch.no_grad()
-    def refuse_nonfinite_logits(self, prompt: str) -> None:
-        """Raise NonFiniteError if finite weights give NaN or infinite scores, from which sampling on a GPU would crash the device."""
-        ids = torch.tensor(self.tokens([prompt]), device=self.device)
-        if not self.logits(ids, torch.ones_like(ids), num_last=1).isfinite().all():
-            raise NonFiniteError("the policy's logits are not finite: its weights are too large for their precision")
-
-    def logits(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *, num_last: int) -> torch.Tensor:
-        """Return the logits of the last columns, [rows, num_last, vocabulary], in float32; others are not computed if the model allows it.
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, *, num_last: int, **given: Any) -> Any:
+        """Return the network's output with the logits of the last columns; others are not computed if the model allows it.
 
         Args:
             input_ids: [rows, columns], padded on either side.
-            attention_mask: [rows, columns], 1 for real tokens.
+            attention_mask: [rows, columns], 1 for real tokens; with a cache, of the cached columns too. None for one row without padding.
             num_last: Number of columns.
+            given: Further arguments, such as a cache.
         """
-        keep: dict[str, Any] = (
-            {"logits_to_keep": num_last} if "logits_to_keep" in inspect.signature(self.network.forward).parameters else {}
-        )
-        output = self.network(input_ids=input_ids, attention_mask=attention_mask, use_cache=False, **keep)
+        if "logits_to_keep" in inspect.signature(self.network.forward).parameters:
+            given["logits_to_keep"] = num_last
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == torch.bfloat16):
+            return self.network(input_ids=input_ids, attention_mask=attention_mask, **given)
+
+    def logits(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *, num_last: int) -> torch.Tensor:
+        """Return the logits of the last columns, [rows, num_last, vocabulary], in float32; see `forward`."""
+        output = self.forward(input_ids, attention_mask, num_last=num_last, use_cache=False)
         scores: torch.Tensor = output.logits
         return scores[:, -num_last:].float()
+
+
+def token_distribution(logits: torch.Tensor, *, temperature: float) -> MoveDistribution:
+    """Return the distribution over the whole vocabulary that each row of logits, [rows, vocabulary], stands for.
+
+    Tokens are sampled from it and scored by it: no token is left out, and there is no other temperature.
+    """
+    log_probs = (logits.float() / temperature).log_softmax(dim=1)
+    return MoveDistribution(log_probs=log_probs, is_legal=torch.ones((), dtype=torch.bool, device=logits.device).expand_as(log_probs))

@@ -5,7 +5,7 @@ from typing import Final
 
 from grpo.base.errors import PlainError
 
-_PACKAGES: Final = ("transformers", "trl", "accelerate", "datasets")
+_PACKAGES: Final = ("transformers",)
 
 
 class MissingExtraError(PlainError, ImportError):

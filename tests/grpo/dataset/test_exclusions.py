@@ -105,6 +105,14 @@ def test_text_around_the_games_of_a_book_is_passed_over(tmp_path: Path) -> None:
     assert positions_of("d4", "d5")[-1] in found
 
 
+def test_a_studys_chapter_without_moves_counts_by_its_position(tmp_path: Path) -> None:
+    problem = f'[Event "a problem"]\n[FEN "{ENDGAME}"]\n[SetUp "1"]\n\n{{ Black to move. }} *\n\n'
+    found = judged(tmp_path, study_pgn=f'[Event "text alone"]\n\n{{ Read this first. }} *\n\n{problem}')
+    assert position_key(chess.Board(ENDGAME)) in found
+    assert position_key(chess.Board()) in found
+    assert len(found) == 2
+
+
 def test_the_fingerprint_is_of_the_contents(tmp_path: Path) -> None:
     def of(folder: str, **files: str) -> str:
         (tmp_path / folder).mkdir()

@@ -132,5 +132,5 @@ def test_of_more_files_than_can_be_open_all_are_drawn_from_and_nothing_is_lost_o
 
 def test_a_table_of_puzzles_is_no_source_of_boards(tmp_path: Path) -> None:
     (tmp_path / "puzzles.csv").write_text("PuzzleId,FEN,Moves\n")
-    with pytest.raises(SourceError, match=r"puzzles\.csv: a table of puzzles, .*boards\.exclude"):
+    with pytest.raises(SourceError, match=r"puzzles\.csv: a \.csv is read as a table of puzzles, .*boards\.exclude"):
         drawn(config_of(tmp_path))

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import chess
-import numpy as np
 import pytest
 import zstandard
 from doubles import some_boards
@@ -448,10 +447,10 @@ def test_real_books_are_read_whole_and_every_line_is_accounted_for() -> None:
         book = read_book(f"{SAMPLE_DATA}/{name}", max_plies=16)
         assert len(book) == num_entries
         left_out: Counter[Reason] = Counter()
-        num_found = sum(1 for _ in book.in_random_order(np.random.default_rng(0), left_out))
+        num_found = sum(1 for _ in book.in_random_order(numpy_stream(0, "test"), left_out))
         assert num_found + sum(left_out.values()) == num_entries
         assert set(left_out) <= {Reason.GAME_OVER, Reason.CHESS960}
-        drawn = drawn_openings(book, count=500, rng=np.random.default_rng(0), exclude=set())
+        drawn = drawn_openings(book, count=500, rng=numpy_stream(0, "test"), exclude=set())
         assert all(chess.Board(fen).is_valid() for fen in drawn)
         if name.startswith("8moves"):
             assert {chess.Board(fen).ply() for fen in drawn} == {16}

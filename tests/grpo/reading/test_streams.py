@@ -438,6 +438,12 @@ def test_a_pattern_that_stands_for_nothing_is_told(tmp_path: Path, monkeypatch: 
         find_files([pattern])
 
 
+def test_a_polyglot_book_is_called_one(tmp_path: Path) -> None:
+    (tmp_path / "book.bin").write_bytes(bytes(16))
+    with pytest.raises(SourceError, match=r"is a Polyglot book, .* as \.pgn or \.epd"):
+        find_files([str(tmp_path / "book.bin")])
+
+
 @pytest.mark.parametrize("name", ["x.txt", "x", "x.pgn.txt", "x.zst", "x.pgn.xz", "x.gz.pgn.gz.zst", "x.pgn.gz.zst"])
 def test_a_named_file_of_unknown_suffix_is_told(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"")

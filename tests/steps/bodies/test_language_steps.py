@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from grpo.engine.identity import EngineIdentity
+from grpo.language.model import loading
 from grpo.language.model import requirements as extra
 from grpo.learning.distributed import Processes
 from grpo.settings.language import LanguageConfig, model_folder
@@ -47,6 +48,7 @@ FIELDS: Mapping[str, tuple[Any, set[str]]] = {
     "num_history_moves": (4, set(STEPS)),
     "max_answer_tokens": (99, set(STEPS)),
     "answers_per_forward": (8, set(STEPS)),
+    "gradient_checkpointing": (True, {"finetune"}),
     "loss": ("grpo", {"finetune"}),
     "min_parse_rate": (0.5, set(STEPS)),
     "num_gate_prompts": (8, set(STEPS)),
@@ -92,7 +94,12 @@ def test_a_models_folder_is_an_input_by_its_content(tmp_path: Path) -> None:
     assert before.keys() == {"model"}
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     assert external_inputs.model_inputs(settings) != before
-    assert external_inputs.model_inputs(LANGUAGE) == external_inputs.model_inputs(with_language(model="jrahn/RookWorld-LM-124M")) == {}
+    assert external_inputs.model_inputs(LANGUAGE) == {}
+
+
+def test_a_hubs_model_is_an_input_by_its_commit() -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    assert external_inputs.model_inputs(with_language(model="jrahn/RookWorld-LM-124M", revision=commit)) == {"model": commit}
 
 
 def test_folders_are_told_from_a_hubs_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +133,8 @@ def changes(then: Settings, now: Settings, code: Mapping[str, Any] = CODE, **inp
 
 
 @pytest.mark.parametrize("field", LanguageConfig.model_fields)
-def test_of_each_field_it_is_decided_whether_it_may_change(field: str) -> None:
+def test_of_each_field_it_is_decided_whether_it_may_change(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "hub_commit", lambda language: "a commit")
     value, _ = FIELDS[field]
     found = changes(LANGUAGE, with_language(**{field: value}))
     assert found
@@ -177,10 +185,10 @@ def language_line(machine: Machine, settings: Settings = LANGUAGE) -> tuple[bool
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert language_line(machine)[0]
-    monkeypatch.setattr(extra, "find_spec", lambda name: None if name == "trl" else object())
+    monkeypatch.setattr(extra, "find_spec", lambda name: None)
     is_fine, detail = language_line(machine)
     assert not is_fine
-    assert "not installed: trl" in detail
+    assert "not installed: transformers" in detail
     assert ".[language]" in detail
     assert "`make setup`" in detail
     is_fine, detail = language_line(replace(machine, is_container=True))

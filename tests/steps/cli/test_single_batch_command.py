@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from doubles import CPU, TINY
 
-pytest.importorskip("trl", reason="the extra for language models is not installed: pip install '.[language]'")
+pytest.importorskip("transformers", reason="the extra for language models is not installed: pip install '.[language]'")
 
 from made_language import language_table
 from written_language import settings, writer

@@ -203,19 +203,6 @@ def program(name: str, remedy: str) -> str:
 # Starting and ending.
 
 
-@pytest.mark.prove
-def test_it_introduces_itself_before_torch_is_there(engine: Engine) -> None:
-    def has_torch() -> bool:
-        return "libtorch" in Path(f"/proc/{engine.process.pid}/maps").read_text()
-
-    if not Path("/proc/self/maps").exists():
-        pytest.skip("no /proc here to see what a process has loaded")
-    engine.ask("uci", "uciok")
-    assert not has_torch()
-    engine.ask("isready", "readyok")
-    assert has_torch()
-
-
 def test_in_a_search_it_answers_isready_and_goes_on_searching(engine: Engine) -> None:
     engine.ask("isready", "readyok")
     engine.send("go infinite")
@@ -489,21 +476,6 @@ def test_it_plays_games_in_python_chess_against_stockfish(
         check_games(command, move, num_games, caplog)
 
 
-@pytest.mark.prove
-def test_python_chess_analyses_with_it_and_ponders(command: list[str], caplog: pytest.LogCaptureFixture) -> None:
-    with chess.engine.SimpleEngine.popen_uci(command, timeout=PATIENCE, cwd=ROOT, env=environment()) as engine:
-        infos = engine.analyse(chess.Board(), chess.engine.Limit(depth=1), multipv=5)
-        assert len({info["pv"][0] for info in infos}) == 5
-        with engine.analysis(chess.Board()) as analysis:
-            for _ in analysis:
-                break
-            analysis.stop()
-            assert analysis.wait().move in chess.Board().legal_moves
-        played = engine.play(chess.Board(), chess.engine.Limit(time=0.1), ponder=True)
-        assert played.move in chess.Board().legal_moves
-    assert not [record for record in caplog.records if record.name.startswith("chess")]
-
-
 def games_of(path: Path) -> list[chess.pgn.Game]:
     with path.open(encoding="utf-8", errors="replace") as file:
         return list(iter(lambda: chess.pgn.read_game(file), None))
@@ -543,32 +515,6 @@ def check_xboard(command: list[str], folder: Path, num_games: int) -> None:
 
 def test_xboard_plays_two_games_with_it(command: list[str], tmp_path: Path) -> None:
     check_xboard(command, tmp_path, 2)
-
-
-@pytest.mark.prove
-def test_xboard_plays_twenty_games_with_it(command: list[str], tmp_path: Path) -> None:
-    check_xboard(command, tmp_path, 20)
-
-
-@pytest.mark.prove
-def test_fastchess_plays_twenty_games_with_it(command: list[str], tmp_path: Path) -> None:
-    fastchess = program("fastchess", "build it from https://github.com/Disservin/fastchess")
-    opponent = program("fairy-stockfish", "install it (apt-get install fairy-stockfish)")
-    done = subprocess.run(
-        [
-            *(fastchess, "-engine", "name=ours", f"cmd={command[0]}", f"args={' '.join(command[1:])} --temperature 1", f"dir={ROOT}"),
-            *("-engine", "name=fairy", f"cmd={opponent}", "nodes=20", "-each", "tc=10+0.5", "-rounds", "10", "-repeat"),
-            *("-pgnout", f"file={tmp_path / 'games.pgn'}", "-log", f"file={tmp_path / 'log.txt'}", "level=warn"),
-        ],
-        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=20 * PATIENCE, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    games = games_of(tmp_path / "games.pgn")
-    assert len(games) == 20
-    assert {game.headers["Termination"] for game in games} == {"normal"}, done.stdout
-    told = done.stdout + done.stderr + (tmp_path / "log.txt").read_text()
-    told = re.sub(r"Warning: .*opening.*", "", told)  # That there is no book.
-    assert not re.search(r"illegal|loses on time|disconnect|stall|Warning", told, re.IGNORECASE), told
 
 
 def test_weights_that_do_not_fit_are_told_before_it_is_ready(policy_folder: Path, command: list[str], tmp_path: Path) -> None:

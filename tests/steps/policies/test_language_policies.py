@@ -15,8 +15,10 @@ import torch
 from doubles import CPU, TINY
 
 from grpo.base.files import CorruptError, read_json, sha256_file, write_json
-from grpo.language.model.loading import load_model, save_language_policy
+from grpo.language.generate.answers import greedy_answers
+from grpo.language.model.loading import load_language_policy, load_model, save_language_policy
 from grpo.language.model.policy import LanguagePolicy
+from grpo.language.text.tasks import move_prompt
 from grpo.learning.checkpoints import save_policy
 from grpo.policy.distribution import new_policy
 from grpo.policy.files import (
@@ -116,8 +118,7 @@ def test_a_network_is_opened_and_plays_without_the_packages_of_language_models(t
     save_policy(tmp_path, new_policy(TINY, seed=0, device=CPU), TINY)
     script = (
         "import chess, sys, torch\n"
-        "for name in ('transformers', 'trl', 'accelerate', 'datasets'):\n"
-        "    sys.modules[name] = None\n"
+        "sys.modules['transformers'] = None\n"
         "from pathlib import Path\n"
         "from steps.policies.open import open_policy\n"
         f"policy = open_policy(Path({str(tmp_path)!r}), torch.device('cpu'))\n"
@@ -197,6 +198,9 @@ def test_as_an_engine_it_gives_up_and_goes_on(folder: Path) -> None:
 
 
 def test_an_export_is_what_transformers_loads_with_a_card_that_says_what_it_is(folder: Path, run: Run, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    policy, _ = load_language_policy(folder, CPU)
     out = tmp_path / "exported"
     code, said, error = run("export", folder, out)
     assert (code, said.splitlines()[0]) == (0, f"{LANGUAGE_WEIGHTS}: 12 of 12 best answers equal"), error
@@ -204,6 +208,10 @@ def test_an_export_is_what_transformers_loads_with_a_card_that_says_what_it_is(f
     assert sha256_file(out / LANGUAGE_WEIGHTS) == sha256_file(folder / LANGUAGE_WEIGHTS)
     assert "tokenizer is grpo/language/text/tokenizer.py" in read_json(out / POLICY)["use"]
     assert open_policy(out, CPU).weights == read_json(out / POLICY)["weights_hash"]
+    prompt = torch.tensor(policy.tokens([move_prompt(chess.STARTING_FEN)]))
+    written = AutoModelForCausalLM.from_pretrained(out).generate(prompt, attention_mask=torch.ones_like(prompt))[0, prompt.shape[1] :]
+    [answer] = greedy_answers(policy, [move_prompt(chess.STARTING_FEN)])
+    assert tuple(written.tolist()) == answer.token_ids, "by transformers alone, as the folder's generation_config.json says"
     card = (out / "README.md").read_text()
     for text in (
         "A causal language model that writes its moves as text",

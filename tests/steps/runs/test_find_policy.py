@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 from doubles import CPU, TINY
 from logged_runs import machine_of
-from toggled_server import ServerProcess
 from whole_runs import CHAMPION_AT, PEAK_AT, WholeRun, do_run, weights_at
 
-from grpo.base.files import MANIFEST, CorruptError, read_json, sha256_file, verified_manifest, write_json
+from grpo.base.files import MANIFEST, CorruptError, read_json, sha256_file, write_json
 from grpo.learning.checkpoints import save_policy
 from grpo.policy.distribution import new_policy
 from grpo.policy.files import POLICY, WEIGHTS, IncompatibleError
@@ -254,17 +253,6 @@ def test_files_that_no_place_has_are_asked_for_with_all_that_was_tried(
     request.addfinalizer(lambda: tracker.client.set_tag(holder, "chess_grpo.holds_output", "True"))
     with pytest.raises(ArtifactError, match=rf"of select, version .*, is nowhere to be had: {elsewhere.home}.* is missing.*; no run in"):
         find_policy("champion", elsewhere)
-
-
-@pytest.mark.prove  # The server takes its time to start.
-def test_the_files_come_from_a_server_without_a_folder_that_both_machines_reach(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "server") as server:
-        run = do_run(machine_of(tmp_path / "first", server.address), read_settings("test"), "run-1")
-        second = machine_of(tmp_path / "second", server.address)
-        assert (find_policy("champion", second).folder / WEIGHTS).read_bytes() == weights_at(CHAMPION_AT)
-        assert find_policy(f"run-1/{PEAK_AT}", second).policy_step == PEAK_AT
-        checks = run.outputs["check_boards"]
-        assert verified_manifest(fetch_output(second, checks)) == verified_manifest(Store(tmp_path / "first").open(checks))
 
 
 # By folder.

@@ -199,18 +199,6 @@ def test_it_is_asked_by_another_process_without_torch_and_without_this_project(r
     assert chess.Move.from_uci(move) in chess.Board().legal_moves
 
 
-def test_the_snippets_that_the_ui_shows_work(registered: Registered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(registered, monkeypatch)
-    version = Tracker(registered.machine).client.get_model_version_by_alias(MODEL, PEAK)
-    for uri in (f"models:/{MODEL}/{version.version}", f"models:/{version.tags[LOGGED_MODEL]}"):
-        loaded_model = mlflow.pyfunc.load_model(uri)
-        assert len(loaded_model.predict(pd.DataFrame(loaded_model.input_example))) == 2
-    mlflow.models.predict(
-        model_uri=uri, input_data=loaded_model.input_example, env_manager="local", output_path=str(tmp_path / "answer.json")
-    )
-    assert [len(answer["moves"]) for answer in json.loads((tmp_path / "answer.json").read_text())["predictions"]] == [5, 5]
-
-
 def test_the_model_says_what_it_takes_and_needs(registered: Registered, monkeypatch: pytest.MonkeyPatch) -> None:
     use(registered, monkeypatch)
     folder = Path(mlflow.artifacts.download_artifacts(URI))

@@ -9,7 +9,8 @@ from grpo.base.seeding import numpy_stream
 from grpo.dataset.table import Split
 from grpo.language.generate.answers import TooLongError
 from grpo.language.learn import cloning
-from grpo.language.learn.cloning import AnswerBatch, clone, validation_losses
+from grpo.language.learn.answer_batch import AnswerBatch
+from grpo.language.learn.cloning import clone, validation_losses
 from grpo.language.model.loading import load_model
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import LanguageBoards
@@ -92,7 +93,8 @@ def test_only_answers_are_learned() -> None:
 def test_answers_begin_in_one_column_whatever_the_prompts_length() -> None:
     policy = new_policy()
     examples = [boards(Split.TRAIN).example(index, LanguageTask.ENVIRONMENT, rng=numpy_stream(0, index)) for index in range(6)]
-    batch = AnswerBatch.of(policy, examples)
+    answers = [[*ids, policy.end_id] for ids in policy.tokens([example.target for example in examples])]
+    batch = AnswerBatch.of(policy, policy.tokens([example.prompt for example in examples]), answers)
     assert len({int(row.sum()) for row in batch.attention_mask}) > 1
     width = batch.input_ids.shape[1] - batch.targets.shape[1]
     for row, example in enumerate(examples):

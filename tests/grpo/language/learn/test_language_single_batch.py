@@ -5,13 +5,14 @@ from functools import partial
 import pytest
 import torch
 
-pytest.importorskip("trl", reason="the extra for language models is not installed: pip install '.[language]'")
+pytest.importorskip("transformers", reason="the extra for language models is not installed: pip install '.[language]'")
 
 from written_language import settings, writer, written_boards
 
 from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import numpy_stream
-from grpo.language.learn.single_batch import SeenBatch, SingleBatch
+from grpo.language.learn.rollouts import LanguageRollout
+from grpo.language.learn.single_batch import SingleBatch
 from grpo.language.learn.trainer import LanguageTrainer
 from grpo.language.text.rewards import grade
 
@@ -21,7 +22,7 @@ SETTINGS = settings()
 GRADER = partial(grade, weights=SETTINGS.language.rewards, logistic_slope=SETTINGS.values.logistic_slope)
 
 
-def first_batch(**changes: object) -> tuple[SingleBatch, SeenBatch]:
+def first_batch(**changes: object) -> tuple[SingleBatch, LanguageRollout]:
     """Return what the writer of the tests answers to the prompts of a run's first rollout."""
     config = settings(**changes)
     examples = written_boards(config).draw(numpy_stream(config.seed, "prompts", 0), config.grpo.states_per_step)
@@ -33,16 +34,16 @@ def test_the_batch_is_the_first_rollout_of_a_run() -> None:
     _, batch = first_batch()
     trainer = LanguageTrainer(writer(SETTINGS), writer(SETTINGS), written_boards(SETTINGS), SETTINGS, grader=GRADER)
     metrics = trainer.step().metrics
-    assert metrics["language/reward_mean"] == batch.rollout.totals.mean().item()
-    assert metrics["language/answer_tokens"] == sum(len(answer.token_ids) for answer in batch.rollout.answers) / 16
+    assert metrics["language/reward_mean"] == batch.totals.mean().item()
+    assert metrics["language/answer_tokens"] == sum(answer.answer.num_tokens for answer in batch.answers) / 16
 
 
 def test_answers_are_scored_as_they_were_sampled_and_compared_with_their_group() -> None:
     _, batch = first_batch(**{"language.environment_share": 0.5})
     assert batch.largest_gap < 1e-4
-    assert torch.allclose(batch.sampled, batch.scored, atol=1e-3)
-    assert batch.sampled.max() < -0.1
-    rewards = batch.rollout.totals.view(4, 4)
+    assert torch.allclose(batch.sampled.sum(1), batch.measures.log_probs.sum(1), atol=1e-3)
+    assert batch.sampled.sum(1).max() < -0.1
+    rewards = batch.totals.view(4, 4)
     assert rewards.std() > 0.01
     assert torch.allclose(batch.advantages.view(4, 4).double(), rewards - rewards.mean(1, keepdim=True), atol=1e-5)
 
@@ -65,12 +66,12 @@ def test_changes_are_those_of_the_answers_that_the_loss_has() -> None:
     single, batch = first_batch(**{"language.max_answer_tokens": 16})
     *_, last = single.updates(batch, 2)
     policy, changes = single.policy, []
-    for answer, scored in zip(batch.rollout.answers, batch.scored.tolist(), strict=True):
-        ids = torch.tensor([[*policy.tokens([answer.example.prompt])[0], *answer.token_ids]])
+    for answer, scored in zip(batch.answers, batch.measures.log_probs.sum(1).tolist(), strict=True):
+        ids = torch.tensor([[*policy.tokens([answer.example.prompt])[0], *answer.answer.token_ids]])
         with torch.no_grad():
             log_probs = policy.logits(ids, torch.ones_like(ids), num_last=ids.shape[1]).log_softmax(-1)[0, :-1]
-        changes.append(log_probs.gather(1, ids[0, 1:, None])[-len(answer.token_ids) :].sum().item() - scored)
-    change, is_whole = torch.tensor(changes), ~batch.rollout.is_truncated
+        changes.append(log_probs.gather(1, ids[0, 1:, None])[-answer.answer.num_tokens :].sum().item() - scored)
+    change, is_whole = torch.tensor(changes), ~batch.is_truncated
     assert 0 < is_whole.sum() < len(changes)
     assert last.better == pytest.approx(change[is_whole & (batch.advantages > 0)].mean().item(), abs=1e-4)
     assert last.worse == pytest.approx(change[is_whole & (batch.advantages < 0)].mean().item(), abs=1e-4)

@@ -12,6 +12,8 @@ from written_language import CPU, settings, writer, written_boards
 
 from grpo.base.errors import NonFiniteError
 from grpo.control.controller import Action
+from grpo.language.generate import answers
+from grpo.language.learn import loss
 from grpo.language.learn.rollouts import Grader, RewardError
 from grpo.language.learn.schedules import content_fraction, kl_fraction
 from grpo.language.learn.trainer import LanguageTrainer
@@ -79,19 +81,53 @@ def test_before_the_first_update_policy_and_reference_are_one() -> None:
     assert metrics["language/sampled_scored_gap"] < 1e-4
 
 
+def test_in_bfloat16_forward_passes_are_rounded_alike_for_sampling_scoring_and_the_reference_and_weights_stay_float32() -> None:
+    trainer = trainer_of(settings(**{"grpo.precision": '"bfloat16"'}))
+    before = weights_hash(trainer.policy)
+    metrics = trainer.step().metrics
+    assert metrics["language/sampled_scored_gap"] < 0.1
+    assert metrics["language/kl_max"] < 1e-6
+    assert metrics["language/optimiser_steps"] == 1
+    assert weights_hash(trainer.policy) != before
+    assert {weights.dtype for weights in trainer.policy.network.parameters()} == {torch.float32}
+    exact = trainer_of(settings()).step().metrics
+    assert metrics["language/token_entropy"] != exact["language/token_entropy"], "nothing was rounded"
+
+
+def test_a_layer_that_drops_out_is_refused() -> None:
+    config = settings()
+    policy = writer(config)
+    policy.network.transformer.drop.p = 0.1
+    with pytest.raises(ValueError, match=r"layer transformer\.drop has dropout 0\.1"):
+        LanguageTrainer(policy, writer(config), written_boards(config), config, grader=graded(config))
+
+
+@pytest.mark.parametrize("floor", [1e-3, 100.0])
+def test_the_floor_of_the_spread_is_the_settings(floor: float) -> None:
+    config = settings(**{"grpo.divide_by_std": "true", "grpo.std_floor": floor, "language.max_answer_tokens": 64})
+    rollout = trainer_of(config)._rollout()
+    for rewards, advantages, is_in in zip(
+        rollout.rewards.view(-1, 4), rollout.advantages.view(-1, 4), rollout.is_trained.view(-1, 4), strict=True
+    ):
+        centred = rewards[is_in] - rewards[is_in].mean()
+        std = (centred**2).mean().sqrt().clamp(min=floor)
+        torch.testing.assert_close(advantages[is_in].double(), centred / std, atol=1e-4, rtol=1e-4)
+
+
 def test_a_group_answers_one_prompt_of_one_task_and_is_compared_with_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     config = settings(**{"language.environment_share": 0.5, "grpo.states_per_step": 6})
     trainer = trainer_of(config)
     rollouts = []
     learn = LanguageTrainer._learn
-    monkeypatch.setattr(LanguageTrainer, "_learn", lambda self, rollout, events: rollouts.append(rollout) or learn(self, rollout, events))
+    monkeypatch.setattr(LanguageTrainer, "_learn", lambda self, rollout, *rest: rollouts.append(rollout) or learn(self, rollout, *rest))
     metrics = trainer.step().metrics
     (rollout,) = rollouts
     assert {answer.example.task for answer in rollout.answers} == {"move", "environment"}
-    for group, advantages in zip(rollout.groups(), rollout.inputs["advantages"].view(-1, 4), strict=True):
+    for group, advantages in zip(rollout.groups(), rollout.advantages.view(-1, 4), strict=True):
         assert len({id(answer.example) for answer in group}) == 1
         rewards = torch.tensor([answer.reward for answer in group])
-        torch.testing.assert_close(advantages, rewards - rewards.mean(), atol=1e-5, rtol=0)
+        is_whole = torch.tensor([not answer.answer.is_truncated for answer in group])
+        torch.testing.assert_close(advantages[is_whole], (rewards - rewards[is_whole].mean())[is_whole], atol=1e-5, rtol=0)
     for name in ("reward_mean", "parse_rate", "truncated", "entropy", "kl_reference"):
         assert {f"language/{name}", f"language/{name}/move", f"language/{name}/environment"} <= metrics.keys()
 
@@ -143,21 +179,22 @@ def test_a_checkpoint_of_another_reference_is_refused(tmp_path: Path) -> None:
         other.restore(state)
 
 
-def broken_loss(trainer: LanguageTrainer, *, times: int) -> None:
+def broken_losses(monkeypatch: pytest.MonkeyPatch, *, times: int) -> None:
     """Make the first losses NaN."""
-    loss, left = trainer._engine.loss, [times]
+    fractions, left = loss.token_fractions, [times]
 
-    def broken(rollout: Any, rows: Any) -> Any:
-        value, measured = loss(rollout, rows)
+    def broken(*arguments: Any) -> torch.Tensor:
         left[0] -= 1
-        return (value * math.nan if left[0] >= 0 else value), measured
+        return fractions(*arguments) * (math.nan if left[0] >= 0 else 1)
 
-    trainer._engine.loss = broken
+    monkeypatch.setattr(loss, "token_fractions", broken)
 
 
-def test_a_loss_that_is_no_number_changes_nothing_and_cuts_the_learning_rate_to_a_tenth_also_at_step_0() -> None:
+def test_a_loss_that_is_no_number_changes_nothing_and_cuts_the_learning_rate_to_a_tenth_also_at_step_0(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     trainer = trainer_of(settings())
-    broken_loss(trainer, times=1)
+    broken_losses(monkeypatch, times=1)
     before = weights_hash(trainer.policy)
     first = trainer.step()
     assert weights_hash(trainer.policy) == before
@@ -169,9 +206,9 @@ def test_a_loss_that_is_no_number_changes_nothing_and_cuts_the_learning_rate_to_
     assert weights_hash(trainer.policy) != before
 
 
-def test_five_such_losses_in_a_row_end_the_run_with_the_weights_as_they_were() -> None:
+def test_five_such_losses_in_a_row_end_the_run_with_the_weights_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = trainer_of(settings())
-    broken_loss(trainer, times=99)
+    broken_losses(monkeypatch, times=99)
     before = weights_hash(trainer.policy)
     for _ in range(4):
         trainer.step()
@@ -249,26 +286,25 @@ def test_the_kl_coefficient_begins_above_zero_and_chess_is_asked_for_little_by_l
 
 
 def test_answers_that_are_cut_or_too_far_from_the_reference_are_left_out_of_the_loss_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = settings(**{"language.max_collection_kl": 1e-3, "language.kl_warmup_steps": 0})
+    config = settings(**{"language.max_collection_kl": 1e-3})
     trainer = trainer_of(config)
     with torch.no_grad():
         trainer.policy.network.lm_head.weight[::7] += 0.002
     rollouts = []
     learn = LanguageTrainer._learn
-    monkeypatch.setattr(LanguageTrainer, "_learn", lambda self, rollout, events: rollouts.append(rollout) or learn(self, rollout, events))
+    monkeypatch.setattr(LanguageTrainer, "_learn", lambda self, rollout, *rest: rollouts.append(rollout) or learn(self, rollout, *rest))
     metrics = trainer.step().metrics
     (rollout,) = rollouts
     divergences = rollout.measures.of_answers()[1]
     assert 0 < metrics["language/kl_masked"] < 1, metrics["language/kl_masked"]
     assert 0 < metrics["language/truncated"] < 1
     left_out = rollout.is_truncated | (divergences > 1e-3)
-    assert ((rollout.inputs["completion_mask"].sum(1) == 0) == left_out).all()
-    assert rollout.inputs["num_items_in_batch"] == rollout.inputs["completion_mask"].sum()
-    changed = {**rollout.inputs, "advantages": rollout.inputs["advantages"] + 100 * left_out}
-    rows = torch.arange(len(rollout.answers))
-    assert trainer._engine.loss(changed, rows)[0] == trainer._engine.loss(rollout.inputs, rows)[0]
-    changed["advantages"] = rollout.inputs["advantages"] + 100 * ~left_out
-    assert trainer._engine.loss(changed, rows)[0] != trainer._engine.loss(rollout.inputs, rows)[0]
+    assert (rollout.is_trained == ~left_out).all()
+    assert torch.isin(torch.cat(list(trainer._minibatches(rollout.is_trained.nonzero()[:, 0]))), left_out.nonzero()[:, 0]).sum() == 0
+    for rewards, advantages, is_out in zip(rollout.rewards.view(-1, 4), rollout.advantages.view(-1, 4), left_out.view(-1, 4), strict=True):
+        others = rewards[~is_out]
+        expected = torch.where(is_out, 0.0, rewards - others.mean()) if len(others) else torch.zeros(4)
+        torch.testing.assert_close(advantages.double(), expected.double(), atol=1e-6, rtol=0)
 
 
 def test_a_rollout_of_nothing_but_cut_answers_changes_nothing() -> None:
@@ -283,7 +319,7 @@ def test_a_rollout_of_nothing_but_cut_answers_changes_nothing() -> None:
 
 
 def test_ratios_leave_1_only_after_the_first_update_of_a_rollout() -> None:
-    trainer = trainer_of(settings(**{"grpo.num_inner_epochs": 3, "grpo.learning_rate": 0.05, "language.kl_warmup_steps": 0}))
+    trainer = trainer_of(settings(**{"grpo.num_inner_epochs": 3, "grpo.learning_rate": 0.05, "grpo.max_kl_old": 0}))
     metrics = trainer.step().metrics
     assert metrics["language/ratio_min"] < 0.9 < 1.1 < metrics["language/ratio_max"]
     assert metrics["language/clip_fraction"] > 0
@@ -294,27 +330,34 @@ def test_weights_that_change_between_writing_and_scoring_are_noticed(monkeypatch
     trainer = trainer_of(settings(**{"grpo.num_inner_epochs": 2}))
     learn = LanguageTrainer._learn
 
-    def meddle(self: LanguageTrainer, rollout: Any, events: Any) -> Any:
+    def meddle(self: LanguageTrainer, *given: Any) -> Any:
         with torch.no_grad():
             self.policy.network.lm_head.weight[::5] += 0.01
-        return learn(self, rollout, events)
+        return learn(self, *given)
 
     monkeypatch.setattr(LanguageTrainer, "_learn", meddle)
     with pytest.raises(InvariantError, match="must be 1"):
         trainer.step()
 
 
-def test_a_policy_that_is_sampled_at_another_temperature_is_refused_at_the_start_and_in_the_run() -> None:
+def test_a_policy_that_is_sampled_at_another_temperature_is_refused_at_the_start_and_in_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = trainer_of(settings())
-    trainer._engine.generation_config.temperature = 1.3
-    trainer._engine.generation_kwargs["temperature"] = 1.3
+    honest = answers.token_distribution
+    monkeypatch.setattr(answers, "token_distribution", lambda logits, *, temperature: honest(logits, temperature=1.3 * temperature))
     assert findings(trainer)["sampled = scored log-probability"] == Consequence.REFUSAL
     with pytest.raises(NotLearnableError, match="temperature: text is sampled at one temperature and scored at another"):
         refuse_unlearnable(trainer.preflight())
-    fresh = trainer_of(settings())
-    fresh._engine.generation_config.temperature = 1.3
     with pytest.raises(InvariantError, match="temperature"):
-        fresh.step()
+        trainer_of(settings()).step()
+
+
+def test_sampling_that_goes_wrong_between_two_looks_is_noticed_in_the_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = trainer_of(settings())
+    trainer.step()
+    honest = answers.token_distribution
+    monkeypatch.setattr(answers, "token_distribution", lambda logits, *, temperature: honest(logits, temperature=1.3 * temperature))
+    with pytest.raises(InvariantError, match="must be 1"):
+        trainer.step()
 
 
 def test_prompts_of_one_length_do_not_hide_left_padding() -> None:
@@ -349,7 +392,7 @@ def test_entropy_that_becomes_critical_stops_the_run() -> None:
 def test_an_entropy_bonus_slows_the_fall_of_entropy() -> None:
     ends = []
     for coefficient in (0.0, 1.0):
-        config = settings(**{"grpo.entropy_coefficient": coefficient, "grpo.learning_rate": 5e-3, "language.kl_warmup_steps": 0})
+        config = settings(**{"grpo.entropy_coefficient": coefficient, "grpo.learning_rate": 5e-3})
         trainer = trainer_of(config, counting("e2"))
         for _ in range(4):
             record = trainer.step()

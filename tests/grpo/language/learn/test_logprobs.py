@@ -9,11 +9,19 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from grpo.language.learn import logprobs
-from grpo.language.learn.logprobs import exact_measures, sampled_scored_gap
-from grpo.language.learn.trl_adapter import Engine, EngineSize
+from grpo.base.seeding import numpy_stream
+from grpo.control.controller import Control
+from grpo.language.generate import answers as generation
+from grpo.language.learn import loss, memory_estimate
+from grpo.language.learn.answer_batch import AnswerBatch
+from grpo.language.learn.logprobs import Gap, exact_measures, sampled_scored_gap
+from grpo.language.learn.rollouts import LanguageRollout, write_rollout
+from grpo.language.model import left_padding
 from grpo.language.model.policy import LanguagePolicy, ModelOrigin
+from grpo.language.text.examples import EnvironmentExample, Example, MoveExample
+from grpo.language.text.rewards import Grades, grade
 from grpo.language.text.tokenizer import chess_tokenizer
+from grpo.policy.distribution import MoveDistribution
 from grpo.settings.tree import Settings, read_settings
 
 CPU = torch.device("cpu")
@@ -45,18 +53,14 @@ def llama() -> PreTrainedModel:
     return LlamaForCausalLM(config)
 
 
-def engine_of(make: Callable[[], PreTrainedModel], **settings: object) -> Engine:
-    """Return an engine with random weights, large enough that distributions are far from even."""
-
-    def policy() -> LanguagePolicy:
-        torch.manual_seed(0)
-        network = make()
-        with torch.no_grad():
-            for parameter in network.parameters():
-                parameter.mul_(4)
-        return LanguagePolicy(network, chess_tokenizer(), CPU, read(**settings).language, origin=ModelOrigin(model="test", commit=""))
-
-    return Engine(policy(), policy().network, read(**settings), lambda rows, texts: [float(len(text)) for text in texts])
+def policy_of(make: Callable[[], PreTrainedModel], **settings: object) -> LanguagePolicy:
+    """Return a policy with random weights, large enough that distributions are far from even."""
+    torch.manual_seed(0)
+    network = make()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(4)
+    return LanguagePolicy(network, chess_tokenizer(), CPU, read(**settings).language, origin=ModelOrigin(model="test", commit=""))
 
 
 def read(**settings: object) -> Settings:
@@ -64,81 +68,98 @@ def read(**settings: object) -> Settings:
     return read_settings("".join(f"{name} = {value}\n" for name, value in {**base, **settings}.items()))
 
 
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return engine_of(gpt2)
+def gap_of(policy: LanguagePolicy, *, temperature: float = 1.0) -> Gap:
+    return sampled_scored_gap(policy, PROMPTS, temperature=temperature, streams=[numpy_stream(1, row) for row in range(len(PROMPTS))])
+
+
+def without_hook(policy: LanguagePolicy) -> LanguagePolicy:
+    policy.network._forward_pre_hooks.clear()
+    policy.network._forward_pre_hooks_with_kwargs.clear()
+    return policy
 
 
 @pytest.mark.parametrize("make", [gpt2, llama])
-def test_tokens_are_scored_as_they_were_sampled_whatever_the_padding(make: Callable[[], PreTrainedModel]) -> None:
-    gap = sampled_scored_gap(engine_of(make), PROMPTS, seed=1)
-    assert gap.largest < 1e-4
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_tokens_are_scored_as_they_were_sampled_whatever_the_padding(make: Callable[[], PreTrainedModel], temperature: float) -> None:
+    gap = gap_of(policy_of(make), temperature=temperature)
+    assert 0 < gap.largest < 1e-4, "exact equality would mean that one was compared with itself"
     assert gap.is_within
     assert gap.cause == ""
     assert len({padding for padding, _ in gap.by_row}) > 1, "prompts of one length show nothing"
 
 
 def test_left_padding_without_position_ids_is_found_and_called_by_its_name() -> None:
-    broken = engine_of(gpt2)
-    broken.model._forward_pre_hooks.clear()
-    broken.model._forward_pre_hooks_with_kwargs.clear()
-    gap = sampled_scored_gap(broken, PROMPTS, seed=1)
+    gap = gap_of(without_hook(policy_of(gpt2)))
     assert gap.cause == "left_padding"
     assert gap.largest > 0.5
     assert min(gap.by_row)[1] < 1e-4, "the row without padding agrees"
     assert not gap.is_within
 
 
+def test_wrong_positions_are_found_and_called_by_their_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = left_padding.positions_of
+    monkeypatch.setattr(left_padding, "positions_of", lambda mask: honest(mask) + 1)
+    gap = gap_of(policy_of(gpt2))
+    assert gap.cause == "positions"
+    assert min(gap.by_row)[1] > 1e-3, "the row without padding differs too"
+
+
 def test_dropout_is_found_and_called_by_its_name() -> None:
-    broken = engine_of(gpt2)
-    for module in broken.model.modules():
+    broken = policy_of(gpt2)
+    for module in broken.network.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.1
-    assert sampled_scored_gap(broken, PROMPTS, seed=1).cause == "dropout"
+    broken.network.train()
+    assert gap_of(broken).cause == "dropout"
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "cause"),
-    [("temperature", 1.3, "temperature"), ("top_k", 20, "truncated_sampling"), ("top_p", 0.9, "truncated_sampling")],
-)
-def test_sampling_from_another_distribution_is_found_and_called_by_its_name(name: str, value: float, cause: str) -> None:
-    broken = engine_of(gpt2)
-    setattr(broken.generation_config, name, value)
-    broken.generation_kwargs[name] = value
-    assert sampled_scored_gap(broken, PROMPTS, seed=1).cause == cause
+def top_k(logits: torch.Tensor, *, temperature: float) -> MoveDistribution:
+    return MoveDistribution.from_logits(logits, logits >= logits.topk(20).values[:, -1:], temperature=temperature)
 
 
-def test_another_model_for_scoring_is_found_although_its_cause_is_unknown() -> None:
-    broken = engine_of(gpt2)
-    score = broken.log_probs
-    broken.log_probs = lambda model, ids, mask, num_tokens: score(broken.ref_model, ids, mask, num_tokens)
-    with torch.no_grad():
-        broken.ref_model.lm_head.weight.mul_(1.1)
-    assert sampled_scored_gap(broken, PROMPTS, seed=1).cause == "unknown"
+def hotter(logits: torch.Tensor, *, temperature: float) -> MoveDistribution:
+    return MoveDistribution.from_logits(logits, torch.ones_like(logits, dtype=torch.bool), temperature=1.3 * temperature)
 
 
-def test_an_end_that_comes_at_once_is_compared_too(engine: Engine) -> None:
-    gap = sampled_scored_gap(engine, PROMPTS[:1], seed=3)
-    assert gap.is_within
-    assert gap.largest > 0, "exact equality would mean that one was compared with itself"
+def another_model(logits: torch.Tensor, *, temperature: float) -> MoveDistribution:
+    return MoveDistribution.from_logits(logits.roll(1, dims=1), torch.ones_like(logits, dtype=torch.bool), temperature=temperature)
 
 
-def test_answers_of_a_rollout_follow_from_its_seed_alone(engine: Engine) -> None:
-    rows = [{"prompt": prompt} for prompt in PROMPTS for _ in range(4)]
-    one = engine.rollout(rows, seed=7, kl_coefficient=0.1)
-    torch.manual_seed(123)
-    two = engine.rollout(rows, seed=7, kl_coefficient=0.1)
-    other = engine.rollout(rows, seed=8, kl_coefficient=0.1)
-    assert all(torch.equal(one[name], two[name]) for name in one)
-    assert one["completion_ids"].shape != other["completion_ids"].shape or not torch.equal(one["completion_ids"], other["completion_ids"])
+@pytest.mark.parametrize(("fault", "cause"), [(hotter, "temperature"), (top_k, "truncated_sampling"), (another_model, "unknown")])
+def test_sampling_from_another_distribution_is_found_and_called_by_its_name(
+    fault: Callable[..., MoveDistribution], cause: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generation, "token_distribution", fault)
+    assert gap_of(policy_of(gpt2)).cause == cause
 
 
-def test_a_rollout_leaves_the_worlds_random_numbers_alone(engine: Engine) -> None:
+def some_rollout(policy: LanguagePolicy, settings: Settings, *, step: int = 7) -> LanguageRollout:
+    def by_length(example: Example, text: str) -> Grades:
+        found = grade(example, text, settings.language.rewards, logistic_slope=0.003)
+        return Grades(parts={"structure": float(len(text))}, malformed=0.0, reading=found.reading, is_legal_best=False)
+
+    shared = {"target": "", "fen": START, "index": 0}
+    move = {"move": "e2e4", "history": (), "new_fen": START, "reward": 0.0, "terminated": False, "truncated": False}
+    examples = [
+        MoveExample(prompt=prompt, moves=("e2e4",), values=(1.0,), evaluations=(0.0,), **shared)
+        if prompt[0] == "P"
+        else EnvironmentExample(prompt=prompt, **shared, **move)
+        for prompt in PROMPTS
+    ]
+    return write_rollout(policy, policy, examples, settings, grader=by_length, content_fraction=1.0, max_collection_kl=0.0, step=step)
+
+
+def test_answers_of_a_rollout_follow_from_their_streams_alone_and_leave_the_worlds_random_numbers_alone() -> None:
+    policy = policy_of(gpt2)
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    engine.rollout([{"prompt": prompt} for prompt in PROMPTS for _ in range(4)], seed=7, kl_coefficient=0.1)
+    one = some_rollout(policy, read())
     assert torch.equal(torch.rand(3), expected)
+    two, other = some_rollout(policy, read()), some_rollout(policy, read(), step=8)
+    assert torch.equal(one.batch.targets, two.batch.targets)
+    assert torch.equal(one.sampled, two.sampled)
+    assert one.batch.targets.shape != other.batch.targets.shape or not torch.equal(one.batch.targets, other.batch.targets)
 
 
 def distributions(network: PreTrainedModel, prompt: torch.Tensor, num_tokens: int) -> dict[tuple[int, ...], float]:
@@ -155,6 +176,8 @@ def distributions(network: PreTrainedModel, prompt: torch.Tensor, num_tokens: in
 def test_entropy_and_divergence_of_answers_are_those_of_whole_answers() -> None:
     torch.manual_seed(0)
     one, other = (GPT2LMHeadModel(GPT2Config(vocab_size=5, n_positions=16, n_embd=16, n_layer=1, n_head=2)).eval() for _ in range(2))
+    origin, tokenizer = ModelOrigin(model="test", commit=""), chess_tokenizer()
+    policy, reference = (LanguagePolicy(network, tokenizer, CPU, read().language, origin=origin) for network in (one, other))
     with torch.no_grad():
         for network in (one, other):
             for parameter in network.parameters():
@@ -163,8 +186,8 @@ def test_entropy_and_divergence_of_answers_are_those_of_whole_answers() -> None:
     with torch.no_grad():
         ours, theirs = (distributions(network, prompt, num_tokens) for network in (one, other))
     texts = torch.tensor(list(ours))
-    ids = torch.cat([prompt.expand(len(texts), -1), texts], dim=1)
-    measures = exact_measures(one, other, ids, torch.ones_like(ids), torch.ones_like(texts), temperature=1.0)
+    batch = AnswerBatch.of(policy, [prompt.tolist()] * len(texts), texts.tolist())
+    measures = exact_measures(policy, reference, batch, temperature=1.0)
     entropies, divergences = measures.of_answers()
     weights = torch.tensor(list(ours.values()))
     assert sum(ours.values()) == pytest.approx(1, abs=1e-6)
@@ -175,41 +198,80 @@ def test_entropy_and_divergence_of_answers_are_those_of_whole_answers() -> None:
     assert (measures.kl >= -1e-6).all()
 
 
-def test_measures_do_not_depend_on_how_many_answers_are_scored_at_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = engine.rollout([{"prompt": prompt} for prompt in PROMPTS for _ in range(4)], seed=7, kl_coefficient=0.1)
-    ids = torch.cat([made["prompt_ids"], made["completion_ids"]], dim=1)
-    mask = torch.ones_like(made["completion_ids"])
-    attention = torch.cat([made["prompt_mask"], mask], dim=1)
-    whole = exact_measures(engine.model, engine.ref_model, ids, attention, mask, temperature=1.0)
-    monkeypatch.setattr(logprobs, "_MAX_LOGITS", 1)
-    pieces = exact_measures(engine.model, engine.ref_model, ids, attention, mask, temperature=1.0)
-    torch.testing.assert_close(whole.entropy, pieces.entropy, atol=1e-5, rtol=0)
+def test_measures_do_not_depend_on_how_many_answers_are_scored_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = policy_of(gpt2)
+    batch = some_rollout(policy, read()).batch
+    whole = exact_measures(policy, policy, batch, temperature=1.0)
+    monkeypatch.setattr(memory_estimate, "MAX_LOGITS", 1)
+    parts = exact_measures(policy, policy, batch, temperature=1.0)
+    torch.testing.assert_close(whole.entropy, parts.entropy, atol=1e-5, rtol=0)
     assert whole.kl.abs().max() < 1e-6, "policy and reference have the same weights"
 
 
-@pytest.mark.parametrize(
-    ("num_answers", "num_minibatches", "most", "expected"),
-    [(64, 1, 64, (64, 1, 1)), (64, 2, 64, (32, 1, 2)), (48, 1, 20, (16, 3, 3)), (14, 2, 4, (1, 7, 14))],
-)
-def test_a_rollout_is_cut_into_equal_parts(num_answers: int, num_minibatches: int, most: int, expected: tuple[int, int, int]) -> None:
-    size = EngineSize(num_answers=num_answers, num_minibatches=num_minibatches, most=most)
-    assert (size.per_forward, size.forwards_per_update, size.forwards_per_rollout) == expected
-
-
-@pytest.mark.parametrize("loss", ["grpo", "bnpo", "dr_grpo", "dapo"])
-def test_a_loss_in_pieces_has_the_gradient_of_the_whole(loss: str) -> None:
+@pytest.mark.parametrize("kind", ["grpo", "dr_grpo", "dapo"])
+def test_a_loss_in_pieces_has_the_gradient_of_the_whole(kind: str) -> None:
     gradients = []
-    for most in (16, 8):
-        engine = engine_of(gpt2, **{"language.loss": f'"{loss}"', "language.answers_per_forward": most, "language.max_answer_tokens": 16})
-        made = engine.rollout([{"prompt": prompt} for prompt in PROMPTS for _ in range(4)], seed=7, kl_coefficient=0.1)
-        # All of one length, for `bnpo` averages over the tokens of each piece by definition.
-        made = {
-            **made,
-            "completion_mask": torch.ones_like(made["completion_mask"]),
-            "num_items_in_batch": torch.tensor(made["completion_mask"].numel()),
-        }
-        for rows in torch.arange(16).split(engine.size.per_forward):
-            engine.loss(made, rows)[0].backward()
-        gradients.append(torch.cat([parameter.grad.flatten() for parameter in engine.model.parameters()]))
+    for most in (16, 3):
+        settings = read(**{"language.loss": f'"{kind}"', "language.answers_per_forward": most, "grpo.kl_coefficient": 0.1})
+        policy, reference = policy_of(gpt2, **{"language.loss": f'"{kind}"', "language.answers_per_forward": most}), policy_of(gpt2)
+        with torch.no_grad():
+            reference.network.lm_head.weight[::3] *= 1.2
+        rollout = some_rollout(policy, settings)
+        knobs = Control(settings.grpo, first_step=0).knobs(0)
+        # Also answers that were cut, for these weights seldom end one.
+        loss.backward(policy, reference, rollout, torch.arange(16), config=settings.grpo, knobs=knobs)
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in policy.network.parameters()]))
     assert gradients[0].norm() > 0
     torch.testing.assert_close(gradients[0], gradients[1], atol=1e-5 * gradients[0].abs().max().item(), rtol=1e-3)
+
+
+@pytest.mark.parametrize("direction", ["policy_to_reference", "reference_to_policy"])
+def test_the_kl_in_the_loss_is_exact_and_of_the_direction_that_the_settings_name(direction: str) -> None:
+    settings = read(**{"grpo.kl_direction": f'"{direction}"', "grpo.kl_coefficient": 0.1})
+    policy, reference = policy_of(gpt2), policy_of(gpt2)
+    with torch.no_grad():
+        reference.network.lm_head.weight[::3] *= 1.2
+    rollout = some_rollout(policy, settings)
+    knobs = Control(settings.grpo, first_step=0).knobs(0)
+    found = loss.backward(policy, reference, rollout, torch.arange(16), config=settings.grpo, knobs=knobs).measures["language/kl_term"]
+    with torch.no_grad():
+        ours, theirs = (rollout.batch.logits(each).double().log_softmax(1) for each in (policy, reference))
+    one, other = (ours, theirs) if direction == "policy_to_reference" else (theirs, ours)
+    exact = (one.exp() * (one - other)).sum(1).mean().item()
+    assert exact > 1e-3, "equal models would show nothing"
+    assert found == pytest.approx(0.1 * exact, rel=1e-4)
+
+
+def test_checkpointed_gradients_are_the_gradients_and_keep_less() -> None:
+    gradients, kept = [], []
+    for is_on in ("false", "true"):
+        settings = read(**{"language.gradient_checkpointing": is_on})
+        policy = policy_of(lambda: gpt2(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0), **{"language.gradient_checkpointing": is_on})
+        rollout, sizes = some_rollout(policy, settings), dict[int, int]()
+
+        def noted(tensor: torch.Tensor, sizes: dict[int, int] = sizes) -> torch.Tensor:
+            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(noted, lambda tensor: tensor):
+            knobs = Control(settings.grpo, first_step=0).knobs(0)
+            loss.backward(policy, policy, rollout, torch.arange(16), config=settings.grpo, knobs=knobs)
+        assert not policy.network.training
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in policy.network.parameters()]))
+        kept.append(sum(sizes.values()))
+    torch.testing.assert_close(gradients[0], gradients[1], atol=1e-6, rtol=1e-4)
+    assert kept[1] < kept[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("dapo", [[0.25, 0.0], [0.25, 0.25], [0.25, 0.0]]),
+        ("grpo", [[1 / 3, 0.0], [1 / 6, 1 / 6], [1 / 3, 0.0]]),
+        ("dr_grpo", [[1 / 48, 0.0], [1 / 48, 1 / 48], [1 / 48, 0.0]]),
+    ],
+)
+def test_tokens_weigh_what_the_settings_say(kind: str, expected: list[list[float]]) -> None:
+    is_token = torch.tensor([[1, 0], [1, 1], [1, 0]], dtype=torch.bool)
+    fractions = loss.token_fractions(is_token, read(**{"language.loss": f'"{kind}"'}).language)
+    torch.testing.assert_close(fractions, torch.tensor(expected))

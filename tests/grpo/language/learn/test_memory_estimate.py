@@ -1,12 +1,10 @@
 """What the 124 M model costs: its parameters to the last one, and memory and operations that follow from its shape as they must."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 
-from grpo.language.learn.memory_estimate import ROOKWORLD, Shape, StepSize, operations
+from grpo.language.learn.memory_estimate import ROOKWORLD, Shape, StepSize, operations, passing_bytes, peak_bytes, shape_of
 from grpo.settings.tree import read_settings
 
 SETTINGS = read_settings('policy.kind = "language"')
@@ -14,19 +12,26 @@ ENDS = {"bos_token_id": 0, "eos_token_id": 0}
 WORK = StepSize.of(SETTINGS, prompt_tokens=60)
 
 
-@pytest.mark.parametrize("shape", [ROOKWORLD, Shape(vocabulary=500, positions=256, width=96, num_layers=3)])
-def test_the_parameters_are_those_that_transformers_makes(shape: Shape) -> None:
+GPT2_SIZES = [
+    {"vocabulary": 50_257, "positions": 1_024, "width": 768, "num_layers": 12},
+    {"vocabulary": 500, "positions": 256, "width": 96, "num_layers": 3},
+]
+
+
+@pytest.mark.parametrize("sizes", GPT2_SIZES)
+def test_the_shape_is_that_of_what_transformers_makes(sizes: dict[str, int]) -> None:
     transformers = pytest.importorskip("transformers", reason="the extra `language` is not installed: pip install '.[language]'")
     import torch
 
-    sizes = transformers.GPT2Config(
-        vocab_size=shape.vocabulary, n_positions=shape.positions, n_embd=shape.width, n_layer=shape.num_layers, **ENDS
+    described = transformers.GPT2Config(
+        vocab_size=sizes["vocabulary"], n_positions=sizes["positions"], n_embd=sizes["width"], n_layer=sizes["num_layers"], **ENDS
     )
     with torch.device("meta"):
-        network = transformers.GPT2LMHeadModel(sizes)
-    assert sum(weights.numel() for weights in network.parameters()) == shape.num_parameters
-    if shape == ROOKWORLD:
-        assert shape.num_parameters == 124_439_808
+        network = transformers.GPT2LMHeadModel(described)
+    assert shape_of(network) == Shape.of_gpt2(**sizes)
+    if sizes["width"] == 768:
+        assert shape_of(network) == ROOKWORLD
+        assert ROOKWORLD.num_parameters == 124_439_808
 
 
 def test_the_step_is_the_one_that_the_settings_ask_for() -> None:
@@ -41,14 +46,15 @@ def test_twice_the_answers_take_twice_the_operations_and_a_forward_pass_is_two_f
     assert all(twice[part] == 2 * number for part, number in counted.items())
     # One token, all of it answer: attention is next to nothing, and embeddings of positions are no product.
     one = StepSize(num_prompts=1, group_size=1, prompt_tokens=0, answer_tokens=1, per_forward=1)
-    weights = ROOKWORLD.num_parameters - ROOKWORLD.positions * ROOKWORLD.width
+    weights = ROOKWORLD.num_in_blocks + ROOKWORLD.num_in_head
     assert operations(ROOKWORLD, one)["generation"] == pytest.approx(2 * weights, rel=2e-3)
 
 
-def test_the_command_prints_it_without_the_extras_packages() -> None:
-    blocked = "import sys; [sys.modules.__setitem__(name, None) for name in ('transformers', 'trl', 'torch')]"
-    program = f"{blocked}; from grpo.language.learn.memory_estimate import main; sys.argv = ['cost', '--teraflops', '20']; main()"
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "GPT-2 of 124,439,808 parameters; 64 answers of 144 tokens" in ran.stdout
-    total = sum(operations(ROOKWORLD, WORK).values())
-    assert f"{total / 1e12:.2f} TFLOP: {total / 20e12:.1f} s at 20 TFLOP/s" in " ".join(ran.stdout.split())
+def test_bfloat16_checkpointing_and_fewer_answers_at_once_need_less_memory_and_no_other_step() -> None:
+    half, recomputing, fewer = replace(WORK, is_half=True), replace(WORK, recomputes=True), replace(WORK, per_forward=1)
+    for smaller in (recomputing, fewer):
+        assert peak_bytes(ROOKWORLD, smaller) < peak_bytes(ROOKWORLD, WORK)
+    # The copy of the weights in bfloat16 has half a GiB less than what it saves in a large batch.
+    assert passing_bytes(ROOKWORLD, half)["generation"] < passing_bytes(ROOKWORLD, WORK)["generation"]
+    assert operations(ROOKWORLD, fewer) == operations(ROOKWORLD, WORK) == operations(ROOKWORLD, half)
+    assert operations(ROOKWORLD, recomputing)["update"] == 1.25 * operations(ROOKWORLD, WORK)["update"]

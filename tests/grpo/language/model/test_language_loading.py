@@ -12,7 +12,7 @@ from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, T5Config,
 
 from grpo.language.generate.answers import sampled_answers
 from grpo.language.model import requirements
-from grpo.language.model.loading import LanguageModelError, load_language_policy, load_model, save_language_policy
+from grpo.language.model.loading import LanguageModelError, hub_commit, load_language_policy, load_model, save_language_policy
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.model.requirements import MissingExtraError, require_language_extra
 from grpo.language.text.tokenizer import VOCABULARY
@@ -213,7 +213,7 @@ def test_the_commit_that_was_loaded_is_kept(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("transformers.utils.hub.constants.HF_HUB_CACHE", str(tmp_path))
     policy = load_model(LanguageConfig(model="somebody/model", max_answer_tokens=16), seed=0, device=CPU)
-    assert policy.origin.commit == commit
+    assert policy.origin.commit == commit == hub_commit(LanguageConfig(model="somebody/model"))
     (tmp_path / "saved").mkdir()
     save_language_policy(tmp_path / "saved", policy, PolicyConfig(kind="language"))
     assert json.loads((tmp_path / "saved" / "policy.json").read_text())["origin"] == {"model": "somebody/model", "commit": commit}

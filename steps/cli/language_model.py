@@ -1,4 +1,4 @@
-"""The command `chess-grpo single-batch`: prints one rollout of a language model, and overfits one batch as a test of the training code."""
+"""The commands for language models alone: `cost`, what GRPO needs; `single-batch`, one rollout, and one batch overfitted as a test."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -29,14 +29,47 @@ from steps.step_io.dataset import read_boards
 from steps.step_io.names import BOARDS
 
 if TYPE_CHECKING:
-    from grpo.language.learn.rollouts import GradedAnswer
-    from grpo.language.learn.single_batch import SeenBatch, SingleBatch
+    from grpo.language.learn.memory_estimate import Shape
+    from grpo.language.learn.rollouts import GradedAnswer, LanguageRollout
+    from grpo.language.learn.single_batch import SingleBatch
     from grpo.language.model.policy import LanguagePolicy
     from grpo.language.text.examples import Example
+    from grpo.settings.language import LanguageConfig
+
+
+_PROMPT_TOKENS = 60
+_REMEDY = (
+    "lower language.answers_per_forward, set language.gradient_checkpointing = true or grpo.precision = 'bfloat16', or take a smaller model"
+)
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `single-batch`."""
+    """Add `cost` and `single-batch`."""
+    _add_cost(commands)
+    _add_single_batch(commands)
+
+
+def _add_cost(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "cost",
+        description="Memory and floating-point operations of GRPO on a language model, computed from the model's shape and the settings."
+        " Nothing is loaded but the model's config.json; RookWorld-LM's shape is known without a hub.",
+    )
+    parser.add_argument(
+        "--prompt-tokens",
+        type=int,
+        default=_PROMPT_TOKENS,
+        metavar="N",
+        help=f"of the longest prompt (default {_PROMPT_TOKENS}, an estimate for a FEN in GPT-2's tokens; the small model's have up to 100)",
+    )
+    parser.add_argument("--answer-tokens", type=int, metavar="N", help="of the longest answer (default language.max_answer_tokens)")
+    parser.add_argument("--teraflops", type=float, default=10.0, metavar="X", help="10^12 operations a second of the machine (default 10)")
+    parser.add_argument("--memory", type=float, metavar="GIB", help="of the GPU: exit code 1 if a step needs more")
+    add_settings(parser)
+    parser.set_defaults(run=_cost)
+
+
+def _add_single_batch(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "single-batch",
         description="One rollout of a language model, answer by answer: prompt, answer, parsed fields, each part of the reward, the"
@@ -50,6 +83,38 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--update", type=int, default=0, metavar="N", help="take N optimiser steps on the batch (default 0)")
     add_settings(parser)
     parser.set_defaults(run=_single_batch)
+
+
+def _cost(given: argparse.Namespace) -> int:
+    settings = given_settings(argparse.Namespace(config=given.config, set=given.set))
+    if settings.policy.kind != LANGUAGE:
+        raise ConfigError("cost is only for language models: give --config language, or --set 'policy.kind=\"language\"'")
+    numbers = {"--prompt-tokens": given.prompt_tokens, "--answer-tokens": given.answer_tokens, "--teraflops": given.teraflops}
+    for name, number in {**numbers, "--memory": given.memory}.items():
+        if number is not None and not number > 0:
+            raise ConfigError(f"{name} {number:g}: give a number above 0")
+    from grpo.language.learn.memory_estimate import GIB, StepSize, memory_table, peak_bytes
+
+    shape = _shape(settings.language)
+    work = StepSize.of(settings, prompt_tokens=given.prompt_tokens, answer_tokens=given.answer_tokens)
+    print(memory_table(shape, work, num_steps=settings.grpo.num_steps, teraflops=given.teraflops))
+    if given.memory is None:
+        return 0
+    needed = peak_bytes(shape, work) / GIB
+    fits = needed <= given.memory
+    say(f"\n{needed:.2f} GiB {'fit' if fits else 'do not fit'} into {given.memory:g} GiB" + ("" if fits else f": {_REMEDY}"))
+    return 0 if fits else 1
+
+
+def _shape(language: "LanguageConfig") -> "Shape":
+    """Return the shape of the model that the settings name."""
+    from grpo.language.learn.memory_estimate import KNOWN_SHAPES, shape_of
+
+    if language.model in KNOWN_SHAPES:
+        return KNOWN_SHAPES[language.model]
+    from grpo.language.model.loading import empty_model
+
+    return shape_of(empty_model(language))
 
 
 def _single_batch(given: argparse.Namespace) -> int:
@@ -153,10 +218,10 @@ def _valued(boards: Sequence[chess.Board], settings: Settings, machine: Machine)
     return board_table(rows)
 
 
-def _batch_lines(batch: "SeenBatch") -> Iterator[str]:
-    rollout, size = batch.rollout, batch.rollout.group_size
-    num_prompts = len(rollout.answers) // size
-    for number, group in enumerate(rollout.groups()):
+def _batch_lines(batch: "LanguageRollout") -> Iterator[str]:
+    size = batch.group_size
+    num_prompts = len(batch.answers) // size
+    for number, group in enumerate(batch.groups()):
         example = group[0].example
         yield f"Prompt {number + 1} of {num_prompts}, {TASKS[example.task.value]} task"
         yield f"  {example.prompt}"
@@ -165,19 +230,20 @@ def _batch_lines(batch: "SeenBatch") -> Iterator[str]:
             yield from _answer_lines(batch, place, answer)
         yield ""
     yield (
-        f"{num_prompts} prompts, {size} answers each: mean reward {rollout.totals.mean():.3f},"
-        f" {sum(answer.reading.is_readable for answer in rollout.answers)} of {len(rollout.answers)} readable,"
-        f" {int(rollout.is_truncated.sum())} truncated at the maximum length and excluded from the loss"
+        f"{num_prompts} prompts, {size} answers each: mean reward {batch.totals.mean():.3f},"
+        f" {sum(answer.reading.is_readable for answer in batch.answers)} of {len(batch.answers)} readable,"
+        f" {int(batch.is_truncated.sum())} truncated at the maximum length and excluded from the loss"
     )
     yield f"sampled and scored log-probabilities differ by at most {batch.largest_gap:.1e} nats per token"
 
 
-def _answer_lines(batch: "SeenBatch", place: int, answer: "GradedAnswer") -> Iterator[str]:
+def _answer_lines(batch: "LanguageRollout", place: int, answer: "GradedAnswer") -> Iterator[str]:
     read = answer.reading
-    cut = "  TRUNCATED, excluded from the loss" if batch.rollout.is_truncated[place] else ""
+    cut = "  TRUNCATED, excluded from the loss" if batch.is_truncated[place] else ""
     yield (
-        f"  {place % batch.rollout.group_size + 1:2}  reward {answer.grades.total():.3f}  advantage {batch.advantages[place]:+.3f}"
-        f"  log-probability {batch.sampled[place]:.4f} sampled, {batch.scored[place]:.4f} scored, {len(answer.token_ids)} tokens{cut}"
+        f"  {place % batch.group_size + 1:2}  reward {answer.grades.total():.3f}  advantage {batch.advantages[place]:+.3f}"
+        f"  log-probability {batch.sampled[place].sum():.4f} sampled, {batch.measures.log_probs[place].sum():.4f} scored,"
+        f" {answer.answer.num_tokens} tokens{cut}"
     )
     yield f"      {answer.text!r}"
     parts = "malformed" if read.is_malformed else "  ".join(f"{name} {value:.3f}" for name, value in answer.grades.parts.items())
@@ -190,9 +256,9 @@ def _answer_lines(batch: "SeenBatch", place: int, answer: "GradedAnswer") -> Ite
     yield f"      {parts}"
 
 
-def _overfit(single: "SingleBatch", batch: "SeenBatch", num_steps: int, settings: Settings) -> int:
+def _overfit(single: "SingleBatch", batch: "LanguageRollout", num_steps: int, settings: Settings) -> int:
     """Train on the batch, print loss and measures, and return 0 if the loss falls, else 1."""
-    if not batch.rollout.num_trained or not batch.advantages.any():
+    if not batch.num_trained or not batch.advantages.any():
         say("Nothing can be learned from this batch: " + _why_nothing(batch))
         return 1
     say(f"\n{num_steps} optimiser steps on this batch, learning rate {settings.grpo.learning_rate:g}")
@@ -205,7 +271,7 @@ def _overfit(single: "SingleBatch", batch: "SeenBatch", num_steps: int, settings
             f"  {update.num_steps:5}  {update.loss:10.6f}  {measures['language/clip_fraction']:8.1%}"
             f"  {measures['language/ratio_min']:7.4f} {measures['language/ratio_max']:7.4f}  {update.better:+.5f}  {update.worse:+.5f}"
         )
-    before, after = batch.rollout.totals, single.write(step=1).rollout.totals
+    before, after = batch.totals, single.write(step=1).totals
     say(f"New answers to the same prompts: mean reward {after.mean():.3f}, before {before.mean():.3f}")
     if losses[-1] < losses[0]:
         say(f"The loss of the batch fell by {losses[0] - losses[-1]:.2g}: the training code works.")
@@ -217,7 +283,7 @@ def _overfit(single: "SingleBatch", batch: "SeenBatch", num_steps: int, settings
     return 1
 
 
-def _why_nothing(batch: "SeenBatch") -> str:
-    if not batch.rollout.num_trained:
+def _why_nothing(batch: "LanguageRollout") -> str:
+    if not batch.num_trained:
         return "all answers are truncated at the maximum length. Raise language.max_answer_tokens, or clone first"
     return "all groups have zero variance: their answers have equal rewards. Raise grpo.group_size or grpo.temperature, or clone first"
