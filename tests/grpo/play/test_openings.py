@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import chess
-import numpy as np
 import pytest
 import zstandard
 from doubles import some_boards
