@@ -19,9 +19,9 @@ from grpo.settings.tree import ConfigError, Settings
 from steps.bodies.build_boards import build_units
 from steps.bodies.check_boards import check_dataset
 from steps.bodies.join_boards import join_units, nothing_usable
+from steps.cli.export import add_push, export_folder
 from steps.cli.inspect_files import dataset_text, files_text, inspect_files
 from steps.cli.parser import add_settings, given_settings
-from steps.cli.push import add_push, export
 from steps.runs.names import RUN_NAMES, NotFoundError, is_folder
 from steps.runtime.machine import Machine
 from steps.runtime.terminal_lines import say, wrapped
@@ -133,7 +133,7 @@ def _export(given: argparse.Namespace) -> int:
         return ", ".join(f"{count:,} boards in {split}" for split, count in counts.items())
 
     again = f"chess-grpo boards export {given.dataset} {given.out}"
-    return export(given, "dataset", again=again, is_same=lambda folder: is_export_of(dataset, folder), write=write)
+    return export_folder(given, "dataset", again=again, is_same=lambda folder: is_export_of(dataset, folder), write=write)
 
 
 def _dataset_folder(name: str) -> Path:

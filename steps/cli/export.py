@@ -1,20 +1,27 @@
-"""The command `chess-grpo export`: writes a model as safetensors, ONNX and JSON with a model card."""
+"""The command `chess-grpo export`: a model as safetensors, ONNX and JSON with a model card; and the options that publish a folder."""
 
 import argparse
+import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from grpo.base.files import sha256_file, write_manifest
+from grpo.base.files import atomic_folder, sha256_file, write_manifest
 from grpo.policy.files import is_policy, policy_facts, weights_file
-from steps.cli.push import add_push, export
+from grpo.settings.tree import ConfigError
+from steps.export.hub import OTHER_LICENCE, OWN_LICENCE, RepoKind, push, require_hub
 from steps.kinds.lookup import KINDS
 from steps.runs.find_policy import FoundPolicy, find_policy
 from steps.runs.names import POLICY_NAMES, is_folder
+from steps.runtime.commands import pasteable
 from steps.runtime.machine import Machine
+from steps.runtime.terminal_lines import say
 
 if TYPE_CHECKING:
     from steps.export.model_card import CardFacts, CardWords
     from steps.step_io.results import Results
+
+_LICENCE: Final = re.compile(r"[a-z0-9][a-z0-9.-]*")
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -33,7 +40,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def _export(given: argparse.Namespace) -> int:
     model = find_policy(given.model, Machine.here())
-    return export(
+    return export_folder(
         given,
         "model",
         again=f"chess-grpo export {given.model} {given.out}",
@@ -85,3 +92,56 @@ def _card_facts(model: FoundPolicy, words: "CardWords", folder: Path, parity: st
         results=results,
         parity=parity,
     )
+
+
+def add_push(parser: argparse.ArgumentParser) -> None:
+    """Add `--push`, `--private` and `--license`."""
+    parser.add_argument(
+        "--push",
+        metavar="USER/NAME",
+        help="publish the folder as this repository of the Hugging Face hub; if OUT is there from an earlier export of the same, it is"
+        " published as it is, with your changes to its README.md",
+    )
+    parser.add_argument("--private", action="store_true", help="with --push: a new repository is private")
+    parser.add_argument(
+        "--license",
+        metavar="ID",
+        help=f"licence that the card states, by the hub's id such as cc0-1.0 (default {OWN_LICENCE}, or {OTHER_LICENCE} where others have"
+        " rights in it)",
+    )
+
+
+def export_folder(
+    given: argparse.Namespace, kind: RepoKind, *, again: str, is_same: Callable[[Path], bool], write: Callable[[Path], str]
+) -> int:
+    """Write the folder OUT, publish it if asked, and return the exit status.
+
+    Args:
+        given: the command line, with `out` and the options of `add_push`.
+        kind: of repository.
+        again: the command without its options.
+        is_same: whether a folder that is there has what would be exported.
+        write: writes into the folder, and returns a line for people.
+
+    Raises ConfigError for wrong options and for a folder that is there and may not be published; PushError.
+    """
+    out = given.out.resolve()
+    if given.license is not None and not _LICENCE.fullmatch(given.license):
+        raise ConfigError(f"--license {given.license}: not an id of a licence; give one such as mit, cc0-1.0 or cc-by-4.0")
+    if given.private and given.push is None:
+        raise ConfigError("--private is for a new repository of the hub: give --push USER/NAME too")
+    if out.exists() and (given.push is None or not is_same(out)):
+        why = " and holds something else" if given.push is not None else ""
+        raise ConfigError(f"{out} already exists{why}; name another folder, or remove it")
+    if given.push is not None:
+        require_hub(given.push)
+    if not out.exists():
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_folder(out) as folder:
+            told = write(folder)
+        say(told)
+        print(f"written: {out}")
+    if given.push is not None:
+        command = pasteable(f"{again} --push {given.push}{' --private' if given.private else ''}")
+        print(f"published: {push(out, given.push, kind, is_private=given.private, again=command)}")
+    return 0
