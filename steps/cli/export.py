@@ -3,6 +3,7 @@
 import argparse
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -39,13 +40,13 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _export(given: argparse.Namespace) -> int:
-    model = find_policy(given.model, Machine.here())
+    model = cache(lambda: find_policy(given.model, Machine.here()))  # A folder that is there is refused before.
     return export_folder(
         given,
         "model",
         again=f"chess-grpo export {given.model} {given.out}",
-        is_same=lambda folder: _has_weights(folder, model.weights_hash),
-        write=lambda folder: _written(given, model, folder),
+        is_same=lambda folder: _has_weights(folder, model().weights_hash),
+        write=lambda folder: _written(given, model(), folder),
     )
 
 

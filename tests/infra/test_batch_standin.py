@@ -90,7 +90,12 @@ def test_a_job_sees_its_own_variables_and_what_batch_gives_and_no_other(standin:
     assert seen["HOME"] == "/home/job"
     assert seen["AWS_BATCH_JOB_ID"] == job.id
     given = {"AWS_BATCH_JOB_ATTEMPT", "AWS_BATCH_CE_NAME", "AWS_BATCH_JQ_NAME", "AWS_BATCH_JOB_ID", "AWS_EXECUTION_ENV", "AWS_ENDPOINT_URL"}
-    given |= {"AWS_CONTAINER_CREDENTIALS_FULL_URI", "ECS_CONTAINER_METADATA_URI_V4", "METAFLOW_SKIP_INSTALL_DEPENDENCIES"}
+    given |= {
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+        "ECS_CONTAINER_METADATA_URI_V4",
+        "METAFLOW_SKIP_INSTALL_DEPENDENCIES",
+        "CHESS_GRPO_DEVICE",
+    }
     assert set(seen) == {"MINE", "OF", "PATH", "HOME", "LANG", "PWD", "SHLVL", "_"} | given
 
 

@@ -46,7 +46,7 @@ OTHERS = (
     ("track", "--list"),
 )
 """The others that ask the tracking store."""
-WITHOUT_STORE = (("boards", "inspect", "suite.epd"), ("plan-games", "--elo", "30"))
+WITHOUT_STORE = (("boards", "inspect", "suite.epd"), ("cost", "--config", "smoke"), ("plan-games", "--elo", "30"))
 PASSWORD = "S3cretPassw0rd"
 PLANTED = {
     **dict.fromkeys(("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "WANDB_API_KEY", "HF_TOKEN"), PASSWORD),
