@@ -102,13 +102,15 @@ KILLED_0 = Fault(index=0, deed="kill", step=4, why="process 0 was ended by SIGKI
 RECLAIMED_1 = Fault(index=1, deed="terminate the step", step=6, why="it got SIGTERM")
 
 
+# What it trained when the notice came depends on the moment, and gloo has aborted a worker: not for every run of the suite.
+@pytest.mark.prove
 @pytest.mark.parametrize(
     "faults",
     [
         (RECLAIMED_1,),
-        rare((KILLED_0, RECLAIMED_1)),
-        rare((replace(KILLED_0, index=1), replace(RECLAIMED_1, index=0))),
-        rare((replace(KILLED_0, place="checkpoint", step=2),)),
+        (KILLED_0, RECLAIMED_1),
+        (replace(KILLED_0, index=1), replace(RECLAIMED_1, index=0)),
+        (replace(KILLED_0, place="checkpoint", step=2),),
     ],
 )
 def test_nodes_are_lost_and_reclaimed_and_retries_go_on_as_if_nothing_had_happened(
