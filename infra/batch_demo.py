@@ -21,13 +21,13 @@ from grpo.base.errors import PlainError
 from infra.batch_standin import BatchJob, StandIn, batch_standin
 from infra.canary import files_with, jobs_with, objects_with, secrets_with
 from infra.mlflow_server import mlflow_server
-from steps.batch.destination import TRACKING_INTERNAL
+from steps.batch.destination import GPU_IMAGE, GPU_QUEUE, TRACKING_INTERNAL
 
 FLOW: Final = Path(__file__).resolve().parents[1] / "flows" / "chess_grpo.py"
 SECRET: Final = "chess-grpo/tracking"  # noqa: S105 - Its name.
 _HIDDEN: Final = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "WANDB_API_KEY")
-_GPU_QUEUE: Final = "gpu-spot"
-_FOR_GPUS: Final = {"CHESS_GRPO_BATCH_GPU_QUEUE": _GPU_QUEUE, "CHESS_GRPO_BATCH_GPU_IMAGE": "image-with-cuda"}
+_GPUS: Final = "gpu-spot"
+_FOR_GPUS: Final = {GPU_QUEUE: _GPUS, GPU_IMAGE: "image-with-cuda"}
 _POLL_SECONDS: Final = 0.05
 
 
@@ -263,7 +263,7 @@ def run_demo(stage: Stage) -> list[str]:
     plain = stage.launch("plain")
     first = stage.result(plain)
     check(plain.num_retries == 0, "plain: a task was retried, though no machine was lost")
-    on_gpus = sorted({job.step for job in plain.jobs if job.variables[0]["AWS_BATCH_JQ_NAME"] == _GPU_QUEUE})
+    on_gpus = sorted({job.step for job in plain.jobs if job.variables[0]["AWS_BATCH_JQ_NAME"] == _GPUS})
     check(on_gpus == ["finetune", "pretrain"], f"plain: {', '.join(on_gpus) or 'nothing'} went to the queue of GPU machines")
 
     interrupter = SpotInterrupter(stage.standin, elsewhere)

@@ -1,5 +1,6 @@
 """The life cycle of a trainer of any kind of policy: its state, snapshots, rollbacks, skipped steps and the refreshed reference."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,6 +20,8 @@ from grpo.policy.trainable import TrainablePolicy
 from grpo.settings.grpo import GrpoConfig
 
 PRECISIONS: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_BEYOND: Final = 1.5
+"""Times `grpo.max_kl_old`: a divergence above ends a rollout's optimiser steps."""
 _REFERENCE: Final = "reference."
 """Prefix of a refreshed reference's weights among a checkpoint's tensors."""
 
@@ -222,6 +225,40 @@ class TrainerLifecycle(ABC, Generic[_Policy]):
                 f"{after}, {self._config.max_skipped_steps} times in a row; the weights are those before it. Lower grpo.learning_rate, or"
                 " look for rewards that are NaN or infinite"
             )
+
+    def _leaves_trust_region(self, kl_old: float, num_taken: int, events: list[Event]) -> bool:
+        """Return whether the rest of a rollout's optimiser steps is left out, and note that.
+
+        Args:
+            kl_old: nats, KL(old || policy) after the steps so far.
+            num_taken: these steps; never at none, where the divergence is rounding.
+            events: gets a `trust_region`.
+        """
+        limit = self._config.max_kl_old
+        if not (num_taken and limit and kl_old > _BEYOND * limit):
+            return False
+        events.append(
+            Event(
+                "trust_region",
+                f"step {self.num_steps_done + 1:,}: KL(old || policy) is {kl_old:.3g} after {num_taken} optimiser steps, above {_BEYOND:g}"
+                f" times grpo.max_kl_old = {limit:g}: the rest of this rollout's were left out",
+            )
+        )
+        return True
+
+    def _optimise(self, *, is_finite: bool) -> tuple[float, str]:
+        """Take one optimiser step; or leave everything as it was. Return the gradient's norm and why no step was taken, or "".
+
+        Args:
+            is_finite: whether the loss is, whose gradient is in the parameters.
+        """
+        if not is_finite:
+            return math.nan, "the loss is not finite"
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._config.max_gradient_norm).item()
+        if not math.isfinite(norm):
+            return norm, "the gradient is not finite"
+        self._optimiser.step()
+        return norm, ""
 
     def _refreshed_reference(self) -> list[Event]:
         every = self._config.steps_per_reference_refresh

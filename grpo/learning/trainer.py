@@ -206,9 +206,7 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
                     measured = self._backward(rollout.select_rows(rows), knobs, is_first=not inner, wants_budget=wants_budget)
                 if not inner:
                     assert_on_policy(measured, self._precision)
-                # Never before the first step: what is measured there is rounding.
-                if inner and config.max_kl_old and measured.kl_old > 1.5 * config.max_kl_old:
-                    events.append(trust_region(self.num_steps_done + 1, measured.kl_old, len(inner), config.max_kl_old))
+                if self._leaves_trust_region(measured.kl_old, len(inner), events):
                     return inner, num_skipped, measured
                 with self._clock.part("update"):
                     problem = self._update(measured)
@@ -290,14 +288,10 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
 
     def _update(self, step: InnerStep) -> str:
         """Take one optimiser step; or leave everything as it was and return why."""
-        if not step.is_finite:
-            return "the loss is not finite"
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._config.max_gradient_norm).item()
-        if not math.isfinite(norm):
-            return "the gradient is not finite"
-        step.gradient_norm = norm
-        self._optimiser.step()
-        return ""
+        norm, problem = self._optimise(is_finite=step.is_finite)
+        if not problem:
+            step.gradient_norm = norm
+        return problem
 
 
 def refuse_dropout(network: nn.Module) -> None:
@@ -307,15 +301,6 @@ def refuse_dropout(network: nn.Module) -> None:
             raise ValueError(
                 f"layer {name} has dropout {module.p}: log-probabilities of sampling and of the loss would differ; set it to 0"
             )
-
-
-def trust_region(step: int, kl_old: float, num_taken: int, max_kl_old: float) -> Event:
-    """Return the event that the trust region ended a rollout's optimiser steps."""
-    return Event(
-        "trust_region",
-        f"step {step:,}: KL(old || policy) is {kl_old:.3g} after {num_taken} optimiser steps, above 1.5 times grpo.max_kl_old ="
-        f" {max_kl_old:g}: the rest of this rollout's were left out",
-    )
 
 
 def _observation(step: int, facts: RolloutFacts, first: InnerStep | None, config: GrpoConfig) -> Observation:

@@ -228,12 +228,12 @@ def read_book(book: str, *, max_plies: int) -> OpeningBook:
 
     Raises SourceError if a file cannot be read, is truncated or has another content; OpeningsError if it contains no entry.
     """
-    return _read_book(book, max_plies, fingerprint_of_all(book_files(book)))
+    files = tuple(book_files(book))
+    return _read_book(book, files, max_plies, fingerprint_of_all(files))
 
 
 @lru_cache(maxsize=2)
-def _read_book(book: str, max_plies: int, _fingerprint: str) -> OpeningBook:
-    files = tuple(book_files(book))
+def _read_book(book: str, files: tuple[SourceFile, ...], max_plies: int, _fingerprint: str) -> OpeningBook:
     hashes = array("Q")
 
     def note(digest: bytes) -> bool:

@@ -17,7 +17,7 @@ from metaflow.metaflow_config import DATASTORE_SYSROOT_S3
 from grpo.base.errors import PlainError
 from grpo.base.files import CorruptError, parse_json_object
 from grpo.settings.tree import ResourcesConfig, Settings, TaskResources
-from steps.batch.destination import DestinationError, destination, forwarded, secret_names
+from steps.batch.destination import GPU_IMAGE, GPU_QUEUE, DestinationError, destination, forwarded, secret_names
 from steps.batch.spot_notice import sigterm_on_spot_notice
 from steps.runtime.console import Console
 from steps.runtime.exit_codes import NO_RETRY
@@ -34,8 +34,6 @@ _KINDS: Final = {
     "confirm": "games",
     "select": "games",
 }
-_GPU_QUEUE: Final = "CHESS_GRPO_BATCH_GPU_QUEUE"
-_GPU_IMAGE: Final = "CHESS_GRPO_BATCH_GPU_IMAGE"
 _NODES_QUEUE: Final = "CHESS_GRPO_BATCH_NODES_QUEUE"  # Batch runs no job of several nodes on spot machines.
 _FINAL: Final = "final"
 _SECONDS_BEFORE_BATCH: Final = 180  # Batch counts from the job's start, Metaflow from the step's, after the code is downloaded.
@@ -73,7 +71,7 @@ class Deployment(FlowMutator):  # type: ignore[misc]
             queue = os.environ.get(_NODES_QUEUE) if step.has_decorator("parallel") else None
             given = {"queue": queue}
             if task.num_gpus:
-                given = {"queue": queue or os.environ.get(_GPU_QUEUE), "image": os.environ.get(_GPU_IMAGE)}
+                given = {"queue": queue or os.environ.get(GPU_QUEUE), "image": os.environ.get(GPU_IMAGE)}
             if chosen := {name: value for name, value in given.items() if value}:
                 # `--with batch` has put its decorator on the step already: without OVERRIDE it would stay, and ours be ignored.
                 others = [attributes for *_, attributes in step.get_decorator_specs("batch")]

@@ -20,6 +20,9 @@ _LAUNCHES: Final = ("run", "resume", *DEPLOYMENTS)
 _TRACKING: Final = "MLFLOW_TRACKING_URI"
 TRACKING_INTERNAL: Final = "CHESS_GRPO_TRACKING_INTERNAL_URI"
 """Variable: the tracking server's address as tasks in containers reach it, where it differs from the launcher's (a tunnel's port)."""
+GPU_QUEUE: Final = "CHESS_GRPO_BATCH_GPU_QUEUE"
+GPU_IMAGE: Final = "CHESS_GRPO_BATCH_GPU_IMAGE"
+"""Variables: queue and image of tasks that request a GPU."""
 _MIRROR: Final = "WANDB_BASE_URL"
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _BY_VALUE: Final = ("MLFLOW_TRACKING_INSECURE_TLS", SHARED, SECRETS, MIRROR, _MIRROR, "WANDB_ENTITY", "WANDB_PROJECT")

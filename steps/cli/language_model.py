@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import chess
 import pyarrow as pa
@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from grpo.language.text.examples import Example
     from grpo.settings.language import LanguageConfig
 
-
-_PROMPT_TOKENS = 60
-_REMEDY = (
+_PROMPT_TOKENS: Final = 60
+_REMEDY: Final = (
     "lower language.answers_per_forward, set language.gradient_checkpointing = true or grpo.precision = 'bfloat16', or take a smaller model"
 )
 
@@ -86,7 +85,7 @@ def _add_single_batch(commands: "argparse._SubParsersAction[argparse.ArgumentPar
 
 
 def _cost(given: argparse.Namespace) -> int:
-    settings = given_settings(argparse.Namespace(config=given.config, set=given.set))
+    settings = given_settings(given)
     if settings.policy.kind != LANGUAGE:
         raise ConfigError("cost is only for language models: give --config language, or --set 'policy.kind=\"language\"'")
     numbers = {"--prompt-tokens": given.prompt_tokens, "--answer-tokens": given.answer_tokens, "--teraflops": given.teraflops}

@@ -10,16 +10,14 @@ from typing import Any, Final
 from grpo.base.files import CorruptError, parse_json_object
 from grpo.reading.s3 import split_address
 from grpo.settings.tree import ResourcesConfig, Settings, TaskResources
-from steps.batch.destination import DestinationError, prepare, secret_names
+from steps.batch.destination import GPU_IMAGE, GPU_QUEUE, DestinationError, prepare, secret_names
 from steps.preflight.checks import PreflightCheck
 
 OFFERED: Final = 0.925
 """Share of a machine's nominal memory that AWS Batch is sure to offer to jobs: what Karpenter, which has the same problem, counts on by
 default (VM_MEMORY_OVERHEAD_PERCENT = 0.075). Batch's user guide, "Compute resource memory management", gives no number."""
 _QUEUE: Final = "METAFLOW_BATCH_JOB_QUEUE"
-_GPU_QUEUE: Final = "CHESS_GRPO_BATCH_GPU_QUEUE"
 _IMAGE: Final = "METAFLOW_BATCH_CONTAINER_IMAGE"
-_GPU_IMAGE: Final = "CHESS_GRPO_BATCH_GPU_IMAGE"
 _ROOT: Final = "METAFLOW_DATASTORE_SYSROOT_S3"
 _ROLE: Final = "METAFLOW_ECS_S3_ACCESS_IAM_ROLE"
 _REQUIRED: Final[Mapping[str, str]] = {
@@ -103,7 +101,7 @@ def ask_batch(settings: Settings, environment: Mapping[str, str], clients: Clien
         yield found if isinstance(found, PreflightCheck) else _fine(f"secret {_short(name)}", "is there")
     yield _image(_IMAGE, configured.get(_IMAGE), services)
     if settings.resources.training.num_gpus:
-        yield _image(_GPU_IMAGE, configured.get(_GPU_IMAGE) or configured.get(_IMAGE), services)
+        yield _image(GPU_IMAGE, configured.get(GPU_IMAGE) or configured.get(_IMAGE), services)
 
 
 def _identity(clients: Clients | None) -> tuple[Clients, str]:
@@ -120,7 +118,7 @@ def _sent(resources: ResourcesConfig, configured: Mapping[str, Any]) -> dict[str
     sent: dict[str, dict[str, TaskResources]] = {}
     for kind in ("boards", "training", "games", "others"):
         task: TaskResources = getattr(resources, kind)
-        queue = (configured.get(_GPU_QUEUE) if task.num_gpus else None) or configured[_QUEUE]
+        queue = (configured.get(GPU_QUEUE) if task.num_gpus else None) or configured[_QUEUE]
         sent.setdefault(queue, {})[kind] = task
     return sent
 
@@ -175,7 +173,7 @@ def _queue(name: str, tasks: Mapping[str, TaskResources], clients: Clients) -> P
             return _failed(
                 what,
                 f"no machine of {', '.join(families)} offers what resources.{kind} requests ({asked}): request less, or name another queue"
-                + (f" in {_GPU_QUEUE}" if task.num_gpus else ""),
+                + (f" in {GPU_QUEUE}" if task.num_gpus else ""),
             )
     return _fine(what, f"{kinds} of {', '.join(families)}, at most {most} vCPUs; fits {', '.join(tasks)}")
 

@@ -26,7 +26,7 @@ from grpo.language.text.examples import LanguageBoards
 from grpo.learning.invariants import InvariantError
 from grpo.learning.learnability import Learnability
 from grpo.learning.lifecycle import PRECISIONS, TrainerLifecycle
-from grpo.learning.trainer import refuse_dropout, trust_region
+from grpo.learning.trainer import refuse_dropout
 from grpo.metrics.table import TERM_PAIRS, TERMS, Event, Record
 from grpo.settings.tree import Settings
 
@@ -177,9 +177,7 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
                 measured = backward(self.policy, self._reference, rollout, rows, config=config, knobs=knobs)
                 if not taken:
                     self._refuse_off_policy(measured)
-                # Never before the first step: what is measured there is rounding.
-                elif config.max_kl_old and measured.kl_old > 1.5 * config.max_kl_old:
-                    events.append(trust_region(self.num_steps_done + 1, measured.kl_old, len(taken), config.max_kl_old))
+                elif self._leaves_trust_region(measured.kl_old, len(taken), events):
                     break
                 metrics, problem = self._update(measured)
             if problem:
@@ -204,12 +202,9 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
 
     def _update(self, measured: Minibatch) -> tuple[dict[str, float], str]:
         """Take one optimiser step and return its metrics; or leave everything as it was and return why."""
-        if not math.isfinite(measured.loss):
-            return {}, "the loss is not finite"
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._config.max_gradient_norm).item()
-        if not math.isfinite(norm):
-            return {}, "the gradient is not finite"
-        self._optimiser.step()
+        norm, problem = self._optimise(is_finite=math.isfinite(measured.loss))
+        if problem:
+            return {}, problem
         self.policy.refuse_nonfinite()
         return {**measured.measures, "language/loss": measured.loss, "language/gradient_norm": norm}, ""
 

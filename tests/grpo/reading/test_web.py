@@ -4,14 +4,14 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
 import zstandard
+from local_server import served
 
 from grpo.reading import remote
 from grpo.reading.games import SourceError
@@ -83,19 +83,13 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Site]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found.address = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
     monkeypatch.setattr(remote, "_BACK_OFF_SECONDS", 0.0)
     monkeypatch.setattr("urllib3.Retry.get_backoff_time", lambda self: 0.0)
-    monkeypatch.setenv("HF_ENDPOINT", found.address)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    yield found
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with served(Handler) as found.address:
+        monkeypatch.setenv("HF_ENDPOINT", found.address)
+        yield found
 
 
 @pytest.mark.parametrize("knows_ranges", [True, False])

@@ -6,11 +6,11 @@ import re
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 
 import pytest
+from local_server import served
 
 from grpo.base.errors import PlainError
 from grpo.reading.games import SourceError
@@ -146,26 +146,20 @@ class Handler(BaseHTTPRequestHandler):
 def days(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[BadDays]:
     """Start the server, with one object, and let all pauses between tries be short."""
     days = BadDays(stored={"/chess/games.pgn": CONTENT})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"days": days}))
-    server.daemon_threads = True
-    thread = Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_DEFAULT_REGION", "AWS_REGION"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}",
-        "AWS_ACCESS_KEY_ID": "a",
-        "AWS_SECRET_ACCESS_KEY": "b",
-        "AWS_DEFAULT_REGION": "eu-central-1",
-        "AWS_CONFIG_FILE": str(tmp_path / "none"),
-        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none"),
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }.items():
-        monkeypatch.setenv(name, value)
-    yield days
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with served(type("Bound", (Handler,), {"days": days})) as address:
+        for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_DEFAULT_REGION", "AWS_REGION"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in {
+            "AWS_ENDPOINT_URL": address,
+            "AWS_ACCESS_KEY_ID": "a",
+            "AWS_SECRET_ACCESS_KEY": "b",
+            "AWS_DEFAULT_REGION": "eu-central-1",
+            "AWS_CONFIG_FILE": str(tmp_path / "none"),
+            "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none"),
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }.items():
+            monkeypatch.setenv(name, value)
+        yield days
 
 
 @pytest.fixture
