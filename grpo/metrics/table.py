@@ -275,7 +275,13 @@ _SPECS: Final = [
         Better.LOWER,
         "Answers truncated at the maximum length, which loss and group means leave out.",
     ),
-    *_by_task("language/answer_tokens", "tokens", Better.NEITHER, "Mean length of an answer."),
+    *_by_task("language/answer_tokens", "tokens", Better.NEITHER, "Mean length of an answer, without its thought."),
+    MetricSpec(
+        "language/think_tokens",
+        "tokens",
+        Better.NEITHER,
+        "Policy task, with `language.think_tokens`: mean length of a thought, without the label that ends it.",
+    ),
     *_by_task(
         "language/entropy",
         "nats",

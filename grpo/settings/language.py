@@ -114,6 +114,8 @@ class LanguageConfig(Section):
     """Fraction of environment examples with an illegal move, so that the model learns the flag for it."""
     max_answer_tokens: Annotated[int, Field(ge=16, le=2_048)] = 144
     """Maximum answer length. A longer answer is truncated; loss and group means leave it out."""
+    think_tokens: Annotated[int, Field(ge=0, le=2_048)] = 0
+    """Policy task: maximum number of tokens that the model writes freely before its answer; they are trained, and not graded. 0 is none."""
     answers_per_forward: Annotated[Count, Role(may_change_on_resume=True)] = 64
     """Batch size for generating and scoring answers: affects memory and time, and the result only by rounding."""
     gradient_checkpointing: Annotated[bool, Role(read_by=("finetune",), may_change_on_resume=True)] = False

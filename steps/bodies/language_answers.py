@@ -59,6 +59,7 @@ def write_answers(
                 {
                     "whose": name,
                     "text": answer.text,
+                    **({"thought": answer.thought} if answer.thought else {}),
                     "num_tokens": answer.num_tokens,
                     "is_truncated": answer.is_truncated,
                     "reward": None if grades is None else grades.total(),

@@ -7,6 +7,8 @@ import torch
 
 from grpo.base.files import write_json
 from grpo.dataset.table import Split
+from grpo.language.generate.answers import refuse_too_long
+from grpo.language.generate.thoughts import prompt_tokens
 from grpo.language.learn.cloning import clone
 from grpo.language.learn.parse_rate_gate import parse_rates, refuse_unreadable
 from grpo.language.model.loading import load_model, save_language_policy
@@ -34,11 +36,14 @@ SPEC: Final = StepSpec(
 def pretrain_language(settings: Settings, boards: Path, device: torch.device, work: Work) -> None:
     """Write the cloned policy with the lowest validation loss, how cloning went, and how much of what it writes can be read.
 
-    Raises UnreadableError when that is too little, NonFiniteError when weights are no numbers; nothing is written then.
+    Raises UnreadableError when that is too little, NonFiniteError when weights are no numbers, TooLongError before cloning when the model
+    has no room for a prompt, a thought and an answer; nothing is written then.
     """
     config, table = settings.language, read_boards(boards)
     train, validation = (LanguageBoards.of_table(table, split, config=config) for split in (Split.TRAIN, Split.VALIDATION))
     policy = load_model(config, seed=settings.seed, device=device)
+    shown = shown_examples(validation, seed=settings.seed)
+    refuse_too_long(policy, prompt_tokens(policy, [example.prompt for example in shown]))
     looks: list[Record] = []
     for record in clone(policy, train, validation, config.cloning, seed=settings.seed):
         work.record(record)
@@ -48,7 +53,7 @@ def pretrain_language(settings: Settings, boards: Path, device: torch.device, wo
     refuse_unreadable(rates, config)
     work.record(Record(config.cloning.num_steps, rates.metrics()))
     save_language_policy(work.folder, policy, settings.policy)
-    write_answers(work.folder, {"cloned": policy}, shown_examples(validation, seed=settings.seed))
+    write_answers(work.folder, {"cloned": policy}, shown)
     best = min(looks, key=lambda look: look.metrics["language/clone_validation_loss"], default=None)
     write_json(
         work.folder / REPORT,

@@ -154,7 +154,9 @@ def _training_figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
         ),
         *metric_figure("agreement within groups", records, {"language/agreement": "fraction of the most common answer"}),
         *metric_figure("clipped tokens", records, {"language/clip_fraction": "either clip"}),
-        *metric_figure("tokens per answer", records, {"language/answer_tokens": "mean length"}),
+        *metric_figure(
+            "tokens per answer", records, {"language/answer_tokens": "mean length", "language/think_tokens": "thought before it"}
+        ),
         *metric_figure(
             "KL and entropy coefficients",
             records,
@@ -180,6 +182,8 @@ def _prompt(row: Mapping[str, Any], *, is_open: bool) -> str:
     graded = []
     for answer in row["answers"]:
         cut = " (truncated)" if answer["is_truncated"] else ""
+        if thought := answer.get("thought"):
+            rows.append([f"{answer['whose']}, thought", thought, None])
         rows.append([f"{answer['whose']}{cut}", answer["text"], answer["reward"]])
         if answer["parts"]:
             parts = ", ".join(f"{_PARTS[part]} {number_text(value)}" for part, value in answer["parts"].items())

@@ -61,7 +61,9 @@ def _add_cost(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         metavar="N",
         help=f"of the longest prompt (default {_PROMPT_TOKENS}, an estimate for a FEN in GPT-2's tokens; the small model's have up to 100)",
     )
-    parser.add_argument("--answer-tokens", type=int, metavar="N", help="of the longest answer (default language.max_answer_tokens)")
+    parser.add_argument(
+        "--answer-tokens", type=int, metavar="N", help="of the longest answer without its thought (default language.max_answer_tokens)"
+    )
     parser.add_argument("--teraflops", type=float, default=10.0, metavar="X", help="10^12 operations a second of the machine (default 10)")
     parser.add_argument("--memory", type=float, metavar="GIB", help="of the GPU: exit code 1 if a step needs more")
     add_settings(parser)
@@ -244,6 +246,8 @@ def _answer_lines(batch: "LanguageRollout", place: int, answer: "GradedAnswer") 
         f"  log-probability {batch.sampled[place].sum():.4f} sampled, {batch.measures.log_probs[place].sum():.4f} scored,"
         f" {answer.answer.num_tokens} tokens{cut}"
     )
+    if answer.answer.thought:
+        yield f"      thought: {answer.answer.thought!r}"
     yield f"      {answer.text!r}"
     parts = "malformed" if read.is_malformed else "  ".join(f"{name} {value:.3f}" for name, value in answer.grades.parts.items())
     decision = f"; best move {answer.decision or 'missing'}" if answer.example.task.value == "move" else ""

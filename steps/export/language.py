@@ -11,7 +11,7 @@ import torch
 from grpo.base.files import read_json, sha256_file, write_json
 from grpo.language.generate.generator import PolicyAnswerGenerator
 from grpo.language.model.loading import load_language_policy
-from grpo.language.text.tasks import environment_prompt, move_prompt
+from grpo.language.text.tasks import ANSWER_LABEL, environment_prompt, move_prompt
 from grpo.learning.checkpoints import weights_hash
 from grpo.policy.files import CHESS_TOKENS, LANGUAGE_WEIGHTS, POLICY, policy_file_names
 from steps.export.network import ParityError, random_play_positions
@@ -26,6 +26,12 @@ _USE: Final = (
     " The prompt of a position is `prompt` with its FEN; the likeliest tokens up to the end token, which `generate` writes by the folder's"
     " generation_config.json, are the answer, and the move after its `B:`, if it is legal, is the move. Where prompts are padded on the"
     " left, position ids must count from the first real token."
+)
+
+
+_THOUGHT: Final = (
+    " This prompt asks for the answer at once; the policy was trained to write up to {num} tokens of a thought first, behind the prompt"
+    " without `{label}`, which ends the thought."
 )
 
 
@@ -71,6 +77,8 @@ def export_language_policy(source: Path, folder: Path, *, facts: Mapping[str, An
     assert generation is not None
     generation.do_sample, generation.max_new_tokens = False, after.config.max_answer_tokens
     generation.save_pretrained(folder)
+    num = after.config.think_tokens
+    thought = _THOUGHT.format(num=num, label=ANSWER_LABEL) if num else ""
     write_json(
         folder / POLICY,
         {
@@ -78,7 +86,7 @@ def export_language_policy(source: Path, folder: Path, *, facts: Mapping[str, An
             **facts,
             "weights_hash": expected,
             "weights_file": {"name": LANGUAGE_WEIGHTS, "sha256": sha256_file(folder / LANGUAGE_WEIGHTS)},
-            "use": (_LOAD_OURS if CHESS_TOKENS in names else _LOAD) + _USE,
+            "use": (_LOAD_OURS if CHESS_TOKENS in names else _LOAD) + _USE + thought,
             "prompt": move_prompt("FEN"),
             "environment_prompt": environment_prompt("FEN", "MOVE", ["MOVES", "MOVE"]),
             "num_parameters": sum(tensor.numel() for tensor in before.network.parameters()),

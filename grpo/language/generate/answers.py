@@ -2,7 +2,8 @@
 
 Equal prompts, such as those of a group, are read once: their answers begin with copies of one cache of keys and values. A token is drawn
 by inverse transform sampling, with one number of its prompt's own random stream, so that an answer does not depend on the other prompts of
-its batch, up to the rounding of the scores. Its log-probability is taken from the very distribution that it was drawn from.
+its batch, up to the rounding of the scores. Its log-probability is taken from the very distribution that it was drawn from. A thought may
+come before an answer (`grpo.language.generate.thoughts`).
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from grpo.base.errors import NonFiniteError, PlainError
+from grpo.language.generate.thoughts import Draft, PromptTokens, prompt_tokens
 from grpo.language.model.policy import LanguagePolicy, token_distribution
 from grpo.policy.distribution import MoveDistribution
 
@@ -26,18 +28,26 @@ class TooLongError(PlainError, ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GeneratedAnswer:
-    """The model's answer to one prompt."""
+    """The model's answer to one prompt, and the thought before it."""
 
     text: str
-    """Without the end token."""
+    """The answer, without the end token."""
+    thought: str
+    """Without its label; empty if there is none."""
     num_tokens: int
-    """Including the end token."""
+    """Of the answer, including the end token."""
+    num_thought: int | None
+    """Tokens of the thought, without its label; None for a prompt without one."""
     is_truncated: bool
-    """Whether it was cut at `language.max_answer_tokens`."""
+    """Whether the answer was cut at `language.max_answer_tokens`."""
+    prompt_ids: tuple[int, ...]
+    """What the model read before it wrote."""
     token_ids: tuple[int, ...]
-    """Including the end token."""
+    """All that follows: thought, label, answer, end token."""
+    is_forced: tuple[bool, ...]
+    """Of each of these tokens: whether it was forced and not sampled."""
     log_probs: tuple[float, ...] = field(compare=False)
-    """In nats, of each of these tokens in the distribution that it was drawn from; of a greedy answer, at T = 1."""
+    """In nats, of each sampled token in the distribution that it was drawn from; of a greedy answer, at T = 1."""
 
 
 def greedy_answers(policy: LanguagePolicy, prompts: Sequence[str]) -> list[GeneratedAnswer]:
@@ -74,11 +84,11 @@ def sampled_answers(
 def _answers(
     policy: LanguagePolicy, prompts: Sequence[str], *, temperature: float, streams: Sequence[np.random.Generator] | None
 ) -> list[GeneratedAnswer]:
-    tokens = policy.tokens(prompts)
+    tokens = prompt_tokens(policy, prompts)
     refuse_too_long(policy, tokens)
     answers: dict[int, GeneratedAnswer] = {}
     # Rows of similar length are batched together, for less padding, and so are equal prompts.
-    order = sorted(range(len(prompts)), key=lambda index: (len(tokens[index]), tokens[index]))
+    order = sorted(range(len(prompts)), key=lambda index: (len(tokens[index].ids), tokens[index].ids))
     size = policy.config.answers_per_forward
     for rows in (order[start : start + size] for start in range(0, len(order), size)):
         batch = _Batch(policy, [tokens[row] for row in rows], None if streams is None else [streams[row] for row in rows], temperature)
@@ -92,14 +102,13 @@ class _Batch:
     def __init__(
         self,
         policy: LanguagePolicy,
-        prompts: Sequence[Sequence[int]],
+        prompts: Sequence[PromptTokens],
         streams: Sequence[np.random.Generator] | None,
         temperature: float,
     ) -> None:
-        self._policy, self._streams, self._temperature = policy, streams, temperature
-        self._ids: list[list[int]] = [[] for _ in prompts]
-        self._log_probs: list[list[float]] = [[] for _ in prompts]
-        distinct = {tuple(prompt): index for index, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
+        self._policy, self._prompts, self._streams, self._temperature = policy, prompts, streams, temperature
+        self._drafts = [Draft(policy, prompt.label) for prompt in prompts]
+        distinct = {ids: index for index, ids in enumerate(dict.fromkeys(prompt.ids for prompt in prompts))}
         width = max(map(len, distinct))
         padded = torch.tensor([[*[policy.pad_id] * (width - len(prompt)), *prompt] for prompt in distinct])
         mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in distinct])
@@ -107,18 +116,17 @@ class _Batch:
         self._mask = mask.to(policy.device)
         output = policy.forward(padded.to(policy.device), self._mask, num_last=1, use_cache=True)
         self._cache = output.past_key_values
-        copies = torch.tensor([distinct[tuple(prompt)] for prompt in prompts], device=policy.device)
+        copies = torch.tensor([distinct[prompt.ids] for prompt in prompts], device=policy.device)
         self._keep(copies)
         self._logits = output.logits[copies]
 
     def answers(self) -> list[GeneratedAnswer]:
         """Write all answers to their ends, or to the greatest length."""
         policy = self._policy
-        for length in range(1, policy.config.max_answer_tokens + 1):
-            chosen = self._next_tokens()
-            is_open = chosen != policy.end_id
+        while True:
+            chosen, is_open = self._write()
             self._rows = [row for row, is_on in zip(self._rows, is_open.tolist(), strict=True) if is_on]
-            if not self._rows or length == policy.config.max_answer_tokens:
+            if not self._rows:
                 break
             if not is_open.all():
                 self._keep(is_open.nonzero()[:, 0].to(policy.device))
@@ -126,25 +134,29 @@ class _Batch:
             written = chosen[is_open, None].to(policy.device)
             output = policy.forward(written, self._mask, num_last=1, use_cache=True, past_key_values=self._cache)
             self._logits = output.logits
-        return [_answer(policy, ids, log_probs) for ids, log_probs in zip(self._ids, self._log_probs, strict=True)]
+        return [_answer(policy, prompt, draft) for prompt, draft in zip(self._prompts, self._drafts, strict=True)]
 
-    def _next_tokens(self) -> Tensor:
-        """Draw the next token of each open row, [R] on the CPU, and note it with its log-probability."""
+    def _write(self) -> tuple[Tensor, Tensor]:
+        """Write the next token of each open row, and return it, [R], and whether another one follows, [R] bool; both on the CPU."""
         logits = self._logits[:, -1]
         if not bool((logits < torch.inf).all()):  # False for NaN too.
             raise NonFiniteError(_NOT_FINITE)
         distribution = token_distribution(logits, temperature=self._temperature)
         chosen = self._chosen(distribution)
         log_probs = distribution.log_prob(chosen[:, None].to(logits.device))[:, 0].tolist()
-        for row, token, log_prob in zip(self._rows, chosen.tolist(), log_probs, strict=True):
-            self._ids[row].append(token)
-            self._log_probs[row].append(log_prob)
-        return chosen
+        is_open = [
+            self._drafts[row].write(token, log_prob) for row, token, log_prob in zip(self._rows, chosen.tolist(), log_probs, strict=True)
+        ]
+        return chosen, torch.tensor(is_open)
 
     def _chosen(self, distribution: MoveDistribution) -> Tensor:
+        forced = [self._drafts[row].forced for row in self._rows]
         if self._streams is None:
-            return distribution.best().cpu()
-        return distribution.sample_at(torch.tensor([[self._streams[row].random()] for row in self._rows], dtype=torch.float64))[:, 0]
+            chosen = distribution.best().cpu()
+        else:  # A forced token takes no number from its stream.
+            numbers = [[self._streams[row].random() if token is None else 0.0] for row, token in zip(self._rows, forced, strict=True)]
+            chosen = distribution.sample_at(torch.tensor(numbers, dtype=torch.float64))[:, 0]
+        return torch.tensor([drawn if token is None else token for drawn, token in zip(chosen.tolist(), forced, strict=True)])
 
     def _keep(self, rows: Tensor) -> None:
         """Keep these rows of cache and mask, and no others; a row may be named more than once."""
@@ -152,17 +164,33 @@ class _Batch:
         self._mask = self._mask[rows]
 
 
-def _answer(policy: LanguagePolicy, ids: list[int], log_probs: Sequence[float]) -> GeneratedAnswer:
+def _answer(policy: LanguagePolicy, prompt: PromptTokens, draft: Draft) -> GeneratedAnswer:
+    ids, start = draft.ids, draft.answer_start
     is_truncated = ids[-1] != policy.end_id
-    text = policy.tokenizer.decode(ids if is_truncated else ids[:-1], clean_up_tokenization_spaces=False)
-    return GeneratedAnswer(text=str(text), num_tokens=len(ids), is_truncated=is_truncated, token_ids=tuple(ids), log_probs=tuple(log_probs))
+    text = policy.tokenizer.decode(ids[start:] if is_truncated else ids[start:-1], clean_up_tokenization_spaces=False)
+    thought = policy.tokenizer.decode(ids[: draft.num_thought], clean_up_tokenization_spaces=False) if draft.num_thought else ""
+    return GeneratedAnswer(
+        text=str(text),
+        thought=str(thought),
+        num_tokens=len(ids[start:]),
+        num_thought=draft.num_thought,
+        is_truncated=is_truncated,
+        prompt_ids=prompt.ids,
+        token_ids=tuple(ids),
+        is_forced=tuple(draft.is_forced),
+        log_probs=tuple(draft.log_probs),
+    )
 
 
-def refuse_too_long(policy: LanguagePolicy, tokens: Sequence[Sequence[int]]) -> None:
-    """Raise TooLongError if a prompt (token ids) and the longest answer exceed the model's context."""
-    longest, room = max(map(len, tokens), default=0), policy.max_positions
-    if room is not None and longest + policy.config.max_answer_tokens > room:
+def refuse_too_long(policy: LanguagePolicy, prompts: Sequence[PromptTokens]) -> None:
+    """Raise TooLongError if a prompt, the longest thought if it has one, and the longest answer exceed the model's context."""
+    config, room = policy.config, policy.max_positions
+    lengths = [(len(prompt.ids) + len(prompt.label), config.think_tokens if prompt.label else 0) for prompt in prompts]
+    length, num_thought = max(lengths, key=sum, default=(0, 0))
+    if room is not None and length + num_thought + config.max_answer_tokens > room:
+        thought, remedy = (f", a thought of language.think_tokens = {num_thought}", "language.think_tokens, ") if num_thought else ("", "")
         raise TooLongError(
-            f"a prompt of {longest} tokens and an answer of language.max_answer_tokens = {policy.config.max_answer_tokens} do not fit into"
-            f" the model's {room}: lower language.max_answer_tokens or language.num_history_moves, or raise language.small.max_tokens"
+            f"a prompt of {length} tokens{thought} and an answer of language.max_answer_tokens = {config.max_answer_tokens} do not fit into"
+            f" the model's {room}: lower {remedy}language.max_answer_tokens or language.num_history_moves, or raise"
+            " language.small.max_tokens"
         )

@@ -1,6 +1,7 @@
 """Behaviour cloning: a language model learns to answer as the value tables do, before GRPO is let near it.
 
-The loss is on the answers' tokens alone, with the one that ends them; prompts are read and not learned.
+The loss is on the answers' tokens alone, with the one that ends them; prompts are read and not learned. With `language.think_tokens` the
+label that ends a thought is learned too, behind an empty thought.
 """
 
 import copy
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import numpy_stream
+from grpo.language.generate.thoughts import prompt_tokens
 from grpo.language.learn.answer_batch import AnswerBatch
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example, LanguageBoards
@@ -86,8 +88,10 @@ def _sums(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[LanguageT
     found: dict[LanguageTask, tuple[Tensor, int]] = {}
     for task in LanguageTask:
         if rows := [example for example in examples if example.task == task]:
-            answers = [[*ids, policy.end_id] for ids in policy.tokens([example.target for example in rows])]
-            batch = AnswerBatch.of(policy, policy.tokens([example.prompt for example in rows]), answers)
+            prompts = prompt_tokens(policy, [example.prompt for example in rows])
+            targets = policy.tokens([example.target for example in rows])
+            answers = [[*prompt.label, *ids, policy.end_id] for prompt, ids in zip(prompts, targets, strict=True)]
+            batch = AnswerBatch.of(policy, [prompt.ids for prompt in prompts], answers)
             loss = torch.nn.functional.cross_entropy(batch.logits(policy), batch.tokens, reduction="sum")
             found[task] = loss, len(batch.tokens)
     return found

@@ -25,6 +25,8 @@ class HeldoutReward:
     """[N] points, all parts at full weight."""
     is_readable: NDArray[np.bool_]
     """[N], whether every field of the answer can be read."""
+    num_thought: NDArray[np.int64]
+    """[N], tokens of the thought before the answer; 0 where there is none."""
 
     def metrics(self) -> dict[str, float]:
         """Return mean, its standard error, and the fraction of answers that can be read."""
@@ -52,5 +54,7 @@ def heldout_reward(policy: LanguagePolicy, examples: Sequence[Example], grader: 
     answers = sampled_answers(policy, [example.prompt for example in examples], temperature=1.0, streams=streams)
     grades = [grader(example, answer.text) for example, answer in zip(examples, answers, strict=True)]
     return HeldoutReward(
-        rewards=np.array([one.total() for one in grades]), is_readable=np.array([one.reading.is_readable for one in grades])
+        rewards=np.array([one.total() for one in grades]),
+        is_readable=np.array([one.reading.is_readable for one in grades]),
+        num_thought=np.array([answer.num_thought or 0 for answer in answers]),
     )

@@ -1,5 +1,7 @@
 """What is exact of a written answer, from whole distributions: entropy and divergence; and whether sampling and scoring agree.
 
+A thought is a part of the answer here; a forced token (`grpo.language.generate.thoughts`) is none of its tokens.
+
 Legend: B answers, T tokens of the longest answer (padded on the right), K tokens of all answers, V tokens of the vocabulary.
 """
 
@@ -39,7 +41,7 @@ class ExactMeasures:
     log_probs: Tensor
     """[B, T] nats, at the temperature of the loss, of the answer's token, as the loss scores it."""
     mask: Tensor
-    """[B, T] bool: tokens of the answer, its end included."""
+    """[B, T] bool: tokens of the answer, its end included, without forced ones."""
 
     def of_answers(self) -> tuple[Tensor, Tensor]:
         """Return entropy and divergence of each answer, [B]: sums along its tokens.
@@ -132,19 +134,19 @@ def sampled_scored_gap(
         temperature: of both.
         streams: one for each answer.
     """
-    prompt_ids = policy.tokens(prompts)
     answers = sampled_answers(policy, prompts, temperature=temperature, streams=streams)
-    batch = AnswerBatch.of(policy, prompt_ids, [answer.token_ids for answer in answers])
+    batch = AnswerBatch.of_written(policy, answers)
     scored, again = (_scored(policy, batch, temperature=temperature) for _ in range(2))
-    alone = [_logits_alone(policy, prompt, answer.token_ids) for prompt, answer in zip(prompt_ids, answers, strict=True)]
+    alone = [_logits_alone(policy, answer) for answer in answers]
     limit = MAX_GAP[policy.precision]
     found = _Compared(
         sampled=[torch.tensor(answer.log_probs) for answer in answers],
         scored=scored,
-        own=[_log_probs(logits, answer.token_ids, temperature) for logits, answer in zip(alone, answers, strict=True)],
+        own=[_log_probs(logits, _sampled_ids(answer), temperature) for logits, answer in zip(alone, answers, strict=True)],
         limit=limit,
     )
-    padding = [max(map(len, prompt_ids)) - len(prompt) for prompt in prompt_ids]
+    lengths = [len(answer.prompt_ids) for answer in answers]
+    padding = [max(lengths) - length for length in lengths]
     largest = found.largest()
     cause = ""
     if not max(largest) <= limit:
@@ -198,11 +200,16 @@ def _scored(policy: LanguagePolicy, batch: AnswerBatch, *, temperature: float) -
     return list(torch.split(_log_probs(batch.logits(policy), batch.tokens.tolist(), temperature), lengths))
 
 
-def _logits_alone(policy: LanguagePolicy, prompt: Sequence[int], answer: Sequence[int]) -> Tensor:
+def _logits_alone(policy: LanguagePolicy, answer: GeneratedAnswer) -> Tensor:
     """Return the logits [T, V] of an answer's tokens as the model's own code reads prompt and answer, given nothing but them."""
-    ids = torch.tensor([[*prompt, *answer[:-1]]], device=policy.device)
-    logits: Tensor = policy.forward(ids, None, num_last=len(answer), use_cache=False).logits
-    return logits[0, -len(answer) :].float()
+    ids = torch.tensor([[*answer.prompt_ids, *answer.token_ids[:-1]]], device=policy.device)
+    length = len(answer.token_ids)
+    logits: Tensor = policy.forward(ids, None, num_last=length, use_cache=False).logits
+    return logits[0, -length:][~torch.tensor(answer.is_forced, device=policy.device)].float()
+
+
+def _sampled_ids(answer: GeneratedAnswer) -> list[int]:
+    return [token for token, is_forced in zip(answer.token_ids, answer.is_forced, strict=True) if not is_forced]
 
 
 def _log_probs(logits: Tensor, tokens: Sequence[int], temperature: float) -> Tensor:
@@ -216,7 +223,7 @@ def _is_of_one_temperature(sampled: Sequence[Tensor], alone: Sequence[Tensor], a
     for _ in range(7):
         grid = np.geomspace(low, high, 21)
         off = [
-            _differ(sampled, [_log_probs(logits, answer.token_ids, float(each)) for logits, answer in zip(alone, answers, strict=True)])
+            _differ(sampled, [_log_probs(logits, _sampled_ids(answer), float(each)) for logits, answer in zip(alone, answers, strict=True)])
             for each in grid
         ]
         best = int(np.argmin(off))

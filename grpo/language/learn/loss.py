@@ -107,7 +107,7 @@ def token_fractions(is_token: Tensor, language: LanguageConfig) -> Tensor:
     """Return the weight of each token of a minibatch in its loss, [R, T], by `language.loss`.
 
     `dapo`: equal for all tokens (arXiv 2503.14476). `grpo`: equal for all answers, and for the tokens of one (arXiv 2402.03300). `dr_grpo`:
-    equal for all tokens, such that an answer of the maximum length has the weight of one answer (arXiv 2503.20783).
+    equal for all tokens, such that an answer of the maximum length, with its thought, has the weight of one answer (arXiv 2503.20783).
 
     Args:
         is_token: [R, T].
@@ -116,5 +116,5 @@ def token_fractions(is_token: Tensor, language: LanguageConfig) -> Tensor:
     mask = is_token.float()
     if language.loss == "dapo":
         return mask / mask.sum()
-    lengths = mask.sum(1, keepdim=True) if language.loss == "grpo" else float(language.max_answer_tokens)
+    lengths = mask.sum(1, keepdim=True) if language.loss == "grpo" else float(language.max_answer_tokens + language.think_tokens)
     return mask / (lengths * len(mask))

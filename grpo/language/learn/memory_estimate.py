@@ -107,7 +107,7 @@ class StepSize:
     prompt_tokens: int
     """Of the longest prompt, to which the others are padded."""
     answer_tokens: int
-    """Of the longest answer."""
+    """Of the longest answer, with its thought."""
     per_forward: int
     """Answers written, scored or trained on at once, at most."""
     num_inner_epochs: int = 1
@@ -125,7 +125,7 @@ class StepSize:
             num_prompts=grpo.states_per_step,
             group_size=grpo.group_size,
             prompt_tokens=prompt_tokens,
-            answer_tokens=language.max_answer_tokens if answer_tokens is None else answer_tokens,
+            answer_tokens=language.think_tokens + (language.max_answer_tokens if answer_tokens is None else answer_tokens),
             per_forward=min(language.answers_per_forward, grpo.states_per_step * grpo.group_size // grpo.num_minibatches),
             num_inner_epochs=grpo.num_inner_epochs,
             refreshes_reference=grpo.steps_per_reference_refresh > 0,

@@ -66,7 +66,7 @@ class LanguageRollout:
     batch: AnswerBatch
     """The same as tokens; rows are answers."""
     sampled: Tensor
-    """[B, T] nats: the log-probability that the sampler gave each token; 0 where there is none."""
+    """[B, T] nats: the log-probability that the sampler gave each token; 0 where there is none, and for forced tokens."""
     measures: ExactMeasures
     is_truncated: Tensor
     """[B] bool."""
@@ -140,8 +140,7 @@ def write_rollout(
     streams = [numpy_stream(settings.seed, "answers", step, row) for row in range(len(asked))]
     written = sampled_answers(policy, [example.prompt for example in asked], temperature=config.temperature, streams=streams)
     answers = tuple(_graded(*pair, grader, content_fraction, step) for pair in zip(asked, written, strict=True))
-    prompts = policy.tokens([example.prompt for example in asked])
-    batch = AnswerBatch.of(policy, prompts, [answer.token_ids for answer in written])
+    batch = AnswerBatch.of_written(policy, written)
     measures = exact_measures(policy, reference, batch, temperature=config.temperature)
     sampled = torch.tensor([log_prob for answer in written for log_prob in answer.log_probs], device=policy.device)
     is_truncated = torch.tensor([answer.is_truncated for answer in written])
@@ -187,9 +186,11 @@ def rollout_metrics(rollout: LanguageRollout) -> dict[str, float]:
     of_prompts = totals.view(-1, rollout.group_size).mean(1)
     moves = rollout.of_task(LanguageTask.MOVE)
     legal = [answer.grades.is_legal_best for answer in rollout.answers if answer.example.task == LanguageTask.MOVE]
+    thoughts = [answer.answer.num_thought for answer in rollout.answers if answer.answer.num_thought is not None]
     return {
         **metrics,
         **({"language/legal_rate": sum(legal) / len(legal)} if moves.any() else {}),
+        **({"language/think_tokens": sum(thoughts) / len(thoughts)} if thoughts else {}),
         **({"language/reward_stderr": (of_prompts.std() / math.sqrt(len(of_prompts))).item()} if len(of_prompts) > 1 else {}),
         **_reward_parts(rollout),
         "language/reward_std": totals.std().item(),
