@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import chess
 import numpy as np
 import pytest
 import torch
@@ -12,6 +13,7 @@ from written_language import settings, writer
 from grpo.base.seeding import numpy_stream
 from grpo.language.generate.answers import GeneratedAnswer, TooLongError, greedy_answers, sampled_answers
 from grpo.language.generate.generator import PolicyAnswerGenerator
+from grpo.language.generate.retries import moves_with_retries, named_move
 from grpo.language.generate.thoughts import Draft, ThoughtError, prompt_tokens
 from grpo.language.model.loading import load_model
 from grpo.language.model.policy import LanguagePolicy
@@ -81,6 +83,15 @@ def test_a_stream_gives_one_number_for_each_sampled_token_and_none_for_a_forced_
         assert len(answer.log_probs) == num_sampled
         fresh.random(num_sampled)
         assert stream.random() == fresh.random()
+
+
+def test_games_play_what_the_answer_behind_the_thought_names() -> None:
+    policy, boards = thinker(), [chess.Board()] * 60
+    generator = PolicyAnswerGenerator(policy, policy.config.model_copy(update={"max_questions": 1}))
+    replies = moves_with_retries(generator, boards, temperature=1.0, streams=streams(60))
+    answers = written(policy, [MOVES[0]] * 60)
+    assert [reply.move for reply in replies] == [named_move(boards[0], answer.text).move for answer in answers]
+    assert any(reply.move and answer.num_thought for reply, answer in zip(replies, answers, strict=True))
 
 
 def policy_of(folder: Path, **changes: int) -> LanguagePolicy:
