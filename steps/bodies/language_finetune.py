@@ -59,13 +59,16 @@ def finetune_language(
         on_assessed: called with what was found before the first update.
     """
     table = read_boards(boards)
-    reference, policy_config = load_language_policy(pretrained, device)
-    if checkpoint is None:
-        (policy, _), origin = load_language_policy(pretrained, device), None
-    else:
-        policy, _, origin = load_checkpoint(checkpoint, device, LANGUAGE_FORMAT)
-    first = 0 if origin is None else origin.step
+    policy, policy_config = load_language_policy(pretrained, device)
     policy.config = settings.language  # Of this run; a checkpoint says by which rules it answers in games.
+    if settings.language.lora.rank:
+        policy, reference = policy.adapted(seed=settings.seed)
+    else:
+        reference, _ = load_language_policy(pretrained, device)
+    origin = None
+    if checkpoint is not None:
+        resumed, _, origin = load_checkpoint(checkpoint, torch.device("cpu"), LANGUAGE_FORMAT)
+    first = 0 if origin is None else origin.step
 
     def grader(example: Example, text: str) -> Grades:
         return grade(example, text, settings.language.rewards, logistic_slope=settings.values.logistic_slope)
@@ -79,6 +82,7 @@ def finetune_language(
         first_step=first,
     )
     if origin is not None:
+        trainer.load_weights(resumed.weights())
         trainer.begin_from(origin)
     evaluated = EvaluationBoards.of_table(table, config=settings.language)
     asked = questions(LanguageBoards.of_table(table, Split.VALIDATION, config=settings.language), settings.language.num_heldout_boards)
@@ -97,4 +101,6 @@ def finetune_language(
         on_assessed=on_assessed,
     ).run()
     asked = shown_examples(LanguageBoards.of_table(table, Split.VALIDATION, config=settings.language), seed=settings.seed)
-    write_answers(work.folder, {"pretrained": reference, "trained": trainer.evaluation_policy}, asked, grader)
+    # Read again, for the reference may have been refreshed.
+    before, _ = load_language_policy(pretrained, device)
+    write_answers(work.folder, {"pretrained": before, "trained": trainer.evaluation_policy}, asked, grader)

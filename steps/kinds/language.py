@@ -20,7 +20,7 @@ _MODEL_FILE: Final = "config.json"
 
 
 def _preflight(settings: "Settings", machine: Machine) -> tuple[bool, str]:
-    """Look for the packages of the extra, and for a model's folder; `pretrain` asks the hub itself."""
+    """Look for the packages of the extra, for a model's folder, and for the layers that get adapters; `pretrain` asks the hub itself."""
     from grpo.language.model.requirements import MissingExtraError, require_language_extra
     from grpo.settings.language import SMALL, model_folder
 
@@ -33,13 +33,21 @@ def _preflight(settings: "Settings", machine: Machine) -> tuple[bool, str]:
         return False, f"{error}; {where}"
     model = settings.language.model
     folder = model_folder(model)
-    if folder is None:
-        return True, "small, built in" if model == SMALL else f"{model} of the hub, downloaded by `pretrain` unless it is cached"
-    if not (folder / _MODEL_FILE).is_file():
+    if folder is None and model != SMALL:
+        return True, f"{model} of the hub, downloaded by `pretrain` unless it is cached"
+    if folder is not None and not (folder / _MODEL_FILE).is_file():
         lack = f"has no {_MODEL_FILE}" if folder.is_dir() else "is not an existing folder"
         remedy = "give a folder that transformers' `save_pretrained` wrote, the name of a model on the hub, or small"
         return False, f"language.model = {model!r} {lack}; {remedy}"
-    return True, f"the folder {folder}"
+    if settings.language.lora.rank:
+        from grpo.language.model.loading import LanguageModelError, empty_model
+        from grpo.language.model.lora import LoraError, target_layers
+
+        try:
+            target_layers(empty_model(settings.language), settings.language.lora)
+        except (LanguageModelError, LoraError) as error:
+            return False, str(error)
+    return True, "small, built in" if folder is None else f"the folder {folder}"
 
 
 def _pretrain(settings: "Settings", boards: Path, device: "torch.device", work: "Work") -> None:
