@@ -49,6 +49,7 @@ FIELDS: Mapping[str, tuple[Any, set[str]]] = {
     "max_answer_tokens": (99, set(STEPS)),
     "answers_per_forward": (8, set(STEPS)),
     "gradient_checkpointing": (True, {"finetune"}),
+    "lora": ({"rank": 4}, {"finetune"}),
     "loss": ("grpo", {"finetune"}),
     "min_parse_rate": (0.5, set(STEPS)),
     "num_gate_prompts": (8, set(STEPS)),
@@ -210,6 +211,13 @@ def test_a_folder_that_is_not_there_or_holds_no_model_is_found_and_a_hubs_name_i
     is_fine, detail = language_line(machine, with_language(model="jrahn/RookWorld-LM-124M"))
     assert is_fine
     assert "of the hub, downloaded by `pretrain`" in detail
+
+
+def test_layers_that_cannot_have_an_adapter_are_found(machine: Machine) -> None:
+    assert language_line(machine, with_language(lora={"rank": 16})) == (True, "small, built in")
+    is_fine, detail = language_line(machine, with_language(lora={"rank": 16, "target_modules": ["q_proj"]}))
+    assert not is_fine
+    assert "language.lora.target_modules: 'q_proj' is not the name" in detail
 
 
 def test_the_doctor_compares_with_the_extras_lock(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
