@@ -64,8 +64,7 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
         processes than states.
         """
         refuse_dropout(policy.network)
-        if processes.size > config.states_per_step:
-            raise ValueError(f"{processes.size} processes cannot share {config.states_per_step} states a step: start fewer")
+        refuse_more_processes(processes, config)
         precision = PRECISIONS[config.precision]
         # A copy: a refreshed reference changes, and the caller's must not.
         self._reference = copy.deepcopy(reference).at_precision(precision, is_compiled=False)
@@ -291,6 +290,12 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
         if not problem:
             step.gradient_norm = norm
         return problem
+
+
+def refuse_more_processes(processes: Processes, config: GrpoConfig) -> None:
+    """Raise ValueError for more processes than states of a step."""
+    if processes.size > config.states_per_step:
+        raise ValueError(f"{processes.size} processes cannot share {config.states_per_step} states a step: start fewer")
 
 
 def refuse_dropout(network: nn.Module) -> None:

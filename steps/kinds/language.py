@@ -11,7 +11,6 @@ from steps.runtime.machine import Machine
 if TYPE_CHECKING:  # `chess-grpo uci` must start at once: torch and the settings take time to import.
     import torch
 
-    from grpo.learning.distributed import Processes
     from grpo.settings.tree import Settings
     from steps.export.model_card import CardWords
     from steps.step_io.work import Work
@@ -60,7 +59,6 @@ def _pretrain(settings: "Settings", boards: Path, device: "torch.device", work: 
 def _finetune(  # Without a strength curve: games of a language model take minutes.
     settings: "Settings",
     *,
-    processes: "Processes",
     machine: Machine,  # noqa: ARG001
     num_engines: int,  # noqa: ARG001
     rungs: Sequence[Mapping[str, Any]],  # noqa: ARG001
@@ -68,7 +66,6 @@ def _finetune(  # Without a strength curve: games of a language model take minut
 ) -> None:
     from steps.bodies.language_finetune import finetune_language
 
-    LANGUAGE_KIND.refuse_several(processes.size)
     finetune_language(settings, **given)
 
 
@@ -92,7 +89,6 @@ LANGUAGE_KIND: Final = PolicyKind(
     pretrain_body="steps.bodies.language_pretrain",
     finetune=_finetune,
     finetune_body="steps.bodies.language_finetune",
-    trains_alone=True,
     has_lines=False,
     export=_export,
     write_onnx=None,

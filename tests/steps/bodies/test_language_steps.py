@@ -12,21 +12,15 @@ import pytest
 from grpo.engine.identity import EngineIdentity
 from grpo.language.model import loading
 from grpo.language.model import requirements as extra
-from grpo.learning.distributed import Processes
 from grpo.settings.language import LanguageConfig, model_folder
 from grpo.settings.roles import may_change, settings_read_by
 from grpo.settings.tree import Settings, read_settings
-from steps.kinds.kind import SeveralProcessesError
-from steps.nodes.launch import finetune_on_nodes
-from steps.nodes.node import LOOPBACK, Node
 from steps.pipeline.resume_changes import Change, Now, changes_since
-from steps.pipeline.start import start
-from steps.pipeline.training import finetune
 from steps.preflight.checks import preflight
 from steps.preflight.doctor import examine
 from steps.runtime.machine import Machine
 from steps.store import external_inputs
-from steps.store.versions import LANGUAGE_LOCK, describe_code
+from steps.store.versions import LANGUAGE_LOCK
 
 LANGUAGE = read_settings('preset = "test"\npolicy.kind = "language"\ngrpo.num_curve_pairs = 0\nlanguage.cloning.learning_rate = 1e-4')
 NETWORK = read_settings("test")
@@ -225,15 +219,3 @@ def test_the_doctor_compares_with_the_extras_lock(machine: Machine, monkeypatch:
     assert lines["packages"].endswith(f"as in {LANGUAGE_LOCK.name}")
     lines = {finding.what: finding.detail for finding in examine(NETWORK, machine)}
     assert lines["packages"].endswith("as in requirements-run.lock")
-
-
-def test_several_machines_or_processes_are_refused_before_anything_is_asked_of_them(machine: Machine) -> None:
-    with pytest.raises(SeveralProcessesError, match="one process on one machine, but 2 processes were requested"):
-        start(LANGUAGE.model_dump(mode="json"), describe_code(), metaflow_run="1", is_fresh=False, resume_from=None, num_nodes=2)
-    assert not machine.home.exists()
-    job: Any = {"settings": LANGUAGE.model_dump(mode="json")}
-    output: Any = {}
-    with pytest.raises(SeveralProcessesError):
-        finetune(job, output, output, processes=Processes(0, 2))
-    with pytest.raises(SeveralProcessesError):
-        finetune_on_nodes(Node(index=0, count=2, main_address=LOOPBACK, attempt="1"), job, output, output)
