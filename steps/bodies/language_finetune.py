@@ -65,7 +65,7 @@ def finetune_language(
     policy, policy_config = load_language_policy(pretrained, device)
     policy.config = settings.language  # Of this run; a checkpoint says by which rules it answers in games.
     if settings.language.lora.rank:
-        policy, reference = policy.adapted(seed=settings.seed)
+        policy, reference = policy.adapted(settings.language.lora, seed=settings.seed)
     else:
         reference, _ = load_language_policy(pretrained, device)
     origin = None

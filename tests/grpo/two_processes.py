@@ -93,7 +93,8 @@ def writing(processes: Processes, **changes: Any) -> TrainerLifecycle[Any]:
 
     # Prompts do not come out even, nor do the answers that end.
     config = settings(**{"grpo.states_per_step": 7, "grpo.num_inner_epochs": 2, "language.max_answer_tokens": 24, **changes})
-    policy, reference = writer(config).adapted(seed=0) if config.language.lora.rank else (writer(config), writer(config))
+    lora = config.language.lora
+    policy, reference = writer(config).adapted(lora, seed=0) if lora.rank else (writer(config), writer(config))
     grader = partial(grade, weights=config.language.rewards, logistic_slope=0.003)
     return LanguageTrainer(policy, reference, written_boards(config), config, grader=grader, processes=processes)
 

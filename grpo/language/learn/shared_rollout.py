@@ -51,7 +51,8 @@ def shared_answers(
 
 
 def _answer(found: dict[str, Any]) -> GeneratedAnswer:
-    return GeneratedAnswer(**{name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})
+    fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+    return GeneratedAnswer(**fields)
 
 
 def shared_measures(

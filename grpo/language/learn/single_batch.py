@@ -50,7 +50,7 @@ class SingleBatch:
         """
         self._examples, self._settings, self._grader = examples, settings, grader
         if settings.language.lora.rank:
-            self.policy, self._reference = policy.adapted(seed=settings.seed)
+            self.policy, self._reference = policy.adapted(settings.language.lora, seed=settings.seed)
         else:
             self.policy, self._reference = policy, copy.copy(policy)
             self._reference.network = copy.deepcopy(policy.network)

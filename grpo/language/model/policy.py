@@ -14,7 +14,7 @@ from grpo.base.errors import NonFiniteError
 from grpo.language.model.left_padding import count_positions_by_mask
 from grpo.language.model.lora import Adapter, adapters_of
 from grpo.policy.distribution import MoveDistribution
-from grpo.settings.language import LanguageConfig
+from grpo.settings.language import LanguageConfig, LoraConfig
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -66,13 +66,13 @@ class LanguagePolicy:
         other.precision = precision
         return other
 
-    def adapted(self, *, seed: int) -> tuple[Self, Self]:
-        """Return the policy with an adapter that can be trained, by `language.lora`, and the policy as it is now, as a reference.
+    def adapted(self, config: LoraConfig, *, seed: int) -> tuple[Self, Self]:
+        """Return the policy with an adapter that can be trained, and the policy as it is now, as a reference.
 
         Both share this network, which is frozen. Nobody else may use it: it has the first one's adapter. Raises LoraError.
         """
         policy, reference = copy.copy(self), copy.copy(self)
-        policy.adapter, reference.adapter = adapters_of(self.network, self.config.lora, seed=seed)
+        policy.adapter, reference.adapter = adapters_of(self.network, config, seed=seed)
         return policy, reference
 
     @property

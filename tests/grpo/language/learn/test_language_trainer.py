@@ -59,7 +59,8 @@ def of_chess(config: Settings) -> Grader:
 
 
 def trainer_of(config: Settings, grader: Callable[[Settings], Grader] = graded, **changes: Any) -> LanguageTrainer:
-    policy, reference = writer(config).adapted(seed=config.seed) if config.language.lora.rank else (writer(config), writer(config))
+    lora = config.language.lora
+    policy, reference = writer(config).adapted(lora, seed=config.seed) if lora.rank else (writer(config), writer(config))
     return LanguageTrainer(policy, reference, written_boards(config), config, grader=grader(config), **changes)
 
 

@@ -49,7 +49,7 @@ def test_what_is_kept_from_step_to_step_is_what_a_trainer_keeps(changes: dict[st
     from grpo.language.text.rewards import grade
 
     config = settings(**{**changes, "grpo.steps_per_reference_refresh": refresh})
-    policy, reference = writer(config).adapted(seed=0) if changes else (writer(config), writer(config))
+    policy, reference = writer(config).adapted(config.language.lora, seed=0) if changes else (writer(config), writer(config))
     grader = partial(grade, weights=config.language.rewards, logistic_slope=0.003)
     trainer = LanguageTrainer(policy, reference, written_boards(config), config, grader=grader)
     trainer.step()

@@ -36,7 +36,7 @@ def adapted(network: Any = None, **changes: Any) -> tuple[LanguagePolicy, Langua
     policy = writer(config)
     if network is not None:
         policy.network = network.eval()
-    return policy.adapted(seed=config.seed)
+    return policy.adapted(config.language.lora, seed=config.seed)
 
 
 def shaken(policy: LanguagePolicy) -> LanguagePolicy:
