@@ -26,7 +26,7 @@ from created_stack import GIVEN, Created
 from stack_rules import Template, read_stack
 
 from grpo.settings.tree import read_settings
-from infra.batch_standin import StandIn, batch_standin, refusal
+from infra.batch_standin import BatchJob, StandIn, batch_standin, refusal
 from infra.mlflow_server import mlflow_server
 from infra.stack_variables import Outputs, profile, shell_file
 
@@ -249,10 +249,9 @@ class Laptop:
         assert json.loads(self.secret)["MLFLOW_TRACKING_PASSWORD"] not in said
         return said
 
-    def check_jobs(self) -> None:
+    def check_jobs(self, jobs: list[BatchJob]) -> None:
         """Every step succeeded, and those that train went to the queue and had the image of GPU machines."""
         batch, trained = self.standin.client("batch"), {"pretrain", "finetune"}
-        jobs = self.standin.jobs()
         print({job.step: round(job.seconds) for job in jobs})
         assert {job.status for job in jobs} == {"SUCCEEDED"}
         assert {job.step for job in jobs} >= {*trained, "start", "confirm", "select", "report", "end"}
@@ -262,6 +261,23 @@ class Laptop:
             [found] = batch.describe_jobs(jobs=[job.id])["jobs"]
             [definition] = batch.describe_job_definitions(jobDefinitions=[found["jobDefinition"]])["jobDefinitions"]
             assert definition["containerProperties"]["image"] == GIVEN[parameter], job.step
+
+    def execute(self) -> tuple[str, list[BatchJob]]:
+        """Wait for the state machine that was triggered, and lose its first machine of `check_boards`; return its run and its jobs."""
+        states = self.standin.client("stepfunctions")
+        [machine] = states.list_state_machines()["stateMachines"]
+        lost: BatchJob | None = None
+        while True:
+            [execution] = states.list_executions(stateMachineArn=machine["stateMachineArn"])["executions"]
+            jobs = [job for job in self.standin.jobs() if job.run_id == f"sfn-{execution['name']}"]
+            found = next((job for job in jobs if job.step == "check_boards"), None)
+            if lost is None and found is not None and "Task is starting." in found.log() and found.lose():
+                lost = found
+            if execution["status"] != "RUNNING":
+                assert execution["status"] == "SUCCEEDED", "".join(job.log()[-3000:] for job in jobs[-2:])
+                assert [job for job in jobs if job.attempt > 0] == [lost], "AWS Batch tries the job again, within the same state"
+                return f"sfn-{execution['name']}", jobs
+            time.sleep(0.2)
 
 
 @pytest.fixture
@@ -316,7 +332,12 @@ def block_with(words: str) -> str:
 @pytest.mark.skipif(bool(refusal()), reason=refusal())
 def test_typed_from_a_fresh_clone_the_page_ends_with_the_champion_on_the_laptop(laptop: Laptop) -> None:
     laptop.type(block_with("num_gpus = 1' run --with batch"))
-    laptop.check_jobs()
+    laptop.check_jobs(laptop.standin.jobs())
     said = laptop.type(block_with("chess-grpo match"))
     assert "Results: no improvement shown" in said or "Results: better" in said
     assert (laptop.clone / "exported" / "policy.onnx").exists()
+    # The same by a state machine, executed by moto's interpreter: it finds what the first run made.
+    laptop.type(block_with("step-functions create"))
+    run, jobs = laptop.execute()
+    laptop.check_jobs(jobs)
+    assert run in laptop.type(f"{FILE}.venv/bin/chess-grpo show last")
