@@ -32,10 +32,11 @@ def executed_state_machines(address: str) -> Iterator[None]:
     from moto.stepfunctions.parser.asl.component.common.string import string_expression
     from moto.stepfunctions.parser.asl.component.state.exec.state_task.service.state_task_service_batch import StateTaskServiceBatch
     from moto.stepfunctions.parser.asl.utils import boto_client
+    from moto.stepfunctions.parser.asl.utils.json_path import extract_json
     from moto.stepfunctions.parser.models import StepFunctionsParserBackend
 
     model = botocore.session.get_session().get_service_model("batch")
-    extract, start = string_expression.extract_json, StepFunctionsParserBackend.start_execution
+    start = StepFunctionsParserBackend.start_execution
 
     def to_batch(service: "StateTaskServiceBatch", parameters: dict[str, Any]) -> None:
         service._to_boto_request(parameters, model.operation_model("SubmitJob").input_shape)
@@ -47,7 +48,7 @@ def executed_state_machines(address: str) -> Iterator[None]:
     def extracted(path: str, data: Any) -> Any:
         if _SEVERAL_NAMES.fullmatch(path):
             return {name: data[name] for name in re.findall(r"'(\w+)'", path) if name in data}
-        return extract(path, data)
+        return extract_json(path, data)
 
     def started(backend: "StepFunctionsParserBackend", machine: str, name: str | None = None, *given: Any, **named: Any) -> "Execution":
         return start(backend, machine, name or str(uuid.uuid4()), *given, **named)
