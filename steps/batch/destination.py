@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from grpo.base.errors import PlainError
 from grpo.settings.tree import TaskResources
-from steps.runtime.machine import MIRROR, NOTIFY, SECRETS, SHARED, holds_secret, is_container, sqlite_file, without_secrets
+from steps.runtime.machine import MIRROR, NOTIFY, SECRETS, SHARED, holds_secret, is_container, shared_store, sqlite_file, without_secrets
 
 DECORATORS: Final = ("batch", "kubernetes")
 """Destinations given by `--with`."""
@@ -30,6 +30,8 @@ _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _BY_VALUE: Final = ("MLFLOW_TRACKING_INSECURE_TLS", SHARED, SECRETS, MIRROR, _MIRROR, "WANDB_ENTITY", "WANDB_PROJECT")
 _BY_NAME_ONLY: Final = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "WANDB_API_KEY", NOTIFY)
 _DATASTORE: Final = "METAFLOW_DEFAULT_DATASTORE"
+_OTHER_CLOUDS: Final = ("gs", "azure")
+"""Metaflow's names of Google's and Azure's stores."""
 
 
 class DestinationError(PlainError, RuntimeError):
@@ -51,7 +53,8 @@ def destination(arguments: Sequence[str], environment: Mapping[str, str]) -> str
 def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> list[str]:
     """Set the variables that Metaflow reads at import, so that `run --with batch` needs no further options; return notes for the user.
 
-    Raises DestinationError when tasks in containers could not reach the tracking store.
+    Raises DestinationError when tasks in containers could not reach the tracking store or share outputs, and MachineError for a shared
+    store that is not S3.
     """
     target = destination(arguments, environment)
     if target in (None, "container"):
@@ -60,6 +63,11 @@ def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> 
     environment.setdefault(_DATASTORE, "s3")
     if not any(command in arguments for command in _LAUNCHES):
         return []
+    if not shared_store(environment) and environment[_DATASTORE] in _OTHER_CLOUDS:
+        raise DestinationError(
+            f"{_DATASTORE}={environment[_DATASTORE]}: tasks share outputs and progress in S3 only, and {SHARED} names no other place: set"
+            f" {_DATASTORE}=s3 and METAFLOW_DATASTORE_SYSROOT_S3 (docs/aws.md)"
+        )
     if was := _not_reached(environment):
         raise DestinationError(
             f"{was}, but tasks on {target} run on other machines: set it to the address of an MLflow server that they reach"
