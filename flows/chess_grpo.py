@@ -42,7 +42,7 @@ if Path(sys.argv[0]).resolve().parent == Path(__file__).resolve().parent:
 
     end_with_parent(grace_seconds=30, unwinds=bool({"batch", "kubernetes"} & set(sys.argv)))
 
-from metaflow import Config, FlowSpec, Parameter, card, current, package_sources, step  # noqa: E402
+from metaflow import Config, FlowSpec, Parameter, card, current, package_sources, project, step  # noqa: E402
 
 from grpo.settings.tree import DEFAULT_PRESET, ConfigError, read_settings  # noqa: E402
 from steps.batch import deployment  # noqa: E402
@@ -88,6 +88,7 @@ def _parse(text: str) -> dict[str, Any]:
         raise SystemExit(str(error)) from None
 
 
+@project(name="chess_grpo")
 @deployment.Deployment
 @package_sources(["../steps", "../grpo", "../data_checks"], suffixes=[".py", ".toml", ".html", ".css", ".js"])
 class ChessGrpo(FlowSpec):
@@ -111,7 +112,6 @@ class ChessGrpo(FlowSpec):
             is_fresh=self.fresh,
             resume_from=self.resume_from,
             allow=self.allow,
-            num_nodes=self._num_nodes(),
         )
         draw_start(self.job)
         deployment.tag_run(launch.metaflow_tags(self.settings))
@@ -233,9 +233,6 @@ class ChessGrpo(FlowSpec):
         self.summary = end.end(self.job, self.selected, self.reported, card=finished_card(self.report_task))
         print(self.summary)
         draw_end(lambda: end.overview(self.job, self.selected, self.reported))
-
-    def _num_nodes(self):
-        return 1
 
     def _strength(self):
         return training.Strength(calibrated=self.calibrated, baseline=self.baseline_report)

@@ -17,6 +17,7 @@ from grpo.language.learn.memory_estimate import StepSize
 from grpo.language.learn.rollouts import LanguageRollout, rollout_metrics
 from grpo.language.learn.trainer import LanguageTrainer
 from grpo.language.model.loading import load_model
+from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.rewards import grade
 from grpo.language.text.tasks import ANSWER_LABEL, LanguageTask, environment_prompt, move_prompt
 from grpo.metrics.table import METRICS
@@ -30,16 +31,20 @@ CONFIGURED = settings(
 )
 
 
-def trainer_of(config: Settings = CONFIGURED) -> LanguageTrainer:
-    """Return a trainer whose policy sometimes ends a thought by itself."""
+def thinker(config: Settings) -> LanguagePolicy:
+    """Return a policy of random words that sometimes ends a thought by itself."""
     policy = writer(config)
     (label,) = policy.tokens([ANSWER_LABEL])[0]
     with torch.no_grad():
         policy.network.lm_head.weight[label] += 7.5 / 32
         policy.network.transformer.wpe.weight.mul_(20)  # Such that positions matter.
+    return policy
+
+
+def trainer_of(config: Settings = CONFIGURED) -> LanguageTrainer:
     return LanguageTrainer(
-        policy,
-        policy,
+        thinker(config),
+        thinker(config),
         written_boards(config),
         config,
         grader=lambda example, text: grade(example, text, config.language.rewards, logistic_slope=0.003),
