@@ -42,7 +42,7 @@ if Path(sys.argv[0]).resolve().parent == Path(__file__).resolve().parent:
 
     end_with_parent(grace_seconds=30, unwinds=bool({"batch", "kubernetes"} & set(sys.argv)))
 
-from metaflow import Config, FlowSpec, Parameter, card, current, package_sources, step  # noqa: E402
+from metaflow import Config, FlowSpec, Parameter, card, current, package_sources, project, step  # noqa: E402
 
 from grpo.settings.tree import DEFAULT_PRESET, ConfigError, read_settings  # noqa: E402
 from steps.batch import deployment  # noqa: E402
@@ -88,6 +88,7 @@ def _parse(text: str) -> dict[str, Any]:
         raise SystemExit(str(error)) from None
 
 
+@project(name="chess_grpo")
 @deployment.Deployment
 @package_sources(["../steps", "../grpo", "../data_checks"], suffixes=[".py", ".toml", ".html", ".css", ".js"])
 class ChessGrpo(FlowSpec):

@@ -60,6 +60,7 @@ class Packing(StrEnum):
 _KINDS: Final = {".pgn": FileKind.GAMES, ".epd": FileKind.POSITIONS, ".fen": FileKind.POSITIONS, ".csv": FileKind.PUZZLES}
 _PACKINGS: Final = {".zst": Packing.ZST, ".gz": Packing.GZ, ".bz2": Packing.BZ2, ".zip": Packing.ZIP}
 _SUFFIXES: Final = f"{', '.join(_KINDS)}, plain or followed by {', '.join(_PACKINGS)}"
+_PLACES: Final = "a file, a folder, a glob, an s3://, hf:// or https:// address"
 _MAGIC: Final = {Packing.ZST: b"\x28\xb5\x2f\xfd", Packing.GZ: b"\x1f\x8b", Packing.BZ2: b"BZh", Packing.ZIP: b"PK\3\4"}
 _EXAMPLES: Final = {FileKind.GAMES: ".pgn", FileKind.POSITIONS: ".epd", FileKind.PUZZLES: ".csv"}
 _CONTENTS: Final = {FileKind.GAMES: "games", FileKind.POSITIONS: "a list of positions", FileKind.PUZZLES: "a table of puzzles"}
@@ -236,6 +237,9 @@ def _addresses(pattern: str) -> list[tuple[str, str]]:
     elif pattern.startswith(WEB_SCHEMES):
         is_named, uris = list_web_files(pattern)
         found = [(uri, web_name(uri)) for uri in uris]
+    elif "://" in pattern:
+        scheme = pattern.partition("://")[0]  # Alone: a password may follow.
+        raise SourceError(f"{scheme}://: there is no reader for such addresses; copy the files to a place that is read: {_PLACES}")
     else:
         path = Path(os.path.expanduser(pattern))  # noqa: PTH111 (Path.expanduser fails for users that are not known.)
         try:
@@ -254,9 +258,7 @@ def _addresses(pattern: str) -> list[tuple[str, str]]:
     elif not _is_known(found[0][1]):
         raise SourceError(f"{pattern}: cannot tell by its suffix what it is; known are {_SUFFIXES}: rename or convert it")
     if not found:
-        raise SourceError(
-            f"{pattern}: no file found; give a file, a folder, a glob, an s3://, hf:// or https:// address, of files in {_SUFFIXES}"
-        )
+        raise SourceError(f"{pattern}: no file found; give {_PLACES}, of files in {_SUFFIXES}")
     return found
 
 

@@ -62,7 +62,8 @@ class BatchJob:
         suffixes = [f"-node-{index}" if len(self.nodes) > 1 else "" for index in range(len(self.nodes))]
         self.logs = tuple(place.folder / "logs" / f"{self.name}-{self.id[:8]}{suffix}.log" for suffix in suffixes)
         self.variables: list[Mapping[str, str]] = []
-        """What each node's container was given, beside the image's own."""
+        """What each node's container was given in the last attempt, beside the image's own."""
+        self._num_attempts = int(moto_job.container_overrides.get("retryStrategy", {}).get("attempts", 1))
 
     @property
     def step(self) -> str:
@@ -71,18 +72,18 @@ class BatchJob:
 
     @property
     def run_id(self) -> str:
-        """Metaflow's run."""
-        return self._parameter("run_id")
+        """Metaflow's run; it puts `sfn-` before the name of a state machine's execution."""
+        return f"{'sfn-' if 'SFN_STATE_MACHINE' in self.nodes[0].variables else ''}{self._parameter('run_id')}"
 
     @property
     def task_id(self) -> str:
-        """Metaflow's task."""
-        return self._parameter("task_id")
+        """Metaflow's task; in a state machine it is named after its job."""
+        return self._parameter("task_id") or self.id
 
     @property
     def attempt(self) -> int:
-        """Metaflow's attempt of this task, from 0."""
-        return int(self._parameter("retry_count") or 0)
+        """Metaflow's attempt of this task, from 0: a job of its own for each, or in state machines one job that Batch tries again."""
+        return int(self._parameter("retry_count") or 0) + max(len(self._job.attempts) - 1, 0)
 
     @property
     def status(self) -> str:
@@ -136,7 +137,11 @@ class BatchJob:
             return {container.write(SPOT_NOTICE, datetime.now().isoformat()) for container in containers} == {True}
 
     def run(self) -> None:
-        """Run it to its end; in moto's thread of this job."""
+        """Run it to its end, each attempt in new containers; in moto's thread of this job."""
+        while not self._job.job_stopped:
+            self._attempt()
+
+    def _attempt(self) -> None:
         job = self._job
         job.status = "RUNNABLE"
         while not self._place.slots.acquire(timeout=_POLL_SECONDS):
@@ -157,27 +162,30 @@ class BatchJob:
             with self._lock:
                 for container in self._containers:
                     container.kill()
-                if not job.job_stopped:
+                self._containers = []
+                if job.status in ("STARTING", "RUNNING"):
                     job._mark_stopped(success=False)
             self._place.slots.release()
 
     def _start(self) -> None:
+        attempt = len(self._job.attempts) + 1
         with self._lock:
+            self._is_lost, self.variables = False, []
             for index, node in enumerate(self.nodes):
-                variables = {**self._given(index), **node.variables, **(_NO_GPU if "GPU" in node.resources else {})}
+                variables = {**self._given(index, attempt), **node.variables, **(_NO_GPU if "GPU" in node.resources else {})}
                 self.variables.append(variables)
-                folder = self._place.folder / "containers" / f"{self.id[:8]}-{index}"
+                folder = self._place.folder / "containers" / f"{self.id[:8]}-{index}-{attempt}"
                 image, log = self._place.image, self.logs[index]
                 self._containers.append(Container(image, folder, command=node.command, variables=variables, log=log))
 
-    def _given(self, index: int) -> dict[str, str]:
+    def _given(self, index: int, attempt: int) -> dict[str, str]:
         """Return what Batch and ECS put into a container."""
         queue = self._job.job_queue
         variables = {
             **{name: value.format(job=self.id) for name, value in self._place.instance.items()},
             "AWS_EXECUTION_ENV": "AWS_ECS_EC2",
             "AWS_BATCH_JOB_ID": self.id if len(self.nodes) == 1 else f"{self.id}#{index}",
-            "AWS_BATCH_JOB_ATTEMPT": "1",
+            "AWS_BATCH_JOB_ATTEMPT": str(attempt),
             "AWS_BATCH_CE_NAME": queue.environments[0].name,
             "AWS_BATCH_JQ_NAME": queue.name,
         }
@@ -229,7 +237,12 @@ class BatchJob:
                 job.latest_attempt["statusReason"] = reason
                 if code is not None:
                     job.latest_attempt["container"]["exitCode"] = code
-            job._mark_stopped(success=code == 0 and not is_failed)
+            # By Batch's documentation a job is not tried again when it was terminated or timed out.
+            if code != 0 and not is_failed and not job.stop and len(job.attempts) < self._num_attempts:
+                job.status, job.job_stopped_at = "RUNNABLE", datetime.now()
+                job._stop_attempt()
+            else:
+                job._mark_stopped(success=code == 0 and not is_failed)
 
     def _parameter(self, name: str) -> str:
         return str(self._job.parameters.get(f"metaflow.{name}", ""))

@@ -17,11 +17,14 @@ from infra.batch_standin.container import make_image, require_containers
 from infra.batch_standin.jobs import BatchJob, Place
 from infra.batch_standin.json_server import json_server
 from infra.batch_standin.metadata_service import MetadataService
+from infra.batch_standin.state_machines import executed_state_machines
 
 REGION: Final = "eu-central-1"
 BUCKET: Final = "chess-grpo-stand-in"
 QUEUES: Final = {"cpu-spot": "SPOT", "gpu-spot": "SPOT", "on-demand": "EC2"}
 """Queues by name, with the kind of machines behind each."""
+FAN_OUTS: Final = "fan-outs"
+"""The table in which Metaflow's state machines keep the sizes of fan-outs."""
 _MAX_PAYLOAD: Final = 30 * 1024  # Of a SubmitJob, by Batch's quotas.
 _PROFILES: Final = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE")
 _IMAGE_VARIABLES: Final = {"METAFLOW_SKIP_INSTALL_DEPENDENCIES": "1"}
@@ -105,10 +108,10 @@ def batch_standin(
         for name in _PROFILES:
             os.environ.pop(name, None)  # Moto looks for it when it is imported.
         address = stack.enter_context(_moto_server())
-        role, queue = _make_account(address)
-        agent = stack.enter_context(json_server(lambda method, path, _: answer_container(REGION, role, method, path)))
+        roles, queue = _make_account(address)
+        agent = stack.enter_context(json_server(lambda method, path, _: answer_container(REGION, roles["job"], method, path)))
         service = stack.enter_context(json_server(MetadataService().answer)) if has_metadata_service else None
-        standin = StandIn(folder, address, _settings(folder, address, role, queue, service))
+        standin = StandIn(folder, address, _settings(folder, address, roles, queue, service))
         variables = {**_IMAGE_VARIABLES, **(image_variables or {})}
         instance = {
             "AWS_ENDPOINT_URL": address,
@@ -118,6 +121,7 @@ def batch_standin(
         image = make_image(folder, hidden=(Path.cwd(), Path.home(), *hidden), variables=variables, engine=engine)
         slots = threading.Semaphore(num_jobs)
         place = Place(image=image, folder=folder, slots=slots, grace_seconds=grace_seconds, instance=instance)
+        stack.enter_context(executed_state_machines(address))
         stack.enter_context(_own_jobs(standin, place))
         yield standin
 
@@ -159,12 +163,12 @@ def _client(service: str, address: str) -> Any:
     return session.client(service, endpoint_url=address)
 
 
-def _make_account(address: str) -> tuple[str, str]:
-    """Make what the stack would: bucket, roles, compute environments, queues. Return the jobs' role and the first queue."""
+def _make_account(address: str) -> tuple[dict[str, str], str]:
+    """Make what the stack would: bucket, roles, compute environments, queues, table. Return the roles by name, and the first queue."""
     _client("s3", address).create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
     iam, ec2, batch = (_client(service, address) for service in ("iam", "ec2", "batch"))
     roles = {}
-    for name, service in {"batch-service": "batch", "instance": "ec2", "job": "ecs-tasks"}.items():
+    for name, service in {"batch-service": "batch", "instance": "ec2", "job": "ecs-tasks", "machines": "states"}.items():
         principal = {"Service": f"{service}.amazonaws.com"}
         trust = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Principal": principal, "Action": "sts:AssumeRole"}]}
         roles[name] = iam.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps(trust))["Role"]["Arn"]
@@ -182,10 +186,16 @@ def _make_account(address: str) -> tuple[str, str]:
         )
         order = [{"order": 1, "computeEnvironment": name}]
         batch.create_job_queue(jobQueueName=name, state="ENABLED", priority=1, computeEnvironmentOrder=order)
-    return roles["job"], next(iter(QUEUES))
+    _client("dynamodb", address).create_table(
+        TableName=FAN_OUTS,
+        BillingMode="PAY_PER_REQUEST",
+        AttributeDefinitions=[{"AttributeName": "pathspec", "AttributeType": "S"}],
+        KeySchema=[{"AttributeName": "pathspec", "KeyType": "HASH"}],
+    )
+    return roles, next(iter(QUEUES))
 
 
-def _settings(folder: Path, address: str, role: str, queue: str, service: str | None) -> dict[str, str]:
+def _settings(folder: Path, address: str, roles: Mapping[str, str], queue: str, service: str | None) -> dict[str, str]:
     metadata = {"METAFLOW_DEFAULT_METADATA": "local"}
     if service is not None:
         metadata = {"METAFLOW_DEFAULT_METADATA": "service", "METAFLOW_SERVICE_URL": service, "METAFLOW_SERVICE_INTERNAL_URL": service}
@@ -199,7 +209,10 @@ def _settings(folder: Path, address: str, role: str, queue: str, service: str | 
         "METAFLOW_DATASTORE_SYSROOT_S3": f"s3://{BUCKET}/metaflow",
         "METAFLOW_DATATOOLS_S3ROOT": f"s3://{BUCKET}/metaflow/data",
         "METAFLOW_BATCH_JOB_QUEUE": queue,
-        "METAFLOW_ECS_S3_ACCESS_IAM_ROLE": role,
+        "METAFLOW_ECS_S3_ACCESS_IAM_ROLE": roles["job"],
+        "METAFLOW_SFN_IAM_ROLE": roles["machines"],
+        "METAFLOW_EVENTS_SFN_ACCESS_IAM_ROLE": roles["machines"],
+        "METAFLOW_SFN_DYNAMO_DB_TABLE": FAN_OUTS,
         **metadata,
     }
 
@@ -237,9 +250,11 @@ def _own_jobs(standin: StandIn, place: Place) -> Iterator[None]:
         if "nodeOverrides" in body:
             # Moto does not know them; a job of several nodes has no other overrides.
             body["containerOverrides"] = body.pop("nodeOverrides")
-            response.body = json.dumps(body)
             if QUEUES.get(body["jobQueue"].rpartition("/")[2]) == "SPOT":
                 raise ClientException("Multi-node parallel jobs aren't supported on compute environments that use Spot Instances")
+        if "retryStrategy" in body:
+            body.setdefault("containerOverrides", {})["retryStrategy"] = body["retryStrategy"]  # Moto drops it.
+        response.body = json.dumps(body)
         return submit(response)
 
     with patch.object(Job, "run", run), patch.object(Job, "describe", described), patch.object(BatchResponse, "submitjob", submitted):

@@ -17,7 +17,7 @@ from metaflow.metaflow_config import DATASTORE_SYSROOT_S3
 from grpo.base.errors import PlainError
 from grpo.base.files import CorruptError, parse_json_object
 from grpo.settings.tree import ResourcesConfig, Settings, TaskResources
-from steps.batch.destination import GPU_IMAGE, GPU_QUEUE, DestinationError, destination, forwarded, secret_names
+from steps.batch.destination import DestinationError, batch_place, destination, forwarded, secret_names
 from steps.batch.spot_notice import sigterm_on_spot_notice
 from steps.runtime.console import Console
 from steps.runtime.exit_codes import NO_RETRY
@@ -34,7 +34,6 @@ _KINDS: Final = {
     "confirm": "games",
     "select": "games",
 }
-_NODES_QUEUE: Final = "CHESS_GRPO_BATCH_NODES_QUEUE"  # Batch runs no job of several nodes on spot machines.
 _FINAL: Final = "final"
 _SECONDS_BEFORE_BATCH: Final = 180  # Batch counts from the job's start, Metaflow from the step's, after the code is downloaded.
 _SECRETS_BACKEND: Final = "aws-secrets-manager"
@@ -68,14 +67,10 @@ class Deployment(FlowMutator):  # type: ignore[misc]
         if sources := secret_names(os.environ):
             step.add_decorator("secrets", deco_kwargs={"sources": [f"{_SECRETS_BACKEND}.{name}" for name in sources]})
         if target in ("batch", "step-functions"):
-            queue = os.environ.get(_NODES_QUEUE) if step.has_decorator("parallel") else None
-            given = {"queue": queue}
-            if task.num_gpus:
-                given = {"queue": queue or os.environ.get(GPU_QUEUE), "image": os.environ.get(GPU_IMAGE)}
-            if chosen := {name: value for name, value in given.items() if value}:
+            if place := batch_place(task, os.environ, is_parallel=step.has_decorator("parallel")):
                 # `--with batch` has put its decorator on the step already: without OVERRIDE it would stay, and ours be ignored.
                 others = [attributes for *_, attributes in step.get_decorator_specs("batch")]
-                step.add_decorator("batch", deco_kwargs={**(others[0] if others else {}), **chosen}, duplicates=step.OVERRIDE)
+                step.add_decorator("batch", deco_kwargs={**(others[0] if others else {}), **place}, duplicates=step.OVERRIDE)
         elif target == "container" and BATCH_JOB in os.environ:
             step.add_decorator("batch")  # Metaflow hands on `--with batch`, and not what is added here: its spot monitor would be missing.
 

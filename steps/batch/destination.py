@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from grpo.base.errors import PlainError
 from grpo.settings.tree import TaskResources
-from steps.runtime.machine import MIRROR, NOTIFY, SECRETS, SHARED, holds_secret, is_container, sqlite_file, without_secrets
+from steps.runtime.machine import MIRROR, NOTIFY, SECRETS, SHARED, holds_secret, is_container, shared_store, sqlite_file, without_secrets
 
 DECORATORS: Final = ("batch", "kubernetes")
 """Destinations given by `--with`."""
@@ -23,11 +23,15 @@ TRACKING_INTERNAL: Final = "CHESS_GRPO_TRACKING_INTERNAL_URI"
 GPU_QUEUE: Final = "CHESS_GRPO_BATCH_GPU_QUEUE"
 GPU_IMAGE: Final = "CHESS_GRPO_BATCH_GPU_IMAGE"
 """Variables: queue and image of tasks that request a GPU."""
+NODES_QUEUE: Final = "CHESS_GRPO_BATCH_NODES_QUEUE"
+"""Variable: queue of steps on several nodes; Batch runs no such job on spot machines."""
 _MIRROR: Final = "WANDB_BASE_URL"
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _BY_VALUE: Final = ("MLFLOW_TRACKING_INSECURE_TLS", SHARED, SECRETS, MIRROR, _MIRROR, "WANDB_ENTITY", "WANDB_PROJECT")
 _BY_NAME_ONLY: Final = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "WANDB_API_KEY", NOTIFY)
 _DATASTORE: Final = "METAFLOW_DEFAULT_DATASTORE"
+_OTHER_CLOUDS: Final = ("gs", "azure")
+"""Metaflow's names of Google's and Azure's stores."""
 
 
 class DestinationError(PlainError, RuntimeError):
@@ -49,7 +53,8 @@ def destination(arguments: Sequence[str], environment: Mapping[str, str]) -> str
 def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> list[str]:
     """Set the variables that Metaflow reads at import, so that `run --with batch` needs no further options; return notes for the user.
 
-    Raises DestinationError when tasks in containers could not reach the tracking store.
+    Raises DestinationError when tasks in containers could not reach the tracking store or share outputs, and MachineError for a shared
+    store that is not S3.
     """
     target = destination(arguments, environment)
     if target in (None, "container"):
@@ -58,6 +63,11 @@ def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> 
     environment.setdefault(_DATASTORE, "s3")
     if not any(command in arguments for command in _LAUNCHES):
         return []
+    if not shared_store(environment) and environment[_DATASTORE] in _OTHER_CLOUDS:
+        raise DestinationError(
+            f"{_DATASTORE}={environment[_DATASTORE]}: tasks share outputs and progress in S3 only, and {SHARED} names no other place: set"
+            f" {_DATASTORE}=s3 and METAFLOW_DATASTORE_SYSROOT_S3 (docs/aws.md)"
+        )
     if was := _not_reached(environment):
         raise DestinationError(
             f"{was}, but tasks on {target} run on other machines: set it to the address of an MLflow server that they reach"
@@ -97,6 +107,20 @@ def forwarded(environment: Mapping[str, str], task: TaskResources) -> dict[str, 
     facts = {"CHESS_GRPO_DEVICE": "cuda" if task.num_gpus else "cpu", "CHESS_GRPO_THREADS": str(task.num_cpus)}
     tracking = environment.get(TRACKING_INTERNAL) or environment.get(_TRACKING)
     return {name: environment[name] for name in _BY_VALUE if environment.get(name)} | ({_TRACKING: tracking} if tracking else {}) | facts
+
+
+def batch_place(task: TaskResources, environment: Mapping[str, str], *, is_parallel: bool = False) -> dict[str, str]:
+    """Return the `queue` and the `image` of a task on AWS Batch, each only where it is not the one that Metaflow is configured with.
+
+    Args:
+        task: what it requests.
+        environment: the variables where the run is launched; Metaflow's profile holds none of ours.
+        is_parallel: whether its step runs on several nodes.
+    """
+    place = {"queue": environment.get(NODES_QUEUE) if is_parallel else None}
+    if task.num_gpus:
+        place = {"queue": place["queue"] or environment.get(GPU_QUEUE), "image": environment.get(GPU_IMAGE)}
+    return {name: value for name, value in place.items() if value}
 
 
 def secret_names(environment: Mapping[str, str]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from grpo.base.files import CorruptError, parse_json_object
 from grpo.reading.s3 import split_address
 from grpo.settings.tree import ResourcesConfig, Settings, TaskResources
-from steps.batch.destination import GPU_IMAGE, GPU_QUEUE, DestinationError, prepare, secret_names
+from steps.batch.destination import GPU_IMAGE, GPU_QUEUE, DestinationError, batch_place, prepare, secret_names
 from steps.preflight.checks import PreflightCheck
 
 OFFERED: Final = 0.925
@@ -92,7 +92,7 @@ def ask_batch(settings: Settings, environment: Mapping[str, str], clients: Clien
         return
     services, who = identity
     yield _fine("AWS account", who)
-    for queue, tasks in _sent(settings.resources, configured).items():
+    for queue, tasks in _sent(settings.resources, configured[_QUEUE], environment).items():
         yield _queue(queue, tasks, services)
     yield _datastore(configured, services)
     yield from _job_role(configured, environment, services)
@@ -101,7 +101,7 @@ def ask_batch(settings: Settings, environment: Mapping[str, str], clients: Clien
         yield found if isinstance(found, PreflightCheck) else _fine(f"secret {_short(name)}", "is there")
     yield _image(_IMAGE, configured.get(_IMAGE), services)
     if settings.resources.training.num_gpus:
-        yield _image(GPU_IMAGE, configured.get(GPU_IMAGE) or configured.get(_IMAGE), services)
+        yield _image(GPU_IMAGE, batch_place(settings.resources.training, environment).get("image") or configured.get(_IMAGE), services)
 
 
 def _identity(clients: Clients | None) -> tuple[Clients, str]:
@@ -113,13 +113,12 @@ def _identity(clients: Clients | None) -> tuple[Clients, str]:
     return clients, f"{clients('sts').get_caller_identity()['Arn']} in {clients('batch').meta.region_name}"
 
 
-def _sent(resources: ResourcesConfig, configured: Mapping[str, Any]) -> dict[str, dict[str, TaskResources]]:
-    """Return queue -> kind of task -> its resources."""
+def _sent(resources: ResourcesConfig, queue: str, environment: Mapping[str, str]) -> dict[str, dict[str, TaskResources]]:
+    """Return queue -> kind of task -> its resources; `queue` is the one that Metaflow is configured with."""
     sent: dict[str, dict[str, TaskResources]] = {}
     for kind in ("boards", "training", "games", "others"):
         task: TaskResources = getattr(resources, kind)
-        queue = (configured.get(GPU_QUEUE) if task.num_gpus else None) or configured[_QUEUE]
-        sent.setdefault(queue, {})[kind] = task
+        sent.setdefault(batch_place(task, environment).get("queue", queue), {})[kind] = task
     return sent
 
 

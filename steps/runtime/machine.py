@@ -79,7 +79,7 @@ class Machine:
             tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home / 'mlflow.db'}",
             device=os.environ.get("CHESS_GRPO_DEVICE") or "auto",
             num_threads=_num_threads(),
-            shared=os.environ.get(SHARED) or "",
+            shared=shared_store(os.environ),
             is_container=is_container(os.environ),
             task=os.environ.get(TASK) or "",
             attempt=int(os.environ.get(ATTEMPT) or 0),
@@ -132,6 +132,18 @@ def _webhook(value: str) -> str:
     if value and not value.startswith(("https://", "http://")):
         raise MachineError(f"{NOTIFY} (not shown, for it is a secret): it must begin with https:// or http://; unset, nothing is posted")
     return value
+
+
+def shared_store(environment: Mapping[str, str]) -> str:
+    """Return CHESS_GRPO_SHARED, empty when it is not set; raises MachineError for the address of a store that is not S3."""
+    place = environment.get(SHARED) or ""
+    scheme, is_address, _ = place.partition("://")
+    if is_address and scheme != "s3":
+        raise MachineError(
+            f"{SHARED}={without_secrets(place)}: outputs are shared by writes on a condition, for which there is a client of S3 only: give"
+            " s3://BUCKET/PREFIX or a folder that all machines reach; unset, nothing is shared"
+        )
+    return place
 
 
 def is_container(environment: Mapping[str, str]) -> bool:

@@ -145,11 +145,14 @@ def test_argo_runs_every_step_with_its_resources_tries_and_variables(compiled: C
 
 
 def test_step_functions_run_every_step_and_leave_no_secret_in_the_bucket(compiled: Callable[..., str]) -> None:
-    machine = json.loads(compiled("step-functions", "create", "--only-json"))
+    machine = json.loads(compiled("--branch", "new", "step-functions", "create", "--only-json"))
     states = dict(machine["States"])
     for state in machine["States"].values():  # A fan-out's steps lie within its map.
         states |= (state.get("Iterator") or state.get("ItemProcessor") or {}).get("States", {})
     client = boto3.client("batch")
+    assert {"Name": "SFN_STATE_MACHINE", "Value": "chess_grpo.test.new.ChessGrpo"} in states["start"]["Parameters"]["ContainerOverrides"][
+        "Environment"
+    ]
     for step in STEPS:
         job = states[step]["Parameters"]
         wanted = {entry["Type"]: entry["Value"] for entry in job["ContainerOverrides"]["ResourceRequirements"]}

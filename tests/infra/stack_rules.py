@@ -39,8 +39,33 @@ REACH = {
     r"AWS-StartPortForwardingSessionToRemoteHost|" + _HERE % "ssm" + r"session/\$\{!aws:user(name|id)\}-\*",
     "states": _HERE % "states" + r"(stateMachine|execution):\$\{AWS::StackName\}_\*",
 }
-RIGHTS_OF_IAM = {"iam:PassRole"}
-"""All that anybody may do with roles and users."""
+_READ_AND_WRITE = "s3:ListBucket s3:GetObject s3:PutObject s3:DeleteObject s3:AbortMultipartUpload"
+_START_OF_A_SERVICE = (
+    "ecr:GetAuthorizationToken ecr:BatchCheckLayerAvailability ecr:BatchGetImage ecr:GetDownloadUrlForLayer"
+    " logs:CreateLogStream logs:PutLogEvents secretsmanager:GetSecretValue"
+)
+RIGHTS = {
+    "JobRole": f"{_READ_AND_WRITE} secretsmanager:GetSecretValue dynamodb:GetItem dynamodb:PutItem dynamodb:UpdateItem",
+    "OtherSecretsPolicy": "secretsmanager:GetSecretValue",
+    "MachinesRole": "batch:SubmitJob batch:DescribeJobs batch:TagResource batch:TerminateJob dynamodb:GetItem"
+    " events:DescribeRule events:PutRule events:PutTargets",
+    "ScheduleRole": "states:StartExecution",
+    "MetadataStartRole": _START_OF_A_SERVICE,
+    "MlflowStartRole": _START_OF_A_SERVICE,
+    "MlflowRole": _READ_AND_WRITE,
+    "LauncherPolicy": f"{_READ_AND_WRITE} secretsmanager:GetSecretValue cloudformation:DescribeStacks logs:GetLogEvents iam:PassRole"
+    " batch:DescribeComputeEnvironments batch:DescribeJobDefinitions batch:DescribeJobQueues batch:DescribeJobs batch:ListJobs"
+    " batch:RegisterJobDefinition batch:SubmitJob batch:TagResource batch:TerminateJob"
+    " events:PutRule events:PutTargets events:DeleteRule events:DisableRule events:RemoveTargets"
+    " ssm:StartSession ssm:ResumeSession ssm:TerminateSession"
+    " states:CreateStateMachine states:UpdateStateMachine states:DeleteStateMachine states:DescribeStateMachine states:ListStateMachines"
+    " states:StartExecution states:StopExecution states:DescribeExecution states:ListExecutions",
+}
+"""What each may do at most: what is not needed is not given, on the stack's own things either."""
+LOOKED_AT = {"AWS::IAM::Role", "AWS::IAM::Policy", "AWS::IAM::ManagedPolicy", "AWS::IAM::InstanceProfile", "AWS::S3::BucketPolicy"}
+"""Kinds of resources that give rights, and whose rights the rules see."""
+GIVE_RIGHTS = {"PolicyDocument", "Policies", "ManagedPolicyArns", "ResourcePolicy", "KeyPolicy", "RepositoryPolicyText"}
+"""Properties that give rights."""
 AMAZONS_POLICIES = {
     # Of agents that are Amazon's own and change with their policy.
     "MachineRole": "arn:${AWS::Partition}:iam::aws:policy/service-role/AmazonEC2ContainerServiceforEC2Role",
@@ -110,7 +135,9 @@ def statements(template: Template) -> Iterator[tuple[str, dict[str, Any]]]:
             documents.append(properties["PolicyDocument"])
         for document in documents:
             for statement in document["Statement"]:
-                yield name, statement["Fn::If"][1] if "Fn::If" in statement else statement
+                for chosen in statement["Fn::If"][1:] if "Fn::If" in statement else [statement]:
+                    if chosen != {"Ref": "AWS::NoValue"}:
+                        yield name, chosen
 
 
 def actions_are_named(template: Template) -> Iterator[str]:
@@ -121,13 +148,22 @@ def actions_are_named(template: Template) -> Iterator[str]:
                 yield f"{name} may {action}"
 
 
+def each_may_do_this_at_most(template: Template) -> Iterator[str]:
+    """No role has a right that it does not need, and no other kind of resource gives any, which the rules would not see."""
+    for name, statement in statements(template):
+        for action in sorted(set(_actions(statement)) - set(RIGHTS.get(name, "").split())):
+            yield f"{name} may {action}"
+    for name, resource in template["Resources"].items():
+        gives = GIVE_RIGHTS & set(resource.get("Properties", {}))
+        if resource["Type"] not in LOOKED_AT and (gives or re.search(r"::IAM::|Permission|Policy$", resource["Type"])):
+            yield f"{name} is a {resource['Type']}, whose rights nothing looks at"
+
+
 def rights_end_at_the_stack(template: Template) -> Iterator[str]:
-    """A right is for things of the stack, or for everything where the call knows no resources; nobody changes who may do what."""
+    """A right is for things of the stack, or for everything where the call knows no resources."""
     for name, statement in statements(template):
         for action in _actions(statement):
             service = action.partition(":")[0]
-            if service == "iam" and action not in RIGHTS_OF_IAM:
-                yield f"{name} may {action}"
             for resource in _resources(statement):
                 if action in ANY_RESOURCE and resource == "*":
                     continue
@@ -448,6 +484,7 @@ RULES: dict[str, Rule] = {
     rule.__name__: rule
     for rule in (
         actions_are_named,
+        each_may_do_this_at_most,
         rights_end_at_the_stack,
         data_and_secrets_are_for_those_who_need_them,
         roles_are_taken_by_these,

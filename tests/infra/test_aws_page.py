@@ -1,8 +1,9 @@
 """docs/aws.md as somebody types it: its blocks in order, new shells where the page says so, to the champion on the laptop.
 
-AWS's own part is played by stubs: the programs `aws` and `docker`, and `make setup`, whose environment is this one. The slow tests have the
-stand-in for Batch behind them, with the stack that moto creates from the template. They leave out the check of AWS's answers
-(tests/steps/preflight/test_batch.py), the tunnel, and further runs of the same kind.
+AWS's own part is played by stubs: the programs `aws` and `docker`. Two more are stubs because of where this runs: `git`, whose clone
+would need a commit, and `make setup`, whose environment is this one. The slow tests have the stand-in for Batch behind them, with the
+stack that moto creates from the template. They leave out the check of AWS's answers (tests/steps/preflight/test_batch.py), the tunnel, and
+further runs of the same kind.
 """
 
 import json
@@ -26,7 +27,7 @@ from created_stack import GIVEN, Created
 from stack_rules import Template, read_stack
 
 from grpo.settings.tree import read_settings
-from infra.batch_standin import StandIn, batch_standin, refusal
+from infra.batch_standin import BatchJob, StandIn, batch_standin, refusal
 from infra.mlflow_server import mlflow_server
 from infra.stack_variables import Outputs, profile, shell_file
 
@@ -53,6 +54,7 @@ case "${0##*/} ${1-} ${2-}" in
 "python -m infra.stack_variables") cp -r "$PREPARED/home/." ~ ;;
 esac
 """.replace("SHOWN", " ".join(SHOWN))
+STUBS: Final = ("aws", "docker", "make", "git")
 HAND_WRITTEN: Final = {
     # Commands of the AWS CLI that are no operation of an API.
     ("cloudformation", "deploy"): {"stack-name", "template-file", "capabilities", "tags", "parameter-overrides"},
@@ -122,7 +124,7 @@ def calls(outputs: Outputs, tmp_path_factory: pytest.TempPathFactory) -> list[Ca
     (prepared / "secret.json").write_text(json.dumps({"MLFLOW_TRACKING_USERNAME": "jobs", "MLFLOW_TRACKING_PASSWORD": CANARY}))
     (prepared / "home" / ".chess-grpo" / "chess-grpo.env").write_text(shell_file("chess-grpo", outputs))
     (prepared / "home" / ".metaflowconfig" / "config_chess-grpo.json").write_text(profile(outputs))
-    path = f"{make_stubs(folder / 'bin', ('aws', 'docker', 'make', 'git'))}:/usr/bin:/bin"
+    path = f"{make_stubs(folder / 'bin', STUBS)}:/usr/bin:/bin"
     environment = {"PATH": path, "HOME": str(home), "CALLS": str(folder / "calls"), "PREPARED": str(prepared)}
     for text in shells():
         done = typed(text, clone, environment)
@@ -164,6 +166,11 @@ def test_the_environment_comes_first_then_a_small_run_with_a_gpu_then_the_result
     assert second == ["python", "flows/chess_grpo.py", "run", "--with", "batch"]
     results = [words[1] for words in ours[ours.index(second) :] if words[0] == "chess-grpo"]
     assert results[:4] == ["show", "card", "export", "match"]
+
+
+def test_the_page_names_every_program_that_is_a_stub_here() -> None:
+    [row] = [line for line in PAGE.read_text().splitlines() if line.startswith("| the page can be typed |")]
+    assert [name for name in STUBS if f"`{name}`" not in row and f"`{name} " not in row] == []
 
 
 def test_the_images_that_are_pushed_are_those_of_the_stack(calls: list[Call]) -> None:
@@ -249,10 +256,9 @@ class Laptop:
         assert json.loads(self.secret)["MLFLOW_TRACKING_PASSWORD"] not in said
         return said
 
-    def check_jobs(self) -> None:
+    def check_jobs(self, jobs: list[BatchJob]) -> None:
         """Every step succeeded, and those that train went to the queue and had the image of GPU machines."""
         batch, trained = self.standin.client("batch"), {"pretrain", "finetune"}
-        jobs = self.standin.jobs()
         print({job.step: round(job.seconds) for job in jobs})
         assert {job.status for job in jobs} == {"SUCCEEDED"}
         assert {job.step for job in jobs} >= {*trained, "start", "confirm", "select", "report", "end"}
@@ -262,6 +268,23 @@ class Laptop:
             [found] = batch.describe_jobs(jobs=[job.id])["jobs"]
             [definition] = batch.describe_job_definitions(jobDefinitions=[found["jobDefinition"]])["jobDefinitions"]
             assert definition["containerProperties"]["image"] == GIVEN[parameter], job.step
+
+    def execute(self) -> tuple[str, list[BatchJob]]:
+        """Wait for the state machine that was triggered, and lose its first machine of `check_boards`; return its run and its jobs."""
+        states = self.standin.client("stepfunctions")
+        [machine] = states.list_state_machines()["stateMachines"]
+        lost: BatchJob | None = None
+        while True:
+            [execution] = states.list_executions(stateMachineArn=machine["stateMachineArn"])["executions"]
+            jobs = [job for job in self.standin.jobs() if job.run_id == f"sfn-{execution['name']}"]
+            found = next((job for job in jobs if job.step == "check_boards"), None)
+            if lost is None and found is not None and "Task is starting." in found.log() and found.lose():
+                lost = found
+            if execution["status"] != "RUNNING":
+                assert execution["status"] == "SUCCEEDED", "".join(job.log()[-3000:] for job in jobs[-2:])
+                assert [job for job in jobs if job.attempt > 0] == [lost], "AWS Batch tries the job again, within the same state"
+                return f"sfn-{execution['name']}", jobs
+            time.sleep(0.2)
 
 
 @pytest.fixture
@@ -290,7 +313,7 @@ def laptop(template: Template, tmp_path: Path) -> Iterator[Laptop]:
         (prepared / "secret.json").write_text(secret)
         ours = ("AWS_", "METAFLOW_", "MLFLOW_", "CHESS_GRPO_", "WANDB_")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(ours) or name == "CHESS_GRPO_STOCKFISH"}
-        path = f"{make_stubs(tmp_path / 'bin', ('aws', 'docker', 'make', 'git'))}:{os.environ['PATH']}"
+        path = f"{make_stubs(tmp_path / 'bin', STUBS)}:{os.environ['PATH']}"
         environment = {**kept, **given, "PATH": path, "HOME": str(home), "CALLS": str(tmp_path / "calls"), "PREPARED": str(prepared)}
         environment["METAFLOW_S3_ENDPOINT_URL"] = standin.settings["METAFLOW_S3_ENDPOINT_URL"]
         laptop = Laptop(clone=clone, environment=environment, standin=standin, outputs=outputs, secret=secret)
@@ -316,7 +339,12 @@ def block_with(words: str) -> str:
 @pytest.mark.skipif(bool(refusal()), reason=refusal())
 def test_typed_from_a_fresh_clone_the_page_ends_with_the_champion_on_the_laptop(laptop: Laptop) -> None:
     laptop.type(block_with("num_gpus = 1' run --with batch"))
-    laptop.check_jobs()
+    laptop.check_jobs(laptop.standin.jobs())
     said = laptop.type(block_with("chess-grpo match"))
     assert "Results: no improvement shown" in said or "Results: better" in said
     assert (laptop.clone / "exported" / "policy.onnx").exists()
+    # The same by a state machine, executed by moto's interpreter: it finds what the first run made.
+    laptop.type(block_with("step-functions create"))
+    run, jobs = laptop.execute()
+    laptop.check_jobs(jobs)
+    assert run in laptop.type(f"{FILE}.venv/bin/chess-grpo show last")

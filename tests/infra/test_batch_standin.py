@@ -14,6 +14,7 @@ import pytest
 
 from infra.batch_standin import BatchJob, StandIn, batch_standin, container, refusal
 from infra.batch_standin.jobs import SPOT_NOTICE
+from infra.batch_standin.standin import FAN_OUTS
 
 CANARY = "canary-of-the-launcher"
 SECONDS = 300
@@ -191,6 +192,53 @@ def test_nodes_know_of_each_other_and_the_main_ones_end_is_the_jobs(submit: Subm
 def test_a_job_of_several_nodes_is_refused_on_spot_machines(submit: Submit) -> None:
     with pytest.raises(Exception, match="Multi-node parallel jobs aren't supported on compute environments that use Spot Instances"):
         submit("true", other="true", queue="cpu-spot")
+
+
+def machine_of(script: str) -> dict[str, Any]:
+    """A state machine as Metaflow makes them: a fan-out's size from a table, jobs with several attempts, parts of their answers."""
+    job = {"JobName": "job", "JobQueue": "on-demand", "JobDefinition": "one", "RetryStrategy": {"Attempts": 2}}
+    overrides = {"Command": ["bash", "-c", script], "Environment": [{"Name": "INDEX", "Value.$": "$.Index"}]}
+    table = {"TableName": FAN_OUTS, "Key": {"pathspec": {"S": "all"}}, "ConsistentRead": True, "ProjectionExpression": "sizes"}
+    work = {
+        "Type": "Task",
+        "Resource": "arn:aws:states:::batch:submitJob.sync",
+        "Parameters": {**job, "Parameters": {"run_id.$": "$$.Execution.Name"}, "ContainerOverrides": overrides},
+        "OutputPath": "$.['JobId', 'Parameters']",
+        "End": True,
+    }
+    sizes = {"Type": "Task", "Resource": "arn:aws:states:::dynamodb:getItem", "Parameters": table, "ResultPath": "$.Result", "Next": "all"}
+    every = {
+        "Type": "Map",
+        "ItemsPath": "$.Result.Item.sizes.NS",
+        "Parameters": {"Index.$": "$$.Map.Item.Value"},
+        "Iterator": {"StartAt": "work", "States": {"work": work}},
+        "End": True,
+    }
+    return {"StartAt": "sizes", "States": {"sizes": sizes, "all": every}}
+
+
+def executed(standin: StandIn, script: str) -> tuple[dict[str, Any], list[BatchJob]]:
+    """Execute a state machine to its end; return the execution and its jobs."""
+    states, before = standin.client("stepfunctions"), len(standin.jobs())
+    given = {"definition": json.dumps(machine_of(script)), "roleArn": standin.settings["METAFLOW_SFN_IAM_ROLE"]}
+    machine = states.create_state_machine(name=f"machine-{before}", **given)
+    execution = states.start_execution(stateMachineArn=machine["stateMachineArn"])["executionArn"]
+    wait_until(lambda: states.describe_execution(executionArn=execution)["status"] != "RUNNING")
+    return states.describe_execution(executionArn=execution), standin.jobs()[before:]
+
+
+def test_a_state_machine_runs_its_jobs_and_batch_tries_them_again(standin: StandIn, submit: Submit) -> None:
+    standin.client("dynamodb").put_item(TableName=FAN_OUTS, Item={"pathspec": {"S": "all"}, "sizes": {"NS": ["0", "1"]}})
+    submit("true")  # Whose definition the state machines use.
+    done, jobs = executed(standin, 'echo "$INDEX: $AWS_BATCH_JOB_ATTEMPT"; [ "$INDEX$AWS_BATCH_JOB_ATTEMPT" != 11 ]')
+    assert done["status"] == "SUCCEEDED"
+    assert {job.id: {"JobId": job.id, "Parameters": {"run_id": done["name"]}} for job in jobs} == {
+        row["JobId"]: row for row in json.loads(done["output"])
+    }
+    assert sorted((job.log(), job.attempt, job.status) for job in jobs) == [("0: 1\n", 0, "SUCCEEDED"), ("1: 1\n1: 2\n", 1, "SUCCEEDED")]
+    failed, jobs = executed(standin, "exit 3")
+    assert failed["status"] == "FAILED"
+    assert {(job.attempt, job.exit_code) for job in jobs} == {(1, 3)}
 
 
 def test_nothing_of_the_launchers_is_in_logs_jobs_or_objects(standin: StandIn, submit: Submit) -> None:

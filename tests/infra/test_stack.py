@@ -106,6 +106,11 @@ def _new_right(name: str, action: str, resource: Any, **more: Any) -> Callable[[
     return _add(_resource(name, *path), {"Effect": "Allow", "Action": action, "Resource": resource, **more})
 
 
+def _planted(kind: str, **properties: Any) -> Callable[[Template], None]:
+    """Return what adds a resource."""
+    return lambda template: template["Resources"].__setitem__("Planted", {"Type": kind, "Properties": properties})
+
+
 def _here(service: str, what: str) -> dict[str, str]:
     return {"Fn::Sub": f"arn:${{AWS::Partition}}:{service}:${{AWS::Region}}:${{AWS::AccountId}}:{what}"}
 
@@ -142,7 +147,25 @@ OVER_PERMISSIONS: list[tuple[str, Callable[[Template], None]]] = [
         _new_right("LauncherPolicy", "iam:PassRole", {"Fn::GetAtt": ["MachineRole", "Arn"]}, Condition=_passed("ec2")),
     ),
     # Of another kind.
-    ("rights_end_at_the_stack", _new_right("JobRole", "iam:PutRolePolicy", {"Fn::GetAtt": ["JobRole", "Arn"]})),
+    ("each_may_do_this_at_most", _new_right("JobRole", "iam:PutRolePolicy", {"Fn::GetAtt": ["JobRole", "Arn"]})),
+    # More than is needed, of the stack's own things.
+    ("each_may_do_this_at_most", _new_right("JobRole", "secretsmanager:PutSecretValue", {"Ref": "TrackingSecret"})),
+    ("each_may_do_this_at_most", _new_right("MachinesRole", "dynamodb:DeleteTable", {"Fn::GetAtt": ["FanOuts", "Arn"]})),
+    ("each_may_do_this_at_most", _new_right("LauncherPolicy", "cloudformation:UpdateStack", {"Ref": "AWS::StackId"})),
+    ("each_may_do_this_at_most", _new_right("LauncherPolicy", "ssm:SendCommand", _here("ec2", "instance/${DoorMachine}"))),
+    ("each_may_do_this_at_most", _new_right("MlflowStartRole", "ecr:PutImage", _here("ecr", "repository/*"))),
+    # In a place where no rule looked.
+    ("each_may_do_this_at_most", _planted("AWS::IAM::RolePolicy", RoleName={"Ref": "JobRole"}, PolicyDocument={"Statement": []})),
+    ("each_may_do_this_at_most", _planted("AWS::IAM::User", ManagedPolicyArns=["arn:aws:iam::aws:policy/AdministratorAccess"])),
+    ("each_may_do_this_at_most", _planted("AWS::SecretsManager::ResourcePolicy", SecretId={"Ref": "AdminSecret"}, ResourcePolicy={})),
+    ("each_may_do_this_at_most", _planted("AWS::ECR::Repository", RepositoryPolicyText={"Statement": []})),
+    (
+        "each_may_do_this_at_most",
+        _add(
+            _resource("LauncherPolicy", "PolicyDocument", "Statement"),
+            {"Fn::If": ["HasDoor", {"Ref": "AWS::NoValue"}, {"Effect": "Allow", "Action": "kms:Decrypt", "Resource": "*"}]},
+        ),
+    ),
     ("rights_end_at_the_stack", _new_right("MachinesRole", "sts:AssumeRole", {"Fn::GetAtt": ["JobRole", "Arn"]})),
     ("rights_end_at_the_stack", _new_right("LauncherPolicy", "kms:Decrypt", "*")),
     ("rights_end_at_the_stack", _right("s3:ListBucket", Resource=None, NotResource="x")),

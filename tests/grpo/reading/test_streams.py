@@ -438,6 +438,13 @@ def test_a_pattern_that_stands_for_nothing_is_told(tmp_path: Path, monkeypatch: 
         find_files([pattern])
 
 
+@pytest.mark.parametrize("address", ["gs://bucket/games.pgn", "az://container/2026/", "ftp://me:hunter2@host/x.pgn"])
+def test_an_address_that_nothing_reads_is_told_and_not_repeated(address: str) -> None:
+    with pytest.raises(SourceError, match=r"^\w+://: there is no reader for such addresses; copy the files to .*s3://") as told:
+        find_files([address])
+    assert "hunter2" not in str(told.value)
+
+
 def test_a_polyglot_book_is_called_one(tmp_path: Path) -> None:
     (tmp_path / "book.bin").write_bytes(bytes(16))
     with pytest.raises(SourceError, match=r"is a Polyglot book, .* as \.pgn or \.epd"):

@@ -1,10 +1,12 @@
 """Where tasks run is read from the command, and what they are told of this machine is a short list without a secret."""
 
+from collections.abc import Callable
+
 import pytest
 
 from grpo.settings.tree import Settings, TaskResources, read_settings
 from steps.batch.destination import DestinationError, destination, forwarded, prepare, secret_names
-from steps.runtime.machine import Machine
+from steps.runtime.machine import Machine, MachineError
 
 SERVER = {"MLFLOW_TRACKING_URI": "https://mlflow.internal"}
 
@@ -51,7 +53,7 @@ def test_a_run_elsewhere_keeps_its_data_in_s3_unless_it_is_told_otherwise() -> N
     environment = dict(SERVER)
     prepare(["run", "--with", "batch"], environment)
     assert environment["METAFLOW_DEFAULT_DATASTORE"] == "s3"
-    environment = {**SERVER, "METAFLOW_DEFAULT_DATASTORE": "azure"}
+    environment = {**SERVER, "METAFLOW_DEFAULT_DATASTORE": "azure", "CHESS_GRPO_SHARED": "s3://bucket/outputs"}
     prepare(["run", "--with", "batch"], environment)
     assert environment["METAFLOW_DEFAULT_DATASTORE"] == "azure"
 
@@ -91,6 +93,26 @@ def test_a_tunnels_port_is_the_launchers_and_tasks_are_given_the_address_behind_
     environment["CHESS_GRPO_TRACKING_INTERNAL_URI"] = "sqlite:////home/me/mlflow.db"
     with pytest.raises(DestinationError, match=r"CHESS_GRPO_TRACKING_INTERNAL_URI: sqlite:.* is a file of this machine"):
         prepare(["run", "--with", "batch"], environment)
+
+
+@pytest.mark.parametrize("place", ["gs://bucket/outputs", "az://me:hunter2@container/outputs"])
+def test_a_shared_store_that_is_not_s3_is_refused_here_and_where_tasks_are_sent_from(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHESS_GRPO_SHARED", place)
+    calls: list[Callable[[], object]] = [Machine.here, lambda: prepare(["run", "--with", "batch"], {**SERVER, "CHESS_GRPO_SHARED": place})]
+    for call in calls:
+        with pytest.raises(MachineError, match=r"CHESS_GRPO_SHARED=\w+://.*: give s3://BUCKET/PREFIX or a folder") as refusal:
+            call()
+        assert "hunter2" not in str(refusal.value)
+    monkeypatch.setenv("CHESS_GRPO_SHARED", "s3://bucket/outputs")
+    assert Machine.here().shared == "s3://bucket/outputs"
+
+
+@pytest.mark.parametrize("store", ["gs", "azure"])
+def test_a_datastore_that_cannot_hold_what_tasks_share_is_refused_unless_another_place_can(store: str) -> None:
+    environment = {**SERVER, "METAFLOW_DEFAULT_DATASTORE": store}
+    with pytest.raises(DestinationError, match=f"METAFLOW_DEFAULT_DATASTORE={store}: .* set METAFLOW_DEFAULT_DATASTORE=s3"):
+        prepare(["run", "--with", "kubernetes"], environment)
+    assert prepare(["run", "--with", "kubernetes"], {**environment, "CHESS_GRPO_SHARED": "s3://bucket/outputs"}) == []
 
 
 def test_secrets_that_stay_here_are_told_of_unless_they_are_given_by_name() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import boto3
@@ -137,6 +138,15 @@ def test_what_is_missing_is_named_with_its_remedy(account: Account, change: dict
     is_fine, detail = account.findings()[what]
     assert not is_fine
     assert detail.startswith(words)
+
+
+def test_a_queue_for_gpus_in_metaflows_profile_is_no_queue_because_a_run_does_not_read_it(account: Account, tmp_path: Path) -> None:
+    queue = account.variables.pop("CHESS_GRPO_BATCH_GPU_QUEUE")
+    (tmp_path / "config.json").write_text(json.dumps({"CHESS_GRPO_BATCH_GPU_QUEUE": queue, "METAFLOW_BATCH_JOB_QUEUE": "not read"}))
+    account.variables["METAFLOW_HOME"] = str(tmp_path)
+    assert account.findings()["queue cpu"][1].startswith("no machine of m7i offers what resources.training requests")
+    account.variables |= {"CHESS_GRPO_BATCH_GPU_QUEUE": queue}
+    assert account.findings()["queue gpu"][0]
 
 
 def test_a_step_that_no_machine_can_hold_is_named(account: Account) -> None:
