@@ -1,6 +1,6 @@
 """Measures memory and time of one GRPO step on a GPT-2 of 124 M random weights, and compares them with `memory_estimate`.
 
-nice -n 19 python benchmarks/language_cost.py [--prompts 2] [--group 4] [--answer-tokens 48] [--num-layers 12]
+nice -n 19 python benchmarks/language_cost.py [--prompts 2] [--group 4] [--answer-tokens 48] [--num-layers 12] [--lora-rank 16]
 
 No hub is asked: the shape is RookWorld-LM's, the weights are random and the tokenizer is the small model's, so that answers are nonsense
 and as long as may be. Memory is the process's resident set: its peak less what it was before the model was there.
@@ -25,7 +25,7 @@ from grpo.language.generate.answers import sampled_answers
 from grpo.language.learn.answer_batch import AnswerBatch
 from grpo.language.learn.logprobs import exact_measures
 from grpo.language.learn.loss import backward
-from grpo.language.learn.memory_estimate import ROOKWORLD, Shape, StepSize, lasting_bytes, operations, passing_bytes
+from grpo.language.learn.memory_estimate import ROOKWORLD, StepSize, lasting_bytes, operations, passing_bytes, shape_of
 from grpo.language.learn.rollouts import LanguageRollout
 from grpo.language.model.policy import LanguagePolicy, ModelOrigin
 from grpo.language.text.tasks import move_prompt
@@ -73,24 +73,27 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=2)
     parser.add_argument("--group", type=int, default=4)
     parser.add_argument("--answer-tokens", type=int, default=48)
+    parser.add_argument("--lora-rank", type=int, default=0)
     parser.add_argument("--num-layers", type=int, default=ROOKWORLD.num_layers)
     given = parser.parse_args()
     settings = read_settings(
         f'policy.kind = "language"\ngrpo.states_per_step = {given.prompts}\ngrpo.group_size = {given.group}\n'
-        f"language.max_answer_tokens = {given.answer_tokens}"
+        f"language.max_answer_tokens = {given.answer_tokens}\nlanguage.lora.rank = {given.lora_rank}"
     )
     torch.manual_seed(0)
     tokenizer = chess_tokenizer()
+    tokenizer.decode = lambda *_, **__: ""  # The model has more tokens than it knows.
     ids = {"bos_token_id": tokenizer.eos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     sizes = GPT2Config(n_layer=given.num_layers, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **ids)
-    shape = Shape(vocabulary=sizes.vocab_size, positions=sizes.n_positions, width=sizes.n_embd, num_layers=sizes.n_layer)
     empty = resident()
     network = GPT2LMHeadModel(sizes)
-    num_parameters = sum(weights.numel() for weights in network.parameters())
-    assert num_parameters == shape.num_parameters, (num_parameters, shape.num_parameters)
+    shape = shape_of(network, settings.language.lora)
     policy = LanguagePolicy(network, tokenizer, torch.device("cpu"), settings.language, origin=ModelOrigin(model="random", commit=""))
-    reference = LanguagePolicy(copy.deepcopy(network), tokenizer, policy.device, settings.language, origin=policy.origin)
-    optimiser = torch.optim.Adam(network.parameters(), lr=1e-9)
+    if given.lora_rank:
+        policy, reference = policy.adapted(settings.language.lora, seed=0)
+    else:
+        reference = LanguagePolicy(copy.deepcopy(network), tokenizer, policy.device, settings.language, origin=policy.origin)
+    optimiser = torch.optim.Adam(policy.trained.parameters(), lr=1e-9)
     prompts = [prompt for prompt in [move_prompt(chess.STARTING_FEN)] * given.prompts for _ in range(given.group)]
     streams = [numpy_stream(0, row) for row in range(len(prompts))]
     answers, to_write, while_writing = watched(lambda: sampled_answers(policy, prompts, temperature=1.0, streams=streams))
@@ -114,11 +117,12 @@ def main() -> None:
 
     _, _, _ = watched(update)  # The first makes gradients and Adam's moments, which stay.
     _, to_update, while_updating = watched(update)
-    copies = [{name: value.clone() for name, value in network.state_dict().items()}]
+    copies = [{name: value.clone() for name, value in policy.trained.state_dict().items()}]
     copies += [{key: value.clone() for key, value in state.items() if key != "step"} for state in optimiser.state.values()]
     work = StepSize.of(settings, prompt_tokens=batch.input_ids.shape[1] + 1 - batch.targets.shape[1], answer_tokens=batch.targets.shape[1])
     lasting, passing, counted = lasting_bytes(shape, work), passing_bytes(shape, work), operations(shape, work)
-    print(f"{num_parameters:,} parameters, {work.num_answers} answers of {work.answer_tokens} tokens to prompts of {work.prompt_tokens}")
+    print(f"{shape.num_parameters:,} parameters and {shape.num_in_adapter:,} of an adapter")
+    print(f"{work.num_answers} answers of {work.answer_tokens} tokens to prompts of {work.prompt_tokens}")
     print(f"kept from step to step: measured {(resident() - empty) / _MIB:,.0f} MiB, computed {sum(lasting.values()) / _MIB:,.0f} MiB")
     names = ("generation", "exact measures", "update")
     for name, measured in zip(names, (while_writing, while_measuring, while_updating), strict=True):
