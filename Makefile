@@ -8,16 +8,21 @@ ARGS ?=
 PORT ?= 5000
 export PYTHON CONFIG SET
 
-.PHONY: run test check prove soak batch-demo ui docs pictures lock setup clean
+.PHONY: run test tests check checks prove soak batch-demo ui docs pictures lock setup clean
 
 run: setup  ## The whole pipeline. CONFIG=smoke or a TOML file, SET="grpo.learning_rate=1e-3 seed=1", ARGS="--resume-from peak"
 	@$(PY) flows/chess_grpo.py --no-pylint --config-value settings "$$(printf 'preset = "%s"\n' "$$CONFIG"; printf '%s' "$$SET" | tr ' ' '\n')" run $(ARGS)
 
-test: setup check  ## All checks and tests.
+test: setup  ## All checks and tests.
 	@infra/install.sh $(VENV) --second-engine --browser
+	@$(MAKE) --no-print-directory --jobs 2 checks tests
+
+tests:
 	infra/test.sh $(PY)
 
-check: setup  ## Lint, types, import contracts.
+check: setup checks  ## Lint, types, import contracts.
+
+checks:
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy

@@ -112,7 +112,6 @@ class ChessGrpo(FlowSpec):
             is_fresh=self.fresh,
             resume_from=self.resume_from,
             allow=self.allow,
-            num_nodes=self._num_nodes(),
         )
         draw_start(self.job)
         deployment.tag_run(launch.metaflow_tags(self.settings))
@@ -234,9 +233,6 @@ class ChessGrpo(FlowSpec):
         self.summary = end.end(self.job, self.selected, self.reported, card=finished_card(self.report_task))
         print(self.summary)
         draw_end(lambda: end.overview(self.job, self.selected, self.reported))
-
-    def _num_nodes(self):
-        return 1
 
     def _strength(self):
         return training.Strength(calibrated=self.calibrated, baseline=self.baseline_report)

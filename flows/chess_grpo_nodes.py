@@ -66,9 +66,6 @@ class ChessGrpoNodes(ChessGrpo):
         self.merge_artifacts(inputs)
         self.next(self.screen)
 
-    def _num_nodes(self):
-        return self.settings.resources.num_nodes
-
 
 if __name__ == "__main__":
     # Metaflow starts the other local nodes as `python`: put this interpreter first on the PATH.

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor, distributed
@@ -85,11 +85,15 @@ class Processes:
             distributed.all_gather(parts, padded)
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
+    def gathered_json(self, value: Any, device: torch.device) -> list[Any]:
+        """Return what each process gives, as JSON has it: tuples become lists."""
+        line = bytearray(f"{json.dumps(value)}\n".encode())
+        lines = self.gathered(torch.frombuffer(line, dtype=torch.uint8).to(device)).cpu().numpy().tobytes().splitlines()
+        return [json.loads(each) for each in lines]
+
     def refuse_unlike(self, facts: Mapping[str, str], device: torch.device) -> None:
         """Raise UnlikeMachinesError, in every process, when one has other values of these facts than the first."""
-        line = bytearray(f"{json.dumps([self.node, facts])}\n".encode())
-        lines = self.gathered(torch.frombuffer(line, dtype=torch.uint8).to(device)).cpu().numpy().tobytes().splitlines()
-        (_, first), *others = map(json.loads, lines)
+        (_, first), *others = self.gathered_json([self.node, facts], device)
         for node, there in others:
             if differences := [f"{name}: {first[name]} on node 0, {there[name]} there" for name in first if first[name] != there[name]]:
                 raise UnlikeMachinesError(

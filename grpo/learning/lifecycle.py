@@ -33,7 +33,7 @@ class Snapshot:
     """A copy of all that a step changes, kept in memory so that an interrupted step can be undone."""
 
     weights: Mapping[str, Tensor]
-    """Of the evaluation policy."""
+    """Of the evaluation policy; empty where training changes no more than an adapter, which the state has."""
     state: TrainingState
     reference: Mapping[str, Tensor]
     """Weights of the reference, where a later step may refresh it for the first time; else empty."""
@@ -45,12 +45,13 @@ class TrainerLifecycle(ABC, Generic[_Policy]):
     Call `step` as often as wanted, and look at `outcome` after each.
     """
 
-    def __init__(self, policy: _Policy, reference: nn.Module, config: GrpoConfig, *, first_step: int) -> None:
+    def __init__(self, policy: _Policy, trained: nn.Module, reference: nn.Module, config: GrpoConfig, *, first_step: int) -> None:
         """Prepare.
 
         Args:
             policy: what is trained.
-            reference: the frozen network of the KL terms, which nobody else may use: refreshing it changes its weights.
+            trained: the module of it whose weights training changes: its network, or an adapter of that.
+            reference: the same of the frozen policy of the KL terms, which nobody else may use: refreshing it changes its weights.
             config: GRPO's settings.
             first_step: rollouts done when this run began; schedules count from there.
         """
@@ -64,10 +65,11 @@ class TrainerLifecycle(ABC, Generic[_Policy]):
         self._config = config
         self._first_step = first_step
         self._precision = PRECISIONS[config.precision]
-        self._reference_network = reference
-        self._reference_hash = hash_of_weights(reference.state_dict())
+        self._trained = trained
+        self._reference_module = reference
+        self._reference_hash = self._hash_of_reference()
         self._is_reference_refreshed = False
-        self._parameters = [parameter for parameter in policy.network.parameters() if parameter.requires_grad]
+        self._parameters = [parameter for parameter in trained.parameters() if parameter.requires_grad]
         self._optimiser = torch.optim.Adam(self._parameters, lr=config.learning_rate)
         self._clock = StepClock()
 
@@ -78,6 +80,11 @@ class TrainerLifecycle(ABC, Generic[_Policy]):
     @abstractmethod
     def step(self) -> Record:
         """Make one rollout and learn from it."""
+
+    @property
+    def num_trained_parameters(self) -> int:
+        """Weights that training changes."""
+        return sum(parameter.numel() for parameter in self._parameters)
 
     @property
     def evaluation_policy(self) -> _Policy:
@@ -93,7 +100,7 @@ class TrainerLifecycle(ABC, Generic[_Policy]):
     def state(self, facts: Mapping[str, Any]) -> TrainingState:
         """Return what a checkpoint needs besides the weights of the evaluation policy."""
         controllers, tensors = self._own_state()
-        reference = self._reference_network.state_dict() if self._is_reference_refreshed else {}
+        reference = self._reference_module.state_dict() if self._is_reference_refreshed else {}
         return TrainingState(
             step=self.num_steps_done,
             optimiser=self._optimiser.state_dict(),
@@ -111,13 +118,18 @@ class TrainerLifecycle(ABC, Generic[_Policy]):
             facts=facts,
         )
 
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Load the weights of a checkpoint's policy, before its state; those of an adapter are in the state."""
+        if self._trains_network:
+            self.policy.network.load_state_dict(dict(weights))
+
     def restore(self, state: TrainingState) -> None:
         """Resume from a checkpoint's state; the policy has its weights already.
 
         Raises IncompatibleError when the checkpoint was trained against another reference.
         """
         self._load_reference(state)
-        self._load_training_weights(state)
+        self._load_training_weights(state, begins_run=False)
         self._load_optimiser(state)
         self.num_steps_done = state.step
         self.healthy_step = state.controllers["trainer"]["healthy_step"]
@@ -131,7 +143,7 @@ class TrainerLifecycle(ABC, Generic[_Policy]):
         another.
         """
         self._load_reference(state)
-        self._load_training_weights(None)
+        self._load_training_weights(state, begins_run=True)
         self._load_optimiser(state)
 
     def snapshot(self) -> Snapshot:
@@ -139,16 +151,16 @@ class TrainerLifecycle(ABC, Generic[_Policy]):
         state = self.state({})
         will_be_refreshed = self._config.steps_per_reference_refresh and not self._is_reference_refreshed
         return Snapshot(
-            weights=copied(self.evaluation_policy.network.state_dict()),
+            weights=copied(self.evaluation_policy.network.state_dict()) if self._trains_network else {},
             state=replace(state, optimiser=copied(state.optimiser), controllers=copied(state.controllers)),
-            reference=copied(self._reference_network.state_dict()) if will_be_refreshed else {},
+            reference=copied(self._reference_module.state_dict()) if will_be_refreshed else {},
         )
 
     def reset(self, snapshot: Snapshot) -> None:
         """Undo whatever was done since the snapshot."""
-        self.policy.network.load_state_dict(dict(snapshot.weights))
+        self.load_weights(snapshot.weights)
         if snapshot.reference:
-            self._reference_network.load_state_dict(dict(snapshot.reference))
+            self._reference_module.load_state_dict(dict(snapshot.reference))
         self.restore(snapshot.state)
 
     def checkpointed(self) -> None:
@@ -158,8 +170,8 @@ class TrainerLifecycle(ABC, Generic[_Policy]):
 
     def roll_back(self, state: TrainingState, weights: Mapping[str, Tensor]) -> Event:
         """Set weights and optimiser back to a healthy checkpoint's; the count of steps continues, and the learning rate is cut."""
-        self.policy.network.load_state_dict(dict(weights))
-        self._load_training_weights(state)
+        self.load_weights(weights)
+        self._load_training_weights(state, begins_run=False)
         self._load_optimiser(state)
         self.control.rolled_back()
         self.outcome = Outcome(Action.GO_ON)
@@ -178,8 +190,11 @@ class TrainerLifecycle(ABC, Generic[_Policy]):
     def _restore_own(self, state: TrainingState) -> None:
         """Restore what `_own_state` returned."""
 
-    def _load_training_weights(self, state: TrainingState | None) -> None:
-        """Load the weights that training resumes from, where they are not the evaluation policy's; None begins a new run."""
+    def _load_training_weights(self, state: TrainingState, *, begins_run: bool) -> None:
+        """Load the weights that training resumes from, or begins a new run at, where they are not the evaluation policy's."""
+
+    def _hash_of_reference(self) -> str:
+        return hash_of_weights(self._reference_module.state_dict())
 
     def _knob_metrics(self, knobs: Knobs) -> dict[str, float]:
         return {
@@ -188,6 +203,10 @@ class TrainerLifecycle(ABC, Generic[_Policy]):
             "control/kl_coefficient": knobs.kl_coefficient,
             "control/learning_rate": knobs.learning_rate,
         }
+
+    @property
+    def _trains_network(self) -> bool:
+        return self._trained is self.policy.network
 
     # Parts of a step.
 
@@ -264,17 +283,17 @@ class TrainerLifecycle(ABC, Generic[_Policy]):
         every = self._config.steps_per_reference_refresh
         if not every or (self.num_steps_done - self._first_step) % every or not self.control.is_healthy:
             return []
-        self._reference_network.load_state_dict(self.policy.network.state_dict())
-        self._reference_hash = hash_of_weights(self._reference_network.state_dict())
+        self._reference_module.load_state_dict(self._trained.state_dict())
+        self._reference_hash = self._hash_of_reference()
         self._is_reference_refreshed = True
         return [Event("reference_refreshed", f"step {self.num_steps_done:,}: the reference is the policy as it is now")]
 
     def _load_reference(self, state: TrainingState) -> None:
         then = state.controllers["trainer"]
         if then["is_reference_refreshed"]:
-            self._reference_network.load_state_dict(unprefixed(_REFERENCE, state.tensors))
+            self._reference_module.load_state_dict(unprefixed(_REFERENCE, state.tensors))
         if then["is_reference_refreshed"] or self._is_reference_refreshed:
-            self._reference_hash = hash_of_weights(self._reference_network.state_dict())
+            self._reference_hash = self._hash_of_reference()
         self._is_reference_refreshed = then["is_reference_refreshed"]
         if self._reference_hash != then["reference"]:
             raise IncompatibleError(

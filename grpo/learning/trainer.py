@@ -64,15 +64,13 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
         processes than states.
         """
         refuse_dropout(policy.network)
-        if processes.size > config.states_per_step:
-            raise ValueError(f"{processes.size} processes cannot share {config.states_per_step} states a step: start fewer")
+        refuse_more_processes(processes, config)
         precision = PRECISIONS[config.precision]
         # A copy: a refreshed reference changes, and the caller's must not.
         self._reference = copy.deepcopy(reference).at_precision(precision, is_compiled=False)
         self._average = WeightAverage(policy, decay=config.weight_averaging) if config.weight_averaging else None
-        super().__init__(
-            policy.at_precision(precision, is_compiled=config.is_compiled), self._reference.network, config, first_step=first_step
-        )
+        policy = policy.at_precision(precision, is_compiled=config.is_compiled)
+        super().__init__(policy, policy.network, self._reference.network, config, first_step=first_step)
         self._states = states
         self._seed = seed
         self._processes = processes
@@ -97,10 +95,10 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
     def _restore_own(self, state: TrainingState) -> None:
         self._states.restore(state.controllers["states"], unprefixed("states.", state.tensors))
 
-    def _load_training_weights(self, state: TrainingState | None) -> None:
+    def _load_training_weights(self, state: TrainingState, *, begins_run: bool) -> None:
         if self._average is not None:
             self._average.begin_at(self.policy)
-        if state is not None and (training := unprefixed(_TRAINING, state.tensors)):
+        if not begins_run and (training := unprefixed(_TRAINING, state.tensors)):
             self.policy.network.load_state_dict(training)
 
     def _knob_metrics(self, knobs: Knobs) -> dict[str, float]:
@@ -292,6 +290,12 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
         if not problem:
             step.gradient_norm = norm
         return problem
+
+
+def refuse_more_processes(processes: Processes, config: GrpoConfig) -> None:
+    """Raise ValueError for more processes than states of a step."""
+    if processes.size > config.states_per_step:
+        raise ValueError(f"{processes.size} processes cannot share {config.states_per_step} states a step: start fewer")
 
 
 def refuse_dropout(network: nn.Module) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from grpo.settings.grpo import GrpoConfig
-from grpo.settings.types import Count, NotNegative, Positive, Probability, Role, Section
+from grpo.settings.types import Count, Names, NotNegative, Positive, Probability, Role, Section
 
 _MAX_RATE_OF_PRETRAINED: Final = 1e-3
 SMALL: Final = "small"
@@ -96,6 +96,20 @@ class RewardWeights(Section):
     """Environment task: fraction of reward, `terminated` and `truncated` that is correct."""
 
 
+class LoraConfig(Section):
+    """Low-rank adapters (LoRA, arXiv 2106.09685): with a rank above 0, GRPO trains these and freezes the model's weights.
+
+    There is no dropout: with it, answers would be sampled from another policy than the one that is scored.
+    """
+
+    rank: Annotated[int, Field(ge=0, le=1_024)] = 0
+    """Rank of each layer's adapter; 0 trains all weights. At most the smaller side of each layer's matrix."""
+    alpha: Positive = 32.0
+    """An adapter's change is multiplied by alpha / rank."""
+    target_modules: Names = ()
+    """Linear layers that get an adapter, by name or end of a name, such as `attn.c_attn` of a GPT-2. Empty: all but the output head."""
+
+
 class LanguageConfig(Section):
     """A causal language model as the policy; needs `policy.kind = "language"`."""
 
@@ -106,6 +120,7 @@ class LanguageConfig(Section):
     small: SmallModelConfig = SmallModelConfig()
     cloning: CloningConfig = CloningConfig()
     rewards: Annotated[RewardWeights, _GRPO] = RewardWeights()
+    lora: Annotated[LoraConfig, _GRPO] = LoraConfig()
     environment_share: Probability = 0.25
     """Fraction of the examples and of the prompts of a step that are the environment task; the others are the policy task."""
     num_history_moves: Annotated[int, Field(ge=0, le=40)] = 10
@@ -168,6 +183,8 @@ def refuse_for_language(grpo: GrpoConfig, language: LanguageConfig) -> None:
     }
     if reasons := [reason for reason, holds in wrong.items() if holds]:
         raise ValueError(f'with policy.kind = "language", in [grpo]: {"; ".join(reasons)}')
+    if not language.lora.rank and language.lora != LoraConfig():
+        raise ValueError("language.lora.alpha and language.lora.target_modules need language.lora.rank above 0, such as 16")
     rate = language.cloning.learning_rate
     if language.model != SMALL and language.cloning.num_steps and rate > _MAX_RATE_OF_PRETRAINED:
         raise ValueError(

@@ -16,27 +16,27 @@ from grpo.policy.trainable import PolicyFormat, TrainablePolicy
 def broadcast_checkpoint(
     found: Path | None, processes: Processes, device: torch.device, policy_format: PolicyFormat[Any]
 ) -> tuple[TrainablePolicy, TrainingState] | None:
-    """Return the policy and state of the first process's checkpoint, in every process, after checking every file's hash.
+    """Return the policy and state of the first process's checkpoint, on the CPU of every process, after checking every file's hash.
 
     Args:
         found: its folder, in the first process; None when it has none. What the others give is ignored.
         processes: all that take part; each must call this.
-        device: where the tensors go, and by which they travel.
+        device: by which the files travel.
         policy_format: how the checkpoint holds its policy.
     """
     if processes.size == 1:
-        return None if found is None else _loaded(found, device, policy_format)
+        return None if found is None else _loaded(found, policy_format)
     packed = processes.broadcast(_packed(found) if found is not None and processes.is_first else b"", device)
     if not packed:
         return None
     with tempfile.TemporaryDirectory() as folder:
         with zipfile.ZipFile(io.BytesIO(packed)) as files:
             files.extractall(folder)
-        return _loaded(Path(folder), device, policy_format)
+        return _loaded(Path(folder), policy_format)
 
 
-def _loaded(folder: Path, device: torch.device, policy_format: PolicyFormat[Any]) -> tuple[TrainablePolicy, TrainingState]:
-    policy, _, state = load_checkpoint(folder, device, policy_format)
+def _loaded(folder: Path, policy_format: PolicyFormat[Any]) -> tuple[TrainablePolicy, TrainingState]:
+    policy, _, state = load_checkpoint(folder, torch.device("cpu"), policy_format)
     return policy, state
 
 

@@ -15,6 +15,7 @@ from grpo.language.model.loading import LANGUAGE_FORMAT, load_language_policy
 from grpo.language.text.examples import Example, LanguageBoards
 from grpo.language.text.rewards import Grades, grade
 from grpo.learning.checkpoints import load_checkpoint
+from grpo.learning.distributed import ALONE, Processes
 from grpo.settings.tree import Settings
 from steps.bodies.language_answers import shown_examples, write_answers
 from steps.bodies.training_loop import TrainingLoop
@@ -45,6 +46,7 @@ def finetune_language(
     device: torch.device,
     work: Work,
     on_assessed: Callable[[Mapping[str, Any]], None] | None = None,
+    processes: Processes = ALONE,
 ) -> None:
     """Write checkpoints, history, and why training ended; after a kill, resume.
 
@@ -57,15 +59,19 @@ def finetune_language(
         device: to train on.
         work: the folder to fill, the folder in which to keep what a kill must not take, and the sinks.
         on_assessed: called with what was found before the first update.
+        processes: who trains with us; the first writes for all.
     """
     table = read_boards(boards)
-    reference, policy_config = load_language_policy(pretrained, device)
-    if checkpoint is None:
-        (policy, _), origin = load_language_policy(pretrained, device), None
-    else:
-        policy, _, origin = load_checkpoint(checkpoint, device, LANGUAGE_FORMAT)
-    first = 0 if origin is None else origin.step
+    policy, policy_config = load_language_policy(pretrained, device)
     policy.config = settings.language  # Of this run; a checkpoint says by which rules it answers in games.
+    if settings.language.lora.rank:
+        policy, reference = policy.adapted(settings.language.lora, seed=settings.seed)
+    else:
+        reference, _ = load_language_policy(pretrained, device)
+    origin = None
+    if checkpoint is not None:
+        resumed, _, origin = load_checkpoint(checkpoint, torch.device("cpu"), LANGUAGE_FORMAT)
+    first = 0 if origin is None else origin.step
 
     def grader(example: Example, text: str) -> Grades:
         return grade(example, text, settings.language.rewards, logistic_slope=settings.values.logistic_slope)
@@ -77,8 +83,10 @@ def finetune_language(
         settings,
         grader=grader,
         first_step=first,
+        processes=processes,
     )
     if origin is not None:
+        trainer.load_weights(resumed.weights())
         trainer.begin_from(origin)
     evaluated = EvaluationBoards.of_table(table, config=settings.language)
     asked = questions(LanguageBoards.of_table(table, Split.VALIDATION, config=settings.language), settings.language.num_heldout_boards)
@@ -95,6 +103,11 @@ def finetune_language(
         facts=facts,
         work=work,
         on_assessed=on_assessed,
+        processes=processes,
     ).run()
+    if not processes.is_first:
+        return
     asked = shown_examples(LanguageBoards.of_table(table, Split.VALIDATION, config=settings.language), seed=settings.seed)
-    write_answers(work.folder, {"pretrained": reference, "trained": trainer.evaluation_policy}, asked, grader)
+    # Read again, for the reference may have been refreshed.
+    before, _ = load_language_policy(pretrained, device)
+    write_answers(work.folder, {"pretrained": before, "trained": trainer.evaluation_policy}, asked, grader)

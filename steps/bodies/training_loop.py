@@ -169,7 +169,7 @@ class TrainingLoop:
         if received is None:
             return None
         policy, state = received
-        self._trainer.policy.network.load_state_dict(policy.network.state_dict())
+        self._trainer.load_weights(policy.network.state_dict())
         self._trainer.restore(state)
         return state
 
@@ -316,6 +316,7 @@ class TrainingLoop:
             "mean_entropy_at_end": entropy if math.isfinite(entropy) else None,  # None right after a rollback.
             "control": trainer.control.metrics(),
             "weights": weights_hash(trainer.evaluation_policy),
+            "num_trained_parameters": trainer.num_trained_parameters,
         }
         replace_file(self._folder / REPORT, json_text(report).encode())
 

@@ -69,7 +69,6 @@ def _finetune(given: argparse.Namespace) -> int:
         if not (folder / REPORT).is_file():
             raise ConfigError(f"--strength: {folder} has no {REPORT}; give the folders of the outputs of calibrate and baseline")
     kind = kind_of(settings)
-    kind.refuse_several(int(os.environ.get("WORLD_SIZE", "1")))
     facts = {
         "settings": settings_read_by("finetune", settings),
         "boards": sha256_file(given.boards / BOARDS),

@@ -106,14 +106,14 @@ def _cost(given: argparse.Namespace) -> int:
 
 
 def _shape(language: "LanguageConfig") -> "Shape":
-    """Return the shape of the model that the settings name."""
+    """Return the shape of the model that the settings name, with its adapter."""
     from grpo.language.learn.memory_estimate import KNOWN_SHAPES, shape_of
 
-    if language.model in KNOWN_SHAPES:
+    if language.model in KNOWN_SHAPES and not language.lora.rank:
         return KNOWN_SHAPES[language.model]
     from grpo.language.model.loading import empty_model
 
-    return shape_of(empty_model(language))
+    return shape_of(empty_model(language), language.lora)
 
 
 def _single_batch(given: argparse.Namespace) -> int:

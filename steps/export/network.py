@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from grpo.board.actions import ACTIONS, action_move
 from grpo.board.encoding import ENCODING_SIZE, position_key
 from grpo.board.onnx_policy import ACTIONS_INPUT, INPUT, ONNX, OUTPUT, REPEATS_INPUT, OnnxPolicy
 from grpo.learning.checkpoints import load_policy, weights_hash
-from grpo.policy.distribution import NetworkPolicy, PositionBatch
+from grpo.policy.distribution import NetworkPolicy, PositionBatch, new_policy
 from grpo.policy.files import ACTION_TABLE_HASH, POLICY, WEIGHTS
 from grpo.settings.tree import PolicyConfig
 
@@ -103,7 +104,7 @@ def export_policy(source: Path, folder: Path, *, facts: Mapping[str, Any]) -> Pa
     expected = weights_hash(policy)
     for name in (WEIGHTS, POLICY):
         shutil.copyfile(source / name, folder / name)
-    write_onnx(folder / ONNX, policy, {**facts, "weights_hash": expected})
+    write_onnx(folder / ONNX, policy, config, {**facts, "weights_hash": expected})
     parity = onnx_parity(folder / ONNX, policy, random_play_positions(NUM_PARITY_POSITIONS, seed=_PARITY_SEED))
     if not parity.is_met:
         raise _parity_error(source, parity)
@@ -116,8 +117,8 @@ def export_policy(source: Path, folder: Path, *, facts: Mapping[str, Any]) -> Pa
 
 def export_onnx(source: Path, path: Path) -> None:
     """Write the network of a folder as ONNX; raises ParityError when its log-probabilities on a few positions differ from the network's."""
-    policy, _ = load_policy(source, torch.device("cpu"))
-    write_onnx(path, policy, {"weights_hash": weights_hash(policy)})
+    policy, config = load_policy(source, torch.device("cpu"))
+    write_onnx(path, policy, config, {"weights_hash": weights_hash(policy)})
     parity = onnx_parity(path, policy, random_play_positions(_NUM_FEW_POSITIONS, seed=_PARITY_SEED))
     if not parity.max_log_prob_difference <= parity.tolerance:  # Or not a number. Best moves may be equally likely to the last digit.
         raise _parity_error(source, parity)
@@ -131,38 +132,62 @@ def _parity_error(source: Path, parity: Parity) -> ParityError:
 
 
 class _AskedActions(nn.Module):
-    """The network for ONNX runtimes: it scores every action that it is asked for."""
+    """The network for ONNX runtimes, as a function of its weights: it scores every action that it is asked for."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
-        self.network = network
+        self._network = (network,)  # In a tuple it is no part of this module, and its weights are no constants of the graph.
 
-    def forward(self, encodings: Tensor, action_ids: Tensor, repeats: Tensor) -> Tensor:
-        logits: Tensor = self.network(encodings, action_ids, torch.ones_like(action_ids, dtype=torch.bool), repeats)
+    def forward(self, encodings: Tensor, action_ids: Tensor, repeats: Tensor, weights: dict[str, Tensor]) -> Tensor:
+        asked = encodings, action_ids, torch.ones_like(action_ids, dtype=torch.bool), repeats
+        logits: Tensor = torch.func.functional_call(self._network[0], weights, asked)
         return logits
 
 
-def write_onnx(path: Path, policy: NetworkPolicy, facts: Mapping[str, Any]) -> None:
+def write_onnx(path: Path, policy: NetworkPolicy, config: PolicyConfig, facts: Mapping[str, Any]) -> None:
     """Write the network as ONNX, from the tensors of a `PositionBatch` to `logits` [batch, moves] float32.
 
     Its inputs are `encodings` [batch, 71] uint8, `action_ids` [batch, moves] int64 and `repeats` [batch, moves] bool. Batch size and number
-    of moves are free. A board with fewer moves than others repeats any of them.
-
-    Equal weights give equal bytes: the exporter's notes on this machine (stack traces with paths) are removed.
+    of moves are free. A board with fewer moves than others repeats any of them. Initializers have the names of `weights.safetensors`.
     """
     import onnx
 
-    module = _AskedActions(policy.network).eval()
-    assert not policy.network.training
+    model = onnx.ModelProto.FromString(_graph(config))
+    weights = {name: tensor.cpu().numpy() for name, tensor in policy.network.state_dict().items()}
+    inputs = [one for one in model.graph.input if one.name not in weights]
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in weights.items())
+    shapes = f"{INPUT}: [batch, {ENCODING_SIZE}] uint8; {ACTIONS_INPUT}: [batch, moves] int64; {REPEATS_INPUT}: [batch, moves] bool"
+    model.doc_string = f"{shapes}; {OUTPUT}: [batch, moves] float32. {_USE} {_MIRROR} Layout: {POLICY}."
+    onnx.helper.set_model_props(model, {name: str(value) for name, value in sorted(facts.items())})
+    onnx.checker.check_model(model, full_check=True)
+    path.write_bytes(model.SerializeToString(deterministic=True))
+
+
+@cache
+def _graph(config: PolicyConfig) -> bytes:
+    """Return the serialized ONNX model of all networks of one shape; their weights are inputs. The exporter needs ten seconds for it.
+
+    Equal shapes give equal bytes: the exporter's notes on this machine (stack traces with paths) are removed.
+    """
+    network = new_policy(config, seed=0, device=torch.device("cpu")).network.eval()
     positions = PositionBatch.from_boards([chess.Board()] * 2)  # Two boards: the exporter would treat a batch of one as a constant.
     batch, moves = torch.export.Dim("batch"), torch.export.Dim("moves")
+    weights = dict(network.state_dict())
     with torch.no_grad(), _quiet_exporter():
         program = torch.onnx.export(
-            module,
+            _AskedActions(network).eval(),
             (positions.encodings, positions.action_ids, positions.repeats),
-            input_names=[INPUT, ACTIONS_INPUT, REPEATS_INPUT],
+            kwargs={"weights": weights},
+            input_names=[INPUT, ACTIONS_INPUT, REPEATS_INPUT, *weights],
             output_names=[OUTPUT],
-            dynamic_shapes={INPUT: {0: batch}, ACTIONS_INPUT: {0: batch, 1: moves}, REPEATS_INPUT: {0: batch, 1: moves}},
+            dynamic_shapes={
+                INPUT: {0: batch},
+                ACTIONS_INPUT: {0: batch, 1: moves},
+                REPEATS_INPUT: {0: batch, 1: moves},
+                "weights": {name: {} for name in weights},
+            },
             opset_version=_OPSET,
             dynamo=True,
             external_data=False,
@@ -172,12 +197,8 @@ def write_onnx(path: Path, policy: NetworkPolicy, facts: Mapping[str, Any]) -> N
     model = program.model_proto
     _remove_machine_facts(model.graph)
     del model.metadata_props[:]
-    inputs = f"{INPUT}: [batch, {ENCODING_SIZE}] uint8; {ACTIONS_INPUT}: [batch, moves] int64; {REPEATS_INPUT}: [batch, moves] bool"
-    shapes = f"{inputs}; {OUTPUT}: [batch, moves] float32."
-    model.doc_string = f"{shapes} {_USE} {_MIRROR} Layout: {POLICY}."
-    onnx.helper.set_model_props(model, {name: str(value) for name, value in sorted(facts.items())})
-    onnx.checker.check_model(model, full_check=True)
-    path.write_bytes(model.SerializeToString(deterministic=True))
+    serialized: bytes = model.SerializeToString(deterministic=True)
+    return serialized
 
 
 @contextmanager

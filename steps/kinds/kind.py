@@ -6,7 +6,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from grpo.base.errors import PlainError
 from steps.runtime.machine import Machine
 from steps.step_io.spec import StepSpec
 
@@ -17,10 +16,6 @@ if TYPE_CHECKING:  # Torch comes with them, and a chess program waits while `che
     from grpo.settings.tree import Settings
     from steps.export.model_card import CardWords
     from steps.step_io.work import Work
-
-
-class SeveralProcessesError(PlainError, RuntimeError):
-    """More than one process was requested to train a policy of a kind that trains in one process."""
 
 
 class PretrainBody(Protocol):
@@ -82,8 +77,6 @@ class PolicyKind:
     """The module of the body, which declares its `StepSpec`."""
     finetune: FinetuneBody
     finetune_body: str
-    trains_alone: bool
-    """Whether GRPO trains it in one process only."""
     has_lines: bool
     """Whether it ranks all legal moves, so that the UCI engine can show several lines."""
     export: Callable[[Path, Path, Mapping[str, Any]], tuple[str, str]]
@@ -102,15 +95,6 @@ class PolicyKind:
     def finetune_spec(self) -> StepSpec:
         """The step that fine-tunes it; imports the body."""
         return _spec(self.finetune_body)
-
-    def refuse_several(self, num_processes: int) -> None:
-        """Raise SeveralProcessesError when GRPO cannot train it in so many processes."""
-        if self.trains_alone and num_processes > 1:
-            raise SeveralProcessesError(
-                f'policy.kind = "{self.name}" trains in one process on one machine, but {num_processes} processes were requested: run'
-                " flows/chess_grpo.py, or `chess-grpo finetune` without torchrun; for more prompts or answers per step raise"
-                " grpo.states_per_step or grpo.group_size on a GPU with more memory"
-            )
 
 
 def _spec(body: str) -> StepSpec:

@@ -11,7 +11,6 @@ from steps.runtime.machine import Machine
 if TYPE_CHECKING:  # `chess-grpo uci` must start at once: torch and the settings take time to import.
     import torch
 
-    from grpo.learning.distributed import Processes
     from grpo.settings.tree import Settings
     from steps.export.model_card import CardWords
     from steps.step_io.work import Work
@@ -20,7 +19,7 @@ _MODEL_FILE: Final = "config.json"
 
 
 def _preflight(settings: "Settings", machine: Machine) -> tuple[bool, str]:
-    """Look for the packages of the extra, and for a model's folder; `pretrain` asks the hub itself."""
+    """Look for the packages of the extra, for a model's folder, and for the layers that get adapters; `pretrain` asks the hub itself."""
     from grpo.language.model.requirements import MissingExtraError, require_language_extra
     from grpo.settings.language import SMALL, model_folder
 
@@ -33,13 +32,21 @@ def _preflight(settings: "Settings", machine: Machine) -> tuple[bool, str]:
         return False, f"{error}; {where}"
     model = settings.language.model
     folder = model_folder(model)
-    if folder is None:
-        return True, "small, built in" if model == SMALL else f"{model} of the hub, downloaded by `pretrain` unless it is cached"
-    if not (folder / _MODEL_FILE).is_file():
+    if folder is None and model != SMALL:
+        return True, f"{model} of the hub, downloaded by `pretrain` unless it is cached"
+    if folder is not None and not (folder / _MODEL_FILE).is_file():
         lack = f"has no {_MODEL_FILE}" if folder.is_dir() else "is not an existing folder"
         remedy = "give a folder that transformers' `save_pretrained` wrote, the name of a model on the hub, or small"
         return False, f"language.model = {model!r} {lack}; {remedy}"
-    return True, f"the folder {folder}"
+    if settings.language.lora.rank:
+        from grpo.language.model.loading import LanguageModelError, empty_model
+        from grpo.language.model.lora import LoraError, target_layers
+
+        try:
+            target_layers(empty_model(settings.language), settings.language.lora)
+        except (LanguageModelError, LoraError) as error:
+            return False, str(error)
+    return True, "small, built in" if folder is None else f"the folder {folder}"
 
 
 def _pretrain(settings: "Settings", boards: Path, device: "torch.device", work: "Work") -> None:
@@ -52,7 +59,6 @@ def _pretrain(settings: "Settings", boards: Path, device: "torch.device", work: 
 def _finetune(  # Without a strength curve: games of a language model take minutes.
     settings: "Settings",
     *,
-    processes: "Processes",
     machine: Machine,  # noqa: ARG001
     num_engines: int,  # noqa: ARG001
     rungs: Sequence[Mapping[str, Any]],  # noqa: ARG001
@@ -60,7 +66,6 @@ def _finetune(  # Without a strength curve: games of a language model take minut
 ) -> None:
     from steps.bodies.language_finetune import finetune_language
 
-    LANGUAGE_KIND.refuse_several(processes.size)
     finetune_language(settings, **given)
 
 
@@ -84,7 +89,6 @@ LANGUAGE_KIND: Final = PolicyKind(
     pretrain_body="steps.bodies.language_pretrain",
     finetune=_finetune,
     finetune_body="steps.bodies.language_finetune",
-    trains_alone=True,
     has_lines=False,
     export=_export,
     write_onnx=None,

@@ -63,7 +63,6 @@ NETWORK_KIND: Final = PolicyKind(
     pretrain_body="steps.bodies.pretrain",
     finetune=_finetune,
     finetune_body="steps.bodies.finetune",
-    trains_alone=False,
     has_lines=True,
     export=_export,
     write_onnx=_write_onnx,

@@ -23,11 +23,10 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from steps.kinds.lookup import kind_of
 from steps.nodes import worker
 from steps.nodes.membership import Ending, Membership
 from steps.nodes.node import Node
-from steps.pipeline.job import Job, typed_settings
+from steps.pipeline.job import Job
 from steps.runtime.device import torch_device
 from steps.runtime.exit_codes import NO_RETRY, RESUMABLE
 from steps.runtime.machine import Machine
@@ -61,10 +60,9 @@ def finetune_on_nodes(
 ) -> StepOutput | None:
     """Fine-tune as `steps.pipeline.training.finetune` does, together with the other nodes; return the output on node 0.
 
-    Raises NodesError, NodeFailedError and SeveralProcessesError.
+    Raises NodesError and NodeFailedError.
     """
     num_processes = node.num_processes or _num_gpus() or 1
-    kind_of(typed_settings(job["settings"])).refuse_several(node.count * num_processes)
     outputs: list[StepOutput] = []
 
     def receive(name: str, *given: Any) -> None:

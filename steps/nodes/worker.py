@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from grpo.base.errors import PlainError
 from grpo.base.files import read_json, replace_file
@@ -60,6 +60,20 @@ def train(folder: Path) -> None:
             connection.send(("finished", output))
 
 
+def leave(body: Callable[[], None]) -> NoReturn:
+    """Run a process's body and end the process with its exit code, without what Python and C++ libraries do at exit.
+
+    There a thread of gloo or Arrow that still ran has aborted a process whose work was saved, and an abort counts as a lost machine.
+    """
+    try:
+        code = exit_code(body)
+    except SystemExit as end:
+        code = int(end.code or 0)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 def exit_code(body: Callable[[], None]) -> int:
     """Run a process's body and return its exit code."""
     try:
@@ -100,4 +114,4 @@ def _tell(why: str, *, is_final: bool) -> None:
 
 if __name__ == "__main__":
     end_with_parent(grace_seconds=_GRACE_SECONDS)
-    sys.exit(exit_code(lambda: train(Path(sys.argv[1]))))
+    leave(lambda: train(Path(sys.argv[1])))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from grpo.engine.identity import EngineIdentity
+from grpo.settings.language import LoraConfig
 from grpo.settings.roles import is_read_by, may_change, settings_read_by
 from grpo.settings.tree import Settings
 from steps.store import external_inputs
@@ -21,6 +22,8 @@ ALLOWABLE: Final = (ALLOW_ENGINE, ALLOW_OBJECTIVE)
 """What is refused unless it is allowed by name."""
 
 _KIND: Final = "policy.kind"
+_ADAPTER: Final = "language.lora."
+"""What Adam's moments are of: to no others do they fit."""
 _MAX_SHOWN: Final = 400
 
 
@@ -85,6 +88,8 @@ def changes_since(manifests: Mapping[str, Mapping[str, Any]], action_table: str,
     rest, current = [each for each in pretrained if may_change(each[0])], now.settings.model_dump(mode="json")
     for step, each in parts.items():
         then = {name: value for name, value in each["settings"].items() if name in current}
+        if step == "finetune" and "language" in then:  # An origin that did not know adapters had none.
+            then["language"] = {"lora": LoraConfig().model_dump(mode="json"), **then["language"]}
         # Of what only measures, a field that the origin did not know yet is no change; of GRPO it is.
         rest += _differences(then, settings_read_by("finetune", now.settings) if step == "finetune" else _known(current, then))
     books = {"opening book": parts.get("baseline", {}).get("inputs", {}).get("opening book")}
@@ -98,7 +103,8 @@ def changes_since(manifests: Mapping[str, Mapping[str, Any]], action_table: str,
         found[name] = Change(field=name, before=before, after=after, is_refused=True, allowed_as=ALLOW_ENGINE)
     for name, before, after in rest:
         is_objective = is_read_by("finetune", name.partition(".")[0]) and not may_change(name)
-        change = Change(field=name, before=before, after=after, is_refused=is_objective, allowed_as=ALLOW_OBJECTIVE if is_objective else "")
+        is_allowable = is_objective and not name.startswith(_ADAPTER)
+        change = Change(field=name, before=before, after=after, is_refused=is_objective, allowed_as=ALLOW_OBJECTIVE if is_allowable else "")
         found.setdefault(name, change)
     return sorted(found.values(), key=lambda change: (not change.is_refused, change.field))
 

@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from steps.kinds.lookup import kind_of
 from steps.pipeline.job import Job, typed_settings
 from steps.pipeline.resume import ResumeError, find_origin, take_over
 from steps.pipeline.resume_changes import recorded
@@ -29,7 +28,6 @@ def start(
     is_fresh: bool,
     resume_from: str | None,
     allow: str = "",
-    num_nodes: int = 1,
 ) -> Job:
     """Check all that can be checked before any work, open the run, and return what the other steps need.
 
@@ -40,7 +38,6 @@ def start(
         is_fresh: recompute every output.
         resume_from: what it resumes from, if anything: `steps.pipeline.resume.find_origin` takes it.
         allow: which of the changes that a resumed run is refused for are allowed, separated by commas.
-        num_nodes: on how many machines it will train.
 
     Raises PreflightError with the table when something is missing, NotFoundError or ResumeError when there is nothing to resume from.
     """
@@ -50,7 +47,6 @@ def start(
     if allowed and not resume_from:
         raise ResumeError("--allow is for resumed runs: give --resume-from too, or leave it out")
     machine, typed, launch = Machine.here(), typed_settings(settings), launch_of(settings)
-    kind_of(typed).refuse_several(num_nodes)
     findings, engine = preflight(typed, machine)
     print(f"Preflight\n{preflight_table(findings)}", flush=True)
     failed = [finding for finding in findings if not finding.is_fine]

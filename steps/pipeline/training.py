@@ -70,7 +70,7 @@ def finetune(
 
     Of several processes the first calls this, and the others `follow`. On SIGTERM the process exits with RESUMABLE.
 
-    Raises UnlikeMachinesError when the machines differ, SeveralProcessesError for several where the kind of policy trains in one.
+    Raises UnlikeMachinesError when the machines differ.
     """
     assert processes.is_first
     is_assessed = has_trained = False
@@ -129,7 +129,6 @@ class _Finetuning:
     def __init__(self, job: Job, boards: StepOutput, pretrained: StepOutput, strength: Strength | None, processes: Processes) -> None:
         self.here = here = Here(job)
         self.kind = kind_of(here.settings)
-        self.kind.refuse_several(processes.size)
         self._boards, self._pretrained, self._processes = boards, pretrained, processes
         self._checkpoint = None if job["origin"] is None else origin_checkpoint(job["origin"], here.machine)
         spec = self.kind.finetune_spec

@@ -9,6 +9,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +33,7 @@ from ports import free_port
 
 from grpo.dataset.table import BoardArrays
 from grpo.learning.distributed import Processes, UnlikeMachinesError, joined_processes
+from grpo.learning.lifecycle import TrainerLifecycle
 from grpo.learning.trainer import GrpoTrainer
 from grpo.policy.distribution import MoveDistribution, NetworkPolicy, PositionBatch
 from grpo.settings.grpo import GrpoConfig
@@ -81,7 +84,22 @@ def is_unlucky(board: chess.Board) -> bool:
     return made_up_number(board, chess.Move.null()) < 0.5
 
 
-CASES: Final[dict[str, Callable[[Processes], GrpoTrainer]]] = {
+def writing(processes: Processes, **changes: Any) -> TrainerLifecycle[Any]:
+    """Return a trainer of a language model."""
+    from written_language import settings, writer, written_boards
+
+    from grpo.language.learn.trainer import LanguageTrainer
+    from grpo.language.text.rewards import grade
+
+    # Prompts do not come out even, nor do the answers that end.
+    config = settings(**{"grpo.states_per_step": 7, "grpo.num_inner_epochs": 2, "language.max_answer_tokens": 24, **changes})
+    lora = config.language.lora
+    policy, reference = writer(config).adapted(lora, seed=0) if lora.rank else (writer(config), writer(config))
+    grader = partial(grade, weights=config.language.rewards, logistic_slope=0.003)
+    return LanguageTrainer(policy, reference, written_boards(config), config, grader=grader, processes=processes)
+
+
+CASES: Final[dict[str, Callable[[Processes], TrainerLifecycle[Any]]]] = {
     "sampled": lambda processes: trainer_of(processes, entropy_schedule="target", num_inner_epochs=2),
     "exact": lambda processes: trainer_of(processes, estimator="exact", temperature=1.3, max_states_per_forward=2),
     "sampled with depth": lambda processes: trainer_of(processes, depth=DEPTH, baseline="leave_one_out"),
@@ -95,7 +113,10 @@ CASES: Final[dict[str, Callable[[Processes], GrpoTrainer]]] = {
     "a probability that is no number": lambda processes: trainer_of(
         processes, states_per_step=6, policy=SpoiltOnOneBoard(in_float64(lively_policy()).network, CPU)
     ),
-    "float32": in_float32,
+}
+CASES_IN_FLOAT32: Final[dict[str, Callable[[Processes], TrainerLifecycle[Any]]]] = {
+    "a network": in_float32,
+    **({"a language model": writing, "LoRA": partial(writing, **{"language.lora.rank": 4})} if find_spec("transformers") else {}),
 }
 
 
@@ -103,11 +124,11 @@ def results(processes: Processes, num_steps: int) -> dict[str, Any]:
     """Return of each case the weights after a few steps, and what was measured and happened in each."""
     torch.set_num_threads(1)
     found = {}
-    for name, make in CASES.items():
+    for name, make in {**CASES, **CASES_IN_FLOAT32}.items():
         trainer = make(processes)
         records = [trainer.step() for _ in range(num_steps)]
         found[name] = {
-            "weights": {key: tensor.detach().clone() for key, tensor in trainer.policy.network.named_parameters()},
+            "weights": {key: tensor.detach().clone() for key, tensor in trainer._trained.named_parameters()},
             "metrics": [dict(record.metrics) for record in records],
             "events": [[event.name for event in record.events] for record in records],
         }

@@ -2,8 +2,9 @@
 
 `chess-grpo cost` prints it. Bytes are what must be there at once, without the libraries' own (some 0.5 GiB) and what an allocator wastes.
 Weights, Adam and the loss are float32; with `grpo.precision = "bfloat16"` what a forward pass keeps for its gradient has half the size, and
-a copy of the weights is there in bfloat16. Operations are multiplications and additions of matrices, two for each weight and token (Kaplan
-et al., arXiv 2001.08361, section 2.1), and those of attention.
+a copy of the weights is there in bfloat16. With LoRA gradients, Adam, reference and copy are of the adapter alone. Operations are
+multiplications and additions of matrices, two for each weight and token (Kaplan et al., arXiv 2001.08361, section 2.1), and those of
+attention.
 """
 
 from collections.abc import Mapping
@@ -12,6 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from torch import nn
 
+from grpo.language.model.loading import DEFAULT_GPT2
+from grpo.language.model.lora import adapter_size
+from grpo.settings.language import LoraConfig
 from grpo.settings.tree import Settings
 
 if TYPE_CHECKING:
@@ -39,6 +43,8 @@ _FORWARDS_OF_MEASURES: Final = 2
 """Policy and reference, for exact entropy and divergence."""
 _FORWARDS_AN_UPDATE: Final = 4
 """One, a gradient that costs two, and the reference's."""
+_FORWARDS_WITHOUT_WEIGHTS: Final = 1
+"""Of a gradient's two, that of the weights: with LoRA they have none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +57,8 @@ class Shape:
     num_parameters: int
     num_in_blocks: int
     """Weights that a token is multiplied with in the blocks."""
+    num_in_adapter: int = 0
+    """Weights of LoRA's adapter, which are all that is trained; 0 without."""
 
     @classmethod
     def of_gpt2(cls, *, vocabulary: int, positions: int, width: int, num_layers: int) -> "Shape":
@@ -75,15 +83,23 @@ class Shape:
         """Weights that a token is multiplied with where its next one is scored."""
         return self.vocabulary * self.width
 
+    @property
+    def num_trained(self) -> int:
+        """Weights that training changes."""
+        return self.num_in_adapter or self.num_parameters
+
 
 ROOKWORLD: Final = Shape.of_gpt2(vocabulary=50_257, positions=1_024, width=768, num_layers=12)
 """`jrahn/RookWorld-LM-124M`, a GPT-2 of the smallest published size."""
-KNOWN_SHAPES: Final = {"jrahn/RookWorld-LM-124M": ROOKWORLD}
+KNOWN_SHAPES: Final = {DEFAULT_GPT2: ROOKWORLD}
 """Model on the hub -> its shape, which is known here without asking it."""
 
 
-def shape_of(network: "PreTrainedModel") -> Shape:
-    """Return the shape of any causal language model of transformers; it needs no weights."""
+def shape_of(network: "PreTrainedModel", lora: LoraConfig) -> Shape:
+    """Return the shape of any causal language model of transformers, with the adapter that it gets; it needs no weights.
+
+    Raises LoraError when it cannot have that adapter.
+    """
     described = network.config.get_text_config()
     head: nn.Module | None = network.get_output_embeddings()  # type: ignore[no-untyped-call]
     embeddings = [each for each in network.modules() if isinstance(each, nn.Embedding)]
@@ -95,6 +111,7 @@ def shape_of(network: "PreTrainedModel") -> Shape:
         num_layers=described.num_hidden_layers,
         num_parameters=sum(weights.numel() for weights in parameters),
         num_in_blocks=sum(weights.numel() for weights in parameters if weights.dim() == 2 and id(weights) not in others),
+        num_in_adapter=adapter_size(network, lora),
     )
 
 
@@ -150,13 +167,13 @@ class StepSize:
 
 def lasting_bytes(shape: Shape, work: StepSize) -> dict[str, int]:
     """Return what is kept from step to step, by name."""
-    weights = _BYTES * shape.num_parameters
+    trained = _BYTES * shape.num_trained
     return {
-        "weights": weights,
-        "gradients": weights,
-        "Adam's two moments": 2 * weights,
-        "reference": weights,
-        "copy of the last step (weights, Adam)": 3 * weights + (weights if work.refreshes_reference else 0),
+        "weights": _BYTES * (shape.num_parameters + shape.num_in_adapter),
+        "gradients": trained,
+        "Adam's two moments": 2 * trained,
+        "reference": trained,
+        "copy of the last step (weights, Adam)": 3 * trained + (trained if work.refreshes_reference else 0),
     }
 
 
@@ -174,7 +191,7 @@ def passing_bytes(shape: Shape, work: StepSize) -> dict[str, int]:
         "update": half_weights
         + int(saved * of_token * rows * work.num_tokens)
         + _LOSS_TABLES * table
-        + _EMBEDDING_GRADIENTS * _BYTES * shape.num_in_head,
+        + (0 if shape.num_in_adapter else _EMBEDDING_GRADIENTS * _BYTES * shape.num_in_head),
     }
 
 
@@ -193,13 +210,14 @@ def operations(shape: Shape, work: StepSize) -> dict[str, int]:
     def forward(tokens: int) -> int:
         # Each token's queries meet the keys and values of those before it: 4 w operations for each of the T / 2 of them, in each block.
         attention = 2 * shape.num_layers * shape.width * work.num_tokens * tokens
-        return 2 * shape.num_in_blocks * tokens + 2 * shape.num_in_head * answers + attention
+        return 2 * (shape.num_in_blocks + shape.num_in_adapter) * tokens + 2 * shape.num_in_head * answers + attention
 
     whole = forward(work.num_answers * work.num_tokens)
+    an_update = _FORWARDS_AN_UPDATE - (_FORWARDS_WITHOUT_WEIGHTS if shape.num_in_adapter else 0) + work.recomputes
     return {
         "generation": forward(work.num_prompts * work.prompt_tokens + answers),
         "exact entropy and divergence": _FORWARDS_OF_MEASURES * whole,
-        "update": work.num_inner_epochs * (_FORWARDS_AN_UPDATE + work.recomputes) * whole,
+        "update": work.num_inner_epochs * an_update * whole,
     }
 
 
@@ -214,8 +232,9 @@ def memory_table(shape: Shape, work: StepSize, *, num_steps: int, teraflops: flo
     """
     lasting, passing, counted = lasting_bytes(shape, work), passing_bytes(shape, work), operations(shape, work)
     total = sum(counted.values())
+    trained = f", {shape.num_in_adapter:,} more in LoRA's adapter, which alone is trained" if shape.num_in_adapter else ""
     lines = [
-        f"{shape.num_parameters:,} parameters; {work.num_answers} answers of {work.answer_tokens} tokens to prompts of"
+        f"{shape.num_parameters:,} parameters{trained}; {work.num_answers} answers of {work.answer_tokens} tokens to prompts of"
         f" {work.prompt_tokens}, {work.per_forward} at once",
         "",
         *_rows("kept from step to step", lasting),

@@ -43,14 +43,17 @@ class SingleBatch:
         """Prepare.
 
         Args:
-            policy: who answers; `updates` changes its network in place. The reference is a copy of it as it is now.
+            policy: who answers; `updates` changes its network, or by `language.lora` an adapter of it. The reference is what it is now.
             examples: one for each group.
             settings: the run's; the whole batch is one minibatch.
             grader: grades an answer.
         """
-        self.policy, self._examples, self._settings, self._grader = policy, examples, settings, grader
-        self._reference = copy.copy(policy)
-        self._reference.network = copy.deepcopy(policy.network)
+        self._examples, self._settings, self._grader = examples, settings, grader
+        if settings.language.lora.rank:
+            self.policy, self._reference = policy.adapted(settings.language.lora, seed=settings.seed)
+        else:
+            self.policy, self._reference = policy, copy.copy(policy)
+            self._reference.network = copy.deepcopy(policy.network)
 
     def write(self, *, step: int = 0) -> LanguageRollout:
         """Write a group of answers to each prompt; `step` names the streams, 0 being those of a run's first rollout.
@@ -76,7 +79,7 @@ class SingleBatch:
         """
         config = self._settings.grpo
         knobs = Control(config, first_step=0).knobs(0)
-        parameters = list(self.policy.network.parameters())
+        parameters = list(self.policy.trained.parameters())
         optimiser = torch.optim.Adam(parameters, lr=config.learning_rate)
         trained = batch.is_trained.nonzero()[:, 0]
         advantages = batch.advantages[trained]

@@ -4,11 +4,10 @@ Whether sampling and scoring are one distribution is looked at in each rollout, 
 prompts of mixed length, where the cause of a difference is named.
 """
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -23,15 +22,19 @@ from grpo.language.learn.rollouts import Grader, LanguageRollout, agreement, rol
 from grpo.language.learn.schedules import content_fraction, kl_fraction
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import LanguageBoards
+from grpo.learning.checkpoints import TrainingState, weights_hash
+from grpo.learning.distributed import ALONE, Processes
 from grpo.learning.invariants import InvariantError
 from grpo.learning.learnability import Learnability
-from grpo.learning.lifecycle import PRECISIONS, TrainerLifecycle
-from grpo.learning.trainer import refuse_dropout
+from grpo.learning.lifecycle import PRECISIONS, TrainerLifecycle, copied, prefixed, unprefixed
+from grpo.learning.trainer import refuse_dropout, refuse_more_processes
 from grpo.metrics.table import TERM_PAIRS, TERMS, Event, Record
 from grpo.settings.tree import Settings
 
 _NUM_GAP_PROMPTS: Final = 8
 _NUM_GAP_DRAWS: Final = 64
+_ADAPTER: Final = "adapter."
+"""Prefix of an adapter's weights among a checkpoint's tensors; the checkpoint's policy has them merged into its own."""
 
 
 class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
@@ -46,36 +49,48 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
         *,
         grader: Grader,
         first_step: int = 0,
+        processes: Processes = ALONE,
     ) -> None:
         """Prepare training.
 
         Args:
-            policy: what is trained: the reference, or a resumed policy. Its network is changed in place.
-            reference: the frozen policy of the KL term; copied.
+            policy: what is trained: a copy of the reference, a resumed policy, or one with an adapter. Changed in place.
+            reference: the frozen policy of the KL term, which nobody else may use; for a policy with an adapter, the one that came with it.
             boards: where prompts come from, and what answers are graded by.
             settings: the run's.
             grader: grades an answer.
             first_step: rollouts that were done when this run began; schedules count from there.
+            processes: who trains with us, each on its own answers.
 
-        Raises NonFiniteError when a weight is NaN or infinite, ValueError when a layer of the network has dropout.
+        Raises NonFiniteError when a weight is NaN or infinite, ValueError when a layer of the network has dropout and for more processes
+        than prompts.
         """
+        refuse_more_processes(processes, settings.grpo)
         policy.refuse_nonfinite()
         refuse_dropout(policy.network)
         precision = PRECISIONS[settings.grpo.precision]
-        self._reference = LanguagePolicy(
-            copy.deepcopy(reference.network).requires_grad_(requires_grad=False),
-            reference.tokenizer,
-            reference.device,
-            settings.language,
-            origin=reference.origin,
-        ).at_precision(precision)
-        super().__init__(policy.at_precision(precision), self._reference.network, settings.grpo, first_step=first_step)
+        self._reference = reference.at_precision(precision)
+        self._reference.config = settings.language
+        self._reference.network.requires_grad_(requires_grad=False)
+        policy = policy.at_precision(precision)
+        super().__init__(policy, policy.trained, self._reference.trained, settings.grpo, first_step=first_step)
         self.policy.config = settings.language
         self._settings = settings
         self._language = settings.language
         self._boards = boards
         self._grader = grader
+        self._processes = processes
         self._has_looked = False
+
+    def _own_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        return {}, {} if self._trains_network else prefixed(_ADAPTER, copied(self._trained.state_dict()))
+
+    def _load_training_weights(self, state: TrainingState, *, begins_run: bool) -> None:  # noqa: ARG002
+        if not self._trains_network:
+            self._trained.load_state_dict(unprefixed(_ADAPTER, state.tensors))
+
+    def _hash_of_reference(self) -> str:
+        return weights_hash(self._reference)
 
     def preflight(self) -> Learnability:
         """Return whether there is anything to learn, from the rollout that the next step will make; changes nothing.
@@ -163,6 +178,7 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
                 content_fraction=content_fraction(self._language, step - self._first_step),
                 max_collection_kl=self._language.max_collection_kl,
                 step=step,
+                processes=self._processes,
             )
 
     def _learn(self, rollout: LanguageRollout, knobs: Knobs, events: list[Event]) -> dict[str, float]:
@@ -174,7 +190,7 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
         for rows in self._minibatches(trained):
             with self._clock.part("update"):
                 self._optimiser.zero_grad(set_to_none=True)
-                measured = backward(self.policy, self._reference, rollout, rows, config=config, knobs=knobs)
+                measured = backward(self.policy, self._reference, rollout, rows, config=config, knobs=knobs, processes=self._processes)
                 if not taken:
                     self._refuse_off_policy(measured)
                 elif self._leaves_trust_region(measured.kl_old, len(taken), events):

@@ -2,16 +2,19 @@
 
 import copy
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
+from torch import nn
 
 from grpo.base.errors import NonFiniteError
 from grpo.language.model.left_padding import count_positions_by_mask
+from grpo.language.model.lora import Adapter, adapters_of
 from grpo.policy.distribution import MoveDistribution
-from grpo.settings.language import LanguageConfig
+from grpo.settings.language import LanguageConfig, LoraConfig
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -53,6 +56,8 @@ class LanguagePolicy:
         self.origin = origin
         self.precision = torch.float32
         """Of forward passes (autocast); log-probabilities are float32 in any case."""
+        self.adapter: Adapter | None = None
+        """What changes the network's layers; None without LoRA."""
         count_positions_by_mask(self.network)
 
     def at_precision(self, precision: torch.dtype) -> Self:
@@ -60,6 +65,25 @@ class LanguagePolicy:
         other = copy.copy(self)
         other.precision = precision
         return other
+
+    def adapted(self, config: LoraConfig, *, seed: int) -> tuple[Self, Self]:
+        """Return the policy with an adapter that can be trained, and the policy as it is now, as a reference.
+
+        Both share this network, which is frozen. Nobody else may use it: it has the first one's adapter. Raises LoraError.
+        """
+        policy, reference = copy.copy(self), copy.copy(self)
+        policy.adapter, reference.adapter = adapters_of(self.network, config, seed=seed)
+        return policy, reference
+
+    @property
+    def trained(self) -> nn.Module:
+        """The module whose weights training changes: the network, or its adapter."""
+        return self.network if self.adapter is None else self.adapter
+
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        """Return the weights of the network, with those of an adapter merged into them."""
+        weights: Mapping[str, torch.Tensor] = self.network.state_dict()
+        return weights if self.adapter is None else self.adapter.merged(weights)
 
     @property
     def end_id(self) -> int:
@@ -86,7 +110,8 @@ class LanguagePolicy:
 
     def refuse_nonfinite(self) -> None:
         """Raise NonFiniteError that names weights with NaN or infinity."""
-        broken = [name for name, weights in self.network.named_parameters() if not bool(weights.isfinite().all())]
+        modules = (self.network,) if self.adapter is None else (self.network, self.adapter)
+        broken = [name for module in modules for name, weights in module.named_parameters() if not bool(weights.isfinite().all())]
         if broken:
             raise NonFiniteError(
                 f"the language model {self.origin.model!r} has NaN or infinite weights: {broken[0]}"
@@ -105,7 +130,10 @@ class LanguagePolicy:
         """
         if "logits_to_keep" in inspect.signature(self.network.forward).parameters:
             given["logits_to_keep"] = num_last
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == torch.bfloat16):
+        with (
+            nullcontext() if self.adapter is None else self.adapter.worn(),
+            torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == torch.bfloat16),
+        ):
             return self.network(input_ids=input_ids, attention_mask=attention_mask, **given)
 
     def logits(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *, num_last: int) -> torch.Tensor:

@@ -6,7 +6,7 @@ import pytest
 import torch
 import two_processes
 from doubles import CPU
-from two_processes import CASES, NUM_STEPS, launch
+from two_processes import CASES, CASES_IN_FLOAT32, NUM_STEPS, launch
 
 from grpo.learning.distributed import ALONE, Processes, joined_processes
 
@@ -39,7 +39,7 @@ def test_each_has_its_own_rows_and_all_have_the_same_sums_and_gathered_rows(foun
         )
 
 
-@pytest.mark.parametrize("case", [name for name in CASES if name != "float32"])
+@pytest.mark.parametrize("case", CASES)
 def test_several_processes_make_the_run_of_one(case: str, found: list[dict[str, Any]], alone: dict[str, Any]) -> None:
     for one in found:
         together, single = one["results"][case], alone[case]
@@ -51,17 +51,20 @@ def test_several_processes_make_the_run_of_one(case: str, found: list[dict[str, 
             assert together["metrics"][step] == pytest.approx(single["metrics"][step], rel=1e-6, abs=1e-9, nan_ok=True)
 
 
-def test_in_float32_they_differ_by_rounding_alone(found: list[dict[str, Any]], alone: dict[str, Any]) -> None:
+@pytest.mark.parametrize("case", CASES_IN_FLOAT32)
+def test_in_float32_they_differ_by_rounding_alone(case: str, found: list[dict[str, Any]], alone: dict[str, Any]) -> None:
     # Adam divides by the gradient's size: where it is next to nothing, rounding may turn a step of the learning rate, 2e-3, around.
-    single = alone["float32"]
+    single = alone[case]
+    prefix = "grpo" if case == "a network" else "language"
     for one in found:
-        together = one["results"]["float32"]
+        together = one["results"][case]
         differences = torch.cat([(together["weights"][name] - weight).abs().flatten() for name, weight in single["weights"].items()])
         assert differences.mean() < 1e-5
         assert (differences > 1e-4).double().mean() < 0.01
         assert together["events"] == single["events"]
         for step in range(NUM_STEPS):
-            for name in ("grpo/loss", "grpo/entropy", "grpo/reward_mean", "grpo/kl_reference", "grpo/gradient_norm"):
+            assert together["metrics"][step].keys() == single["metrics"][step].keys()
+            for name in (f"{prefix}/{name}" for name in ("loss", "entropy", "reward_mean", "kl_reference", "gradient_norm")):
                 assert together["metrics"][step][name] == pytest.approx(single["metrics"][step][name], rel=1e-3, abs=1e-5), name
 
 

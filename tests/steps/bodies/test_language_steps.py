@@ -12,21 +12,15 @@ import pytest
 from grpo.engine.identity import EngineIdentity
 from grpo.language.model import loading
 from grpo.language.model import requirements as extra
-from grpo.learning.distributed import Processes
 from grpo.settings.language import LanguageConfig, model_folder
 from grpo.settings.roles import may_change, settings_read_by
 from grpo.settings.tree import Settings, read_settings
-from steps.kinds.kind import SeveralProcessesError
-from steps.nodes.launch import finetune_on_nodes
-from steps.nodes.node import LOOPBACK, Node
 from steps.pipeline.resume_changes import Change, Now, changes_since
-from steps.pipeline.start import start
-from steps.pipeline.training import finetune
 from steps.preflight.checks import preflight
 from steps.preflight.doctor import examine
 from steps.runtime.machine import Machine
 from steps.store import external_inputs
-from steps.store.versions import LANGUAGE_LOCK, describe_code
+from steps.store.versions import LANGUAGE_LOCK
 
 LANGUAGE = read_settings('preset = "test"\npolicy.kind = "language"\ngrpo.num_curve_pairs = 0\nlanguage.cloning.learning_rate = 1e-4')
 NETWORK = read_settings("test")
@@ -49,6 +43,7 @@ FIELDS: Mapping[str, tuple[Any, set[str]]] = {
     "max_answer_tokens": (99, set(STEPS)),
     "answers_per_forward": (8, set(STEPS)),
     "gradient_checkpointing": (True, {"finetune"}),
+    "lora": ({"rank": 4}, {"finetune"}),
     "loss": ("grpo", {"finetune"}),
     "min_parse_rate": (0.5, set(STEPS)),
     "num_gate_prompts": (8, set(STEPS)),
@@ -117,8 +112,8 @@ ENGINE = EngineIdentity(name="Scripted 1", sha256="0" * 64)
 CODE = {"commit": "abc", "is_dirty": False, "lock": "l1", "language_lock": "e1"}
 
 
-def changes(then: Settings, now: Settings, code: Mapping[str, Any] = CODE, **inputs: str) -> list[Change]:
-    made = {
+def changes(then: Settings, now: Settings, code: Mapping[str, Any] = CODE, *, knew_adapters: bool = True, **inputs: str) -> list[Change]:
+    made: dict[str, Any] = {
         "join_boards": {"settings": settings_read_by("build_boards", then), "inputs": external_inputs.source_inputs(then, ENGINE)},
         "pretrain": {
             "settings": settings_read_by("pretrain", then),
@@ -128,6 +123,8 @@ def changes(then: Settings, now: Settings, code: Mapping[str, Any] = CODE, **inp
         "finetune": {"settings": settings_read_by("finetune", then), "inputs": {"engine": str(ENGINE)}},
         "select": {"settings": settings_read_by("select", then), "inputs": {}},
     }
+    if not knew_adapters:
+        del made["finetune"]["settings"]["language"]["lora"]
     manifests = json.loads(json.dumps({step: {"parts": parts, "code": CODE} for step, parts in made.items()}))
     return changes_since(manifests, "a", Now(settings=now, engine=ENGINE, code=code, device="cpu", action_table="a"))
 
@@ -142,6 +139,12 @@ def test_of_each_field_it_is_decided_whether_it_may_change(field: str, monkeypat
         assert change.field.startswith(f"language.{field}")
         assert change.is_refused == (not may_change(f"language.{field}"))
         assert (change.allowed_as == "objective") == (field in ("rewards", "loss")), "what made the policy cannot be allowed"
+
+
+def test_an_origin_that_did_not_know_adapters_had_none() -> None:
+    assert changes(LANGUAGE, LANGUAGE, knew_adapters=False) == []
+    [change] = changes(LANGUAGE, with_language(lora={"rank": 4}), knew_adapters=False)
+    assert (change.before, change.after, change.is_refused, change.allowed_as) == (0, 4, True, "")
 
 
 @pytest.mark.parametrize(("then", "now"), [(NETWORK, LANGUAGE), (LANGUAGE, NETWORK)])
@@ -212,20 +215,15 @@ def test_a_folder_that_is_not_there_or_holds_no_model_is_found_and_a_hubs_name_i
     assert "of the hub, downloaded by `pretrain`" in detail
 
 
+def test_layers_that_cannot_have_an_adapter_are_found(machine: Machine) -> None:
+    assert language_line(machine, with_language(lora={"rank": 16})) == (True, "small, built in")
+    is_fine, detail = language_line(machine, with_language(lora={"rank": 16, "target_modules": ["q_proj"]}))
+    assert not is_fine
+    assert "language.lora.target_modules: 'q_proj' is not the name" in detail
+
+
 def test_the_doctor_compares_with_the_extras_lock(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = {finding.what: finding.detail for finding in examine(LANGUAGE, machine)}
     assert lines["packages"].endswith(f"as in {LANGUAGE_LOCK.name}")
     lines = {finding.what: finding.detail for finding in examine(NETWORK, machine)}
     assert lines["packages"].endswith("as in requirements-run.lock")
-
-
-def test_several_machines_or_processes_are_refused_before_anything_is_asked_of_them(machine: Machine) -> None:
-    with pytest.raises(SeveralProcessesError, match="one process on one machine, but 2 processes were requested"):
-        start(LANGUAGE.model_dump(mode="json"), describe_code(), metaflow_run="1", is_fresh=False, resume_from=None, num_nodes=2)
-    assert not machine.home.exists()
-    job: Any = {"settings": LANGUAGE.model_dump(mode="json")}
-    output: Any = {}
-    with pytest.raises(SeveralProcessesError):
-        finetune(job, output, output, processes=Processes(0, 2))
-    with pytest.raises(SeveralProcessesError):
-        finetune_on_nodes(Node(index=0, count=2, main_address=LOOPBACK, attempt="1"), job, output, output)

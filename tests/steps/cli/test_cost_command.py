@@ -14,6 +14,14 @@ def test_a_known_model_is_computed_without_a_hub(capsys: pytest.CaptureFixture[s
     assert "at 20 TFLOP/s" in shown
 
 
+def test_an_adapter_is_all_that_has_gradients(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers", reason="the extra for language models is not installed: pip install '.[language]'")
+    assert main(["cost", *ROOKWORLD, "--set", "language.lora.rank=16"]) == 0
+    shown = capsys.readouterr().out
+    assert f"124,439,808 parameters, {16 * 12 * 16 * 768:,} more in LoRA's adapter" in shown
+    assert "gradients                                        0.01 GiB" in shown
+
+
 def test_what_does_not_fit_is_told_with_a_remedy_and_by_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cost", *ROOKWORLD, "--memory", "80"]) == 0
     assert "fit into 80 GiB" in capsys.readouterr().out

@@ -210,7 +210,7 @@ def test_the_onnx_file_says_what_it_is_and_nothing_of_the_machine(exported: tupl
 def test_equal_weights_give_equal_bytes(exported: tuple[Path, Parity], tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        write_onnx(tmp_path / ONNX, lively(0), {"run": "a run", "policy_step": 7, "weights_hash": weights_hash(lively(0))})
+        write_onnx(tmp_path / ONNX, lively(0), TINY, {"run": "a run", "policy_step": 7, "weights_hash": weights_hash(lively(0))})
     assert (tmp_path / ONNX).read_bytes() == (exported[0] / ONNX).read_bytes()
 
 
@@ -226,7 +226,7 @@ def broken(path: Path, name: str, spoil: Any, target: Path) -> Path:
 def test_a_small_error_in_one_bias_is_found_though_all_best_moves_are_equal(
     exported: tuple[Path, Parity], policy: NetworkPolicy, tmp_path: Path
 ) -> None:
-    path = broken(exported[0] / ONNX, "network.hidden.bias", lambda bias: bias + np.float32(2e-3), tmp_path / ONNX)
+    path = broken(exported[0] / ONNX, "hidden.bias", lambda bias: bias + np.float32(2e-3), tmp_path / ONNX)
     parity = onnx_parity(path, policy, BOARDS)
     assert parity.num_best_moves_equal == parity.num_positions
     assert not parity.is_met
@@ -235,14 +235,14 @@ def test_a_small_error_in_one_bias_is_found_though_all_best_moves_are_equal(
 def test_other_best_moves_are_found_however_wide_the_tolerance(
     exported: tuple[Path, Parity], policy: NetworkPolicy, tmp_path: Path
 ) -> None:
-    path = broken(exported[0] / ONNX, "network.hidden.weight", lambda weight: weight[::-1].copy(), tmp_path / ONNX)
+    path = broken(exported[0] / ONNX, "hidden.weight", lambda weight: weight[::-1].copy(), tmp_path / ONNX)
     parity = onnx_parity(path, policy, BOARDS, tolerance=1e9)
     assert parity.num_best_moves_equal < parity.num_positions
     assert not parity.is_met
 
 
 def test_numbers_that_are_none_are_no_parity(exported: tuple[Path, Parity], policy: NetworkPolicy, tmp_path: Path) -> None:
-    path = broken(exported[0] / ONNX, "network.hidden.bias", lambda bias: bias * np.float32(np.nan), tmp_path / ONNX)
+    path = broken(exported[0] / ONNX, "hidden.bias", lambda bias: bias * np.float32(np.nan), tmp_path / ONNX)
     assert not onnx_parity(path, policy, BOARDS).is_met
 
 
@@ -250,7 +250,7 @@ def test_nothing_is_written_when_parity_fails(
     exported: tuple[Path, Parity], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
-    path = broken(exported[0] / ONNX, "network.hidden.bias", lambda bias: bias + np.float32(0.5), tmp_path / ONNX)
+    path = broken(exported[0] / ONNX, "hidden.bias", lambda bias: bias + np.float32(0.5), tmp_path / ONNX)
     monkeypatch.setattr(exporting, "write_onnx", lambda target, *_: shutil.copy(path, target))
     monkeypatch.setattr(exporting, "random_play_positions", lambda *_, **__: BOARDS)
     assert main(["export", str(source), str(tmp_path / "out")]) == 1

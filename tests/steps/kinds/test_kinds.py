@@ -7,7 +7,6 @@ import pytest
 
 from grpo.settings.tree import PolicyConfig, Settings
 from steps.cards.training_pages import KIND_PAGES
-from steps.kinds.kind import SeveralProcessesError
 from steps.kinds.lookup import KINDS, kind_of
 from steps.policies.open import _OPENERS
 from steps.store.versions import LOCKS
@@ -27,10 +26,3 @@ def test_its_bodies_and_its_lock_are_there(name: str) -> None:
     assert find_spec(kind.finetune_body)
     assert (kind.pretrain_spec.name, kind.finetune_spec.name) == ("pretrain", "finetune")
     assert LOCKS[kind.lock].is_file()
-
-
-def test_only_a_kind_that_trains_alone_refuses_several_processes() -> None:
-    KINDS["network"].refuse_several(8)
-    KINDS["language"].refuse_several(1)
-    with pytest.raises(SeveralProcessesError, match='"language" trains in one process'):
-        KINDS["language"].refuse_several(2)

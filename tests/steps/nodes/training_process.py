@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -25,7 +26,7 @@ from grpo.metrics.table import Record
 from grpo.policy.distribution import new_policy
 from grpo.settings.grpo import GrpoConfig
 from steps.bodies.training_loop import TrainingLoop
-from steps.nodes.worker import exit_code, reason_told
+from steps.nodes.worker import leave, reason_told
 from steps.pipeline.make_output import make_output
 from steps.runtime.parent_death import end_with_parent
 from steps.step_io.terminal import TerminalSink
@@ -43,10 +44,15 @@ def stumble() -> None:
     raise ZeroDivisionError("a fault of the code")
 
 
+def terminate_the_step() -> None:
+    os.kill(os.getppid(), signal.SIGTERM)
+    time.sleep(600)  # Else this process may train on, to the end, before the notice comes back to it.
+
+
 DEEDS: dict[str, Callable[[], None]] = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "kill the step": lambda: os.kill(os.getppid(), signal.SIGKILL),
-    "terminate the step": lambda: os.kill(os.getppid(), signal.SIGTERM),
+    "terminate the step": terminate_the_step,
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "fail": fail,
     "stumble": stumble,
@@ -117,4 +123,4 @@ def finetune(job: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     end_with_parent(grace_seconds=30)
-    sys.exit(exit_code(lambda: finetune(json.loads(sys.argv[1]))))
+    leave(lambda: finetune(json.loads(sys.argv[1])))

@@ -23,9 +23,12 @@ from grpo.language.text.rewards import Grades, grade
 from grpo.learning.checkpoints import load_checkpoint, save_checkpoint, weights_hash
 from grpo.learning.invariants import InvariantError
 from grpo.learning.learnability import Consequence, NotLearnableError, refuse_unlearnable
+from grpo.learning.lifecycle import copied
 from grpo.metrics.table import Record
 from grpo.policy.files import IncompatibleError
 from grpo.settings.tree import Settings
+
+LORA = {"language.lora.rank": 4, "language.lora.alpha": 8.0, "grpo.learning_rate": 1e-2}
 
 
 def graded(config: Settings) -> Grader:
@@ -56,7 +59,9 @@ def of_chess(config: Settings) -> Grader:
 
 
 def trainer_of(config: Settings, grader: Callable[[Settings], Grader] = graded, **changes: Any) -> LanguageTrainer:
-    return LanguageTrainer(writer(config), writer(config), written_boards(config), config, grader=grader(config), **changes)
+    lora = config.language.lora
+    policy, reference = writer(config).adapted(lora, seed=config.seed) if lora.rank else (writer(config), writer(config))
+    return LanguageTrainer(policy, reference, written_boards(config), config, grader=grader(config), **changes)
 
 
 def learnt(record: Record) -> dict[str, float]:
@@ -138,8 +143,10 @@ def test_a_group_answers_one_prompt_of_one_task_and_is_compared_with_itself_alon
         {},
         {"grpo.num_minibatches": 2, "grpo.num_inner_epochs": 2},
         {"grpo.steps_per_reference_refresh": 1, "grpo.recovery.healthy_entropy": 0.1},
+        LORA,
+        {**LORA, "grpo.steps_per_reference_refresh": 1, "grpo.recovery.healthy_entropy": 0.1},
     ],
-    ids=["one update a rollout", "several", "a refreshed reference"],
+    ids=["one update a rollout", "several", "a refreshed reference", "LoRA", "LoRA, a refreshed reference"],
 )
 def test_a_run_that_goes_on_from_a_checkpoint_is_the_run_that_was_not_stopped(tmp_path: Path, changes: dict[str, Any]) -> None:
     config = settings(**changes)
@@ -151,7 +158,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_the_run_that_was_not_stopped(tm
             folder = save_checkpoint(tmp_path, whole.evaluation_policy, config.policy, whole.state({}), LANGUAGE_FORMAT)
     again = trainer_of(config)
     policy, _, state = load_checkpoint(folder, CPU, LANGUAGE_FORMAT)
-    again.policy.network.load_state_dict(policy.network.state_dict())
+    again.load_weights(policy.weights())
     again.restore(state)
     torch.manual_seed(99)  # Nothing may depend on it.
     assert [again.step() for _ in range(2)] == records[2:]
@@ -159,14 +166,64 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_the_run_that_was_not_stopped(tm
     assert weights_hash(again.policy) != weights_hash(policy), "nothing was learnt"
 
 
-def test_a_snapshot_takes_back_a_step(tmp_path: Path) -> None:
-    trainer = trainer_of(settings())
+@pytest.mark.parametrize("changes", [{}, LORA], ids=["all weights", "LoRA"])
+def test_a_snapshot_takes_back_a_step(changes: dict[str, Any]) -> None:
+    trainer = trainer_of(settings(**changes))
     trainer.step()
     snapshot, before = trainer.snapshot(), weights_hash(trainer.policy)
     one = trainer.step()
     trainer.reset(snapshot)
     assert weights_hash(trainer.policy) == before
     assert trainer.step() == one
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"language.gradient_checkpointing": "true", "grpo.precision": '"bfloat16"'}],
+    ids=["float32", "bfloat16, gradients checkpointed"],
+)
+def test_lora_trains_its_adapter_and_moves_no_other_weight(changes: dict[str, Any]) -> None:
+    trainer = trainer_of(settings(**{**LORA, **changes}))
+    network, adapter = trainer.policy.network, trainer.policy.trained
+    base, start = copied(network.state_dict()), copied(adapter.state_dict())
+    metrics = trainer.step().metrics
+    assert metrics["language/kl_max"] < 1e-6
+    assert metrics["language/ratio_min"] == pytest.approx(1, abs=0.1 if changes else 1e-4)
+    trainer.step()
+    assert all(torch.equal(weights, base[name]) for name, weights in network.state_dict().items())
+    assert all(not torch.equal(weights, start[name]) for name, weights in adapter.state_dict().items())
+    assert {weights.grad is None for weights in network.parameters()} == {True}
+    assert {id(weights) for weights in trainer._optimiser.state} == {id(weights) for weights in adapter.parameters()}
+    assert trainer.num_trained_parameters == 16 * 4 * 32
+    # Shared, not copied; and no longer the policy.
+    assert trainer._reference.network is network
+    assert trainer.step().metrics["language/kl_max"] > 1e-6
+
+
+def test_checkpointed_gradients_of_an_adapter_are_its_gradients() -> None:
+    trainers = [trainer_of(settings(**{**LORA, "language.gradient_checkpointing": flag})) for flag in ("false", "true")]
+    for trainer in trainers:
+        trainer.step()
+    for one, other in zip(*(trainer.policy.trained.parameters() for trainer in trainers), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, atol=1e-6, rtol=1e-4)
+    assert max(weights.grad.abs().max() for weights in trainers[0].policy.trained.parameters()) > 1e-3
+
+
+def test_a_run_with_lora_that_begins_at_a_checkpoint_has_its_policy_and_the_pretrained_reference(tmp_path: Path) -> None:
+    config = settings(**LORA)
+    trainer = trainer_of(config)
+    pretrained = weights_hash(trainer._reference)
+    trainer.step()
+    folder = save_checkpoint(tmp_path, trainer.evaluation_policy, config.policy, trainer.state({}), LANGUAGE_FORMAT)
+    policy, _, state = load_checkpoint(folder, CPU, LANGUAGE_FORMAT)
+    new = trainer_of(config, first_step=1)
+    new.load_weights(policy.weights())
+    new.begin_from(state)
+    assert weights_hash(new.evaluation_policy) == weights_hash(policy) != pretrained
+    assert weights_hash(new._reference) == pretrained
+    new.step()
+    new.roll_back(state, policy.weights())
+    assert weights_hash(new.evaluation_policy) == weights_hash(policy)
 
 
 def test_a_checkpoint_of_another_reference_is_refused(tmp_path: Path) -> None:

@@ -1,10 +1,13 @@
 """What the 124 M model costs: its parameters to the last one, and memory and operations that follow from its shape as they must."""
 
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 
-from grpo.language.learn.memory_estimate import ROOKWORLD, Shape, StepSize, operations, passing_bytes, peak_bytes, shape_of
+from grpo.language.learn.memory_estimate import ROOKWORLD, Shape, StepSize, lasting_bytes, operations, passing_bytes, peak_bytes, shape_of
+from grpo.settings.language import LoraConfig
 from grpo.settings.tree import read_settings
 
 SETTINGS = read_settings('policy.kind = "language"')
@@ -28,10 +31,43 @@ def test_the_shape_is_that_of_what_transformers_makes(sizes: dict[str, int]) -> 
     )
     with torch.device("meta"):
         network = transformers.GPT2LMHeadModel(described)
-    assert shape_of(network) == Shape.of_gpt2(**sizes)
+    assert shape_of(network, LoraConfig()) == Shape.of_gpt2(**sizes)
     if sizes["width"] == 768:
-        assert shape_of(network) == ROOKWORLD
+        assert shape_of(network, LoraConfig()) == ROOKWORLD
+        # Of each block's four layers 4 w, 2 w, 5 w and 5 w.
+        assert shape_of(network, LoraConfig(rank=8)).num_in_adapter == 8 * 12 * 16 * 768
         assert ROOKWORLD.num_parameters == 124_439_808
+
+
+@pytest.mark.parametrize("changes", [{}, {"language.lora.rank": 4}], ids=["all weights", "LoRA"])
+@pytest.mark.parametrize("refresh", [0, 5])
+def test_what_is_kept_from_step_to_step_is_what_a_trainer_keeps(changes: dict[str, Any], refresh: int) -> None:
+    pytest.importorskip("transformers", reason="the extra `language` is not installed: pip install '.[language]'")
+    from written_language import settings, writer, written_boards
+
+    from grpo.language.learn.trainer import LanguageTrainer
+    from grpo.language.text.rewards import grade
+
+    config = settings(**{**changes, "grpo.steps_per_reference_refresh": refresh})
+    policy, reference = writer(config).adapted(config.language.lora, seed=0) if changes else (writer(config), writer(config))
+    grader = partial(grade, weights=config.language.rewards, logistic_slope=0.003)
+    trainer = LanguageTrainer(policy, reference, written_boards(config), config, grader=grader)
+    trainer.step()
+    snapshot = trainer.snapshot()
+    everything = {id(each): each for module in (policy.network, policy.trained) for each in module.parameters()}
+    adam = [value for state in trainer._optimiser.state.values() for name, value in state.items() if name != "step"]
+    moments = [value for state in snapshot.state.optimiser["state"].values() for name, value in state.items() if name != "step"]
+    kept = [*snapshot.weights.values(), *snapshot.state.tensors.values(), *snapshot.reference.values(), *moments]
+    found = [everything.values(), [each.grad for each in everything.values() if each.grad is not None], adam]
+    measured = [sum(tensor.nbytes for tensor in tensors) for tensors in (*found, reference.trained.state_dict().values(), kept)]
+    shape = shape_of(policy.network, config.language.lora)
+    assert measured == list(lasting_bytes(shape, StepSize.of(config, prompt_tokens=60)).values())
+
+
+def test_lora_needs_less_memory_and_no_gradient_of_the_weights_it_freezes() -> None:
+    lora = replace(ROOKWORLD, num_in_adapter=8 * 12 * 16 * 768)
+    assert peak_bytes(lora, WORK) < peak_bytes(ROOKWORLD, WORK) - 3 * 4 * ROOKWORLD.num_parameters
+    assert operations(lora, WORK)["update"] == pytest.approx(0.75 * operations(ROOKWORLD, WORK)["update"], rel=0.02)
 
 
 def test_the_step_is_the_one_that_the_settings_ask_for() -> None:
