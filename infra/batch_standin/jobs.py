@@ -63,7 +63,9 @@ class BatchJob:
         self.logs = tuple(place.folder / "logs" / f"{self.name}-{self.id[:8]}{suffix}.log" for suffix in suffixes)
         self.variables: list[Mapping[str, str]] = []
         """What each node's container was given in the last attempt, beside the image's own."""
-        self._num_attempts = int(moto_job.container_overrides.get("retryStrategy", {}).get("attempts", 1))
+        self.num_attempts = int(moto_job.container_overrides.get("retryStrategy", {}).get("attempts", 1))
+        """As many times Batch may start it."""
+        self.queue: str = moto_job.job_queue.name
 
     @property
     def step(self) -> str:
@@ -238,7 +240,7 @@ class BatchJob:
                 if code is not None:
                     job.latest_attempt["container"]["exitCode"] = code
             # By Batch's documentation a job is not tried again when it was terminated or timed out.
-            if code != 0 and not is_failed and not job.stop and len(job.attempts) < self._num_attempts:
+            if code != 0 and not is_failed and not job.stop and len(job.attempts) < self.num_attempts:
                 job.status, job.job_stopped_at = "RUNNABLE", datetime.now()
                 job._stop_attempt()
             else:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from grpo.base.files import CorruptError
 from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA
 from steps.step_io.names import BOARDS, GAMES
 
@@ -16,8 +17,8 @@ _NUM_PREVIEWED: Final = 200
 
 
 def read_boards(folder: Path) -> pa.Table:
-    """Return the joined table of boards."""
-    return pq.read_table(folder / BOARDS, schema=BOARD_SCHEMA)
+    """Return the joined table of boards. Raises CorruptError for a damaged file."""
+    return _read(folder / BOARDS, BOARD_SCHEMA)
 
 
 def preview(path: Path) -> bytes:
@@ -30,11 +31,18 @@ def preview(path: Path) -> bytes:
 
 
 def read_game_table(folder: Path) -> pa.Table:
-    """Return the joined table of games."""
-    return pq.read_table(folder / GAMES, schema=GAME_SCHEMA)
+    """Return the joined table of games. Raises CorruptError for a damaged file."""
+    return _read(folder / GAMES, GAME_SCHEMA)
 
 
 def position_keys(folder: Path) -> set[str]:
     """Return the keys of all boards and of all positions of their games: no opening of a match may be one of them."""
     boards = pq.read_table(folder / BOARDS, columns=["key"])["key"].to_pylist()
     return {*boards, *chain.from_iterable(pq.read_table(folder / GAMES, columns=["keys"])["keys"].to_pylist())}
+
+
+def _read(path: Path, schema: pa.Schema) -> pa.Table:
+    try:
+        return pq.read_table(path, schema=schema)
+    except pa.ArrowInvalid as error:
+        raise CorruptError(f"{path} is damaged ({error}): copy the dataset again, or make it again by `chess-grpo boards build`") from error

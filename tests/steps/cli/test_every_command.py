@@ -20,6 +20,7 @@ from steps.tracking.journal import JournalFolder
 from steps.tracking.outages import TrackingAwayError
 from steps.tracking.tracker import Tracker
 
+PASSWORD = "S3cretPassw0rd"
 NAMED = (
     ("match", "lsat", "random"),
     ("match", "random", "lsat@0.5"),
@@ -38,16 +39,36 @@ NAMED = (
 OTHERS = (
     ("doctor",),
     ("doctor", "--json", "--batch"),
+    ("doctor", "--repair"),
+    ("doctor", "--stale", "30"),
     ("runs",),
     ("runs", "--json"),
     ("sweep", "test", "--seeds", "0", "1", "--show"),
+    ("export", "champion", "out", "--push", "me/policy"),
+    ("play", "champion", "--page"),
     ("ui", "--port", "5999"),
     ("track",),
     ("track", "--list"),
 )
 """The others that ask the tracking store."""
-WITHOUT_STORE = (("boards", "inspect", "suite.epd"), ("cost", "--config", "smoke"), ("plan-games", "--elo", "30"))
-PASSWORD = "S3cretPassw0rd"
+WITHOUT_STORE = (
+    ("boards", "inspect", "suite.epd"),
+    (
+        "boards",
+        "build",
+        "made",
+        "--config",
+        "test",
+        "--set",
+        "boards.source=files",
+        "--set",
+        f"boards.files=ftp://me:{PASSWORD}@host/x.pgn",
+    ),
+    ("boards", "export", "boards", "dataset", "--push", "me/boards"),
+    ("diagnose", "--history", "suite.epd"),
+    ("cost", "--config", "smoke"),
+    ("plan-games", "--elo", "30"),
+)
 PLANTED = {
     **dict.fromkeys(("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "WANDB_API_KEY", "HF_TOKEN"), PASSWORD),
     **dict.fromkeys(("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "METAFLOW_SERVICE_AUTH_KEY"), PASSWORD),
@@ -90,7 +111,20 @@ def test_each_that_takes_a_policy_or_a_run_looks_for_it_in_the_same_way(
 
 
 def test_every_command_is_looked_at() -> None:
-    assert {words[0] for words in (*NAMED, *OTHERS, *WITHOUT_STORE)} == set(COMMANDS)
+    asked = (*NAMED, *OTHERS, *WITHOUT_STORE)
+    assert {words[0] for words in asked} == set(COMMANDS)
+    assert {words[1] for words in asked if words[0] == "boards"} == {"build", "inspect", "export"}
+    # The options by which a command does something else.
+    assert {word for words in asked for word in words} >= {
+        "--repair",
+        "--stale",
+        "--batch",
+        "--push",
+        "--history",
+        "--page",
+        "--list",
+        "--json",
+    }
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
