@@ -15,13 +15,17 @@ from typing import Final, Self
 from grpo.engine.answers import EngineError
 
 START_SECONDS: Final = 4.0
-"""Timeout from the start of a process to its `readyok`, for checking whether a program is an engine."""
+"""Timeout from the start of a process to its `readyok`, for checking whether a program is an engine; one that the machine keeps waiting for
+a core or the disk, which no program that waits for input is, has eight times as long."""
 SILENT_SECONDS: Final = 30.0
 """Timeout for an engine that neither writes nor uses CPU; a healthy engine answers in milliseconds, so this decides no result."""
 BUSY_SECONDS: Final = 900.0
 """Timeout for an engine that uses CPU: deep searches may be silent for minutes."""
 MAX_ANSWER_BYTES: Final = 1 << 26
 """Largest output of one search; the deepest search over all moves writes a tenth of it."""
+_LATEST_START: Final = 8
+_SECONDS_A_LOOK: Final = 0.1
+_NUM_LOOKS: Final = 3  # A thread that waits for another sleeps for a moment.
 _MIN_CPU_FRACTION: Final = 0.05  # Of a core: a computing engine gets more on the busiest machine, a hung one uses none.
 _READ_BYTES: Final = 1 << 18
 _CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -56,9 +60,10 @@ class EngineProcess:
         self._stdin, self.stdout = self._popen.stdin.fileno(), self._popen.stdout.fileno()
         self._poll.register(self.stdout, select.POLLIN)
         try:
-            deadline = time.monotonic() + start_seconds
+            now = time.monotonic()
+            limits = now + start_seconds, now + _LATEST_START * start_seconds
             self.send("uci")
-            for line in self._wait_for(b"uciok", deadline).decode("utf-8", "replace").splitlines():
+            for line in self._wait_for(b"uciok", *limits).decode("utf-8", "replace").splitlines():
                 if line.startswith("id name "):
                     self.name = line.removeprefix("id name ").strip()
                 elif line.startswith("option name "):
@@ -66,7 +71,7 @@ class EngineProcess:
                     self.declared[name.strip()] = f"type {what.strip()}"
             chosen = {name: value for name, value in options.items() if name in self.declared}
             self.send("".join(f"setoption name {name} value {value}\n" for name, value in chosen.items()) + "isready")
-            self._wait_for(b"readyok", deadline)
+            self._wait_for(b"readyok", *limits)
         except BaseException:
             self.kill()
             raise
@@ -162,14 +167,29 @@ class EngineProcess:
             pipe.close()
         self._popen.wait()
 
-    def _wait_for(self, word: bytes, deadline: float) -> bytes:
+    def _wait_for(self, word: bytes, deadline: float, latest: float) -> bytes:
+        num_asleep = 0
         while (taken := self.take_until(word)) is None:
-            # Check the clock too: a program that never stops writing always has something to read.
-            left = deadline - time.monotonic()
-            if left <= 0 or not self._poll.poll(left * 1000):
+            # At least a look: what it wrote in time is there, though this process was kept waiting.
+            if self._poll.poll(max(_SECONDS_A_LOOK, deadline - time.monotonic()) * 1000):
+                self.read()
+                num_asleep = 0
+            else:
+                num_asleep = 0 if self._is_kept_waiting() else num_asleep + 1
+            now = time.monotonic()
+            # The latest time too: a program that never stops writing always has something to read.
+            if now > latest or (now > deadline and num_asleep >= _NUM_LOOKS):
                 raise EngineError(f"no {word.decode()} in time")
-            self.read()
         return taken
+
+    def _is_kept_waiting(self) -> bool:
+        """Return whether one of its threads runs, or would if it had a core or its file."""
+        try:
+            threads = list(Path(f"/proc/{self._popen.pid}/task").iterdir())
+            stats = [(thread / "stat").read_text(encoding="utf-8", errors="replace") for thread in threads]
+        except OSError:
+            return False
+        return any(stat.rpartition(")")[2].split()[0] in "RD" for stat in stats)
 
     def _used_ticks(self) -> int:
         try:

@@ -44,8 +44,8 @@ class ScriptedEngine:
                 (that those take which last).
             name: as the engine names itself. Pools send searches ahead to those whose name begins with Stockfish.
             multi_pv: most lines at once; None for an engine without the option.
-            start: `well`, `slow`, `silent`, `dies` or `floods`.
-            start_seconds: what a slow start takes.
+            start: `well`, `slow`, `busy`, `silent`, `dies` or `floods`.
+            start_seconds: what a slow start takes, of processor time for a busy one.
             has_memory: answers depend on the positions searched since the last `ucinewgame`, like those of a kept hash.
             has_wdl: lines have W, D and L.
             positions: FENs that it will be asked; an engine that is asked no others starts in a third of the time.
@@ -124,6 +124,10 @@ class _Engine:
             flood()
         if self.plan["start"] == "slow":
             time.sleep(self.plan["start_seconds"])
+        if self.plan["start"] == "busy":
+            end = time.process_time() + self.plan["start_seconds"]
+            while time.process_time() < end:
+                pass
         sys.path.append(self.plan["site"])
         if not self.plan["legal_moves"]:
             __import__("chess")  # Now, since a start is given more time than a search.

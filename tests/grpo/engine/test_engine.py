@@ -298,6 +298,14 @@ def test_an_engine_may_start_slowly(scripted: Scripted) -> None:
     assert answers_of(slow.path, QUERIES[:1]) == [expected(FENS[0])]
 
 
+def test_an_engine_that_the_machine_keeps_waiting_has_longer(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo.engine.identity.START_SECONDS", 0.01)
+    monkeypatch.setattr("grpo.engine.process._LATEST_START", 60_000)
+    assert identify(scripted(start="busy", start_seconds=1).path).name == "Scripted 1"
+    with pytest.raises(EngineMissingError, match="no uciok in time"):
+        identify(scripted(start="silent").path)
+
+
 # Searches that go well.
 
 
