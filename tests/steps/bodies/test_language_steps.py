@@ -41,6 +41,7 @@ FIELDS: Mapping[str, tuple[Any, set[str]]] = {
     "illegal_move_share": (0.2, set(STEPS)),
     "num_history_moves": (4, set(STEPS)),
     "max_answer_tokens": (99, set(STEPS)),
+    "think_tokens": (8, set(STEPS)),
     "answers_per_forward": (8, set(STEPS)),
     "gradient_checkpointing": (True, {"finetune"}),
     "lora": ({"rank": 4}, {"finetune"}),
