@@ -23,6 +23,8 @@ ALLOWABLE: Final = (ALLOW_ENGINE, ALLOW_OBJECTIVE)
 
 _KIND: Final = "policy.kind"
 _ADAPTER: Final = "language.lora."
+_LATER_SETTINGS: Final = {"lora": LoraConfig().model_dump(mode="json"), "think_tokens": 0}
+"""Settings of `[language]` that older origins do not know, with the values that say what these did."""
 """What Adam's moments are of: to no others do they fit."""
 _MAX_SHOWN: Final = 400
 
@@ -65,7 +67,7 @@ def changes_since(manifests: Mapping[str, Mapping[str, Any]], action_table: str,
         action_table: hash of the one that the origin's pretrained policy was made with.
         now: what this run would be made with.
     """
-    parts = {step: manifest["parts"] for step, manifest in manifests.items()}
+    parts = {step: _with_later_settings(step, manifest["parts"], now.settings) for step, manifest in manifests.items()}
     kind = parts["pretrain"]["settings"]["policy"].get("kind", "network")
     if kind != now.settings.policy.kind:  # Beside that no other difference says anything.
         return [Change(field=_KIND, before=kind, after=now.settings.policy.kind, is_refused=True)]
@@ -88,8 +90,6 @@ def changes_since(manifests: Mapping[str, Mapping[str, Any]], action_table: str,
     rest, current = [each for each in pretrained if may_change(each[0])], now.settings.model_dump(mode="json")
     for step, each in parts.items():
         then = {name: value for name, value in each["settings"].items() if name in current}
-        if step == "finetune" and "language" in then:  # An origin that did not know adapters had none.
-            then["language"] = {"lora": LoraConfig().model_dump(mode="json"), **then["language"]}
         # Of what only measures, a field that the origin did not know yet is no change; of GRPO it is.
         rest += _differences(then, settings_read_by("finetune", now.settings) if step == "finetune" else _known(current, then))
     books = {"opening book": parts.get("baseline", {}).get("inputs", {}).get("opening book")}
@@ -107,6 +107,16 @@ def changes_since(manifests: Mapping[str, Mapping[str, Any]], action_table: str,
         change = Change(field=name, before=before, after=after, is_refused=is_objective, allowed_as=ALLOW_OBJECTIVE if is_allowable else "")
         found.setdefault(name, change)
     return sorted(found.values(), key=lambda change: (not change.is_refused, change.field))
+
+
+def _with_later_settings(step: str, parts: Mapping[str, Any], now: Settings) -> Mapping[str, Any]:
+    """Return what an output was made from, with what its language model did when these settings were not there yet."""
+    language = parts["settings"].get("language")
+    if step not in ("pretrain", "finetune") or language is None:
+        return parts
+    read = settings_read_by(step, now).get("language", {})
+    later = {name: value for name, value in _LATER_SETTINGS.items() if name in read}
+    return {**parts, "settings": {**parts["settings"], "language": {**later, **language}}}
 
 
 def _known(now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:

@@ -113,7 +113,7 @@ ENGINE = EngineIdentity(name="Scripted 1", sha256="0" * 64)
 CODE = {"commit": "abc", "is_dirty": False, "lock": "l1", "language_lock": "e1"}
 
 
-def changes(then: Settings, now: Settings, code: Mapping[str, Any] = CODE, *, knew_adapters: bool = True, **inputs: str) -> list[Change]:
+def changes(then: Settings, now: Settings, code: Mapping[str, Any] = CODE, *, knew_all: bool = True, **inputs: str) -> list[Change]:
     made: dict[str, Any] = {
         "join_boards": {"settings": settings_read_by("build_boards", then), "inputs": external_inputs.source_inputs(then, ENGINE)},
         "pretrain": {
@@ -124,8 +124,10 @@ def changes(then: Settings, now: Settings, code: Mapping[str, Any] = CODE, *, kn
         "finetune": {"settings": settings_read_by("finetune", then), "inputs": {"engine": str(ENGINE)}},
         "select": {"settings": settings_read_by("select", then), "inputs": {}},
     }
-    if not knew_adapters:
+    if not knew_all:
         del made["finetune"]["settings"]["language"]["lora"]
+        for step in STEPS:
+            del made[step]["settings"]["language"]["think_tokens"]
     manifests = json.loads(json.dumps({step: {"parts": parts, "code": CODE} for step, parts in made.items()}))
     return changes_since(manifests, "a", Now(settings=now, engine=ENGINE, code=code, device="cpu", action_table="a"))
 
@@ -142,10 +144,12 @@ def test_of_each_field_it_is_decided_whether_it_may_change(field: str, monkeypat
         assert (change.allowed_as == "objective") == (field in ("rewards", "loss")), "what made the policy cannot be allowed"
 
 
-def test_an_origin_that_did_not_know_adapters_had_none() -> None:
-    assert changes(LANGUAGE, LANGUAGE, knew_adapters=False) == []
-    [change] = changes(LANGUAGE, with_language(lora={"rank": 4}), knew_adapters=False)
+def test_an_origin_that_did_not_know_adapters_and_thoughts_had_none() -> None:
+    assert changes(LANGUAGE, LANGUAGE, knew_all=False) == []
+    [change] = changes(LANGUAGE, with_language(lora={"rank": 4}), knew_all=False)
     assert (change.before, change.after, change.is_refused, change.allowed_as) == (0, 4, True, "")
+    [change] = changes(LANGUAGE, with_language(think_tokens=8), knew_all=False)
+    assert (change.before, change.after, change.is_refused) == (0, 8, True)
 
 
 @pytest.mark.parametrize(("then", "now"), [(NETWORK, LANGUAGE), (LANGUAGE, NETWORK)])
