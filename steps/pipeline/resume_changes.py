@@ -114,7 +114,7 @@ def _with_later_settings(step: str, parts: Mapping[str, Any], now: Settings) -> 
     language = parts["settings"].get("language")
     if step not in ("pretrain", "finetune") or language is None:
         return parts
-    read = settings_read_by(step, now).get("language", {})
+    read = settings_read_by("pretrain" if step == "pretrain" else "finetune", now).get("language", {})
     later = {name: value for name, value in _LATER_SETTINGS.items() if name in read}
     return {**parts, "settings": {**parts["settings"], "language": {**later, **language}}}
 
