@@ -87,8 +87,7 @@ def main(job: Mapping[str, Any]) -> None:
     current._update_env({"card": defaultdict(MagicMock)})
     given = {"fresh": False, "resume_from": "", "allow": "", **job["parameters"]}
     artifacts = {"settings": ConfigValue(_parse(json.dumps(job["settings"]))), "code": describe_code(), **given}
-    # The name is that of the last decorator around the flow.
-    end = run_steps(ChessGrpo._flow_cls, artifacts, ran)  # type: ignore[attr-defined]
+    end = run_steps(ChessGrpo, artifacts, ran)
     found = {name: value for name, value in end.artifacts().items() if name not in {"settings", "code", *given}}
     Path(job["artifacts"]).write_text(json.dumps({"run_id": run_id, "data": found}))
 
