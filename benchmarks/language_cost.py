@@ -7,7 +7,6 @@ and as long as may be. Memory is the process's resident set: its peak less what 
 """
 
 import argparse
-import copy
 import ctypes
 import threading
 import time
@@ -89,10 +88,7 @@ def main() -> None:
     network = GPT2LMHeadModel(sizes)
     shape = shape_of(network, settings.language.lora)
     policy = LanguagePolicy(network, tokenizer, torch.device("cpu"), settings.language, origin=ModelOrigin(model="random", commit=""))
-    if given.lora_rank:
-        policy, reference = policy.adapted(settings.language.lora, seed=0)
-    else:
-        reference = LanguagePolicy(copy.deepcopy(network), tokenizer, policy.device, settings.language, origin=policy.origin)
+    policy, reference = policy.with_reference(settings.language.lora, seed=0)
     optimiser = torch.optim.Adam(policy.trained.parameters(), lr=1e-9)
     prompts = [prompt for prompt in [move_prompt(chess.STARTING_FEN)] * given.prompts for _ in range(given.group)]
     streams = [numpy_stream(0, row) for row in range(len(prompts))]

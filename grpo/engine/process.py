@@ -185,22 +185,24 @@ class EngineProcess:
     def _is_kept_waiting(self) -> bool:
         """Return whether one of its threads runs, or would if it had a core or its file."""
         try:
-            threads = list(Path(f"/proc/{self._popen.pid}/task").iterdir())
-            stats = [(thread / "stat").read_text(encoding="utf-8", errors="replace") for thread in threads]
+            return any(_stat(thread)[0] in "RD" for thread in Path(f"/proc/{self._popen.pid}/task").iterdir())
         except OSError:
             return False
-        return any(stat.rpartition(")")[2].split()[0] in "RD" for stat in stats)
 
     def _used_ticks(self) -> int:
         try:
-            # utime and stime follow the command's name, which stands in parentheses and may contain anything.
-            fields = Path(f"/proc/{self._popen.pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            fields = _stat(Path(f"/proc/{self._popen.pid}"))
         except OSError:
             return 0
-        return int(fields[11]) + int(fields[12])
+        return int(fields[11]) + int(fields[12])  # utime and stime
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.kill()
+
+
+def _stat(folder: Path) -> list[str]:
+    """Return the fields of a process or thread from its state on: the name before them, in parentheses, may contain anything."""
+    return (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 
 from grpo.base.errors import PlainError
 
@@ -69,6 +69,15 @@ class Processes:
             distributed.all_reduce(flat)
         for tensor, part in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(part.view_as(tensor))
+
+    def sum_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Replace each parameter's gradient by its sum over all processes; one that has none here, for want of rows, sends zeros."""
+        if self.size == 1:
+            return
+        gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
+        self.sum_(gradients)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
 
     def gathered(self, rows: Tensor) -> Tensor:
         """Return the rows of all processes, of whom each may have another number, one process after the other."""

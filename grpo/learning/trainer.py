@@ -237,11 +237,7 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
             else:
                 step.is_finite = False
             step.add(piece, objective, products)
-        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
-        # Every process has the same list, or none: a process without rows sends zeros.
-        if self._processes.size > 1:
-            gradients = [self._zero_if_none(parameter) for parameter in self._parameters]
-        self._processes.sum_(gradients)
+        self._processes.sum_gradients(self._parameters)
         step.gather(self._processes)
         if wants_budget:
             step.parameter_budget = self._parameter_budget(by_term)
@@ -259,11 +255,6 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
         objective = grpo_objective(old=piece.old, **shared)  # type: ignore[arg-type]
         descents = logit_descents(objective=objective, temperature=temperature, **shared)  # type: ignore[arg-type]
         return objective, gradient_products(descents)
-
-    def _zero_if_none(self, parameter: nn.Parameter) -> Tensor:
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        return parameter.grad
 
     def _add_term_gradients(self, objective: Objective, fractions: Tensor, by_term: dict[str, list[Tensor]]) -> None:
         for term in TERMS:

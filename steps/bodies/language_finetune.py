@@ -64,10 +64,7 @@ def finetune_language(
     table = read_boards(boards)
     policy, policy_config = load_language_policy(pretrained, device)
     policy.config = settings.language  # Of this run; a checkpoint says by which rules it answers in games.
-    if settings.language.lora.rank:
-        policy, reference = policy.adapted(settings.language.lora, seed=settings.seed)
-    else:
-        reference, _ = load_language_policy(pretrained, device)
+    policy, reference = policy.with_reference(settings.language.lora, seed=settings.seed)
     origin = None
     if checkpoint is not None:
         resumed, _, origin = load_checkpoint(checkpoint, torch.device("cpu"), LANGUAGE_FORMAT)

@@ -220,12 +220,10 @@ def _log_probs(logits: Tensor, tokens: Sequence[int], temperature: float) -> Ten
 def _is_of_one_temperature(sampled: Sequence[Tensor], alone: Sequence[Tensor], answers: Sequence[GeneratedAnswer], limit: float) -> bool:
     """Return whether some one temperature makes of the model's logits what was sampled from."""
     low, high, smallest = 0.1, 10.0, np.inf
+    tokens = [_sampled_ids(answer) for answer in answers]
     for _ in range(7):
         grid = np.geomspace(low, high, 21)
-        off = [
-            _differ(sampled, [_log_probs(logits, _sampled_ids(answer), float(each)) for logits, answer in zip(alone, answers, strict=True)])
-            for each in grid
-        ]
+        off = [_differ(sampled, [_log_probs(logits, ids, float(each)) for logits, ids in zip(alone, tokens, strict=True)]) for each in grid]
         best = int(np.argmin(off))
         low, high, smallest = float(grid[max(0, best - 1)]), float(grid[min(len(grid) - 1, best + 1)]), off[best]
     return smallest <= 10 * limit

@@ -90,10 +90,7 @@ def backward(
             kl_old += (ratios - 1 - ratios.log()).sum().item()
             low, high = min(low, ratios.min().item()), max(high, ratios.max().item())
     if processes.size > 1:
-        parameters = [weights for weights in policy.trained.parameters() if weights.requires_grad]
-        for weights in parameters:
-            weights.grad = torch.zeros_like(weights) if weights.grad is None else weights.grad
-        processes.sum_([weights.grad for weights in parameters if weights.grad is not None])
+        processes.sum_gradients([weights for weights in policy.trained.parameters() if weights.requires_grad])
         parts = processes.gathered_json([loss, kl_term, clipped, kl_old, low, high], policy.device)
         loss, kl_term, clipped, kl_old, *_ = map(sum, zip(*parts, strict=True))
         low, high = min(part[4] for part in parts), max(part[5] for part in parts)

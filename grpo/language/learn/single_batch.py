@@ -4,7 +4,6 @@ A policy that cannot be moved towards the better of its own answers, with nothin
 advantages, masks or the learning rate are at fault, and not the data.
 """
 
-import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,11 +48,7 @@ class SingleBatch:
             grader: grades an answer.
         """
         self._examples, self._settings, self._grader = examples, settings, grader
-        if settings.language.lora.rank:
-            self.policy, self._reference = policy.adapted(settings.language.lora, seed=settings.seed)
-        else:
-            self.policy, self._reference = policy, copy.copy(policy)
-            self._reference.network = copy.deepcopy(policy.network)
+        self.policy, self._reference = policy.with_reference(settings.language.lora, seed=settings.seed)
 
     def write(self, *, step: int = 0) -> LanguageRollout:
         """Write a group of answers to each prompt; `step` names the streams, 0 being those of a run's first rollout.

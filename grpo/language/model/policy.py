@@ -75,6 +75,14 @@ class LanguagePolicy:
         policy.adapter, reference.adapter = adapters_of(self.network, config, seed=seed)
         return policy, reference
 
+    def with_reference(self, config: LoraConfig, *, seed: int) -> tuple[Self, Self]:
+        """Return the policy as it is to be trained, and the policy as it is now, as a reference: a copy, or with a rank `adapted`."""
+        if config.rank:
+            return self.adapted(config, seed=seed)
+        reference = copy.copy(self)
+        reference.network = copy.deepcopy(self.network)
+        return self, reference
+
     @property
     def trained(self) -> nn.Module:
         """The module whose weights training changes: the network, or its adapter."""
