@@ -77,16 +77,14 @@ class Reading:
     """Valid fields of these sections."""
     num_fields_expected: int
     """Expected fields plus surplus words."""
+    is_readable: bool
+    """Whether every field that is there is valid, and there is nothing else. How many moves a board asks for is graded by `num_fields`: a
+    text can be read, or not, without its board."""
 
     @property
     def has_structure(self) -> bool:
         """Whether all sections are present, and no others."""
         return self.num_sections == self.num_sections_expected
-
-    @property
-    def is_readable(self) -> bool:
-        """Whether every field is valid, and there is nothing else."""
-        return self.has_structure and self.num_fields == self.num_fields_expected
 
     @property
     def is_malformed(self) -> bool:
@@ -120,7 +118,8 @@ class EnvironmentAnswer(Reading):
 def read_move_answer(text: str, *, num_legal: int = NUM_MOVES) -> MoveAnswer:
     """Parse an answer for a board with `num_legal` legal moves; at most five are expected.
 
-    Sections must be in order, each once: parsing ends at a misplaced label, and all words from there on are surplus.
+    Sections must be in order, each once: parsing ends at a misplaced label, and all words from there on are surplus. Readable is an answer
+    of one to five moves, an evaluation of each, and one best move.
     """
     num_moves = min(NUM_MOVES, num_legal)
     labels, parts = ["M:", *_LABEL.findall(text)], _LABEL.split(text)
@@ -138,11 +137,13 @@ def read_move_answer(text: str, *, num_legal: int = NUM_MOVES) -> MoveAnswer:
     best = _as_move(named[0]) if named else None
     readable = [sum(field is not None for field in fields) for fields in (moves, evaluations, (best,))]
     num_surplus = max(0, len(listed) - num_moves) + max(0, len(numbers) - num_moves) + max(0, len(named) - 1)
+    is_whole = not num_lost and num_right == len(parts) and len(named) == 1 and 1 <= len(listed) == len(numbers) <= NUM_MOVES
     return MoveAnswer(
         num_sections=sum(map(bool, readable)),
         num_sections_expected=len(_LABELS) + len(parts) - num_right,
         num_fields=sum(readable),
         num_fields_expected=2 * num_moves + 1 + num_surplus + num_lost,
+        is_readable=is_whole and best is not None and None not in map(_as_move, listed) and None not in map(_as_number, numbers),
         moves=moves,
         evaluations=evaluations,
         best=best,
@@ -161,11 +162,13 @@ def read_environment_answer(text: str) -> EnvironmentAnswer:
     reward, terminated, truncated = _as_number(first[0]), _as_flag(first[1]), _as_flag(first[2])
     readable = [fields.num_readable, *(int(field is not None) for field in (reward, terminated, truncated))]
     num_surplus = fields.num_surplus + sum(max(0, len(part) - 1) for part in words[1:_NUM_PARTS])
+    num_fields_expected = NUM_FIELDS + _NUM_PARTS - 1 + num_surplus + sum(map(len, words[_NUM_PARTS:]))
     return EnvironmentAnswer(
         num_sections=sum(map(bool, readable)),
         num_sections_expected=max(_NUM_PARTS, len(parts)),
         num_fields=sum(readable),
-        num_fields_expected=NUM_FIELDS + _NUM_PARTS - 1 + num_surplus + sum(map(len, words[_NUM_PARTS:])),
+        num_fields_expected=num_fields_expected,
+        is_readable=sum(map(bool, readable)) == len(parts) == _NUM_PARTS and sum(readable) == num_fields_expected,
         fen=fen,
         reward=reward,
         terminated=terminated,

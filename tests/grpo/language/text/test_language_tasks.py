@@ -113,13 +113,31 @@ def test_what_is_no_uci_move_is_not_read(move: str) -> None:
     assert read_move_answer(GOOD.replace("B: e2e4", f"B: {move}")).best is None
 
 
-def test_an_answer_with_fewer_moves_is_whole_only_where_fewer_are_legal() -> None:
-    text = " a1a2 a1b1    E: 0.10 0.00    B: a1a2"
-    assert read_move_answer(text, num_legal=2).is_readable
-    assert read_move_answer(text, num_legal=3).has_structure
-    assert not read_move_answer(text, num_legal=3).is_readable
-    assert not read_move_answer(text, num_legal=1).is_readable
-    assert not read_move_answer(text).is_readable
+@pytest.mark.parametrize(("num_legal", "expected"), [(2, (5, 5)), (3, (5, 7)), (1, (3, 5)), (20, (5, 11))])
+def test_an_answer_with_another_number_of_moves_is_readable_and_has_all_its_fields_only_where_so_many_are_expected(
+    num_legal: int, expected: tuple[int, int]
+) -> None:
+    answer = read_move_answer(" a1a2 a1b1    E: 0.10 0.00    B: a1a2", num_legal=num_legal)
+    assert answer.is_readable
+    assert (answer.num_fields, answer.num_fields_expected) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " a1a2 a1b1    E: 0.10    B: a1a2",
+        " a1a2    E: 0.10 0.00    B: a1a2",
+        " a1a2    E: 0.10    B: a1a2 a1b1",
+        " a1a2    E: 0.10    B:",
+        "    E:    B: a1a2",
+        " a1a2 a1b1 a1c1 a1d1 a1e1 a1f1    E: 0.1 0.1 0.1 0.1 0.1 0.1    B: a1a2",
+        " a1a2    E: 0.10    B: a1a2    E:",
+        " a1a2    E: 0.10    B: a1a2    M: a1b1",
+    ],
+)
+@pytest.mark.parametrize("num_legal", [1, 2, 20])
+def test_moves_without_their_evaluations_and_words_beyond_the_format_are_not_readable(text: str, num_legal: int) -> None:
+    assert not read_move_answer(text, num_legal=num_legal).is_readable
 
 
 def counts(answer: MoveAnswer | EnvironmentAnswer) -> tuple[int, int, int, int]:
