@@ -1,13 +1,18 @@
 """What the tests of the steps share: files that whole datasets can be built of."""
 
+import functools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.loaders import JSONFileLoader
 from made_games import as_epd, random_pgn
 from moto import mock_aws
+
+# Each session of boto3 parses the megabytes that describe a service anew, at half a second of processor time a client.
+JSONFileLoader.load_file = functools.cache(JSONFileLoader.load_file)
 
 
 @pytest.fixture(scope="session")

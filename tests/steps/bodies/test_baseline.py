@@ -120,7 +120,7 @@ def test_another_player_is_placed_on_openings_of_its_own_and_none_that_was_exclu
             [placement] = place_players(
                 [BestMovePlayer(policy, purpose)],
                 ladder,
-                config=SETTINGS.evaluation,
+                config=SETTINGS.evaluation.model_copy(update={"max_plies": 20}),
                 seed=0,
                 purpose=purpose,
                 pool=pool,

@@ -32,7 +32,7 @@ from steps.step_io.terminal import TerminalSink
 from steps.step_io.work import Work, read_history
 
 FILES = ("boards.parquet", "games.parquet", "rejected.jsonl", "report.json", "history.jsonl")
-ACCEPTED: dict[str, Any] = {"num_train": 900, "num_validation": 150, "num_heldout": 150, "max_per_game_and_phase": 3}
+ACCEPTED: dict[str, Any] = {"num_train": 900, "num_validation": 150, "num_heldout": 150, "max_per_game_and_phase": 1}
 NOBODY = EngineIdentity(name="Scripted 1", sha256="0" * 64)
 
 
@@ -152,7 +152,6 @@ def packed(games_text: str, epd_text: str, tmp_path: Path) -> Callable[[str], Pa
     ("name", "dealt"),
     [
         ("games.pgn", [[[3], [1], [2], [0]], [[3, 1, 0, 2]]]),
-        ("games.pgn.zst", [[[0, 2], [1, 3]]]),
         ("list.epd.zst", [[[1], [0, 3, 2]]]),
     ],
 )
@@ -280,9 +279,7 @@ def test_an_empty_cell_is_an_error_even_where_a_shortage_is_accepted(stockfish: 
 def test_every_rejected_game_is_listed_with_its_place_and_the_good_ones_are_all_used(
     games_text: str, packed: Callable[[str], Path], stockfish: str, tmp_path: Path
 ) -> None:
-    settings = settings_of(
-        packed("games.pgn"), packed("b.pgn.zst"), num_train=600, num_validation=600, num_heldout=600, num_units=2, shortage="accept"
-    )
+    settings = settings_of(packed("games.pgn"), packed("b.pgn.zst"), num_units=2, shortage="accept", **ACCEPTED)
     folder = build(settings, tmp_path / "out", stockfish)
     facts, rejections = facts_of(folder), rejections_of(folder)
     planted = 19  # See `made_games.with_planted_games`.
@@ -358,9 +355,6 @@ def test_judged_positions_are_no_boards_and_are_counted(kind: str, games_text: s
     assert listener.metrics["boards/left_out"] == left_out
 
 
-# Labels.
-
-
 # The joined report.
 
 
@@ -419,9 +413,6 @@ def test_a_second_build_of_the_same_units_searches_nothing_and_gives_the_same_by
         assert "cache" not in (folder / "report.json").read_text()
     parts = [{path.name: path.read_bytes() for path in (tmp_path / name / "part-0").iterdir()} for name in ("one", "two", "three")]
     assert parts[0] == parts[1] == parts[2]
-
-
-# What the sinks are told.
 
 
 # Several sources.

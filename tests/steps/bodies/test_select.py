@@ -75,7 +75,7 @@ MAIN = """
 preset = "test"
 selection.num_candidates = 3
 selection.num_confirmation_pairs = 8
-evaluation.max_plies = 40
+evaluation.max_plies = 20
 evaluation.adjudication_depth = 4
 """
 ONE = 'selection.num_candidates = 1\nselection.scored = "adjudicated"\n'
@@ -509,7 +509,7 @@ def play_ahead_of(inputs: Inputs, settings: Settings, stockfish: str, folder: Pa
 
 
 @pytest.mark.parametrize(
-    ("num_parts", "max_plies", "uses_book"), [(2, 16, True), *(pytest.param(count, 40, False, marks=pytest.mark.prove) for count in (1, 3))]
+    ("num_parts", "max_plies", "uses_book"), [(2, 6, True), *(pytest.param(count, 40, False, marks=pytest.mark.prove) for count in (1, 3))]
 )
 def test_games_played_ahead_by_other_tasks_change_nothing_and_are_not_played_again(
     num_parts: int,

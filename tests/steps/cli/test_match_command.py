@@ -4,7 +4,6 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import chess.pgn
 import pytest
@@ -97,7 +96,7 @@ def test_games_that_are_the_same_count_once_as_distinct() -> None:
 
 
 def test_a_match_is_printed_and_written_and_repeats_with_its_seed(stockfish: str, run: Run, policy: Path, tmp_path: Path) -> None:
-    match = ("match", f"{policy}@0.5", "random", "--pairs", "3", "--max-plies", "30", "--seed", "7", *SHALLOW)
+    match = ("match", f"{policy}@0.5", "random", "--pairs", "3", "--max-plies", "10", "--seed", "7", *SHALLOW)
     code, out, err = run(*match, *(word for kind in KINDS for word in (f"--{kind}", tmp_path / f"one.{kind}")))
     assert code == 0
     assert "match: openings: 3, games: 6" in err
@@ -168,26 +167,10 @@ def test_games_begin_in_a_phase_when_one_is_asked_for(stockfish: str, run: Run, 
     from grpo.board.phases import Phase, phase_of
 
     book = tmp_path / "book.epd"
-    book.write_text("".join(f"{board.epd()}\n" for board in some_boards(400, max_plies=200)))
+    book.write_text("".join(f"{board.epd()}\n" for board in some_boards(100, max_plies=200)))
     out = tmp_path / "match.pgn"
-    words: tuple[Any, ...] = (
-        "match",
-        "random",
-        "random",
-        "--openings",
-        book,
-        "--phase",
-        "endgame",
-        "--pairs",
-        "3",
-        "--max-plies",
-        "4",
-        "--pgn",
-        out,
-    )
-
+    words = ("match", "random", "random", "--openings", book, "--phase", "endgame", "--pairs", "3", "--max-plies", "4", "--pgn", out)
     code, _, complaints = run(*words, "--set", "evaluation.max_opening_centipawns=2000")
-
     assert code == 0, complaints
     boards = [game.board() for game in _games(out)]
     assert len(boards) == 6

@@ -95,7 +95,9 @@ def only(home: Path, name: str) -> Path:
 # Running.
 
 
-def test_every_run_is_started_once_and_a_second_time_none_and_the_page_has_all(sweep: Sweep, flows: Flows, home: Path) -> None:
+def test_every_run_is_started_once_and_a_second_time_none_and_the_page_and_mlflow_have_all(sweep: Sweep, flows: Flows, home: Path) -> None:
+    from mlflow.tracking import MlflowClient
+
     code, out, _ = sweep("--seeds", "0", "1", *RATES)
     assert code == 0
     assert flows.started == [f"grpo.learning_rate = {rate}, seed {seed}" for seed in (0, 1) for rate in ("1e-3", "2e-3")]
@@ -113,6 +115,21 @@ def test_every_run_is_started_once_and_a_second_time_none_and_the_page_has_all(s
     assert len(rows) == 2 * 6
     assert {line.count("|") for line in rows} == {8}
     assert "| 0 | better | +70 [+35, +108] |" in page
+    # MLflow has one run of the sweep, with means and table, and its runs as children.
+    uri = machine_of(home).tracking_uri
+    client = MlflowClient(uri, registry_uri=uri)
+    [experiment] = [each.experiment_id for each in client.search_experiments() if each.name == "chess-grpo"]
+    [parent] = client.search_runs([experiment], f"tags.`{STEP}` = 'sweep'")
+    assert parent.info.run_name.startswith("sweep test ")
+    assert parent.info.status == "FINISHED"
+    children = client.search_runs([experiment], f"tags.`{PARENT}` = '{parent.info.run_id}'")
+    assert sorted(child.data.tags[RUN] for child in children) == ["1001", "1002", "1003", "1004"]
+    assert {child.data.tags[SWEEP] for child in children} == {parent.data.tags[SWEEP]}
+    gains = client.get_metric_history(parent.info.run_id, "sweep/gain_as_played")
+    mean = (elo(0.6) + elo(0.65)) / 2
+    assert [(each.step, each.value) for each in gains] == [(1, pytest.approx(mean)), (2, pytest.approx(mean))], "logged once"
+    assert sorted(each.path for each in client.list_artifacts(parent.info.run_id)) == ["sweep.json", "sweep.md"]
+    assert len(read_runs(machine_of(home))) == 4, "a sweep is no flow run"
 
 
 @pytest.mark.prove
@@ -195,30 +212,6 @@ def test_rows_have_each_runs_numbers_and_the_means_both_intervals(sweep: Sweep, 
     ]
     assert "Between runs: the mean over seeds with the interval of Student's t, n - 1" in out
     assert "Within runs: the same mean with the interval that the games of these runs leave" in out
-
-
-# MLflow.
-
-
-def test_mlflow_has_one_run_of_the_sweep_with_means_and_table_and_its_runs_as_children(sweep: Sweep, home: Path) -> None:
-    from mlflow.tracking import MlflowClient
-
-    sweep("--seeds", "0", "1", *RATES)
-    sweep("--seeds", "0", "1", *RATES)
-    uri = machine_of(home).tracking_uri
-    client = MlflowClient(uri, registry_uri=uri)
-    [experiment] = [each.experiment_id for each in client.search_experiments() if each.name == "chess-grpo"]
-    [parent] = client.search_runs([experiment], f"tags.`{STEP}` = 'sweep'")
-    assert parent.info.run_name.startswith("sweep test ")
-    assert parent.info.status == "FINISHED"
-    children = client.search_runs([experiment], f"tags.`{PARENT}` = '{parent.info.run_id}'")
-    assert sorted(child.data.tags[RUN] for child in children) == ["1001", "1002", "1003", "1004"]
-    assert {child.data.tags[SWEEP] for child in children} == {parent.data.tags[SWEEP]}
-    gains = client.get_metric_history(parent.info.run_id, "sweep/gain_as_played")
-    mean = (elo(0.6) + elo(0.65)) / 2
-    assert [(each.step, each.value) for each in gains] == [(1, pytest.approx(mean)), (2, pytest.approx(mean))], "logged once"
-    assert sorted(each.path for each in client.list_artifacts(parent.info.run_id)) == ["sweep.json", "sweep.md"]
-    assert len(read_runs(machine_of(home))) == 4, "a sweep is no flow run"
 
 
 def test_while_the_tracking_store_is_away_at_the_end_the_table_is_still_written(

@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 
 import pytest
@@ -153,29 +153,28 @@ def test_another_action_table_is_refused(ran: Ran, second: Machine, settings: Se
         gone_on_from(run.name, second, settings)
 
 
-@pytest.mark.parametrize("step", ["calibrate", "baseline"])
-@pytest.mark.parametrize("change", ["", "settings", "engine", "device"])
 def test_the_origins_ladder_and_baseline_are_taken_unless_this_run_measures_otherwise(
-    step: str, change: str, run: WholeRun, second: Machine, settings: Settings, capsys: pytest.CaptureFixture[str]
+    run: WholeRun, second: Machine, settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     origin, _ = gone_on_from(run.name, second, settings)
-    sliced = settings_read_by(step, settings)
-    inputs = {"engine": str(ENGINE), "device": "cpu a"}
-    if change == "settings":
-        sliced["evaluation"]["max_plies"] += 1
-    elif change:
-        inputs[change] = "another"
     # A run of its own: what it makes is none of the origin's outputs.
     resumed = Tracker(second).start_flow_run(metaflow_run="resumed", settings={}, tags={}, note="")
     job = Job(**{**run.job, "mlflow_run": resumed, "origin": origin})
-    output = run_step(
-        job,
-        second,
-        StepSpec(name=step, body="steps.step_io.work"),
-        settings=sliced,
-        inputs=inputs,
-        work=lambda work: write_json(work.folder / "report.json", {"anew": 1}),
-    )
-    is_anew = change in ("settings", "engine")
-    assert (output["output_hash"] != run.outputs[step]["output_hash"]) == is_anew
-    assert (f"{step}: the origin's was measured with other settings or another engine" in capsys.readouterr().out) == is_anew
+    for step, change in product(("calibrate", "baseline"), ("", "settings", "engine", "device")):
+        sliced = settings_read_by(step, settings)
+        inputs = {"engine": str(ENGINE), "device": "cpu a"}
+        if change == "settings":
+            sliced["evaluation"]["max_plies"] += 1
+        elif change:
+            inputs[change] = "another"
+        output = run_step(
+            job,
+            second,
+            StepSpec(name=step, body="steps.step_io.work"),
+            settings=sliced,
+            inputs=inputs,
+            work=lambda work: write_json(work.folder / "report.json", {"anew": 1}),
+        )
+        is_anew = change in ("settings", "engine")
+        assert (output["output_hash"] != run.outputs[step]["output_hash"]) == is_anew, (step, change)
+        assert (f"{step}: the origin's was measured with other settings or another engine" in capsys.readouterr().out) == is_anew

@@ -17,6 +17,7 @@ from grpo.engine.answers import Score
 from grpo.engine.cache import ValueCache
 from grpo.engine.identity import EngineIdentity
 from grpo.language.model.loading import LANGUAGE_FORMAT, load_model
+from grpo.language.model.policy import LanguagePolicy
 from grpo.learning.checkpoints import NETWORK_FORMAT, TrainingState, latest_valid_checkpoint, save_checkpoint
 from grpo.metrics.table import Record
 from grpo.policy.distribution import new_policy
@@ -72,10 +73,17 @@ def test_a_checkpoint_that_finds_no_room_leaves_the_one_before_it(kind: str, tmp
     on_bad_disk(kind, tmp_path / "disk", body)
 
 
+@pytest.fixture(scope="module")
+def language_policy() -> LanguagePolicy:
+    return load_model(LanguageConfig(small=SmallModelConfig(width=64, num_layers=2, num_heads=2)), seed=0, device=CPU)
+
+
 @KIND
-def test_a_language_models_checkpoint_that_finds_no_room_is_refused_with_what_it_needs(kind: str, tmp_path: Path) -> None:
+def test_a_language_models_checkpoint_that_finds_no_room_is_refused_with_what_it_needs(
+    kind: str, language_policy: LanguagePolicy, tmp_path: Path
+) -> None:
     def body(disk: BadDisk) -> None:
-        policy = load_model(LanguageConfig(small=SmallModelConfig(width=64, num_layers=2, num_heads=2)), seed=0, device=CPU)
+        policy = language_policy
         num_bytes = sum(tensor.nbytes for tensor in policy.network.state_dict().values())
         assert num_bytes > ROOM_FOR_THE_TOKENIZER, "so that it is safetensors that finds no room"
         state = TrainingState(step=1, optimiser={"state": {}, "param_groups": []}, controllers={}, facts={})

@@ -203,10 +203,10 @@ SMALLEST: Final = {
 """Family, kind of task -> the smallest machine with as many processors, into which the task shall fit."""
 
 
-@pytest.mark.parametrize("preset", preset_names())
-def test_each_default_fits_the_smallest_machine_with_its_processors(account: Account, preset: str) -> None:
+def test_each_default_fits_the_smallest_machine_with_its_processors(account: Account) -> None:
     # The sizes are EC2's own (DescribeInstanceTypes), of which moto has a copy; Batch offers a part of the memory.
-    resources = read_settings(f'preset = "{preset}"').resources
-    for (family, kind), smallest in SMALLEST.items():
-        fitting = [size.name for size in machine_sizes([family], boto3.client) if size.fits(getattr(resources, kind))]
-        assert fitting[0] == smallest, kind
+    sizes = {family: machine_sizes([family], boto3.client) for family, _ in SMALLEST}
+    for preset in preset_names():
+        resources = read_settings(f'preset = "{preset}"').resources
+        for (family, kind), smallest in SMALLEST.items():
+            assert next(size.name for size in sizes[family] if size.fits(getattr(resources, kind))) == smallest, (preset, kind)
