@@ -11,8 +11,8 @@ from botocore.loaders import JSONFileLoader
 from made_games import as_epd, random_pgn
 from moto import mock_aws
 
-# Each session of boto3 parses the megabytes that describe a service anew, at half a second of processor time a client.
-JSONFileLoader.load_file = functools.cache(JSONFileLoader.load_file)
+# Each session of boto3 parses the megabytes that describe a service anew, which is most of the time that a client takes.
+JSONFileLoader.load_file = staticmethod(functools.cache(JSONFileLoader().load_file))
 
 
 @pytest.fixture(scope="session")
