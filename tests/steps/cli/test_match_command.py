@@ -106,7 +106,7 @@ def test_a_match_is_printed_and_written_and_repeats_with_its_seed(stockfish: str
     facts = json.loads((tmp_path / "one.json").read_text())
     assert facts["num_pairs"] == facts["num_openings"] == 3
     assert facts["seed"] == 7
-    assert facts["evaluation"]["max_plies"] == 30
+    assert facts["evaluation"]["max_plies"] == 10
     assert [player["kind"] for player in facts["players"]] == ["policy", "random"]
     assert facts["wins"] + facts["draws"] + facts["losses"] == sum(facts["ends"].values()) == 6
     assert sum(facts["scores"]["as played"]["pentanomial"]) == 3
