@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Run all tests, three groups at a time: whole flows wait for their tasks to start, engine tests wait for deadlines, and Metaflow, once
-# imported, breaks late imports of other tests. The arguments are the environment's python and, for `make prove`, the mark of its tests.
+# Run all tests, five groups at a time: whole flows wait for their tasks to start, engine tests wait for deadlines, and Metaflow, once
+# imported, breaks late imports of other tests. More groups than cores, so that no core waits while one group does. The arguments are the environment's python and, for `make prove`, the mark of its tests.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 groups=(tests/flows tests/grpo "tests/steps/bodies tests/steps/cli" "tests/steps --ignore=tests/steps/bodies --ignore=tests/steps/cli"
@@ -16,4 +16,4 @@ run() {
     return $status
 }
 export -f run
-printf '%s\0' "${groups[@]}" | xargs -0 -P 3 -I GROUP bash -c 'run "$@"' _ "$1" "${2:-}" GROUP
+printf '%s\0' "${groups[@]}" | xargs -0 -P 5 -I GROUP bash -c 'run "$@"' _ "$1" "${2:-}" GROUP

@@ -184,6 +184,8 @@ class NetworkPolicy:
         self.network = network.to(device).eval()
         self.device = device
         self._precision = precision
+        if is_compiled:
+            torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())  # Tells the compiler what torch was told.
         self._forward = torch.compile(self.network, dynamic=True) if is_compiled else self.network
 
     def distribution(self, positions: PositionBatch, *, temperature: float) -> MoveDistribution:

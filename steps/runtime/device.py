@@ -25,7 +25,9 @@ def torch_device(machine: Machine) -> torch.device:
     if machine.device == "cuda" and not torch.cuda.is_available():
         raise DeviceError("CHESS_GRPO_DEVICE = 'cuda', but torch finds no GPU: install a CUDA build of torch, or set it to cpu")
     torch.set_num_threads(machine.num_threads)
-    torch.use_deterministic_algorithms(True)  # On the CPU too: there several threads sum the gradients of `tensor[index]` in any order.
+    # On the CPU too: there several threads sum the gradients of `tensor[index]` in any order. `use_deterministic_algorithms` would import
+    # torch's compiler as well, 1.3 seconds of a process: `NetworkPolicy` does, where a network is compiled.
+    torch.set_deterministic_debug_mode("error")
     if machine.device == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
     # Must be set before the first use of the GPU: cuBLAS is deterministic only with a fixed workspace.
