@@ -1,7 +1,7 @@
 """Stand-ins for tests of learning and playing: boards with made-up values, policies whose numbers are written down, scripted opponents."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grpo.board.actions import action_move
+from grpo.board.actions import action_move, legal_action_ids
 from grpo.board.encoding import decode, encode, mover_view
 from grpo.board.phases import PHASES, phase_of
 from grpo.dataset.table import BoardArrays
@@ -39,11 +39,16 @@ FIELD_NOTES: Final = FieldNotesRecovery(
 CPU: Final = torch.device("cpu")
 
 BoardMove = Callable[[chess.Board, chess.Move], float]
+_EPDS: Final[dict[Hashable, str]] = {}
 
 
 def made_up_number(board: chess.Board, move: chess.Move) -> float:
     """Return a number in [0, 1) that depends on position and move alone."""
-    digest = hashlib.sha256(f"{board.epd()} {move.uci()}".encode()).digest()
+    # Writing the position anew for each of its moves takes most of the time of a step of a tiny network.
+    key = board._transposition_key()
+    if key not in _EPDS:
+        _EPDS[key] = board.epd()
+    digest = hashlib.sha256(f"{_EPDS[key]} {move.uci()}".encode()).digest()
     return int.from_bytes(digest[:3], "big") / 2**24
 
 
@@ -65,8 +70,7 @@ def some_boards(count: int, *, seed: int = 0, max_plies: int = 120) -> list[ches
 
 def legal_moves(board: chess.Board) -> list[chess.Move]:
     """Return the legal moves in the order of a table's columns."""
-    batch = PositionBatch.from_boards([board])
-    return [action_move(index, board.turn) for index in batch.action_ids[0].tolist()]
+    return [action_move(index, board.turn) for index in legal_action_ids(board)]
 
 
 def fake_arrays(boards: Sequence[chess.Board], value: BoardMove = made_up_number, played: Sequence[str] | None = None) -> BoardArrays:
@@ -94,16 +98,17 @@ class WrittenPolicy:
 
     def __init__(self, logit: BoardMove) -> None:
         self._logit = logit
+        self._rows: dict[bytes, list[float]] = {}
 
     def distribution(self, positions: PositionBatch, *, temperature: float) -> MoveDistribution:
         """Return the softmax of the written logits."""
         logits: Tensor = torch.zeros(positions.is_legal.shape, dtype=torch.float64)
-        for row, (encoding, ids, is_legal) in enumerate(
-            zip(positions.encodings.numpy(), positions.action_ids, positions.is_legal, strict=True)
-        ):
-            board = decode(encoding)
-            for column in range(int(is_legal.sum())):
-                logits[row, column] = self._logit(board, action_move(int(ids[column]), board.turn))
+        for row, encoding in enumerate(positions.encodings.numpy()):
+            key = encoding.tobytes()
+            if key not in self._rows:
+                board = decode(encoding)
+                self._rows[key] = [self._logit(board, move) for move in legal_moves(board)]
+            logits[row, : len(self._rows[key])] = torch.tensor(self._rows[key])
         return MoveDistribution.from_logits(logits.float(), positions.is_legal, temperature=temperature)
 
 

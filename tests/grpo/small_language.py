@@ -70,6 +70,7 @@ def boards_table() -> pa.Table:
     return board_table(rows)
 
 
+@cache
 def language_boards(split: Split = Split.TRAIN, config: LanguageConfig = CONFIG) -> LanguageBoards:
     """Return the boards of a split as examples."""
     return LanguageBoards.of_table(boards_table(), split, config=config)

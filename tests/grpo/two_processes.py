@@ -38,11 +38,11 @@ from grpo.learning.trainer import GrpoTrainer
 from grpo.policy.distribution import MoveDistribution, NetworkPolicy, PositionBatch
 from grpo.settings.grpo import GrpoConfig
 
-NUM_STEPS: Final = 3
+NUM_STEPS: Final = 2
 _LIMIT_SECONDS: Final = 3_600
-BOARDS: Final = some_boards(24)
+BOARDS: Final = some_boards(8)
 ARRAYS: Final = fake_arrays(BOARDS)
-CONFIG: Final = GrpoConfig(states_per_step=12, num_minibatches=3, group_size=4, kl_coefficient=0.05, learning_rate=2e-3, max_kl_old=0.0)
+CONFIG: Final = GrpoConfig(states_per_step=8, num_minibatches=2, group_size=4, kl_coefficient=0.05, learning_rate=2e-3, max_kl_old=0.0)
 DEPTH: Final = {"num_own_moves": 2, "teacher_probability": 0.5}
 
 
@@ -103,15 +103,14 @@ CASES: Final[dict[str, Callable[[Processes], TrainerLifecycle[Any]]]] = {
     "sampled": lambda processes: trainer_of(processes, entropy_schedule="target", num_inner_epochs=2),
     "exact": lambda processes: trainer_of(processes, estimator="exact", temperature=1.3, max_states_per_forward=2),
     "sampled with depth": lambda processes: trainer_of(processes, depth=DEPTH, baseline="leave_one_out"),
-    "exact with depth": lambda processes: trainer_of(processes, depth=DEPTH, estimator="exact"),
     "trajectory": lambda processes: trainer_of(processes, depth=DEPTH, estimator="trajectory", num_inner_epochs=2),
-    "one state a minibatch": lambda processes: trainer_of(processes, states_per_step=6, num_minibatches=6),
+    "one state a minibatch": lambda processes: trainer_of(processes, states_per_step=4, num_minibatches=4),
     "an uneven number of states": lambda processes: trainer_of(processes, states_per_step=7, num_minibatches=1),
     "a trust region": lambda processes: trainer_of(processes, num_inner_epochs=4, max_kl_old=0.01),
     "a failing engine": lambda processes: trainer_of(processes, depth=DEPTH, values=MadeUpValues(fails_on=is_unlucky)),
     "a value that is no number": with_nan_value,
     "a probability that is no number": lambda processes: trainer_of(
-        processes, states_per_step=6, policy=SpoiltOnOneBoard(in_float64(lively_policy()).network, CPU)
+        processes, states_per_step=4, policy=SpoiltOnOneBoard(in_float64(lively_policy()).network, CPU)
     ),
 }
 CASES_IN_FLOAT32: Final[dict[str, Callable[[Processes], TrainerLifecycle[Any]]]] = {

@@ -74,12 +74,12 @@ def form(request: pytest.FixtureRequest) -> Form:
     return form
 
 
-def test_pieces_rights_clock_mate_and_draws_are_those_of_python_chess_over_10_000_moves(random_boards: list[chess.Board]) -> None:
+def test_pieces_rights_clock_mate_and_draws_are_those_of_python_chess_over_5_000_moves(random_boards: list[chess.Board]) -> None:
     num_moves, form = 0, bitboard_afterstates
     met: set[str] = set()
     rng = random.Random(0)
     for at in (0, 1):
-        boards = random_boards[at::20]
+        boards = random_boards[at::40]
         codes, features = form(*flat_moves(boards))
         reached = []
         for index, (after, (mate, draw)) in enumerate(zip(after_moves(boards), features[:, [MATE, DRAW]].bool().tolist(), strict=True)):
@@ -98,7 +98,7 @@ def test_pieces_rights_clock_mate_and_draws_are_those_of_python_chess_over_10_00
         assert np.array_equal(features[:, :4].numpy(), rights)
         assert np.array_equal((features[:, CLOCK] * 100).round().numpy(), encodings[:, HALFMOVE_CLOCK])
         num_moves += len(reached)
-    assert num_moves > 10_000
+    assert num_moves > 5_000
     assert met == {"mate", "draw"}
 
 
@@ -134,7 +134,7 @@ def test_ends_of_games_that_rarely_occur(fen: str, uci: str, mates: bool, draws:
 
 
 def test_both_forms_are_equal(random_boards: list[chess.Board]) -> None:
-    moves = flat_moves(random_boards[::44])
+    moves = flat_moves(random_boards[::100])
 
     for one, other in zip(bitboard_afterstates(*moves), dense_afterstates(*moves), strict=True):
         assert torch.equal(one, other)

@@ -60,9 +60,9 @@ def lone_endgame(rng: random.Random) -> chess.Board:
             return board
 
 
-def test_drawing_moves_are_those_of_brute_force_in_2500_positions_of_random_play(random_boards: list[chess.Board]) -> None:
+def test_drawing_moves_are_those_of_brute_force_in_positions_of_random_play(random_boards: list[chess.Board]) -> None:
     num_drawing = {0: 0, 99: 0}
-    for number, board in enumerate(random_boards[::2]):
+    for number, board in enumerate(random_boards[::6]):
         # Every fourth one near the fiftieth move; in the others the short cut (`_may_stalemate`) decides whether moves are played at all.
         clock = 99 if number % 4 == 0 else 0
         fen = " ".join([*board.fen().split()[:4], str(clock), "90"])
@@ -70,15 +70,15 @@ def test_drawing_moves_are_those_of_brute_force_in_2500_positions_of_random_play
         expected = brute_force(late)
         assert drawing_moves(late) == expected, fen
         num_drawing[clock] += bool(expected)
-    assert num_drawing[99] > 500
-    assert num_drawing[0] >= 5, num_drawing
+    assert num_drawing[99] > 150
+    assert num_drawing[0] >= 2, num_drawing
 
 
-def test_drawing_moves_are_those_of_brute_force_in_2500_endgames() -> None:
+def test_drawing_moves_are_those_of_brute_force_in_endgames() -> None:
     rng, numpy_rng = random.Random(8), np.random.default_rng(8)
     met: Counter[str] = Counter()
     num_drawing = 0
-    for number in range(2_500):
+    for number in range(900):
         board = random_endgame(numpy_rng) if number % 5 == 0 else lone_endgame(rng)
         fen = board.fen()
         expected = brute_force(board)
@@ -86,8 +86,8 @@ def test_drawing_moves_are_those_of_brute_force_in_2500_endgames() -> None:
         assert board.fen() == fen
         num_drawing += bool(expected)
         met.update(set().union(*(kinds(board, move) for move in expected)))
-    assert num_drawing > 500, num_drawing
-    assert min(met[kind] for kind in ("stalemate", "too little material", "fifty moves", "capture", "promotion")) > 10, met
+    assert num_drawing > 180, num_drawing
+    assert min(met[kind] for kind in ("stalemate", "too little material", "fifty moves", "capture", "promotion")) > 4, met
 
 
 @pytest.mark.parametrize(

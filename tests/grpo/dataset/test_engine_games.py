@@ -82,23 +82,23 @@ def test_games_are_legal_and_end_as_the_board_says(source: str, players: EngineP
 
 @SOURCES
 def test_a_game_depends_on_seed_source_unit_and_number_alone(source: str, players: EnginePool) -> None:
-    once = played(players, 7, source=source)
-    assert played(players, 7, source=source) == once
+    once = played(players, 4, source=source)
+    assert played(players, 4, source=source) == once
     # By itself, as the only one of its unit that is wanted, in whatever the engine has played before.
-    fourth = f"{source}-0-4"
-    assert played(players, 1, source=source, is_wanted=lambda game_id: game_id == fourth) == once[4:5]
-    assert played(players, 3, source=source, is_wanted=lambda game_id: int(game_id[-1]) % 2 == 1) == once[1::2]
-    everything = [*once, *played(players, 7, source=source, unit=1), *played(players, 7, source=source, seed=4)]
+    third = f"{source}-0-2"
+    assert played(players, 1, source=source, is_wanted=lambda game_id: game_id == third) == once[2:3]
+    assert played(players, 2, source=source, is_wanted=lambda game_id: int(game_id[-1]) % 2 == 1) == once[1::2]
+    everything = [*once, *played(players, 4, source=source, unit=1), *played(players, 4, source=source, seed=4)]
     begun = {(game.boards[0].fen(), game.moves) for game in games_only(everything)}
-    assert len(begun) == 21
+    assert len(begun) == 12
 
 
 def test_random_moves_are_no_labels_and_as_many_as_the_settings_say(players: EnginePool) -> None:
-    games = games_only(played(players, 25))
+    games = games_only(played(players, 12))
     labels = [label for game in games for label in game.is_label[FAST_GAMES.random_opening_plies :]]
     share = 1 - sum(labels) / len(labels)
     assert abs(share - FAST_GAMES.random_move_probability) < 5 * (0.08 * 0.92 / len(labels)) ** 0.5
-    assert len({game.moves[:6] for game in games}) >= 18, "openings differ"
+    assert len({game.moves[:6] for game in games}) >= 9, "openings differ"
     no_chance = EngineGames(nodes=(1,), max_plies=10, random_opening_plies=0, random_move_probability=0.0)
     assert all(all(game.is_label) for game in games_only(played(players, 2, config=no_chance)))
 
@@ -131,7 +131,7 @@ def without_fault(scripted: Scripted) -> Game | Rejection:
         return played(pool, 1, config=SHORT_GAMES)[0]
 
 
-@pytest.mark.parametrize("kind", ["crash", "none", "illegal best move", "garbage", "hang"])
+@pytest.mark.parametrize("kind", ["crash", "illegal best move", "hang"])
 def test_a_game_in_which_the_engine_fails_once_is_the_game_without_the_fault(
     kind: str, without_fault: Game | Rejection, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,5 @@
 """Files are read side by side: each is drawn from in proportion to its size, and the report says how far it was read."""
 
-import bz2
-import gzip
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -19,7 +17,7 @@ from grpo.reading.games import Game, Rejection, SourceError
 from grpo.reading.streams import read_chunks
 from grpo.settings.tree import BoardsConfig
 
-PACKERS: dict[str, Callable[[bytes], bytes]] = {".zst": zstandard.compress, ".gz": gzip.compress, ".bz2": bz2.compress, "": bytes}
+PACKERS: dict[str, Callable[[bytes], bytes]] = {".zst": zstandard.compress, "": bytes}
 
 
 def config_of(*paths: Path, **changes: Any) -> BoardsConfig:

@@ -8,6 +8,7 @@ import pytest
 from doubles import CPU, TINY, fake_arrays, made_up_number, some_boards, written_probabilities
 
 from grpo.dataset.table import BoardArrays
+from grpo.evaluation import decisions
 from grpo.evaluation.decisions import notable_decisions
 from grpo.evaluation.regret import heldout_scores
 from grpo.policy.distribution import new_policy
@@ -68,8 +69,9 @@ def test_changed_moves_are_those_whose_value_differs_from_the_earlier_policys_la
     assert alone.improved == alone.worsened == ()
 
 
-def test_what_is_told_is_what_regret_says_and_in_order() -> None:
-    boards = fake_arrays(some_boards(700, seed=3), made_up_number)  # More than one batch.
+def test_what_is_told_is_what_regret_says_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decisions, "_BATCH", 100)
+    boards = fake_arrays(some_boards(250, seed=3), made_up_number)
     policy = new_policy(TINY, seed=1, device=CPU)
     regrets = heldout_scores(policy, boards).regret_best
     found = notable_decisions(policy, boards, count=5)

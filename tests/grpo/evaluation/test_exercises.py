@@ -42,8 +42,7 @@ def test_left_outs_are_counted_with_the_first_of_each_reason() -> None:
     }
 
 
-@pytest.mark.parametrize("size", [1, 7, 512])
-@pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize(("temperature", "size"), [(0.0, 7), (0.5, 1), (1.0, 512)])
 def test_expected_credits_are_the_sum_over_all_moves_whatever_the_batches(
     temperature: float, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

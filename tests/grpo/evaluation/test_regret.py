@@ -115,7 +115,7 @@ def test_what_stands_on_the_padding_has_no_effect() -> None:
     assert heldout_metrics(policy, wider) == heldout_metrics(policy, arrays)
 
 
-@pytest.mark.parametrize("size", [1, 7, 29, 30])
+@pytest.mark.parametrize("size", [1, 7])
 def test_the_size_of_the_batches_has_no_effect(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays, policy = fake_arrays(some_boards(30)), new_policy(TINY, seed=0, device=CPU)
     whole = heldout_metrics(policy, arrays)

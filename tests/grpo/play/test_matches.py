@@ -361,7 +361,7 @@ def test_all_boards_in_lock_step_play_the_games_that_they_play_one_at_a_time() -
         (BestMovePlayer(new_policy(TINY, seed=0, device=CPU), "one"), BestMovePlayer(new_policy(TINY, seed=1, device=CPU), "two")),
     ):
         # A network takes ten times as long over a move as the others.
-        openings, max_plies = (OPENINGS[:8], 24) if isinstance(first, BestMovePlayer) else (OPENINGS, 80)
+        openings, max_plies = (OPENINGS[:3], 12) if isinstance(first, BestMovePlayer) else (OPENINGS[:6], 80)
         together = play_match(first, second, openings, max_plies=max_plies).games
         alone = [game for opening in openings for game in play_match(first, second, [opening], max_plies=max_plies).games]
         assert list(together) == alone
@@ -375,12 +375,12 @@ def test_sampled_games_do_not_depend_on_the_games_beside_them() -> None:
         )
         return play_match(first, second, openings, max_plies=max_plies).games
 
-    whole = match(OPENINGS, max_plies=24)
-    assert match(OPENINGS, max_plies=24) == whole
-    assert match(OPENINGS[:4], max_plies=24) == whole[:8], "the others are not there"
+    whole = match(OPENINGS, max_plies=10)
+    assert match(OPENINGS, max_plies=10) == whole
+    assert match(OPENINGS[:4], max_plies=10) == whole[:8], "the others are not there"
     early = "R5k1/5ppp/8/8/8/8/8/4K3 b - - 0 1"
-    assert match([OPENINGS[0], early, *OPENINGS[2:]], max_plies=24)[4:] == whole[4:], "another is over before it begins"
-    assert [game.moves for game in match(OPENINGS, max_plies=12)] == [game.moves[:12] for game in whole], "all end sooner"
+    assert match([OPENINGS[0], early, *OPENINGS[2:]], max_plies=10)[4:] == whole[4:], "another is over before it begins"
+    assert [game.moves for game in match(OPENINGS, max_plies=5)] == [game.moves[:5] for game in whole], "all end sooner"
 
 
 def test_players_are_told_the_place_of_each_game_in_the_match() -> None:
@@ -458,8 +458,8 @@ def test_a_match_against_the_real_engine_repeats_exactly_whatever_the_number_of_
     matches = []
     for num_processes in (1, 2):
         with EnginePool(stockfish, num_processes=num_processes, options={"Hash": 1}) as pool:
-            matches.append(play_match(network, EnginePlayer(pool, limit="nodes 1", name="engine"), OPENINGS[:5], max_plies=40).games)
+            matches.append(play_match(network, EnginePlayer(pool, limit="nodes 1", name="engine"), OPENINGS[:3], max_plies=20).games)
     with EnginePool(stockfish, num_processes=1, options={"Hash": 1}) as pool:
         engine = EnginePlayer(pool, limit="nodes 1", name="engine")
-        matches.append(tuple(game for opening in OPENINGS[:5] for game in play_match(network, engine, [opening], max_plies=40).games))
+        matches.append(tuple(game for opening in OPENINGS[:3] for game in play_match(network, engine, [opening], max_plies=20).games))
     assert matches[0] == matches[1] == matches[2]

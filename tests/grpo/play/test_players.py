@@ -120,7 +120,7 @@ def test_draws_stay_with_their_games_over_several_forwards(monkeypatch: pytest.M
     assert moves_of(sampling_player(), BOARDS) == whole
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
 def test_moves_are_drawn_as_often_as_the_policy_at_that_temperature_says(temperature: float) -> None:
     board = chess.Board("7k/8/8/8/8/8/8/K7 w - - 0 1")
     logits = {"a1a2": 1.0, "a1b1": 0.0, "a1b2": -1.0}
@@ -191,11 +191,10 @@ def test_a_share_that_is_no_probability_is_refused(share: float) -> None:
 
 
 @pytest.mark.usefixtures("no_process_left")
-@pytest.mark.parametrize("limit", ["nodes 60", "depth 3"])
-def test_any_uci_engine_can_play_with_options_of_its_own(limit: str, fairy_stockfish: str) -> None:
+def test_any_uci_engine_can_play_with_options_of_its_own(fairy_stockfish: str) -> None:
     boards = BOARDS[:16]
     with EnginePool(fairy_stockfish, num_processes=2, options={"Hash": 1}) as pool:
-        player = EnginePlayer(pool, limit=limit, name="fairy")
+        player = EnginePlayer(pool, limit="depth 3", name="fairy")
         together = moves_of(player, boards)
         assert moves_of(player, boards[::-1])[::-1] == together
     assert all(board.is_legal(move) for board, move in zip(boards, together, strict=True))
@@ -262,7 +261,7 @@ def test_the_engines_best_move_is_played_after_a_fresh_search_of_so_many_nodes(
 
 
 @pytest.mark.usefixtures("no_process_left")
-@pytest.mark.parametrize("kind", ["none", "crash", "no score", "garbage"])
+@pytest.mark.parametrize("kind", ["crash", "illegal best move"])
 def test_an_engine_that_fails_on_a_board_ends_the_match_and_no_move_is_invented(
     kind: str, scripted: Callable[..., ScriptedEngine], pool_of: Callable[..., EnginePool]
 ) -> None:
@@ -272,20 +271,10 @@ def test_an_engine_that_fails_on_a_board_ends_the_match_and_no_move_is_invented(
 
 
 @pytest.mark.usefixtures("no_process_left")
-def test_an_engine_that_insists_on_an_illegal_move_is_an_engine_error(
-    scripted: Callable[..., ScriptedEngine], pool_of: Callable[..., EnginePool]
-) -> None:
-    engine = scripted({"kind": "illegal best move", "fen": BOARDS[2].fen(), "times": 99})
-    with pytest.raises(EngineError):
-        moves_of(engine_player(pool_of(engine.path), 1), BOARDS[:4])
-
-
-@pytest.mark.usefixtures("no_process_left")
-@pytest.mark.parametrize("nodes", [1, 50])
 def test_real_answers_depend_neither_on_how_many_boards_are_asked_nor_in_which_order_nor_on_the_number_of_processes(
-    nodes: int, stockfish: str, pool_of: Callable[..., EnginePool]
+    stockfish: str, pool_of: Callable[..., EnginePool]
 ) -> None:
-    one, two = (engine_player(pool_of(stockfish, num_processes=count), nodes) for count in (1, 2))
+    one, two = (engine_player(pool_of(stockfish, num_processes=count), 50) for count in (1, 2))
     boards = BOARDS[:24]
     together = moves_of(one, boards)
     assert [move for board in boards for move in moves_of(one, [board])] == together

@@ -166,8 +166,7 @@ def test_nul_bytes_are_told() -> None:
     assert {entry.reason for entry in entries(f"{ENDGAME}\n".encode("utf-16-le")) if isinstance(entry, Rejection)} == {Reason.NUL_BYTES}
 
 
-@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
-@pytest.mark.parametrize("filling", [b"x", b" ", b"\0"])
+@pytest.mark.parametrize(("end", "filling"), [(b"\n", b"x"), (b"\r\n", b" "), (b"\r", b"\0")])
 def test_a_line_of_20_megabytes_is_left_out_in_bounded_memory(end: bytes, filling: bytes) -> None:
     def chunks() -> Iterator[bytes]:
         yield ENDGAME.encode() + end

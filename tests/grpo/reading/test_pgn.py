@@ -23,7 +23,7 @@ from grpo.reading.games import Game, Reason, Rejection, SourceError
 from grpo.reading.pgn import PgnGame, SeenGames, read_games, read_pgn_games
 
 MIB = 1 << 20
-NUM_FILLINGS = 30
+NUM_FILLINGS = 18
 TAGS = '[Event "e"]\n[Site "s"]\n[Date "2020.01.02"]\n[White "a"]\n[Black "b"]\n[Result "*"]\n\n'
 MATE = "1. f3 e5 2. g4 Qh4#"
 OTHER_FEN = "7k/8/5KQ1/8/8/8/8/8 w - - 0 1"
@@ -478,7 +478,7 @@ def test_no_text_is_too_strange(parts: list[str], encoding: str, block: int) -> 
 # Round trips
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 2**32),
     comments=st.lists(st.text(st.characters(exclude_characters="{}\0", exclude_categories=["Cs"]), max_size=90), max_size=4),
@@ -528,7 +528,7 @@ def test_each_damage_costs_one_game_wherever_it_is(damage: str) -> None:
     expect_damages(random.Random(1), [damage, None, damage, damage, None, damage], "\n\n")
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 2**32),
     damages=st.lists(st.sampled_from([None, None, *DAMAGES]), min_size=1, max_size=8),
@@ -669,7 +669,7 @@ def sample_data() -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "num_games", "num_compared"), [("lichess_fishnet_games.pgn", 2_878, 150), ("8moves_v3.pgn.zip", 34_700, 600)]
+    ("name", "num_games", "num_compared"), [("lichess_fishnet_games.pgn", 2_878, 50), ("8moves_v3.pgn.zip", 34_700, 100)]
 )
 def test_real_games_are_those_that_python_chess_reads(sample_data: Path, name: str, num_games: int, num_compared: int) -> None:
     path = sample_data / name

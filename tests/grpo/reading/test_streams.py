@@ -23,7 +23,7 @@ from grpo.reading.games import SourceError
 from grpo.reading.streams import CHUNK_SIZE, FileKind, Packing, SourceFile, find_files, fingerprint, read_chunks
 
 SAMPLE_DATA = os.environ.get("CHESS_GRPO_SAMPLE_DATA", "")
-TEXT = "".join(f"{number}. e4 e5 {random.Random(number).random()}\n" for number in range(30_000)).encode()  # 1 MB, packs to a third.
+TEXT = "".join(f"{number}. e4 e5 {random.Random(number).random()}\n" for number in range(8_000)).encode()  # 260 kB, packs to a third.
 
 
 def pack_zst(data: bytes) -> bytes:
@@ -64,10 +64,10 @@ def unpacked(tmp_path: Path, name: str, packed: bytes) -> bytes:
     return read(path)
 
 
-@pytest.mark.parametrize("size", [0, 1, CHUNK_SIZE, len(TEXT)])
+@pytest.mark.parametrize("size", [0, CHUNK_SIZE])
 @packings
 def test_what_is_packed_is_unpacked(tmp_path: Path, packing: str, size: int) -> None:
-    data = (TEXT + TEXT)[:size]
+    data = (5 * TEXT)[:size]
     assert unpacked(tmp_path, f"x.pgn.{packing}", PACKERS[packing](data)) == data
     assert unpacked(tmp_path, "x.pgn", data) == data
 
@@ -121,7 +121,7 @@ def test_skippable_frames_are_skipped_wherever_they_stand(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "options",
-    [{"write_content_size": False}, {"write_checksum": True}, {"level": 19}, {"threads": 2}, {"level": -5, "write_checksum": False}],
+    [{"write_content_size": False}, {"write_checksum": True}, {"threads": 2}, {"level": -5, "write_checksum": False}],
 )
 def test_frames_of_any_make_are_read(tmp_path: Path, options: dict[str, Any]) -> None:
     data = TEXT + bytes(300_000) + random.Random(2).randbytes(300_000)  # Blocks of all three kinds: packed, a run, raw.
@@ -200,7 +200,7 @@ def test_a_damaged_block_of_a_frame_is_named_to_the_byte(tmp_path: Path) -> None
         unpacked(tmp_path, "x.pgn.zst", bytes(whole))
 
 
-BOMB_SIZE = 500_000_000
+BOMB_SIZE = 200_000_000
 
 
 def zeros(compressor: Any) -> bytes:
@@ -230,10 +230,9 @@ def test_a_bomb_is_refused_in_bounded_memory(tmp_path: Path, name: str, make: Ca
     assert peak < 12 * 2**20
 
 
-@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2])
-def test_a_bomb_in_an_archive_is_refused_in_bounded_memory(tmp_path: Path, method: int) -> None:
+def test_a_bomb_in_an_archive_is_refused_in_bounded_memory(tmp_path: Path) -> None:
     path = tmp_path / "x.zip"
-    with zipfile.ZipFile(path, "w", method, compresslevel=9) as archive, archive.open("x.pgn", "w") as member:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive, archive.open("x.pgn", "w") as member:
         for _ in range(BOMB_SIZE // 10_000_000):
             member.write(bytes(10_000_000))
     (file,) = find_files([str(path)])
@@ -552,7 +551,7 @@ def test_more_objects_than_one_listing_holds_are_all_found(bucket: Any) -> None:
     assert len(find_files(["s3://chess/"])) == 1_001
 
 
-@packings
+@pytest.mark.parametrize("packing", ["zst", "zip"])  # From its beginning to its end; by its directory.
 def test_an_object_is_read_as_a_file_is(bucket: Any, tmp_path: Path, packing: str) -> None:
     whole = PACKERS[packing](TEXT)
     bucket.put_object(Key=f"x.pgn.{packing}", Body=whole)
@@ -625,12 +624,12 @@ def test_a_connection_that_breaks_is_taken_up_where_it_broke(bucket: Any, break_
     whole = pack_zst(TEXT)
     bucket.put_object(Key="x.pgn.zst", Body=whole)
     (file,) = find_files(["s3://chess/x.pgn.zst"])
-    requests = break_after(lambda number: 50_000, error)
+    requests = break_after(lambda number: 20_000, error)
     assert b"".join(read_chunks(file)) == TEXT
     etag = bucket.Object("x.pgn.zst").e_tag
     assert requests == [
         {"Bucket": "chess", "Key": "x.pgn.zst", **({"Range": f"bytes={start}-", "IfMatch": etag} if start else {})}
-        for start in range(0, len(whole), 50_000)
+        for start in range(0, len(whole), 20_000)
     ]
 
 
@@ -658,7 +657,7 @@ def test_the_pauses_between_breaks_grow(bucket: Any, break_after: Any, monkeypat
 def test_an_object_that_is_replaced_while_it_is_read_is_told(bucket: Any, break_after: Any) -> None:
     bucket.put_object(Key="x.pgn", Body=TEXT)
     (file,) = find_files(["s3://chess/x.pgn"])
-    break_after(lambda number: CHUNK_SIZE // 2, ERRORS[0])
+    break_after(lambda number: 100_000, ERRORS[0])
     chunks = s3.S3Object(file.uri)
     assert len(chunks.read(1_000)) == 1_000
     bucket.put_object(Key="x.pgn", Body=TEXT[::-1])

@@ -69,7 +69,7 @@ def test_without_draws_it_is_walds_own_test_of_two_coins() -> None:
 
 
 @pytest.mark.parametrize("model", SprtModel)
-@pytest.mark.parametrize("counts", [(3, 10, 20, 15, 4), (30, 100, 40), (0, 2, 30, 9, 1), (80, 3, 1, 0, 0)], ids=str)
+@pytest.mark.parametrize("counts", [(30, 100, 40), (0, 2, 30, 9, 1)], ids=str)
 def test_each_hypothesis_gets_its_likeliest_distribution(model: SprtModel, counts: tuple[int, ...]) -> None:
     # A second solver that knows nothing of multipliers: the likelihood over a grid of all distributions that satisfy the hypothesis
     # exactly cannot exceed what was found, and comes close to it.

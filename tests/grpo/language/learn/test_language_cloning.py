@@ -1,5 +1,7 @@
 """Cloning: the loss is on answers alone, the same whenever it is run, and the best weights stay."""
 
+from functools import cache
+
 import pytest
 import torch
 from small_language import CONFIG, boards_table
@@ -17,18 +19,19 @@ from grpo.language.text.examples import LanguageBoards
 from grpo.language.text.tasks import LanguageTask
 from grpo.learning.checkpoints import weights_hash
 from grpo.metrics.table import Record
-from grpo.settings.language import CloningConfig, LanguageConfig, SmallModelConfig
+from grpo.settings.language import CloningConfig, SmallModelConfig
 
 TINY = CONFIG.model_copy(update={"small": SmallModelConfig(width=16, num_layers=1, num_heads=2)})
-SHORT = CloningConfig(num_steps=6, batch_size=4, steps_per_validation=2, learning_rate=3e-3)
+SHORT = CloningConfig(num_steps=3, batch_size=4, steps_per_validation=1, learning_rate=3e-3)
 
 
-def boards(split: Split, config: LanguageConfig = TINY) -> LanguageBoards:
-    return LanguageBoards.of_table(boards_table(), split, config=config)
+@cache
+def boards(split: Split) -> LanguageBoards:
+    return LanguageBoards.of_table(boards_table(), split, config=TINY)
 
 
-def new_policy(config: LanguageConfig = TINY) -> LanguagePolicy:
-    return load_model(config, seed=0, device=torch.device("cpu"))
+def new_policy() -> LanguagePolicy:
+    return load_model(TINY, seed=0, device=torch.device("cpu"))
 
 
 def cloned(config: CloningConfig = SHORT, *, seed: int = 0) -> tuple[LanguagePolicy, list[Record]]:

@@ -24,7 +24,6 @@ from grpo.learning.checkpoints import load_checkpoint, save_checkpoint, weights_
 from grpo.learning.invariants import InvariantError
 from grpo.learning.learnability import Consequence, NotLearnableError, refuse_unlearnable
 from grpo.learning.lifecycle import copied
-from grpo.metrics.table import Record
 from grpo.policy.files import IncompatibleError
 from grpo.settings.tree import Settings
 
@@ -62,10 +61,6 @@ def trainer_of(config: Settings, grader: Callable[[Settings], Grader] = graded, 
     lora = config.language.lora
     policy, reference = writer(config).adapted(lora, seed=config.seed) if lora.rank else (writer(config), writer(config))
     return LanguageTrainer(policy, reference, written_boards(config), config, grader=grader(config), **changes)
-
-
-def learnt(record: Record) -> dict[str, float]:
-    return dict(record.metrics)
 
 
 def findings(trainer: LanguageTrainer) -> dict[str, Consequence]:
@@ -140,19 +135,17 @@ def test_a_group_answers_one_prompt_of_one_task_and_is_compared_with_itself_alon
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
         {"grpo.num_minibatches": 2, "grpo.num_inner_epochs": 2},
         {"grpo.steps_per_reference_refresh": 1, "grpo.recovery.healthy_entropy": 0.1},
-        LORA,
         {**LORA, "grpo.steps_per_reference_refresh": 1, "grpo.recovery.healthy_entropy": 0.1},
     ],
-    ids=["one update a rollout", "several", "a refreshed reference", "LoRA", "LoRA, a refreshed reference"],
+    ids=["several updates a rollout", "a refreshed reference", "LoRA, a refreshed reference"],
 )
 def test_a_run_that_goes_on_from_a_checkpoint_is_the_run_that_was_not_stopped(tmp_path: Path, changes: dict[str, Any]) -> None:
     config = settings(**changes)
     whole = trainer_of(config)
     records = []
-    for step in range(4):
+    for step in range(3):
         records.append(whole.step())
         if step == 1:
             folder = save_checkpoint(tmp_path, whole.evaluation_policy, config.policy, whole.state({}), LANGUAGE_FORMAT)
@@ -161,7 +154,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_the_run_that_was_not_stopped(tm
     again.load_weights(policy.weights())
     again.restore(state)
     torch.manual_seed(99)  # Nothing may depend on it.
-    assert [again.step() for _ in range(2)] == records[2:]
+    assert again.step() == records[2]
     assert weights_hash(again.policy) == weights_hash(whole.policy)
     assert weights_hash(again.policy) != weights_hash(policy), "nothing was learnt"
 
@@ -333,13 +326,13 @@ def test_weights_that_become_so_in_a_run_end_it_at_once_and_the_last_good_ones_c
 def test_the_kl_coefficient_begins_above_zero_and_chess_is_asked_for_little_by_little() -> None:
     config = settings(**{"language.kl_warmup_steps": 4, "language.reward_warmup_steps": 4, "grpo.kl_coefficient": 0.2})
     trainer = trainer_of(config, of_chess)
-    records = [learnt(trainer.step()) for _ in range(6)]
-    assert [record["control/kl_coefficient"] for record in records] == pytest.approx([0.05, 0.1, 0.15, 0.2, 0.2, 0.2])
+    records = [dict(trainer.step().metrics) for _ in range(4)]
+    assert [record["control/kl_coefficient"] for record in records] == pytest.approx([0.05, 0.1, 0.15, 0.2])
     shares = [content_fraction(config.language, step) for step in range(6)]
     assert shares == [0.25, 0.5, 0.75, 1, 1, 1]
-    assert kl_fraction(config.language, 0) > 0
-    assert [record["language/reward_trained"] for record in records] == pytest.approx([1.5, 2, 2.5, 3, 3, 3])
-    assert [record["language/reward_mean"] for record in records] == pytest.approx([3] * 6)
+    assert [kl_fraction(config.language, step) for step in (0, 5)] == [0.25, 1]
+    assert [record["language/reward_trained"] for record in records] == pytest.approx([1.5, 2, 2.5, 3])
+    assert [record["language/reward_mean"] for record in records] == pytest.approx([3] * 4)
 
 
 def test_answers_that_are_cut_or_too_far_from_the_reference_are_left_out_of_the_loss_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
