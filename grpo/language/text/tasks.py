@@ -137,13 +137,13 @@ def read_move_answer(text: str, *, num_legal: int = NUM_MOVES) -> MoveAnswer:
     best = _as_move(named[0]) if named else None
     readable = [sum(field is not None for field in fields) for fields in (moves, evaluations, (best,))]
     num_surplus = max(0, len(listed) - num_moves) + max(0, len(numbers) - num_moves) + max(0, len(named) - 1)
-    is_whole = not num_lost and num_right == len(parts) and len(named) == 1 and 1 <= len(listed) == len(numbers) <= NUM_MOVES
+    is_whole = num_right == len(parts) and len(named) == 1 and 1 <= len(listed) == len(numbers) <= NUM_MOVES
     return MoveAnswer(
         num_sections=sum(map(bool, readable)),
         num_sections_expected=len(_LABELS) + len(parts) - num_right,
         num_fields=sum(readable),
         num_fields_expected=2 * num_moves + 1 + num_surplus + num_lost,
-        is_readable=is_whole and best is not None and None not in map(_as_move, listed) and None not in map(_as_number, numbers),
+        is_readable=is_whole and None not in (best, *map(_as_move, listed), *map(_as_number, numbers)),
         moves=moves,
         evaluations=evaluations,
         best=best,
@@ -168,7 +168,7 @@ def read_environment_answer(text: str) -> EnvironmentAnswer:
         num_sections_expected=max(_NUM_PARTS, len(parts)),
         num_fields=sum(readable),
         num_fields_expected=num_fields_expected,
-        is_readable=sum(map(bool, readable)) == len(parts) == _NUM_PARTS and sum(readable) == num_fields_expected,
+        is_readable=len(parts) == _NUM_PARTS and sum(readable) == num_fields_expected,
         fen=fen,
         reward=reward,
         terminated=terminated,
