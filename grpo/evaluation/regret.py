@@ -4,30 +4,23 @@ It is the cheapest measure of strength: it screens checkpoints, and games decide
 or max Q - Q(most likely move). Two policies are compared board by board, because most of the variance lies between boards.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from grpo.base.files import sha256_text
-from grpo.board.phases import PHASES, Phase
+from grpo.board.phases import PHASES
 from grpo.dataset.table import BoardArrays
 from grpo.policy.distribution import MoveDistribution, Policy, PositionBatch
-from grpo.statistics.intervals import Z95, Estimate, Unit
 from grpo.statistics.rank_correlation import rank_correlations
 
 _BATCH = 512
 _RANKED_AT_ONCE = 64  # Boards per batch of rank correlations, which need A x A numbers each.
 BLUNDER = 0.10
 """A move whose value is at least this much below the best is a blunder."""
-_PAD: Final = 0.5  # A draw turned into a loss, on one board by each policy.
-
-Column = Literal["regret_best", "regret_sampled", "expected_value"]
 
 
 @torch.no_grad()
@@ -83,11 +76,6 @@ class HeldoutScores:
     """[N]."""
     phases: NDArray[np.int64]
     """[N], index into `PHASES`."""
-    boards: str
-    """A hash of the boards and their values; only scores of equal boards can be paired."""
-
-    def __len__(self) -> int:
-        return len(self.phases)
 
 
 @torch.no_grad()
@@ -99,50 +87,7 @@ def heldout_scores(policy: Policy, boards: BoardArrays) -> HeldoutScores:
         best.append(of_moves.gather(1, distribution.best()[:, None])[:, 0].cpu())
         expected.append(distribution.expectation(of_moves).cpu())
     top, of_best, mean = (torch.cat(parts).double().numpy() for parts in (tops, best, expected))
-    content = "".join(array.tobytes().hex() for array in (boards.encodings, boards.values[boards.is_legal]))
-    return HeldoutScores(
-        regret_best=top - of_best, regret_sampled=top - mean, expected_value=mean, phases=boards.phases, boards=sha256_text(content)
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MeanDifference:
-    """The mean difference of two policies' column over the same boards, with its 95 % interval."""
-
-    mean: float
-    stderr: float
-    low: float
-    high: float
-    num_boards: int
-
-    def __str__(self) -> str:
-        change = Estimate(value=self.mean, low=self.low, high=self.high)
-        return f"{change.text(Unit.REGRET, is_change=True)}, {self.num_boards:,} boards"
-
-
-def paired_difference(
-    one: HeldoutScores, other: HeldoutScores, *, column: Column = "regret_best", phase: Phase | None = None
-) -> MeanDifference:
-    """Return the mean of `one` minus `other` over the boards (of a phase), with its standard error and 95 % interval.
-
-    The interval is the normal one after adding one difference 0.5 above the mean and one 0.5 below it (after Agresti and Coull, The
-    American Statistician 52, 1998). Large differences are rare, so a few boards, or boards on which both policies play alike, must not
-    look certain. 30 boards without a difference give 0 +- 0.043, 600 give 0 +- 0.0023. If differences have a standard deviation of 0.1,
-    the interval of 600 boards becomes 4 % wider.
-
-    Raises ValueError if the scores are of different boards, or the phase has none.
-    """
-    if one.boards != other.boards:
-        raise ValueError("the scores are of different boards or values: pair scores of the same dataset's held-out split")
-    differences = np.asarray(getattr(one, column) - getattr(other, column))
-    if phase is not None:
-        differences = differences[one.phases == PHASES.index(phase)]
-    if not len(differences):
-        raise ValueError(f"no {phase or 'held-out'} boards, no difference: the dataset's held-out split has none")
-    mean = float(differences.mean())
-    padded = np.append(differences, (mean - _PAD, mean + _PAD))
-    stderr = float(padded.std()) / math.sqrt(len(padded))
-    return MeanDifference(mean=mean, stderr=stderr, low=mean - Z95 * stderr, high=mean + Z95 * stderr, num_boards=len(differences))
+    return HeldoutScores(regret_best=top - of_best, regret_sampled=top - mean, expected_value=mean, phases=boards.phases)
 
 
 def _distributions(policy: Policy, boards: BoardArrays) -> Iterator[tuple[MoveDistribution, Tensor]]:

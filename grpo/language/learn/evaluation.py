@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from grpo.base.files import sha256_text
 from grpo.base.seeding import numpy_stream
 from grpo.board.phases import PHASES, Phase
 from grpo.dataset.table import Split
@@ -71,15 +70,6 @@ class EvaluationBoards:
         """Return the values, [N], of the moves that an answer for each board names; 0 where it names none that is legal."""
         return np.array([0.0 if named.move is None else of[named.move] for of, named in zip(self.values, answers, strict=True)])
 
-    def mark(self) -> str:
-        """Return a hash of boards and values."""
-        return sha256_text(
-            "".join(
-                f"{board.fen()}{[(move.uci(), value) for move, value in of.items()]}"
-                for board, of in zip(self.boards, self.values, strict=True)
-            )
-        )
-
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class LanguageEvaluation:
@@ -134,7 +124,6 @@ def evaluate_language(generator: AnswerGenerator, boards: EvaluationBoards) -> L
         regret_sampled=tops - expected,
         expected_value=expected,
         phases=boards.phases,
-        boards=boards.mark(),
     )
     return LanguageEvaluation(
         scores=scores,

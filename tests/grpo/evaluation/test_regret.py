@@ -1,7 +1,6 @@
 """Held-out regret: worked by hand, zero for whoever plays the best move, and taken at T = 1."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import chess
@@ -10,9 +9,9 @@ import pytest
 import torch
 from doubles import CPU, TINY, WrittenPolicy, fake_arrays, made_up_number, some_boards, written_probabilities
 
-from grpo.board.phases import PHASES, Phase, phase_of
+from grpo.board.phases import PHASES, phase_of
 from grpo.evaluation import regret
-from grpo.evaluation.regret import HeldoutScores, heldout_metrics, heldout_scores, paired_difference
+from grpo.evaluation.regret import heldout_metrics, heldout_scores
 from grpo.policy.distribution import PositionBatch, new_policy
 
 # Kings in the corners: three moves each; for Black the board is turned, so that a wrong side would show.
@@ -158,7 +157,7 @@ def test_boards_with_one_move_or_one_value_say_nothing_about_agreement() -> None
 def test_scores_board_by_board_average_to_the_metrics() -> None:
     arrays, policy = fake_arrays(some_boards(60, max_plies=300)), new_policy(TINY, seed=0, device=CPU)
     metrics, scores = heldout_metrics(policy, arrays), heldout_scores(policy, arrays)
-    assert len(scores) == 60
+    assert len(scores.phases) == 60
     for column in ("regret_best", "regret_sampled", "expected_value"):
         values = getattr(scores, column)
         assert values.shape == (60,)
@@ -166,71 +165,3 @@ def test_scores_board_by_board_average_to_the_metrics() -> None:
         for index, phase in enumerate(PHASES):
             assert values[scores.phases == index].mean() == pytest.approx(metrics[f"heldout/{column}/{phase}"], abs=1e-6)
     assert scores.regret_best.std(ddof=1) / 60**0.5 == pytest.approx(metrics["heldout/regret_best_stderr"], abs=1e-6)
-
-
-def scores_of(regret_best: Sequence[float], phases: Sequence[int] | None = None, *, boards: str = "these") -> HeldoutScores:
-    """Return scores with these regrets, of which the other columns are multiples."""
-    column = np.array(regret_best, dtype=np.float64)
-    return HeldoutScores(
-        regret_best=column,
-        regret_sampled=2 * column,
-        expected_value=-column,
-        phases=np.array([0] * len(column) if phases is None else phases, dtype=np.int64),
-        boards=boards,
-    )
-
-
-def test_a_paired_difference_worked_by_hand() -> None:
-    found = paired_difference(scores_of([0.3, 0.1, 0.2, 0.2]), scores_of([0.1, 0.1, 0.1, 0.3]))
-    # Differences 0.2, 0, 0.1, -0.1, mean 0.05; squares about it 0.05 in all, and twice 0.25 of the two that are added.
-    assert found.mean == pytest.approx(0.05)
-    assert found.stderr == pytest.approx(math.sqrt(0.55 / 6) / math.sqrt(6))
-    assert (found.low, found.high) == pytest.approx((0.05 - 1.959964 * found.stderr, 0.05 + 1.959964 * found.stderr))
-    assert found.num_boards == 4
-    assert str(found) == "+0.0500 [-0.1923, +0.2923], 4 boards"
-
-
-def test_the_difference_the_other_way_round_is_the_negative_and_columns_are_taken_as_asked() -> None:
-    one, other = scores_of([0.3, 0.1, 0.2]), scores_of([0.1, 0.1, 0.1])
-    there, back = paired_difference(one, other), paired_difference(other, one)
-    assert (back.mean, back.low, back.high) == pytest.approx((-there.mean, -there.high, -there.low))
-    assert paired_difference(one, other, column="regret_sampled").mean == pytest.approx(2 * there.mean)
-    assert paired_difference(one, other, column="expected_value").mean == pytest.approx(-there.mean)
-
-
-@pytest.mark.parametrize(("count", "half_width"), [(1, 0.4620), (30, 0.0433), (600, 0.0023)])
-def test_equal_columns_do_not_look_certain(count: int, half_width: float) -> None:
-    found = paired_difference(scores_of([0.2] * count), scores_of([0.2] * count))
-    assert found.mean == 0
-    assert (found.low, found.high) == pytest.approx((-half_width, half_width), abs=1e-4)
-
-
-def test_the_interval_covers_the_truth_where_what_counts_is_rare() -> None:
-    # One board in a hundred loses half a point: of 100 boards a third have none of these, and the plain interval would be 0 +- 0.
-    rng = np.random.default_rng(1)
-    covered = plain = 0
-    for _ in range(1_000):
-        losses = 0.5 * (rng.random(100) < 0.01)
-        found = paired_difference(scores_of(losses), scores_of(np.zeros(100)))
-        covered += found.low <= 0.005 <= found.high
-        plain += abs(losses.mean() - 0.005) <= 1.96 * losses.std() / 10
-    assert covered >= 950
-    assert plain < 800, "the plain interval fails, so that this test can"
-
-
-def test_a_phase_is_compared_by_its_own_boards() -> None:
-    one, other = scores_of([0.3, 0.1, 0.6, 0.2], [0, 2, 0, 2]), scores_of([0.1, 0.1, 0.1, 0.3], [0, 2, 0, 2])
-    by_phase = {phase: paired_difference(one, other, phase=phase) for phase in (Phase.OPENING, Phase.ENDGAME)}
-    assert (by_phase[Phase.OPENING].mean, by_phase[Phase.ENDGAME].mean) == pytest.approx((0.35, -0.05))
-    assert {found.num_boards for found in by_phase.values()} == {2}
-    with pytest.raises(ValueError, match="no middlegame boards, no difference"):
-        paired_difference(one, other, phase=Phase.MIDDLEGAME)
-
-
-def test_scores_of_other_boards_or_other_values_are_not_paired() -> None:
-    boards, policy = some_boards(12), new_policy(TINY, seed=0, device=CPU)
-    scores = heldout_scores(policy, fake_arrays(boards))
-    assert paired_difference(scores, heldout_scores(new_policy(TINY, seed=1, device=CPU), fake_arrays(boards))).num_boards == 12
-    for arrays in (fake_arrays(boards[::-1]), fake_arrays(boards, lambda board, move: made_up_number(board, move) / 2)):
-        with pytest.raises(ValueError, match="different boards or values"):
-            paired_difference(scores, heldout_scores(policy, arrays))

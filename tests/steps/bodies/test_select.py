@@ -595,7 +595,7 @@ def phase_scores(endgame: float, others: float = 0.0, num_boards: int = 60) -> H
     """Return held-out scores whose regret in the endgame is this, of boards that all have the same."""
     phases = np.repeat(np.arange(len(PHASES)), num_boards)
     regret = np.where(phases == len(PHASES) - 1, endgame, others)
-    return HeldoutScores(regret_best=regret, regret_sampled=regret, expected_value=1 - regret, phases=phases, boards="")
+    return HeldoutScores(regret_best=regret, regret_sampled=regret, expected_value=1 - regret, phases=phases)
 
 
 def test_a_better_candidate_that_grew_worse_in_a_phase_is_not_promoted_and_the_phase_is_named(

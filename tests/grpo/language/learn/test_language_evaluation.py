@@ -15,7 +15,6 @@ from grpo.dataset.table import Position, Split, board_row, board_table
 from grpo.engine.answers import Score
 from grpo.engine.move_values import ValueTable
 from grpo.evaluation.puzzles import Puzzle, solve_puzzles
-from grpo.evaluation.regret import paired_difference
 from grpo.evaluation.suites import Problem, read_suite, solve_suite
 from grpo.language.learn.evaluation import EvaluationBoards, LanguageSolver, evaluate_language
 from grpo.metrics.table import METRICS
@@ -161,19 +160,14 @@ def test_the_metrics_are_means_of_the_scores_under_declared_names_and_nothing_th
         assert metrics[f"heldout/regret_sampled/{phase}"] == pytest.approx(scores.regret_sampled[scores.phases == index].mean())
 
 
-def test_two_models_are_compared_board_by_board_and_draw_with_the_same_numbers() -> None:
+def test_the_same_boards_draw_with_the_same_numbers() -> None:
     boards = judged(in_phases(BOARDS))
 
     def half(fen: str, number: float | None) -> str:
         return naming(best_of(fen)) if number is None or number < 0.5 else "?"
 
     one, again = (evaluate_language(ScriptedSpeaker(half), boards).scores for _ in range(2))
-    other = evaluate_language(ScriptedSpeaker(lambda fen, _: naming(worst_of(fen))), boards).scores
-    assert paired_difference(one, again, column="regret_sampled").mean == 0
     assert (one.regret_sampled == again.regret_sampled).all()
-    assert paired_difference(other, one).mean == pytest.approx(other.regret_best.mean())
-    with pytest.raises(ValueError, match="different boards or values"):
-        paired_difference(one, evaluate_language(ScriptedSpeaker(half), judged(in_phases(BOARDS), 29)).scores)
 
 
 # Exercises.
