@@ -6,7 +6,8 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 groups=(tests/flows tests/grpo "tests/steps/bodies tests/steps/cli" "tests/steps --ignore=tests/steps/bodies --ignore=tests/steps/cli"
     "tests/data_checks tests/docs tests/infra")
-[ "${2:-}" = prove ] && groups=(tests/proofs "${groups[@]}")  # The longest of all begins at once.
+language=tests/proofs/test_language_proofs.py  # The longest of all, on one core.
+[ "${2:-}" = prove ] && groups=("$language" "tests/proofs --ignore=$language" "${groups[@]}")
 run() {
     local log status=0 niceness=10
     [ "$3" = tests/flows ] && niceness=0
