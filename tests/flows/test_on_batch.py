@@ -151,7 +151,7 @@ def test_outputs_are_in_the_shared_store_and_nothing_of_them_on_the_launchers_di
     assert {job.variables[0]["CHESS_GRPO_SHARED"] for job in launched.jobs} == {f"{stage.standin.datastore}/chess-grpo"}
     keys = objects_of(stage.standin, "metaflow/chess-grpo/outputs/")
     assert {key.split("/")[3] for key in keys} >= {"join_boards", "pretrain", "finetune", "select", "report"}
-    assert sorted(path.name for path in (stage.folder / launched.name).iterdir()) == [".metaflow", "printed.log"]
+    assert sorted(path.name for path in (stage.folder / launched.name).iterdir()) == [".metaflow", "printed.log", "run_id"]
 
 
 @pytest.mark.prove  # A run of some fifteen jobs.

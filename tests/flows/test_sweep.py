@@ -27,20 +27,20 @@ def environment(home: Path) -> dict[str, str]:
     return kept | {"CHESS_GRPO_HOME": str(home), "CHESS_GRPO_DEVICE": "cpu", "METAFLOW_USER": "tester", "PYTHONPATH": str(ROOT)}
 
 
-def wait_for(text: str, folder: Path, pattern: str) -> None:
+def wait_for(text: str, folder: Path, pattern: str, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and process.poll() is None:
         if any(text in path.read_text() for path in folder.glob(pattern)):
             return
         time.sleep(0.5)
-    pytest.fail(f"{text!r} is not in {folder}/{pattern} after {PATIENCE} s")
+    pytest.fail(f"{text!r} is not in {folder}/{pattern} after {PATIENCE} s or at the end of {process.args}")
 
 
 @pytest.mark.prove
 def test_a_sweep_over_two_seeds_goes_on_after_a_kill_and_pools_what_its_runs_found(tmp_path: Path, stockfish: str) -> None:
     home = tmp_path / "home"
     with (tmp_path / "first.txt").open("w") as said, subprocess.Popen(COMMAND, cwd=tmp_path, env=environment(home), stdout=said) as sweep:
-        wait_for("/pretrain/", home, "sweeps/*/run-2.log")
+        wait_for("pretrain: step", home, "sweeps/*/run-2.log", sweep)
         sweep.send_signal(signal.SIGKILL)
     assert "[1/2] seed 0: its output is in" in (tmp_path / "first.txt").read_text()
 
