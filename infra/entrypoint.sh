@@ -4,10 +4,9 @@
 # container. So the shell gets no signal; once the task has ended, it saves the logs and ends too.
 set -um  # -m: the command gets a process group of its own, and receives Ctrl-C.
 [ $# -gt 0 ] || set -- bash
-"$@" <&0 &
-command=$!
 
 forward_signal() {
+    [ -n "${!:-}" ] || exit 143  # The command has not started.
     is_interrupted=yes
     local folder pid key parent has_task=""
     local -A tasks=()
@@ -25,9 +24,11 @@ forward_signal() {
         [ -n "${tasks[${parent:-none}]:-}" ] || { kill -TERM "$pid" 2>/dev/null && has_task=yes; }
     done
     # No task is running: there is nothing to save, so the command itself gets the signal.
-    [ -n "$has_task" ] || kill -TERM -- "-$command" 2>/dev/null
+    [ -n "$has_task" ] || kill -TERM -- "-$!" 2>/dev/null
 }
-trap forward_signal TERM INT
+trap forward_signal TERM INT  # Before the command starts: PID 1 ignores a signal without a handler.
+"$@" <&0 &
+command=$!
 
 is_interrupted=yes
 while [ -n "$is_interrupted" ]; do

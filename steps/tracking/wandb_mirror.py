@@ -185,13 +185,13 @@ def send_journal(journal: Journal, home: Path, *, is_over: Callable[[], bool], o
             logger.log(record)
         logger.end_row()
         run.finish(exit_code=logger.exit_code)
-        folders = sorted((home / _FOLDER).glob(f"offline-run-*-{given['id']}"))
-        for folder in folders[-1:]:
-            print(f"{_SAVED_OFFLINE}; upload it by: wandb sync {folder}", flush=True)
-        if logger.exit_code == 0:
-            # The last offline files contain those of earlier attempts, which `wandb sync` would upload too.
-            for folder in folders[:-1]:
-                shutil.rmtree(folder)
+        if run.offline:
+            print(f"{_SAVED_OFFLINE}; upload it by: wandb sync {run.sync_dir}", flush=True)
+        if run.offline and logger.exit_code == 0:
+            # The last offline files contain those of earlier attempts, which `wandb sync` would upload too. In one second W&B numbers them.
+            for folder in (home / _FOLDER).glob(f"offline-run-*-{given['id']}*"):
+                if folder.name != Path(run.sync_dir).name:
+                    shutil.rmtree(folder)
     journal.done(Reader.WANDB)
     return str(given["id"])
 

@@ -90,6 +90,16 @@ def test_what_is_not_a_task_is_ended_at_once(containers: list[Container], tmp_pa
     assert container.exit_code() == 128 + signal.SIGTERM
 
 
+def test_a_signal_is_not_lost_when_the_command_has_just_started(
+    containers: list[Container], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_start = tmp_path / "at_start.sh"
+    at_start.write_text("unset BASH_ENV\ntrap 'case $BASH_COMMAND in command=*) kill -TERM $$ ;; esac' DEBUG\n")
+    monkeypatch.setenv("BASH_ENV", str(at_start))
+    container = start(containers, tmp_path, "bash", str(ENTRYPOINT), "sleep", "60")
+    assert container.exit_code() == 128 + signal.SIGTERM
+
+
 @pytest.mark.parametrize("command", ["exit 0", "exit 3", "exit 202", "kill -9 $$"])
 def test_the_commands_exit_code_is_the_containers(command: str) -> None:
     ran = subprocess.run(["bash", ENTRYPOINT, "bash", "-c", command], capture_output=True, check=False)

@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +120,13 @@ def test_two_tries_offline_leave_the_files_of_the_last_which_holds_all(machine: 
     with pytest.raises(ZeroDivisionError):
         finetuned(machine, fail)
     [failed] = (machine.home / "wandb").glob("offline-run-*")
+    [time, run] = failed.name.removeprefix("offline-run-").split("-")
+    for seconds in range(1000):  # W&B names the folder by the second: whenever the retry starts, its own name is taken.
+        at = datetime.strptime(time, "%Y%m%d_%H%M%S") + timedelta(seconds=seconds)
+        failed.with_name(f"offline-run-{at:%Y%m%d_%H%M%S}-{run}").mkdir(exist_ok=True)
     finetuned(replace(machine, attempt=1), write)
     [folder] = (machine.home / "wandb").glob("offline-run-*")
-    assert (folder != failed, folder.name.rpartition("-")[2]) == (True, failed.name.rpartition("-")[2]), "one run"
+    assert folder.name.endswith(f"-{run}-1"), "one run, in a folder of its own"
     assert f"finetune: saved offline for W&B; upload it by: wandb sync {folder}\n" in capsys.readouterr().out
     assert not list((machine.home / "outbox").glob("*/*")), "nothing is kept of what was told"
 
