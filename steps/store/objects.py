@@ -208,8 +208,11 @@ class S3Objects:
 
     def upload(self, path: Path, key: str) -> None:
         """See `Objects`."""
-        with self._translated_errors(key):
-            self._client.upload_file(str(path), self._bucket, self._prefix + key)
+        from boto3.s3.transfer import TransferConfig, create_transfer_manager
+
+        # Not the client's `upload_file`: it replaces S3's error by one of its own, and while its threads end it may lose the cause.
+        with self._translated_errors(key), create_transfer_manager(self._client, TransferConfig()) as transfers:
+            transfers.upload(str(path), self._bucket, self._prefix + key).result()
 
     def download(self, key: str, path: Path) -> None:
         """See `Objects`."""
@@ -244,18 +247,12 @@ class S3Objects:
 
     @contextmanager
     def _translated_errors(self, key: str) -> Iterator[None]:
-        from boto3.exceptions import Boto3Error
-
         try:
             yield
         except SourceError as error:  # Its message names the object.
             raise SharedStoreError(str(error)) from error
         except storage_errors() as error:
             raise SharedStoreError(f"{self._uri}/{key}: {in_words(error)}") from error
-        except Boto3Error as error:  # An upload failed: the cause is the error's context.
-            cause = error.__context__
-            reason = in_words(cause) if isinstance(cause, storage_errors()) else str(error)
-            raise SharedStoreError(f"{self._uri}/{key}: {reason}") from error
 
 
 def _code(error: Any) -> str:

@@ -125,16 +125,19 @@ def test_a_file_is_on_the_disk_before_it_has_its_name_and_others_may_read_it(
 
 
 @pytest.mark.parametrize("code", ["ExpiredToken", "AccessDenied", "NoSuchBucket"])
-def test_what_s3_refuses_is_told_with_its_remedy_and_another_try_may_help(code: str, aws: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_s3_refuses_is_told_with_its_remedy_and_another_try_may_help(
+    code: str, aws: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from botocore.exceptions import ClientError
 
+    (tmp_path / "f").write_text("x")
     objects: Any = objects_at("s3://shop/x")
     remedy = {"ExpiredToken": "log in again", "AccessDenied": "ask the bucket's owner", "NoSuchBucket": "correct the bucket's name"}[code]
 
     def refuse(*_: Any, **__: Any) -> None:
         raise ClientError({"Error": {"Code": code, "Message": "no"}}, "Any")
 
-    for name in ("get_object", "put_object", "delete_object", "get_paginator", "upload_file", "download_file"):
+    for name in ("get_object", "put_object", "delete_object", "get_paginator"):
         monkeypatch.setattr(objects._client, name, refuse)
     calls = [
         lambda: objects.get("k"),
@@ -143,7 +146,7 @@ def test_what_s3_refuses_is_told_with_its_remedy_and_another_try_may_help(code: 
         lambda: objects.replace("k", b"", tag="t"),
         lambda: objects.delete("k"),
         lambda: objects.keys("k"),
-        lambda: objects.upload(Path("f"), "k"),
+        lambda: objects.upload(tmp_path / "f", "k"),
         lambda: objects.download("k", Path("f")),
     ]
     for call in calls:
@@ -152,7 +155,10 @@ def test_what_s3_refuses_is_told_with_its_remedy_and_another_try_may_help(code: 
         assert caught.value.may_pass
 
 
-def test_an_upload_that_s3_refuses_is_told_too(aws: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ends_late", [False, True])
+def test_an_upload_that_s3_refuses_is_told_too(ends_late: bool, aws: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "f").write_text("x")
+    if ends_late:  # The transfer's own thread has not yet signed off when the caller hears of the error.
+        monkeypatch.setattr("s3transfer.manager.TransferCoordinatorController.remove_transfer_coordinator", lambda *_: None)
     with pytest.raises(SharedStoreError, match=r"s3://nobodys/k: .*correct the bucket's name"):
         objects_at("s3://nobodys").upload(tmp_path / "f", "k")
