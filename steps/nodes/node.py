@@ -34,7 +34,7 @@ class Node:
 
     @property
     def port(self) -> int:
-        """Where node 0 listens: another port for another run or attempt, below the ephemeral ones (Linux: from 32,768).
+        """Where node 0 listens: for other runs and attempts nearly always another port, below the ephemeral ones (Linux: from 32,768).
 
         >>> 20_000 <= Node(index=0, count=2, main_address="10.0.0.1", attempt="run 7, finetune, attempt 0").port < 32_000
         True

@@ -9,7 +9,7 @@ from typing import Any, Final
 from grpo.base.files import parse_json_object
 from grpo.base.suggestions import nearest
 from grpo.metrics.table import declared_name, tracked_name
-from steps.runs.names import LAST, RUN_NAMES, NotFoundError
+from steps.runs.names import LAST, RUN_NAMES, SHORTEST_BEGINNING, NotFoundError
 from steps.runs.rows import RunRow, rows_of
 from steps.runtime.machine import Machine
 from steps.runtime.terminal_lines import say
@@ -207,7 +207,8 @@ class _Index:
                 say(f"last: run {found[0].tags.get(RUN)}, the latest that finished; run {newest.tags.get(RUN)} is newer", sys.stderr)
         else:
             found = [parent for parent in self.parents if name in (parent.tags.get(RUN), parent.run_id)][:1]
-            found = found or [parent for parent in self.parents if name and parent.run_id.startswith(name)]
+            if not found and len(name) >= SHORTEST_BEGINNING:
+                found = [parent for parent in self.parents if parent.run_id.startswith(name)]
         if len(found) == 1:
             return found[0]
         if found:

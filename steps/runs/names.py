@@ -9,7 +9,12 @@ from grpo.base.errors import PlainError
 from steps.step_io.aliases import ALIASES
 
 LAST: Final = "last"
-RUN_NAMES: Final = "last (the latest finished), champion, peak, v7 (a version: its run), Metaflow's run id, or MLflow's or its beginning"
+SHORTEST_BEGINNING: Final = 7
+"""Characters of MLflow's id that name a run: fewer, such as 17, may be another store's Metaflow run id, and would name a run by chance."""
+RUN_NAMES: Final = (
+    "last (the latest finished), champion, peak, v7 (a version: its run), Metaflow's run id,"
+    f" or {SHORTEST_BEGINNING} or more characters of MLflow's"
+)
 POLICY_NAMES: Final = "champion, peak, v7 (a version), last or RUN (its champion), RUN/STEP (a checkpoint), or a policy's folder"
 
 

@@ -107,18 +107,16 @@ def run_in_one_process(
 def _forks() -> Forks:
     """Return the process that has imported what all steps need, started when it is first asked for."""
     # Without what an import has set in this process: the driver would take it for inherited, and a run would do without.
-    forks = Forks([sys.executable, str(Path(__file__).with_name("one_process.py"))], env=_inherited())
+    forks = Forks([sys.executable, str(Path(__file__).with_name("one_process.py"))], env=inherited())
     atexit.register(forks.close)
     return forks
 
 
-def _inherited() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(("CHESS_GRPO_", "MLFLOW_"))}
+def inherited() -> dict[str, str]:
+    """Return the environment of these tests without what this project reads, but for the engine."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CHESS_GRPO_", "MLFLOW_"))}
+    return kept | {name: value for name, value in os.environ.items() if name == "CHESS_GRPO_STOCKFISH"}
 
 
 def _environment(home: Path) -> dict[str, str]:
-    """Return the environment of a run, with nothing in it that this project reads but what is said here."""
-    environment = _inherited()
-    if "CHESS_GRPO_STOCKFISH" in os.environ:
-        environment["CHESS_GRPO_STOCKFISH"] = os.environ["CHESS_GRPO_STOCKFISH"]
-    return environment | {"CHESS_GRPO_HOME": str(home), "CHESS_GRPO_DEVICE": "cpu", "CHESS_GRPO_THREADS": "1"}
+    return inherited() | {"CHESS_GRPO_HOME": str(home), "CHESS_GRPO_DEVICE": "cpu", "CHESS_GRPO_THREADS": "1"}

@@ -7,7 +7,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from real_flow import FLOW, FlowRun
+from real_flow import FLOW, FlowRun, inherited
 
 from grpo.base.errors import PlainError
 from grpo.base.files import StorageError
@@ -32,9 +32,8 @@ def test_the_exit_code_says_whether_another_try_may_help(error: PlainError, code
 
 
 def test_what_another_try_would_not_mend_is_tried_once(first_run: FlowRun, tmp_path: Path) -> None:
-    variables = {name: value for name, value in os.environ.items() if not name.startswith(("CHESS_GRPO_", "MLFLOW_"))}
     # A home whose tracking store has its tables: making them takes seconds.
-    variables |= {"CHESS_GRPO_STOCKFISH": "/bin/true", "CHESS_GRPO_DEVICE": "cpu", "CHESS_GRPO_HOME": str(first_run.home)}
+    variables = inherited() | {"CHESS_GRPO_STOCKFISH": "/bin/true", "CHESS_GRPO_DEVICE": "cpu", "CHESS_GRPO_HOME": str(first_run.home)}
     command = [sys.executable, str(FLOW), "--config-value", "settings", 'preset = "test"', "run"]
     command += ["--with", "retry:times=3,minutes_between_retries=0"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=variables)

@@ -1,6 +1,5 @@
 """A real sweep of the preset `test` over two seeds: killed in its second run, started again, and read back."""
 
-import os
 import re
 import signal
 import subprocess
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from mlflow.tracking import MlflowClient
+from real_flow import inherited
 from scipy import stats
 
 from grpo.base.files import read_json
@@ -21,10 +21,7 @@ PATIENCE = 1_800
 
 
 def environment(home: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CHESS_GRPO_", "MLFLOW_"))}
-    if "CHESS_GRPO_STOCKFISH" in os.environ:
-        kept["CHESS_GRPO_STOCKFISH"] = os.environ["CHESS_GRPO_STOCKFISH"]
-    return kept | {"CHESS_GRPO_HOME": str(home), "CHESS_GRPO_DEVICE": "cpu", "METAFLOW_USER": "tester", "PYTHONPATH": str(ROOT)}
+    return inherited() | {"CHESS_GRPO_HOME": str(home), "CHESS_GRPO_DEVICE": "cpu", "METAFLOW_USER": "tester", "PYTHONPATH": str(ROOT)}
 
 
 def wait_for(text: str, folder: Path, pattern: str, process: subprocess.Popen[bytes]) -> None:

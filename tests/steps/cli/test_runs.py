@@ -87,7 +87,7 @@ def test_a_run_is_found_by_what_people_call_it(name: str, run: str, told: tuple[
 def test_a_run_is_found_by_mlflows_id_and_by_as_much_of_it_as_is_needed(tmp_path: Path, told: tuple[Machine, dict[str, str]]) -> None:
     shutil.copy(told[0].home / "mlflow.db", tmp_path / "mlflow.db")
     # MLflow draws ids at random: any two may begin alike.
-    ids = {"1001": "abc1", "1002": "abc2", "1003": "1002", "1004": "0e12"}
+    ids = {"1001": "abcabc11", "1002": "abcabc12", "1003": "10020001", "1004": "0e123456"}
     with sqlite3.connect(tmp_path / "mlflow.db") as connection:
         for run, beginning in ids.items():
             for table in ("runs", "tags", "params"):
@@ -95,17 +95,18 @@ def test_a_run_is_found_by_mlflows_id_and_by_as_much_of_it_as_is_needed(tmp_path
     connection.close()
     machine = machine_of(tmp_path)
     for name, run in {
-        "abc1": "1001",
-        "abc20": "1002",
-        "1": "1003",
+        "abcabc11": "1001",
+        "abcabc120": "1002",
         "1002": "1002",
-        "10020": "1003",
-        "0": "1004",
-        "0e12".ljust(32, "0"): "1004",
+        "1002000": "1003",
+        "0e123456".ljust(32, "0"): "1004",
     }.items():
         assert find_run(name, machine).metaflow_run == run
-    with pytest.raises(NotFoundError, match=r"'abc' is ambiguous: it begins the ids of 2 runs, abc20+, abc10+; give more"):
-        find_run("abc", machine)
+    with pytest.raises(NotFoundError, match=r"'abcabc1' is ambiguous: it begins the ids of 2 runs, abcabc120+, abcabc110+; give more"):
+        find_run("abcabc1", machine)
+    for short in ("", "10", "0e1234"):
+        with pytest.raises(NotFoundError, match=rf"is called '{short}'; .*7 or more characters of MLflow's"):
+            find_run(short, machine)
 
 
 def test_looking_changes_nothing_and_a_store_that_is_not_there_is_not_made(
