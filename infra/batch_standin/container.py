@@ -90,7 +90,7 @@ class Container:
     """One container, from its start."""
 
     def __init__(self, image: Image, folder: Path, *, command: Sequence[str], variables: Mapping[str, str], log: Path) -> None:
-        """Start it.
+        """Start it, and return when it cannot outlive us.
 
         Args:
             image: its disk and its own variables.
@@ -110,13 +110,17 @@ class Container:
                 env={**image.variables, **variables},
                 cwd="/",
                 stdin=subprocess.PIPE,
-                stdout=said,
-                stderr=subprocess.STDOUT,
+                stdout=subprocess.PIPE,
+                stderr=said,
                 start_new_session=True,
             )
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError), self._process.stdin as mounts:
-            mounts.write("".join(f"{source}\t{target}\n" for source, target in image.mounts).encode())
+        assert self._process.stdout is not None
+        with suppress(BrokenPipeError), self._process.stdin as mounts, self._process.stdout as up:
+            # Its first process is killed with `unshare`, and that with us, but not before each of them has asked the kernel for it.
+            # Should we be killed before, it finds nobody to tell that it is up, and no mounts.
+            if up.readline():
+                mounts.write("".join(f"{source}\t{target}\n" for source, target in image.mounts).encode())
 
     def exit_code(self) -> int | None:
         """Return None while it runs, then its exit code, as docker tells it: 128 and the signal's number when it was killed."""
@@ -160,12 +164,9 @@ class Container:
 
     def _send(self, number: signal.Signals) -> None:
         first = self._first()
-        with suppress(ProcessLookupError):
-            if first is not None:
+        if first is not None:
+            with suppress(ProcessLookupError):
                 os.kill(first, number)
-            elif self._process.poll() is None:
-                # Not yet, or no more: should it be coming, it will not outlive us.
-                self._process.send_signal(number)
 
 
 @cache

@@ -1,8 +1,11 @@
 #!/bin/sh
 # The inside of one container: a root of its own, in which only the mounts that were asked for are to be seen, and then the job's command as the first
 # process. Run by container.py in new user, mount, process and host name namespaces.
-# Usage: container.sh FOLDER NAME LOG COMMAND...    standard input: a line "SOURCE TARGET" a mount, tab between; SOURCE - is an empty folder
+# Usage: container.sh FOLDER NAME LOG COMMAND...
+# It prints "up" and then reads the mounts: a line "SOURCE TARGET" each, tab between; SOURCE - is an empty folder.
 set -eu
+echo up
+exec >&2
 root=$1/root hosts=$1/hosts ready=$1/ready name=$2 log=$3
 shift 3
 hostname "$name"

@@ -298,6 +298,42 @@ def test_the_command_runs_in_the_stand_ins_settings_and_no_process_is_left_howev
     assert not {"AWS_PROFILE", "METAFLOW_PROFILE"} & set(seen)
 
 
+# As on a busy machine, where a container may come up after the stand-in was killed.
+SLOW_UNSHARE = """#!/bin/sh
+exec 3<&0
+(until [ -e '{folder}/gone' ]; do sleep 0.02; done; exec /usr/bin/unshare "$@" <&3) &
+exec 3<&-
+touch '{folder}/begun'
+wait
+"""
+ONE_CONTAINER = """
+import sys
+from pathlib import Path
+from infra.batch_standin.container import Container, make_image
+folder, mark = Path(sys.argv[1]), sys.argv[2]
+image = make_image(folder, hidden=(), variables={"PATH": f"{folder}:/usr/bin:/bin"})
+Container(image, folder / "container", command=["sh", "-c", "echo runs"], variables={"MARK": mark}, log=folder / "log").wait()
+"""
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_container_that_comes_up_after_the_stand_in_was_killed_runs_nothing(is_killed: bool, tmp_path: Path) -> None:
+    mark, slow = f"mark-slow-{is_killed}-{os.getpid()}", tmp_path / "unshare"
+    slow.write_text(SLOW_UNSHARE.format(folder=tmp_path))
+    slow.chmod(0o755)
+    environment = {**os.environ, "PYTHONPATH": "."}
+    with subprocess.Popen([sys.executable, "-c", ONE_CONTAINER, str(tmp_path), mark], env=environment) as process:
+        wait_until((tmp_path / "begun").exists)
+        # Time to write all that it would write in advance.
+        time.sleep(1)
+        if is_killed:
+            process.kill()
+            process.wait()
+        (tmp_path / "gone").touch()
+    wait_until(lambda: not processes_with(f"MARK={mark}"))
+    assert (tmp_path / "log").exists() == (not is_killed)
+
+
 def test_a_machine_without_namespaces_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(container, "_NAMESPACES", ("--no-such-namespace",))
     reason = refusal.__wrapped__()
