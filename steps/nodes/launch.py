@@ -6,14 +6,17 @@ GPU, and passes SIGTERM on to them. It restarts none: Metaflow's retry does, whi
 
 import json
 import os
+import signal
 import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from multiprocessing.connection import Listener
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -46,6 +49,7 @@ _SECONDS_TO_MEET: Final = 60
 """Time limit for the agents to meet, once all nodes are here."""
 _SECONDS_TO_EXIT: Final = 120
 """Grace period of a process that got SIGTERM: it may be stuck in an all-reduce with a lost process, or upload its last checkpoint."""
+_SECONDS_UNTIL_TOLD_AGAIN: Final = 0.01
 
 
 def finetune_on_nodes(
@@ -132,16 +136,48 @@ def _run_agent(node: Node, command: Sequence[str], num_processes: int, folder: s
         rdzv_configs={"rank": node.index, "timeout": _SECONDS_TO_MEET},
         max_restarts=0,
         logs_specs=DefaultLogsSpecs(log_dir=folder),
-        signals_to_handle="SIGTERM",
+        signals_to_handle="SIGQUIT",  # SIGTERM is `_interruptible`'s, and `nohup` ignores SIGHUP.
         shutdown_timeout=_SECONDS_TO_EXIT,
     )
     try:
-        elastic_launch(config, command[0])(*command[1:])
+        with _interruptible():
+            elastic_launch(config, command[0])(*command[1:])
     except ChildFailedError as error:
         return ending_of(error.failures.values())
     except (DistError, RendezvousError):
         return Ending()  # Another node has left meanwhile.
     return None
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Raise SignalException in the block at the first SIGTERM, as torch's own handler does, but never while a Popen is at work.
+
+    An exception there may leave the Popen's lock taken: the agent would wait for minutes for a process that has ended long ago.
+    """
+    is_told = False
+    later: threading.Timer | None = None
+
+    def end(number: int, frame: FrameType | None) -> None:
+        nonlocal is_told, later
+        if is_told:
+            return  # The agent ends already.
+        if any(interrupted.f_globals.get("__name__") == "subprocess" for interrupted, _ in traceback.walk_stack(frame)):
+            later = threading.Timer(_SECONDS_UNTIL_TOLD_AGAIN, os.kill, (os.getpid(), number))
+            later.start()
+            return
+        is_told = True
+        raise SignalException(f"process {os.getpid()} got signal {number}", sigval=signal.Signals(number))
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        try:
+            if later is not None:
+                later.join()
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
 
 def ending_of(failures: Collection[ProcessFailure]) -> Ending:

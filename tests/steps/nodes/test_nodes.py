@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,12 +16,13 @@ from typing import Any
 import pytest
 from forking import Forks
 from killed_runs import EVERYTHING, ROLLBACK, Result, result_of
+from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 import steps.nodes.membership
 from grpo.base.files import StorageError
 from grpo.learning.distributed import LostProcessError
-from steps.nodes.launch import ending_of
+from steps.nodes.launch import _interruptible, ending_of
 from steps.nodes.membership import Ending, Membership, NodesError
 from steps.nodes.node import LOOPBACK, Node
 from steps.nodes.worker import exit_code, final_reason
@@ -253,6 +255,42 @@ os._exit(0)
 
 def test_nodes_that_end_well_end_well(driver: Driver, tmp_path: Path) -> None:
     assert driver.run(tmp_path, program=IDLE, deed="end well") == [0, 0], logs_of(tmp_path)
+
+
+class SigtermWhileLocked:
+    """A Popen's lock. While it is taken for the first time, SIGTERM comes."""
+
+    def __init__(self) -> None:
+        self._lock, self._is_first = threading.Lock(), True
+
+    def acquire(self, is_blocking: bool = True) -> bool:
+        taken = self._lock.acquire(is_blocking)
+        if self._is_first:
+            self._is_first = False
+            os.kill(os.getpid(), signal.SIGTERM)
+        return taken
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+@pytest.mark.parametrize("seconds_left", [0, 300])
+def test_a_sigterm_does_not_hide_the_end_of_a_process_from_the_agent(seconds_left: float) -> None:
+    """By chance it comes when the agent, as it often does, looks whether a process has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    process._waitpid_lock = SigtermWhileLocked()  # type: ignore[attr-defined]
+    before = signal.getsignal(signal.SIGTERM)
+
+    def look() -> None:
+        with _interruptible():
+            assert process.poll() == 0
+            time.sleep(seconds_left)
+
+    with pytest.raises(SignalException):
+        look()
+    assert process.poll() == 0
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 # Coming together.
