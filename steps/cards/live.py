@@ -96,9 +96,10 @@ class LiveCard:
         if self._shown:
             card.clear()
         self._shown = []
-        for part in parts:
+        for number, part in enumerate(parts):
             component = Markdown(part.markup) if isinstance(part, Html) else VegaChart(part.spec)
-            card.append(component)
+            # Metaflow draws six digits at random; of two parts that draw the same, the card would keep one.
+            card.append(component, id=f"part_{number}")
             self._shown.append((part, component))
 
 

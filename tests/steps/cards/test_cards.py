@@ -13,6 +13,7 @@ from typing import Any
 import chess
 import pytest
 from made_results import made_results
+from metaflow.plugins.cards.component_serializer import ComponentStore
 
 from grpo.base.files import write_json
 from grpo.board.phases import PHASES
@@ -368,14 +369,17 @@ class Card:
     """Metaflow's card, with a count of what a refresh costs."""
 
     def __init__(self) -> None:
-        self.components: list[Any] = []
+        self._store = ComponentStore(None)
+        self.append = self._store.append
         self.num_layouts = self.num_refreshes = 0
 
-    def append(self, component: Any) -> None:
-        self.components.append(component)
+    @property
+    def components(self) -> list[Any]:
+        return list(self._store)
 
     def clear(self) -> None:
-        self.components, self.num_layouts = [], self.num_layouts + 1
+        self._store.clear()
+        self.num_layouts += 1
 
     def refresh(self) -> None:
         self.num_refreshes += 1
@@ -395,6 +399,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> Card:
     made = Card()
+    monkeypatch.setattr("metaflow.plugins.cards.component_serializer.create_component_id", lambda component: "drawn twice")
     monkeypatch.setattr(live, "current", SimpleNamespace(card={"train": made, "pretrain": made}))
     return made
 
@@ -428,7 +433,8 @@ def test_parts_are_updated_in_place(card: Card, clock: SimpleNamespace) -> None:
     shown = watch("finetune", SETTINGS)
     clock.now = 3.0
     shown.log(grpo_record(1))
-    first = list(card.components)
+    first = card.components
+    assert len(first) == 1 + len(finetune_page(shown.seen))
     clock.now = 6.0
     shown.log(grpo_record(2, grpo__reward_mean=0.125))
     assert [id(component) for component in card.components] == [id(component) for component in first]
