@@ -38,7 +38,7 @@ class Card:
         self.components: list[Any] = []
         self._num_sound = num_sound
 
-    def append(self, component: Any) -> None:
+    def append(self, component: Any, id: str) -> None:  # noqa: A002
         """Take a component."""
         self.refresh()
         self.components.append(component)

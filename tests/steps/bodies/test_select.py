@@ -19,6 +19,7 @@ import pytest
 from doubles import CPU, TINY, made_up_number, some_boards
 from listeners import Listener
 from made_boards import write_boards
+from metaflow.plugins.cards.component_serializer import ComponentStore
 from speakers import Answer, ScriptedSpeaker, naming
 
 from grpo.base.files import CorruptError, file_hashes, read_json, sha256_file, write_json, write_manifest
@@ -468,7 +469,7 @@ def test_every_game_of_every_stage_is_kept_and_can_be_read_again(selected: Selec
 
 
 def test_the_card_shows_reasons_trace_ends_and_place(selected: Selected, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[Any] = []
+    drawn = ComponentStore(None)
     monkeypatch.setattr(live, "current", SimpleNamespace(card={"decision": drawn}))
     monkeypatch.setattr(live, "Store", SimpleNamespace(of=lambda machine: SimpleNamespace(open=lambda output: selected.folder)))
     watch("select").finished({"step": "select", "version": "v", "output_hash": "h", "reused": False})
