@@ -15,7 +15,8 @@ class MetadataService:
     """Flows, their runs, steps and tasks, with what is said of tasks; forgotten when the process ends."""
 
     def __init__(self) -> None:
-        self._numbers = itertools.count(1)
+        # Metaflow writes the other nodes' commands by replacing the task's number wherever it occurs, even in the package's hash.
+        self._numbers = itertools.count(1_000_000_001)
         self._rows: dict[str, _Row] = {}
         """By path: /flows/F/runs/R/steps/S/tasks/T."""
         self._said: dict[tuple[str, str], list[_Row]] = {}
