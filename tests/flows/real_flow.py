@@ -114,8 +114,8 @@ def _forks() -> Forks:
 
 def inherited() -> dict[str, str]:
     """Return the environment of these tests without what this project reads, but for the engine."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CHESS_GRPO_", "MLFLOW_"))}
-    return kept | {name: value for name, value in os.environ.items() if name == "CHESS_GRPO_STOCKFISH"}
+    ours = ("CHESS_GRPO_", "MLFLOW_")
+    return {name: value for name, value in os.environ.items() if name == "CHESS_GRPO_STOCKFISH" or not name.startswith(ours)}
 
 
 def _environment(home: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from local_server import LocalServer
+from local_server import served
 from ports import free_port
 
 from steps.batch import spot_notice
@@ -77,25 +77,17 @@ class Metadata:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._server = LocalServer(("127.0.0.1", 0), Handler)
-        self.address = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        self.handler = Handler
 
 
 @pytest.fixture
 def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Metadata]:
     """Give this machine a metadata service."""
     stub = Metadata()
-    monkeypatch.setenv(ENDPOINT, stub.address)
     monkeypatch.delenv("AWS_EC2_METADATA_DISABLED", raising=False)
-    yield stub
-    stub.close()
+    with served(stub.handler) as address:
+        monkeypatch.setenv(ENDPOINT, address)
+        yield stub
 
 
 @pytest.fixture
