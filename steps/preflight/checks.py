@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
+from uuid import uuid4
 
 import numpy as np
 
@@ -132,9 +133,10 @@ def _shared(machine: Machine, *, read_only: bool) -> PreflightCheck:
             objects.get(_PROBE)
             detail += " answers; write access is tested when a run starts"
         else:
-            objects.put(_PROBE, b"")
-            is_fine = objects.get(_PROBE) is not None and _PROBE in objects.keys(_PROBE)
-            objects.delete(_PROBE)
+            probe = f"{_PROBE}-{uuid4().hex}"  # Another run that starts now deletes its own.
+            objects.put(probe, b"")
+            is_fine = objects.get(probe) is not None and probe in objects.keys(probe)
+            objects.delete(probe)
             detail += "" if is_fine else " loses what is written"
     except (SharedStoreError, OSError) as error:
         detail, is_fine = str(error), False

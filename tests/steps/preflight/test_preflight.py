@@ -14,6 +14,7 @@ from doubles import some_boards
 from grpo.settings.tree import Settings, read_settings
 from steps.preflight.checks import preflight, preflight_table
 from steps.runtime.machine import Machine
+from steps.store.objects import FolderObjects
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +77,41 @@ def test_a_tracking_store_that_does_not_open_is_named_with_the_remedy(machine: M
     (tmp_path / "file").write_text("")
     found = failures(replace(machine, tracking_uri=f"sqlite:///{tmp_path / 'file' / 'mlflow.db'}"))
     assert "MLFLOW_TRACKING_URI" in found["tracking"]
+
+
+class EventAfterPut(FolderObjects):
+    """A shared store in which something happens right after each write."""
+
+    def __init__(self, folder: Path, happens: Callable[[str], object]) -> None:
+        super().__init__(folder)
+        self._happens = happens
+
+    def put(self, key: str, data: bytes) -> str:
+        tag = super().put(key, data)
+        self._happens(key)
+        return tag
+
+
+def test_a_shared_store_that_loses_what_is_written_is_refused(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FolderObjects(tmp_path)
+    monkeypatch.setattr("steps.preflight.checks.objects_at", lambda _: EventAfterPut(tmp_path, store.delete))
+    assert "loses what is written" in failures(replace(machine, shared="s3://bucket/prefix"))["shared store"]
+
+
+def test_runs_that_start_at_once_do_not_take_each_others_probe_for_lost(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = replace(machine, shared="s3://bucket/prefix")
+    of_other: list[dict[str, str]] = []
+
+    def start_other(_: str) -> None:
+        monkeypatch.setattr("steps.preflight.checks.objects_at", lambda _: FolderObjects(tmp_path))
+        of_other.append(failures(machine))
+
+    monkeypatch.setattr("steps.preflight.checks.objects_at", lambda _: EventAfterPut(tmp_path, start_other))
+    assert not failures(machine)
+    assert of_other == [{}]
+    assert not FolderObjects(tmp_path).keys("")
 
 
 @pytest.mark.parametrize(("device", "word"), [("tpu", "cpu"), ("cuda", "no GPU")])
