@@ -21,6 +21,13 @@ hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=No
 hypothesis.settings.load_profile("repeatable")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give proofs and soaks two hours each, more than pyproject.toml allows every other test."""
+    for item in items:
+        if item.get_closest_marker("prove") or item.get_closest_marker("soak"):
+            item.add_marker(pytest.mark.timeout(7_200))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
     """Take back the threads that a test before has asked torch for, as a step on its machine does."""
