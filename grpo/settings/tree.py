@@ -25,19 +25,6 @@ from grpo.settings.types import Count, Names, PolicyKindName, Positive, Probabil
 
 PRESET_FOLDER: Final = Path(__file__).parent / "presets"
 DEFAULT_PRESET: Final = "laptop"
-RENAMED: Final[Mapping[str, str]] = {
-    "grpo.own_games": "grpo.self_play",
-    "grpo.own_games.share": "grpo.self_play.fraction",
-    "grpo.depth.rival": "grpo.depth.opponent",
-    "grpo.depth.rival_nodes": "grpo.depth.opponent_nodes",
-    "grpo.reflects": "grpo.mirrors_boards",
-    "grpo.final_learning_rate_share": "grpo.final_learning_rate_fraction",
-    "grpo.entropy_target.share": "grpo.entropy_target.fraction",
-    "values.wdl_logistic_share": "values.wdl_logistic_fraction",
-    "evaluation.ladder.random_shares": "evaluation.ladder.random_fractions",
-    "language.num_judged_boards": "language.num_heldout_boards",
-}
-"""Former dotted name of a setting or a section -> its name; the former name is refused with the new one."""
 
 
 class ConfigError(PlainError, ValueError):
@@ -593,8 +580,6 @@ _PLAINER: Final[Mapping[str, str]] = {
 def _explain(problem: Any) -> str:
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
-        if where in RENAMED:
-            return "\n".join(f"settings: {name} is now called {_present_name(name)}" for name in _named(where, problem["input"]))
         section: type[Section] = Settings
         for part in problem["loc"][:-1]:
             section = section_of(section.model_fields[str(part)].annotation) or section
@@ -610,21 +595,6 @@ def _explain(problem: Any) -> str:
     message += _hint(problem["type"], given, problem.get("ctx", {}))
     shown = f"{where} = {given!r}: " if not isinstance(given, dict | BaseModel) else f"{where}: " if where else ""
     return f"settings: {shown}{message[:1].lower()}{message[1:]}"
-
-
-def _named(name: str, given: Any) -> Iterator[str]:
-    """Yield the dotted names of the settings that are given under a name."""
-    if isinstance(given, dict) and given:
-        for key, value in given.items():
-            yield from _named(f"{name}.{key}", value)
-    else:
-        yield name
-
-
-def _present_name(former: str) -> str:
-    """Return the name of a setting whose own name, or that of its section, has changed."""
-    section, _, key = former.rpartition(".")
-    return RENAMED.get(former) or f"{_present_name(section)}.{key}"
 
 
 def _hint(kind: str, given: Any, context: Mapping[str, Any]) -> str:

@@ -1,7 +1,6 @@
-"""The pages hold together: links lead somewhere, every page can be found, commands are commands, quoted messages are in the source."""
+"""The pages hold together: links lead somewhere, commands are commands, settings and metrics that they name are there."""
 
 import argparse
-import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -11,17 +10,13 @@ from pathlib import Path
 import pytest
 
 from grpo.metrics.table import METRICS
-from grpo.settings.reference_page import parts
+from grpo.settings.roles import roles
 from grpo.settings.tree import read_settings
 from steps.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
-CODE_OF_RUNS = ("grpo", "steps", "data_checks", "flows")
-CODE = (*CODE_OF_RUNS, "infra")
-TROUBLESHOOTING = ROOT / "docs" / "troubleshooting.md"
-OTHERS = "Said by others"
-"""The section of messages that are none of ours."""
+CODE = ("grpo", "steps", "data_checks", "flows", "infra")
 
 
 def name_of(page: Path) -> str:
@@ -63,21 +58,6 @@ def test_every_link_leads_to_a_file_and_to_a_heading_that_are_there(page: Path) 
         target, anchor = target_of(page, link), link.partition("#")[2]
         assert target.exists(), f"{name_of(page)} links to {link}, which is not there"
         assert not anchor or anchor in anchors(target), f"{name_of(page)} links to {link}: there are {sorted(anchors(target))}"
-
-
-def test_from_the_readme_every_page_is_two_links_away() -> None:
-    index = ROOT / "docs" / "README.md"
-    assert index in {target_of(ROOT / "README.md", link) for link in links(ROOT / "README.md")}
-    indexed = {target_of(index, link) for link in links(index)}
-    assert sorted(map(name_of, {page for page in PAGES if page.parts[-2] == "docs"} - {index} - indexed)) == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_prose_fits_a_terminal_of_100_columns(page: Path) -> None:
-    text = re.sub(r"^ *(```|~~~).*?^ *\1", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    lines = [line for line in text.splitlines() if len(line) > 100 and not re.match(r" {4}|\s*[|#<>]|\s*!\[", line)]
-    # A line of one word, such as the id of a test, cannot be broken.
-    assert [line for line in lines if len(re.sub(r"`[^`]*`", "word", line).lstrip("-* ").split()) > 1] == []
 
 
 def test_no_page_names_a_place_of_one_machine() -> None:
@@ -166,7 +146,7 @@ def code_spans(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", WRITTEN_BY_HAND, ids=name_of)
 def test_every_setting_that_a_page_names_with_its_section_is_one(page: Path) -> None:
-    known = {key for part in parts() for key in (*(setting.key for setting in part.settings), *part.sections)}
+    known = set(roles())
     known |= {key.partition(".")[2] for key in known if key.count(".") == 2}  # `self_play.fraction`, where GRPO is spoken of.
     sections = {key.partition(".")[0] for key in known}
     for span in code_spans(page):
@@ -190,78 +170,8 @@ def test_every_metric_that_a_page_names_is_one(page: Path) -> None:
             assert any(re.fullmatch(pattern, name) for name in METRICS), f"{name_of(page)}: {span}"
 
 
-# --- Troubleshooting ----------------------------------------------------------------------------------------------------------------------
-
-
-def written(node: ast.AST) -> str | None:
-    """Return a literal text, what is put into it as an ellipsis; None for anything else."""
-    match node:
-        case ast.Constant(value=str() as text):
-            return text
-        case ast.JoinedStr(values=parts):
-            return "".join(written(part) or "…" for part in parts)
-    return None
-
-
-def texts_in(node: ast.AST) -> list[str]:
-    return [text for inner in ast.walk(node) if (text := written(inner)) is not None]
-
-
-@cache
-def trees(folders: tuple[str, ...] = CODE) -> tuple[ast.Module, ...]:
-    return tuple(ast.parse(path.read_text()) for folder in folders for path in sorted((ROOT / folder).rglob("*.py")))
-
-
-@cache
-def all_texts() -> tuple[str, ...]:
-    """Return each text that our programs may print: of Python literal by literal, of scripts as a whole."""
-    scripts = [path.read_text() for path in (ROOT / "infra").glob("*.sh")]
-    return (*(text for tree in trees() for text in texts_in(tree)), *scripts)
-
-
-def is_in(message: str, text: str) -> bool:
-    """Return whether a text holds a message whose ellipses stand for anything."""
-    place = 0
-    for part in message.split("…"):
-        place = text.find(part, place)
-        if place < 0:
-            return False
-        place += len(part)
-    return True
-
-
-def entries() -> list[tuple[str, str, list[str]]]:
-    """Return the page's rows: section, message, the other cells."""
-    found = []
-    for section in re.split(r"^## ", TROUBLESHOOTING.read_text(), flags=re.MULTILINE)[1:]:
-        title, _, body = section.partition("\n")
-        for row in re.findall(r"^\| (.+) \|$", body, re.MULTILINE):
-            cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", row)]
-            if match := re.match(r"(`+) ?(.+?) ?\1(?!`)", cells[0]):
-                found.append((title, match[2], cells[1:]))
-    return found
-
-
-OURS = [message for title, message, _ in entries() if title != OTHERS]
-
-
-def test_the_page_has_many_messages_each_once_with_what_it_means_and_what_to_do() -> None:
-    assert len(OURS) >= 80
-    assert len(set(OURS)) == len(OURS)
-    for title, message, cells in entries():
-        assert len(cells) == (3 if title == OTHERS else 2), message
-        assert all(cells), message
-
-
-@pytest.mark.parametrize("message", OURS)
-def test_a_quoted_message_of_ours_is_in_the_source(message: str) -> None:
-    assert any(is_in(message, text) for text in all_texts())
-
-
-# --- Variables ----------------------------------------------------------------------------------------------------------------------------
-
-
 def test_every_variable_of_ours_is_on_the_page_of_the_environment_and_no_other() -> None:
-    page = (ROOT / "docs" / "environment.md").read_text()
-    named = {text for text in all_texts() for text in re.findall(r"CHESS_GRPO_[A-Z_]*[A-Z]", text)}
-    assert set(re.findall(r"CHESS_GRPO_[A-Z_]*[A-Z]", page)) == named
+    variable = re.compile(r"CHESS_GRPO_[A-Z_]*[A-Z]")
+    sources = [path for folder in CODE for kind in ("*.py", "*.sh") for path in (ROOT / folder).rglob(kind)]
+    named = {name for path in sources for name in variable.findall(path.read_text())}
+    assert set(variable.findall((ROOT / "docs" / "environment.md").read_text())) == named

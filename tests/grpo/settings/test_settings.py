@@ -12,11 +12,9 @@ from pydantic import BaseModel, ValidationError
 
 from grpo.settings import grpo as grpo_config
 from grpo.settings.grpo import AlarmConfig, FieldNotesRecovery
-from grpo.settings.roles import roles
 from grpo.settings.tree import (
     FILTER_PROFILES,
     PRESET_FOLDER,
-    RENAMED,
     ConfigError,
     GameFilters,
     GrpoConfig,
@@ -36,7 +34,6 @@ BOTH_DAYS = "validation_from and heldout_from need each other, and validation_fr
 
 
 BAD_SETTINGS = (
-    # Ours; those of pydantic are the same for every key, and golden_messages.txt has one of each.
     ("boards.games.nods = [1]", "unknown key boards.games.nods; did you mean nodes? known here: nodes, random_opening_plies,"),
     ("[grop]\nclip_low = 0.1", "unknown key grop; did you mean grpo? known here: seed, boards, values, policy,"),
     ("grpo.num_steps = 10.0", "grpo.num_steps = 10.0: input should be a valid integer, without a point or an exponent: 10"),
@@ -112,15 +109,6 @@ def test_no_number_may_be_infinite_a_word_a_truth_a_list_or_hugely_negative(valu
     for key in NUMBERS:
         with pytest.raises(ConfigError, match=f"^settings: {key} = "):
             read_settings(f"{key} = {value}")
-
-
-@pytest.mark.parametrize(("former", "name"), RENAMED.items())
-def test_a_former_name_is_refused_with_the_present_one(former: str, name: str) -> None:
-    with pytest.raises(ConfigError) as refusal:
-        read_settings(f"{former} = 1")
-    assert str(refusal.value) == f"settings: {former} is now called {name}"
-    assert name in roles(), "the present name is one of a setting or a section"
-    assert former not in roles()
 
 
 def test_each_bad_key_gets_a_line_of_its_own() -> None:

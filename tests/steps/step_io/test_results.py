@@ -1,11 +1,7 @@
-"""The results of a run: what the document has, and what people read of it, each page compared with one golden file.
-
-`RENEW_GOLDEN=1 python -m pytest tests/steps/step_io/test_results.py` writes the files anew: read the difference.
-"""
+"""The results of a run: what the document has, and what people read of it."""
 
 import copy
 import json
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -29,8 +25,6 @@ from steps.step_io.results import MEASURES, Results, ResultsError, read_results
 from steps.step_io.results_text import report_markdown
 from steps.step_io.work import Work
 from steps.tracking import notes
-
-GOLDEN = Path(__file__).with_name("golden_pages")
 
 
 @pytest.fixture
@@ -113,15 +107,6 @@ def test_the_run_behind_a_policy_is_found_by_hash_and_no_other_run_is_taken_for_
 # Pages.
 
 
-def pages(results: Results) -> dict[str, str]:
-    return {
-        "report.md": report_markdown(results),
-        "model_card.md": card_of(results),
-        "mlflow_page.md": notes.ended("## Configuration", results, places={"Report": "there/report.md"}),
-        "mlflow_version.md": notes.version_note(results["decision"]),
-    }
-
-
 def test_the_hub_is_told_what_was_measured_of_this_very_policy(results: Results) -> None:
     def metadata(policy_step: int | None) -> Any:
         return yaml.safe_load(card_of(results, policy_step=policy_step, write=hub_card).split("---\n")[1])
@@ -138,12 +123,13 @@ def test_the_hub_is_told_what_was_measured_of_this_very_policy(results: Results)
     assert "model-index" not in metadata(None)
 
 
-@pytest.mark.parametrize("name", ["report.md", "model_card.md", "mlflow_page.md", "mlflow_version.md"])
-def test_each_page_is_what_its_golden_file_says(name: str, results: Results) -> None:
-    page = re.sub(r"\b[0-9a-f]{64}\b", lambda found: found[0][:8], pages(results)[name])
-    if "RENEW_GOLDEN" in os.environ:
-        (GOLDEN / name).write_text(page)
-    assert page == (GOLDEN / name).read_text()
+def test_the_pages_name_the_verdict_and_its_numbers(results: Results) -> None:
+    report = report_markdown(results)
+    assert results["verdict"] in report
+    assert results["verdict"] in notes.ended("## Configuration", results, places={"Report": "there/report.md"})
+    assert "0.0485" in report
+    assert "260" in card_of(results)
+    assert results["decision"]["verdict"] in notes.version_note(results["decision"])
 
 
 EVIL = "<script>alert(1)</script> [x](javascript:y) | `z` ![i](j) _a_ **b** ~~c~~\n# Heading {{ }}"
