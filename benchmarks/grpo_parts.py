@@ -61,8 +61,8 @@ def main() -> None:
 
 
 def with_keys(preset: str, seed: int, keys: str) -> Settings:
-    """Return the preset with a seed, without a strength curve, and with settings such as `grpo.kl_coefficient=0,grpo.num_steps=10`."""
-    lines = [f'preset = "{preset}"', f"seed = {seed}", "grpo.num_curve_pairs = 0", *(line for line in keys.split(",") if line)]
+    """Return the preset with a seed, and with settings such as `grpo.kl_coefficient=0,grpo.num_steps=10`."""
+    lines = [f'preset = "{preset}"', f"seed = {seed}", *(line for line in keys.split(",") if line)]
     return read_settings("\n".join(lines))
 
 

@@ -177,7 +177,7 @@ class ChessGrpo(FlowSpec):
     def finetune(self):
         """Train with GRPO, and recover or stop when entropy becomes critical."""
         card = watch("finetune", self.job["settings"])
-        finetuned = training.finetune(self.job, self.boards, self.pretrained, [card], strength=self._strength(), on_assessed=card.assessed)
+        finetuned = training.finetune(self.job, self.boards, self.pretrained, [card], on_assessed=card.assessed)
         self.finetuned = card.finished(finetuned)
         self.next(self.screen)
 
@@ -233,9 +233,6 @@ class ChessGrpo(FlowSpec):
         self.summary = end.end(self.job, self.selected, self.reported, card=finished_card(self.report_task))
         print(self.summary)
         draw_end(lambda: end.overview(self.job, self.selected, self.reported))
-
-    def _strength(self):
-        return training.Strength(calibrated=self.calibrated, baseline=self.baseline_report)
 
     def _contest(self):
         return evaluation.SelectionOutputs(

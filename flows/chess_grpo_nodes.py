@@ -51,9 +51,7 @@ class ChessGrpoNodes(ChessGrpo):
             main_address=current.parallel.main_ip,
             attempt=f"{current.run_id}/{current.step_name}/{current.retry_count}",
         )
-        self.finetuned = launch.finetune_on_nodes(
-            node, self.job, self.boards, self.pretrained, [card], strength=self._strength(), on_assessed=card.assessed
-        )
+        self.finetuned = launch.finetune_on_nodes(node, self.job, self.boards, self.pretrained, [card], on_assessed=card.assessed)
         if self.finetuned is not None:  # Only node 0 has the output.
             card.finished(self.finetuned)
         self.next(self.gather)

@@ -67,12 +67,7 @@ METRIC_GROUPS: Final = (
         "Held-out boards",
         "Boards that were not trained on, valued by a stronger search than the reward's. Measured at each checkpoint; decides nothing.",
     ),
-    Group("time/states", "Time", "Wall time of a GRPO step by part, and of the strength curve's games."),
-    Group(
-        "strength/rating",
-        "Strength curve",
-        "A few games at the start and at each checkpoint of `finetune` (`grpo.num_curve_pairs`). A signal that decides nothing.",
-    ),
+    Group("time/states", "Time", "Wall time of a GRPO step by part."),
     Group("ladder/rating", "Ladder", "Ratings of the opponents against which all runs on a machine are measured."),
     Group("baseline/score_random", "Baseline", "Games of the pretrained policy before GRPO."),
     Group(

@@ -418,38 +418,6 @@ _SPECS: Final = [
     MetricSpec(
         "time/transitions_per_second", "per second", Better.HIGHER, "Moves with an advantage per second of a GRPO step's wall time."
     ),
-    MetricSpec("time/strength_curve", "seconds", Better.NEITHER, "Wall time of the games of the strength curve at this checkpoint."),
-    MetricSpec(
-        "time/strength_curve_fraction",
-        "fraction of time",
-        Better.LOWER,
-        "Games of the strength curve: their fraction of the wall time of training so far, since this process began.",
-    ),
-    MetricSpec(
-        "strength/rating",
-        "Elo",
-        Better.HIGHER,
-        "Policy at this checkpoint (best moves) on the ladder: Elo above a random mover, as played. A signal that decides nothing: few"
-        " games, against the two rungs that are nearest to the pretrained policy, from the same openings at every checkpoint.",
-    ),
-    MetricSpec("strength/rating_low", "Elo", Better.HIGHER, "Lower end of its 95 % interval, with the rungs' ratings taken as exact."),
-    MetricSpec("strength/rating_high", "Elo", Better.HIGHER, "Upper end of its 95 % interval, with the rungs' ratings taken as exact."),
-    MetricSpec(
-        "strength/score_as_played",
-        "score",
-        Better.HIGHER,
-        "Mean score of the same games against both rungs; a win is 1, a draw 0.5. A signal that decides nothing.",
-    ),
-    MetricSpec("strength/score_as_played_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
-    MetricSpec("strength/score_as_played_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
-    MetricSpec(
-        "strength/score_adjudicated",
-        "score",
-        Better.HIGHER,
-        "The same games with undecided ones adjudicated by the engine. A signal that decides nothing.",
-    ),
-    MetricSpec("strength/score_adjudicated_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
-    MetricSpec("strength/score_adjudicated_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
     MetricSpec(
         "ladder/rating",
         "Elo",
@@ -547,7 +515,6 @@ MAIN_CURVES: Final[Mapping[str, str]] = {
     "language/reward_mean": "1 reward mean",
     "heldout/regret_best": "2 held-out regret",
     "heldout/parse_rate": "3 parse rate",
-    "strength/rating": "3 strength Elo",
     "grpo/entropy": "4 entropy",
     "language/entropy": "4 token entropy",
     "grpo/kl_reference": "5 KL",
@@ -568,7 +535,7 @@ _SECONDARY: Final = frozenset(
             "grpo/kl_old",
         ),
         *("heldout/regret_sampled", "heldout/expected_value", "heldout/blunder_mass", "heldout/spearman", "heldout/reward"),
-        *("strength/score_as_played", "strength/score_adjudicated", "time/transitions_per_second"),
+        "time/transitions_per_second",
         *("language/parse_rate", "language/structure_rate", "language/truncated", "language/answer_tokens", "language/clip_fraction"),
         *("language/zero_variance_groups", "language/clone_loss", "language/clone_validation_loss", "language/gradient_norm"),
     )
@@ -624,7 +591,6 @@ EVENTS: Final[Mapping[str, str]] = {
     "silent_groups": "Nearly all groups have zero variance (equal rewards): there is nothing to learn.",
     "saturated_controller": "A controller is at its bound, so its coefficient is constant.",
     "step_skipped": "A loss or gradient was NaN or infinite: the step was skipped, and the learning rate is cut from the next rollout on.",
-    "strength_not_measured": "The engine failed in the games of the strength curve: this checkpoint has no point on it; training goes on.",
     "finding": "The diagnosis of the run has a new finding; docs/diagnosis.md explains each.",
     "trust_region": "Optimiser steps of a rollout ended early, because KL(old || policy) reached its limit.",
 }
@@ -638,7 +604,6 @@ ALARMS: Final = frozenset(
         "rolled_back",
         "silent_groups",
         "step_skipped",
-        "strength_not_measured",
         "finding",
     }
 )

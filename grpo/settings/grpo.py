@@ -247,10 +247,6 @@ class GrpoConfig(Section):
     """Steps between two measurements of each loss term's gradient in the parameters. Gradients in the logits are measured every step."""
     steps_per_checkpoint: Count = 100
     """Steps between two checkpoints; each is evaluated on the held-out boards."""
-    num_curve_pairs: Annotated[int, Field(ge=0), Role(is_compared=False)] = 12
-    """Strength curve: at the start and at each checkpoint, the policy plays best moves from this many openings, with both colours, against
-    each of the two rungs of the ladder that are nearest to the pretrained policy. It decides nothing and changes no weights. 0 turns it
-    off; a language model has none. `chess-grpo finetune` needs `--strength` for it."""
     num_checkpoints_kept: Annotated[int, Field(ge=3), Role(is_compared=False)] = 12
     """Maximum number of checkpoints. The best by held-out regret, the last healthy and the newest are never deleted."""
     max_skipped_steps: Count = 3

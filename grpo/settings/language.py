@@ -39,7 +39,6 @@ KIND_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "kl_coefficient": 1e-3,
         "critical_entropy": 0.05,
         "recovery": {"kind": "stop", "healthy_entropy": 0.2},
-        "num_curve_pairs": 0,
         "max_skipped_steps": 5,
         "skipped_learning_rate_factor": 0.1,
     },
@@ -180,7 +179,6 @@ def refuse_for_language(grpo: GrpoConfig, language: LanguageConfig) -> None:
         "mirrors_boards must be false": grpo.mirrors_boards,
         "weight_averaging must be 0": grpo.weight_averaging > 0,
         'entropy_schedule must be "constant" or "annealed"': grpo.entropy_schedule not in ("constant", "annealed"),
-        "num_curve_pairs must be 0": grpo.num_curve_pairs > 0,
         "is_compiled must be false": grpo.is_compiled,
     }
     if reasons := [reason for reason, holds in wrong.items() if holds]:

@@ -256,9 +256,8 @@ class PretrainConfig(Section):
 
 # How a policy is measured, not how the ladder's rungs are rated.
 _PLACES: Final = Role(read_by=("baseline", "select"))
-# How the measured games are played; those of the strength curve are among them.
-_PLAYS: Final = Role(read_by=("calibrate", "baseline", "finetune", "select"))
-_ADJUDICATES: Final = Role(read_by=("baseline", "finetune", "select"))
+# How the measured games are played.
+_PLAYS: Final = Role(read_by=("calibrate", "baseline", "select"))
 
 
 class LadderConfig(Section):
@@ -305,9 +304,9 @@ class EvaluationConfig(Section):
     """Openings against each of these two opponents, each played with both colours."""
     ladder: LadderConfig = LadderConfig()
     """How ratings are determined."""
-    adjudication_depth: Annotated[int, Field(ge=1, le=30), _ADJUDICATES] = 10
+    adjudication_depth: Annotated[int, Field(ge=1, le=30), _PLACES] = 10
     """Search depth for adjudication: a second score values the last position of games drawn by repetition, fifty moves or `max_plies`."""
-    adjudication_centipawns: Annotated[Count, _ADJUDICATES] = 250
+    adjudication_centipawns: Annotated[Count, _PLACES] = 250
     """In the second score, a side that is ahead by more than this has won."""
     opening_plies: Annotated[int, Field(ge=1, le=40), _PLAYS] = 8
     """Random legal plies of a generated opening."""

@@ -1,6 +1,6 @@
 """Fine-tune the policy by GRPO, with checkpoints measured on held-out boards, until the steps are done or the trainer ends it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -23,10 +23,9 @@ from grpo.learning.self_play import MixedStates, SelfPlay, state_counts
 from grpo.learning.states import DatasetStates, LiveValues, StateSource
 from grpo.learning.trainer import GrpoTrainer
 from grpo.play.ladder import Rung
-from grpo.play.players import BestMovePlayer, Player
+from grpo.play.players import Player
 from grpo.policy.network import PolicyNetwork
 from grpo.settings.tree import Settings
-from steps.bodies.strength_curve import StrengthCurve
 from steps.bodies.training_loop import TrainingLoop
 from steps.step_io.dataset import read_boards
 from steps.step_io.names import FINDINGS, LEARNABILITY, REPORT
@@ -37,8 +36,8 @@ SPEC: Final = StepSpec(
     name="finetune",
     body=__name__,
     reads="finetune",
-    inputs=("boards", "pretrained", "checkpoint", "engine", "device", "processes", "rungs", "opening book"),
-    shown=("heldout/regret_best", "heldout/regret_sampled", "heldout/entropy", "strength/rating"),
+    inputs=("boards", "pretrained", "checkpoint", "engine", "device", "processes"),
+    shown=("heldout/regret_best", "heldout/regret_sampled", "heldout/entropy"),
     axis="step",
     published=(REPORT, LEARNABILITY, FINDINGS),
     resumes=True,
@@ -60,7 +59,6 @@ def finetune_policy(
     work: Work,
     on_assessed: Callable[[Mapping[str, Any]], None] | None = None,
     processes: Processes = ALONE,
-    rungs: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Write checkpoints, history, and why training ended; after a kill, resume.
 
@@ -78,7 +76,6 @@ def finetune_policy(
         work: the folder to fill, the folder in which to keep what a kill must not take, and the sinks.
         on_assessed: called with what was found before the first update.
         processes: who trains with us; the first writes for all.
-        rungs: opponents of the strength curve, from `nearest_rungs`; without them, or with `grpo.num_curve_pairs` of 0, there is none.
     """
     config = settings.grpo
     table = read_boards(boards)
@@ -108,13 +105,6 @@ def finetune_policy(
         )
         if origin is not None:
             trainer.begin_from(origin)
-        strength = None
-        if rungs and config.num_curve_pairs:
-            curve = StrengthCurve(settings, rungs, boards=boards, engine_path=engine_path, num_processes=num_processes)
-
-            def strength() -> dict[str, float]:
-                return curve.measured(BestMovePlayer(trainer.evaluation_policy, "policy"))
-
         TrainingLoop(
             trainer,
             policy_config,
@@ -126,7 +116,6 @@ def finetune_policy(
             work=work,
             on_assessed=on_assessed,
             processes=processes,
-            strength=strength,
         ).run()
 
 

@@ -11,7 +11,6 @@ Of several processes only the first has that folder; it broadcasts the checkpoin
 import math
 import os
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,6 @@ from typing import Any, Final
 from grpo.base.errors import PlainError
 from grpo.base.files import CorruptError, StorageError, copy_folder, json_text, read_json, remove_folder, replace_file, verified_manifest
 from grpo.control.controller import Action
-from grpo.engine.answers import EngineError
 from grpo.learning.checkpoints import (
     TrainingState,
     checkpoint_folders,
@@ -66,7 +64,6 @@ class TrainingLoop:
         work: Work,
         on_assessed: Callable[[Mapping[str, Any]], None] | None = None,
         processes: Processes = ALONE,
-        strength: Callable[[], Mapping[str, float]] | None = None,
     ) -> None:
         """Prepare the loop.
 
@@ -81,7 +78,6 @@ class TrainingLoop:
             work: with a progress folder in the first process; the others need none.
             on_assessed: called with what was found before the first update.
             processes: who trains with us; the first writes for all, and only it measures the policy.
-            strength: measures the same policy by games, for the strength curve; an EngineError leaves a point out. None for no curve.
         """
         assert work.progress_folder is not None or not processes.is_first
         self._trainer = trainer
@@ -95,9 +91,6 @@ class TrainingLoop:
         self._work = work
         self._on_assessed = on_assessed
         self._processes = processes
-        self._strength = strength
-        self._curve_seconds: list[float] = []
-        self._began = time.monotonic()
         self._folder = work.progress_folder or work.folder
         self._checkpoints = self._folder / CHECKPOINTS
         self._interrupted = self._folder / _INTERRUPTED
@@ -155,7 +148,6 @@ class TrainingLoop:
                 self._work.say(f"nothing in {self._folder} can be resumed from; starting again")
             self._work.resume_after([])
             self._work.record(self._with_measurements(Record(self._first, {})))
-            self._work.measured(Record(self._first, self._curve_times()))
         else:
             self._work.say(f"resuming from {_place(state.step, self._folder)}")
             self._work.resume_after([record for record in records if record.step <= state.step])
@@ -229,29 +221,12 @@ class TrainingLoop:
         if is_due:
             self._save()
         self._finished = record.step, self._trainer.snapshot()
-        timings = self._trainer.timings()
-        self._work.measured(replace(timings, metrics={**timings.metrics, **(self._curve_times() if is_due else {})}))
+        self._work.measured(self._trainer.timings())
         self._work.progress(record.step - self._first, self._config.num_steps, "steps")
 
     def _with_measurements(self, record: Record) -> Record:
-        """Return the record with what the evaluation policy is like now, on held-out boards and in the games of the strength curve."""
-        record = replace(record, metrics={**record.metrics, **self._heldout()})
-        if self._strength is None:
-            return record
-        began = time.monotonic()
-        try:
-            return replace(record, metrics={**record.metrics, **self._strength()})
-        except EngineError as error:  # The curve decides nothing, so that training needs no engine for it.
-            return replace(record, events=(*record.events, Event("strength_not_measured", str(error))))
-        finally:
-            self._curve_seconds.append(time.monotonic() - began)
-
-    def _curve_times(self) -> dict[str, float]:
-        """Return the seconds of the latest games of the strength curve, and the fraction of the time so far that all of them took."""
-        if not self._curve_seconds:
-            return {}
-        fraction = sum(self._curve_seconds) / max(time.monotonic() - self._began, 1e-9)
-        return {"time/strength_curve": self._curve_seconds[-1], "time/strength_curve_fraction": fraction}
+        """Return the record with what the evaluation policy is like now, on held-out boards."""
+        return replace(record, metrics={**record.metrics, **self._heldout()})
 
     def _is_over(self) -> bool:
         report = self._folder / REPORT

@@ -31,11 +31,7 @@ _LATEST: Final = {
     "control/entropy_coefficient": "entropy coefficient",
     "control/temperature": "temperature",
     "control/learning_rate": "learning rate",
-    "strength/rating": "strength curve: Elo above a random mover",
-    "strength/score_as_played": "strength curve: score as played",
-    "strength/score_adjudicated": "strength curve: score adjudicated",
     "time/transitions_per_second": "speed",
-    "time/strength_curve_fraction": "strength curve: fraction of the time",
 }
 
 
@@ -80,7 +76,6 @@ def _training_figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
             {"heldout/regret_best": "best moves", "heldout/regret_sampled": "sampled at T = 1"},
             note="Lower is better. Games are played with best moves.",
         ),
-        *_strength_figure(seen),
         *metric_figure(
             "entropy by phase at T = 1",
             records,
@@ -139,25 +134,6 @@ def _training_figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
         ),
         *seconds_figure(records, marks=new_games, marks_name="new self-play games"),
     ]
-
-
-def _strength_figure(seen: Seen) -> list[CardPart]:
-    """Return the strength curve with its interval and the start's line; nothing where the settings turn it off."""
-    num_pairs = seen.settings["grpo"]["num_curve_pairs"]
-    if not num_pairs:
-        return []
-    start = next((record.metrics["strength/rating"] for record in seen.records if "strength/rating" in record.metrics), None)
-    fraction = seen.last("time/strength_curve_fraction")
-    spent = "" if fraction is None else f" The games took {fraction:.1%} of the training time so far."
-    return metric_figure(
-        "strength curve: decides nothing",
-        seen.records,
-        {"strength/rating": "Elo by few games", "strength/rating_low": "lower end, 95 %", "strength/rating_high": "upper end, 95 %"},
-        levels={} if start is None else {"start": (start, _START)},
-        dashed=["strength/rating_low", "strength/rating_high"],
-        note=f"A signal that decides nothing: best-move games, {2 * num_pairs:,} against each of the two rungs that are nearest to the"
-        f" pretrained policy, from the same openings each time. Elo above a random mover.{spent}",
-    )
 
 
 NETWORK_PAGES: Final = KindPages(pretrain=_pretrain_page, training_figures=_training_figures, latest=_LATEST)

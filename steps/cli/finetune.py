@@ -18,7 +18,7 @@ from steps.runs.find_policy import find_policy
 from steps.runs.names import POLICY_NAMES
 from steps.runtime.machine import Machine
 from steps.runtime.terminal_lines import say
-from steps.step_io.names import BOARDS, REPORT
+from steps.step_io.names import BOARDS
 from steps.step_io.terminal import TerminalSink
 from steps.step_io.work import Work
 from steps.store.file_lock import file_lock
@@ -34,14 +34,6 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     finetune.add_argument("boards", type=Path, metavar="BOARDS", help="folder of a dataset, from `boards build` or the step join_boards")
     finetune.add_argument("pretrained", metavar="PRETRAINED", help=f"the initial policy, which is also the KL reference: {POLICY_NAMES}")
     finetune.add_argument("out", type=Path, metavar="OUT", help="the folder to create, with checkpoints and history; it must not exist")
-    finetune.add_argument(
-        "--strength",
-        type=Path,
-        nargs=2,
-        metavar=("CALIBRATE", "BASELINE"),
-        help="folders of the outputs of calibrate and baseline, which name the opponents of the strength curve (grpo.num_curve_pairs);"
-        " without them there is no curve",
-    )
     add_settings(finetune)
     finetune.set_defaults(run=_finetune)
 
@@ -51,7 +43,6 @@ def _finetune(given: argparse.Namespace) -> int:
 
     from grpo.learning.distributed import joined_processes
     from steps.bodies.live_diagnosis import LiveDiagnosis
-    from steps.bodies.strength_curve import nearest_rungs, rungs_text
     from steps.runtime.device import device_facts, torch_device
 
     settings, machine, out = given_settings(given), Machine.here(), given.out.resolve()
@@ -65,9 +56,6 @@ def _finetune(given: argparse.Namespace) -> int:
         raise ConfigError(
             f"{given.pretrained} has policy.kind = {pretrained.kind!r}, but the settings have {settings.policy.kind!r}: these must be equal"
         )
-    for folder in given.strength or ():
-        if not (folder / REPORT).is_file():
-            raise ConfigError(f"--strength: {folder} has no {REPORT}; give the folders of the outputs of calibrate and baseline")
     kind = kind_of(settings)
     facts = {
         "settings": settings_read_by("finetune", settings),
@@ -76,10 +64,6 @@ def _finetune(given: argparse.Namespace) -> int:
         "engine": str(identify(machine.stockfish)),
         "machine": f"{device_facts(machine)}, {os.environ.get('WORLD_SIZE', '1')} processes",
     }
-    rungs: list[dict[str, Any]] = []
-    if given.strength and settings.grpo.num_curve_pairs:
-        rungs = nearest_rungs(*given.strength)
-        facts["rungs"] = rungs_text(rungs)
     device = torch_device(machine)
     with joined_processes(device) as processes, ExitStack() as stack:
         num_threads = max(1, machine.num_threads // processes.num_here)
@@ -110,7 +94,6 @@ def _finetune(given: argparse.Namespace) -> int:
             work=work,
             on_assessed=None,
             processes=processes,
-            rungs=rungs,
         )
         if processes.is_first:
             work.write_history()

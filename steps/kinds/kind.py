@@ -1,6 +1,6 @@
 """A kind of policy: all that the command line and the pipeline need to know of it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -42,7 +42,6 @@ class FinetuneBody(Protocol):
         work: "Work",
         on_assessed: Callable[[Mapping[str, Any]], None] | None,
         processes: "Processes",
-        rungs: Sequence[Mapping[str, Any]],
     ) -> None:
         """Fine-tune, or resume after a kill.
 
@@ -58,7 +57,6 @@ class FinetuneBody(Protocol):
             work: the folder to fill, and the sinks.
             on_assessed: called with what was found before the first update.
             processes: those that train together.
-            rungs: opponents of the strength curve, from `steps.bodies.strength_curve`; none for no curve.
         """
 
 

@@ -1,6 +1,6 @@
 """A language model, which writes its moves as text. The packages of the extra are imported only where they are used."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,12 +56,11 @@ def _pretrain(settings: "Settings", boards: Path, device: "torch.device", work: 
     pretrain_language(seen_by_cloning(settings), boards, device, work)
 
 
-def _finetune(  # Without a strength curve: games of a language model take minutes.
+def _finetune(
     settings: "Settings",
     *,
     machine: Machine,  # noqa: ARG001
     num_engines: int,  # noqa: ARG001
-    rungs: Sequence[Mapping[str, Any]],  # noqa: ARG001
     **given: Any,
 ) -> None:
     from steps.bodies.language_finetune import finetune_language

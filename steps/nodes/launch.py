@@ -13,7 +13,6 @@ import threading
 import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict
 from multiprocessing.connection import Listener
 from pathlib import Path
 from types import FrameType
@@ -41,7 +40,7 @@ from steps.store.outputs import StepOutput
 from steps.store.versions import ROOT
 
 if TYPE_CHECKING:  # The tracker comes with it, which this process does not use.
-    from steps.pipeline.training import OnAssessed, Strength
+    from steps.pipeline.training import OnAssessed
 
 _SECONDS_TO_COME: Final = 1_200.0
 """Time limit for all nodes to come: Batch starts the others after node 0, and each pulls its image."""
@@ -59,7 +58,6 @@ def finetune_on_nodes(
     pretrained: StepOutput,
     sinks: Sequence[Sink] = (),
     *,
-    strength: "Strength | None" = None,
     on_assessed: "OnAssessed | None" = None,
 ) -> StepOutput | None:
     """Fine-tune as `steps.pipeline.training.finetune` does, together with the other nodes; return the output on node 0.
@@ -79,7 +77,7 @@ def finetune_on_nodes(
             for sink in sinks:
                 getattr(sink, name)(*given)
 
-    task = {"job": job, "boards": boards, "pretrained": pretrained, "strength": None if strength is None else asdict(strength)}
+    task = {"job": job, "boards": boards, "pretrained": pretrained}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / worker.TASK_FILE).write_text(json.dumps(task))

@@ -44,19 +44,18 @@ class _StepProcess:
 
 def train(folder: Path) -> None:
     """Do the task in this folder together with the other processes."""
-    from steps.pipeline.training import Strength, finetune, follow
+    from steps.pipeline.training import finetune, follow
 
     task = read_json(folder / TASK_FILE)
-    strength = None if task["strength"] is None else Strength(**task["strength"])
     arguments = task["job"], task["boards"], task["pretrained"]
     # Until it has joined, SIGTERM ends it at once: there is nothing to save yet.
     with joined_processes(torch_device(Machine.here())) as processes, reason_told():
         if not processes.is_first:
-            follow(*arguments, strength=strength, processes=processes)
+            follow(*arguments, processes=processes)
             return
         with Client(str(folder / RECORDS)) as connection:
             sink = _StepProcess(connection)
-            output = finetune(*arguments, [sink], strength=strength, on_assessed=sink.assessed, processes=processes)
+            output = finetune(*arguments, [sink], on_assessed=sink.assessed, processes=processes)
             connection.send(("finished", output))
 
 

@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +10,6 @@ from grpo.base.files import MANIFEST, read_json
 from grpo.learning.distributed import ALONE, Processes
 from grpo.metrics.table import BUDGET_SPENT
 from steps.bodies.live_diagnosis import LiveDiagnosis
-from steps.bodies.strength_curve import nearest_rungs, rungs_text
 from steps.kinds.lookup import kind_of
 from steps.pipeline.here import Here
 from steps.pipeline.job import Job
@@ -31,14 +29,6 @@ OnAssessed = Callable[[Mapping[str, Any]], None]
 
 _TRAIN: Final = b"train"
 _REUSED: Final = b""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Strength:
-    """The outputs that name the opponents of the strength curve."""
-
-    calibrated: StepOutput
-    baseline: StepOutput
 
 
 def pretrain(job: Job, boards: StepOutput, sinks: Sequence[Sink] = ()) -> StepOutput:
@@ -62,11 +52,10 @@ def finetune(
     pretrained: StepOutput,
     sinks: Sequence[Sink] = (),
     *,
-    strength: Strength | None = None,
     on_assessed: OnAssessed | None = None,
     processes: Processes = ALONE,
 ) -> StepOutput:
-    """Fine-tune by GRPO, from the pretrained policy or from the origin's checkpoint; without `strength` there is no strength curve.
+    """Fine-tune by GRPO, from the pretrained policy or from the origin's checkpoint.
 
     Of several processes the first calls this, and the others `follow`. On SIGTERM the process exits with RESUMABLE.
 
@@ -95,7 +84,7 @@ def finetune(
             assessed(read_json(folder / LEARNABILITY))
 
     with _resumable():
-        finetuning = _Finetuning(job, boards, pretrained, strength, processes)
+        finetuning = _Finetuning(job, boards, pretrained, processes)
         output = run_step(
             job,
             finetuning.here.machine,
@@ -115,10 +104,10 @@ def finetune(
         return output
 
 
-def follow(job: Job, boards: StepOutput, pretrained: StepOutput, *, strength: Strength | None, processes: Processes) -> None:
+def follow(job: Job, boards: StepOutput, pretrained: StepOutput, *, processes: Processes) -> None:
     """Train together with the first process, which calls `finetune`, unless it reuses an output; this process leaves nothing."""
     with _resumable(), tempfile.TemporaryDirectory() as folder:
-        finetuning = _Finetuning(job, boards, pretrained, strength, processes)
+        finetuning = _Finetuning(job, boards, pretrained, processes)
         if processes.broadcast(_REUSED, finetuning.device) == _TRAIN:
             finetuning.train(Work(Path(folder), ()), None)
 
@@ -126,7 +115,7 @@ def follow(job: Job, boards: StepOutput, pretrained: StepOutput, *, strength: St
 class _Finetuning:
     """The training as each of its processes sees it."""
 
-    def __init__(self, job: Job, boards: StepOutput, pretrained: StepOutput, strength: Strength | None, processes: Processes) -> None:
+    def __init__(self, job: Job, boards: StepOutput, pretrained: StepOutput, processes: Processes) -> None:
         self.here = here = Here(job)
         self.kind = kind_of(here.settings)
         self._boards, self._pretrained, self._processes = boards, pretrained, processes
@@ -135,11 +124,6 @@ class _Finetuning:
         self.settings = spec.settings(here.settings)
         self.inputs = here.inputs(spec, boards=boards, pretrained=pretrained)
         self.inputs["checkpoint"] = "" if self._checkpoint is None else str(read_json(self._checkpoint / MANIFEST)["output_hash"])
-        self._rungs: list[dict[str, Any]] = []
-        if strength is not None and here.settings.grpo.num_curve_pairs:
-            self._rungs = nearest_rungs(here.open(strength.calibrated), here.open(strength.baseline))
-            # Not the hashes of both outputs: a baseline that was measured anew and names the same opponents retrains nothing.
-            self.inputs["rungs"] = rungs_text(self._rungs)
         self.device = here.device
         if processes.size > 1:
             processes.refuse_unlike(self.inputs, self.device)
@@ -162,7 +146,6 @@ class _Finetuning:
             work=work,
             on_assessed=on_assessed,
             processes=self._processes,
-            rungs=self._rungs,
         )
 
 

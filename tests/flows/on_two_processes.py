@@ -13,7 +13,6 @@ from grpo.settings.tree import read_settings
 from steps.nodes.launch import finetune_on_nodes
 from steps.nodes.node import LOOPBACK, Node
 from steps.pipeline.start import start
-from steps.pipeline.training import Strength
 from steps.store.versions import describe_code
 
 
@@ -35,10 +34,9 @@ def main(path: Path) -> None:
     settings = read_settings("test").model_dump(mode="json")
     job = start(settings, describe_code(), metaflow_run="two", is_fresh=False, resume_from=None)
     node = Node(index=0, count=1, main_address=LOOPBACK, attempt=str(path), num_processes=2)
-    strength = Strength(calibrated=artifacts["calibrated"], baseline=artifacts["baseline_report"])
     arguments = node, job, artifacts["boards"], artifacts["pretrained"], [card]
-    output = finetune_on_nodes(*arguments, strength=strength, on_assessed=card.heard["assessed"].append)
-    again = finetune_on_nodes(*arguments, strength=strength)
+    output = finetune_on_nodes(*arguments, on_assessed=card.heard["assessed"].append)
+    again = finetune_on_nodes(*arguments)
     path.write_text(json.dumps({**card.heard, "output": output, "again": again}))
 
 

@@ -17,7 +17,6 @@ from steps.step_io.work import read_history
 def command(run: FlowRun, home: Path, out: Path, *settings: str, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     data = run.data
     words = ["finetune", str(run.folder(data.boards)), str(run.folder(data.pretrained)), str(out), "--config", "test"]
-    words += ["--strength", str(run.folder(data.calibrated)), str(run.folder(data.baseline_report))]
     environment = {**os.environ, "CHESS_GRPO_HOME": str(home), "CHESS_GRPO_DEVICE": "cpu", "PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [sys.executable, *launcher, "-m", "steps.cli.main", *words, *settings],
@@ -39,20 +38,8 @@ def alone(first_run: FlowRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def numbers(folder: Path) -> list[dict[str, Any]]:
-    """Return what can be compared to within rounding: not games, in which the last bit of a probability may choose another move."""
-    return [
-        {"step": record.step} | {name: value for name, value in record.metrics.items() if not name.startswith("strength/")}
-        for record in read_history(folder)
-    ]
-
-
-def curve(folder: Path) -> list[tuple[int, dict[str, float]]]:
-    """Return the points of the strength curve."""
-    return [
-        (record.step, {name: value for name, value in record.metrics.items() if name.startswith("strength/")})
-        for record in read_history(folder)
-        if "strength/rating" in record.metrics
-    ]
+    """Return what can be compared to within rounding."""
+    return [{"step": record.step} | record.metrics for record in read_history(folder)]
 
 
 def test_it_does_what_the_flow_does(first_run: FlowRun, alone: Path) -> None:
@@ -71,8 +58,6 @@ def test_two_processes_train_what_one_does_to_within_rounding(first_run: FlowRun
     assert done.returncode == 0, done.stderr[-3000:]
     one, two = numbers(alone), numbers(tmp_path / "two")
     assert len(one) == len(two) == 7
-    assert [step for step, _ in curve(tmp_path / "two")] == [0, 2, 4, 6]
-    assert curve(tmp_path / "two")[0] == curve(alone)[0], "the same policy still"
     for before, after in zip(one, two, strict=True):
         # 1e-4 on numbers of about 1: sums in another order, in float32, over six steps of Adam.
         assert after == pytest.approx(before, abs=1e-4, rel=1e-3)

@@ -19,7 +19,6 @@ from grpo.dataset.quotas import boards_per_cell
 from grpo.dataset.table import BOARD_SCHEMA
 from grpo.metrics.table import METRICS, tracked_name
 from grpo.settings.tree import read_settings
-from steps.bodies.strength_curve import nearest_rungs, rungs_text
 from steps.pipeline import start
 from steps.pipeline.resume import ResumeError
 from steps.step_io.work import read_history
@@ -126,15 +125,6 @@ def test_grpo_starts_from_the_pretrained_policy_and_changes_it(first_run: FlowRu
     assert 0 <= history[1].metrics["grpo/kl_reference"] < history[-1].metrics["grpo/kl_reference"]
 
 
-def test_start_and_checkpoints_have_a_point_of_the_strength_curve_and_the_version_names_its_opponents(first_run: FlowRun) -> None:
-    data, folder = first_run.data, first_run.folder(first_run.data.finetuned)
-    points = {record.step: record.metrics for record in read_history(folder) if "strength/rating" in record.metrics}
-    assert list(points) == [0, 2, 4, 6]
-    rungs = nearest_rungs(first_run.folder(data.calibrated), first_run.folder(data.baseline_report))
-    assert len(rungs) == 2
-    assert json.loads((folder / "manifest.json").read_text())["parts"]["inputs"]["rungs"] == rungs_text(rungs)
-
-
 def test_the_tracker_has_a_parent_with_a_child_for_each_step(first_run: FlowRun, tracking: Any) -> None:
     experiment = tracking.get_experiment_by_name("chess-grpo")
     runs = tracking.search_runs([experiment.experiment_id])
@@ -167,8 +157,6 @@ def test_the_tracker_has_a_point_for_every_grpo_step(first_run: FlowRun, trackin
     for run_id in (run.info.run_id, run.data.tags["mlflow.parentRunId"]):
         points = tracking.get_metric_history(run_id, tracked_name("grpo/entropy"))
         assert [point.step for point in points] == list(range(1, read_settings("test").grpo.num_steps + 1))
-    for name in ("strength/rating", "strength/score_as_played_low", "time/strength_curve_fraction"):
-        assert [point.step for point in tracking.get_metric_history(run.info.run_id, tracked_name(name))] == [0, 2, 4, 6]
 
 
 def test_the_registry_names_champion_and_peak_and_their_weights_load(first_run: FlowRun, tracking: Any) -> None:

@@ -25,7 +25,7 @@ SETTINGS: Final[Mapping[str, Any]] = {
         "num_heldout_boards": 6,
         "num_sampled_answers": 1,
     },
-    "grpo": {"num_steps": 2, "states_per_step": 4, "group_size": 4, "steps_per_checkpoint": 1, "num_curve_pairs": 0},
+    "grpo": {"num_steps": 2, "states_per_step": 4, "group_size": 4, "steps_per_checkpoint": 1},
     "evaluation": {"max_plies": 20, "num_baseline_pairs": 1},
 }
 

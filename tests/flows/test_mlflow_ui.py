@@ -123,7 +123,7 @@ def test_metric_charts_are_drawn_in_groups(shown: Shown) -> None:
         text = shown.go_to_run(step, "/model-metrics", "1 reward gain", "2 held-out regret", "6 learning rate")
         groups = re.findall(r"^(\w+)\n\(\d+\)$", text, re.MULTILINE)
         assert groups[0] == "curves"
-        assert text.index("1 reward gain") < text.index("2 held-out regret") < text.index("3 strength Elo") < text.index("4 entropy")
+        assert text.index("1 reward gain") < text.index("2 held-out regret") < text.index("4 entropy")
         assert "zz_detail" not in groups[:-1], "details stand at the end"
     assert shown.page.find(".js-plotly-plot svg path.js-line")
 

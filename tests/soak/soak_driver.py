@@ -81,8 +81,7 @@ def whole_run(place: Path, settings: str, metaflow_run: str, *, until: str = "")
     pretrained = once("pretrain", lambda: training.pretrain(job, boards))
     calibrated = once("calibrate", lambda: evaluation.calibrate(job))
     measured = once("baseline", lambda: evaluation.baseline(job, boards, pretrained, calibrated))
-    strength = training.Strength(calibrated=calibrated, baseline=measured)
-    finetuned = once("finetune", lambda: training.finetune(job, boards, pretrained, strength=strength))
+    finetuned = once("finetune", lambda: training.finetune(job, boards, pretrained))
     if until == "finetune":
         return
     contest = evaluation.SelectionOutputs(boards=boards, pretrained=pretrained, calibrated=calibrated, finetuned=finetuned)

@@ -31,7 +31,7 @@ def settings(**language: object) -> Settings:
         "min_parse_rate": 0.0,
     }
     lines = [f"language.{name} = {value}" for name, value in {**base, **language}.items()]
-    return read_settings("\n".join(['preset = "test"', 'policy.kind = "language"', "grpo.num_curve_pairs = 0", *lines]))
+    return read_settings("\n".join(['preset = "test"', 'policy.kind = "language"', *lines]))
 
 
 def pretrained(tmp_path: Path, name: str, config: Settings) -> tuple[Path, Listener]:

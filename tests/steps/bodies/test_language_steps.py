@@ -22,7 +22,7 @@ from steps.runtime.machine import Machine
 from steps.store import external_inputs
 from steps.store.versions import LANGUAGE_LOCK
 
-LANGUAGE = read_settings('preset = "test"\npolicy.kind = "language"\ngrpo.num_curve_pairs = 0\nlanguage.cloning.learning_rate = 1e-4')
+LANGUAGE = read_settings('preset = "test"\npolicy.kind = "language"\nlanguage.cloning.learning_rate = 1e-4')
 NETWORK = read_settings("test")
 STEPS: Mapping[str, Callable[[Settings], dict[str, Any]]] = {
     "pretrain": partial(settings_read_by, "pretrain"),

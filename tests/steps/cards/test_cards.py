@@ -174,20 +174,6 @@ def test_the_entropy_chart_has_all_phases_and_the_floor_the_critical_and_the_ln_
     assert marks == [{"x": 2}]
 
 
-def test_the_strength_curve_has_its_interval_the_line_of_the_start_its_share_of_the_time_and_says_that_it_decides_nothing() -> None:
-    ends = {"strength__rating_low": -20.0, "strength__rating_high": 320.0}
-    seen = Seen(SETTINGS, records=[grpo_record(0, strength__rating=100.0, **ends), grpo_record(2, strength__rating=150.0, **ends)])
-    seen.log(Record(2, {"time/strength_curve_fraction": 0.0625}))
-    parts = finetune_page(seen)
-    found = lines_of(charts(parts)["strength curve: decides nothing"])
-    assert found["Elo by few games"] == [(0, 100.0), (2, 150.0)]
-    assert found["start"] == [(0, 100.0), (2, 100.0)]
-    assert found["lower end, 95 %"] == [(0, -20.0), (2, -20.0)]
-    assert found["upper end, 95 %"] == [(0, 320.0), (2, 320.0)]
-    assert "A signal that decides nothing: best-move games, 2 against each" in markup(parts)
-    assert "The games took 6.2% of the training time so far." in markup(parts)
-
-
 def test_the_training_card_has_every_chart_that_is_asked_of_it_and_events_latest_first() -> None:
     records = [grpo_record(step, Event("entropy_low", f"told at {step}")) for step in (3, 4)]
     parts = finetune_page(Seen(SETTINGS, records=records))

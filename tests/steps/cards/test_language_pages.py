@@ -20,7 +20,7 @@ from steps.step_io.results_text import training_lines
 from steps.tracking.notes import experiment_note
 from steps.tracking.step_notes import headlines, step_note
 
-SETTINGS = read_settings('preset = "test"\npolicy.kind = "language"\ngrpo.num_curve_pairs = 0')
+SETTINGS = read_settings('preset = "test"\npolicy.kind = "language"')
 PLAIN = SETTINGS.model_dump(mode="json")
 EVIL = "<script>alert(1)</script>\n\n[x](javascript:y)"
 TAKEN = {

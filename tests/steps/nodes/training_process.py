@@ -79,11 +79,6 @@ def trained(job: dict[str, Any], processes: Processes, work: Work) -> None:
 
         trainer.step = step  # type: ignore[method-assign]
 
-    def play() -> dict[str, float]:
-        with (Path(job["home"]) / "played.txt").open("a") as file:
-            file.write(f"{trainer.num_steps_done}\n")
-        return {}
-
     TrainingLoop(
         trainer,
         TINY,
@@ -94,7 +89,6 @@ def trained(job: dict[str, Any], processes: Processes, work: Work) -> None:
         facts={},
         work=work,
         processes=processes,
-        strength=play,
     ).run()
 
 
