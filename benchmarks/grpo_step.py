@@ -10,7 +10,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
@@ -18,13 +18,9 @@ import chess
 import chess.engine
 import numpy as np
 import torch
-from engine import bench_nodes
-from torch import Tensor, nn
-from torch.nn import functional
 
 from grpo.board.actions import action_move
-from grpo.board.afterstates import ACTION_SQUARES
-from grpo.board.encoding import CASTLING, EN_PASSANT, HALFMOVE_CLOCK, NUM_PIECE_CODES, encode
+from grpo.board.encoding import encode
 from grpo.board.phases import PHASES, phase_of
 from grpo.dataset.table import BoardArrays
 from grpo.engine.move_values import engine_options, value_tables
@@ -42,30 +38,6 @@ _NUM_PLAIN_STATES: Final = 48
 _NUM_PLAIN_ENGINE_STATES: Final = 16
 _GROUP: Final = 16
 _CPU: Final = torch.device("cpu")
-
-
-class Transformer(nn.Module):
-    """Some 6 M parameters: 8 layers, 256 wide, over the 64 squares; the same from-to head as the default network."""
-
-    def __init__(self, width: int = 256, num_layers: int = 8) -> None:
-        super().__init__()
-        self.pieces = nn.Embedding(NUM_PIECE_CODES, width)
-        self.squares = nn.Parameter(torch.randn(64, width) * 0.1)
-        self.sides = nn.Linear(6, width)
-        layer = nn.TransformerEncoderLayer(width, 8, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
-        self.layers = nn.TransformerEncoder(layer, num_layers, enable_nested_tensor=False)
-        self.origin, self.target = nn.Linear(width, width), nn.Linear(width, width)
-        start, end, _ = ACTION_SQUARES.unbind(1)
-        self.register_buffer("slot", start * 64 + end, persistent=False)
-
-    def forward(self, encodings: Tensor, action_ids: Tensor, is_legal: Tensor, repeats: Tensor) -> Tensor:  # noqa: ARG002
-        """Return the logits of the moves."""
-        sides = torch.cat(
-            [encodings[:, CASTLING], encodings[:, EN_PASSANT : EN_PASSANT + 1], encodings[:, HALFMOVE_CLOCK : HALFMOVE_CLOCK + 1]], 1
-        )
-        squares = self.layers(self.pieces(encodings[:, :64].long()) + self.squares + self.sides(sides.float() / 10)[:, None])
-        scores = torch.einsum("bfc,btc->bft", self.origin(squares) / 16, self.target(squares)).flatten(1)
-        return scores.gather(1, cast(Tensor, self.slot)[action_ids])
 
 
 def random_boards(count: int) -> list[chess.Board]:
@@ -138,16 +110,12 @@ def searched(engine: chess.engine.SimpleEngine, depth: int) -> Callable[[chess.B
     return reward
 
 
-def our_steps(network: nn.Module | None, arrays: BoardArrays, states_per_step: int, num_steps: int) -> tuple[float, dict[str, float]]:
+def our_steps(arrays: BoardArrays, states_per_step: int, num_steps: int) -> tuple[float, dict[str, float]]:
     """Return transitions per second of this project's trainer, and the fraction of time in each part, after one warm-up step."""
     config = GrpoConfig(states_per_step=states_per_step, group_size=_GROUP, critical_entropy=0.0)
-
-    def policy_of() -> NetworkPolicy:
-        return new_policy(PolicyConfig(), seed=0, device=_CPU) if network is None else NetworkPolicy(network, _CPU)
-
-    trainer = GrpoTrainer(
-        policy_of(), policy_of(), DatasetStates(arrays, states_per_step=states_per_step, seed=0, mirrors_boards=False), config, seed=0
-    )
+    policy, reference = (new_policy(PolicyConfig(), seed=0, device=_CPU) for _ in range(2))
+    states = DatasetStates(arrays, states_per_step=states_per_step, seed=0, mirrors_boards=False)
+    trainer = GrpoTrainer(policy, reference, states, config, seed=0)
     trainer.step()
     spent = dict.fromkeys(("states", "rollout", "update", "other"), 0.0)
     start = time.perf_counter()
@@ -157,21 +125,6 @@ def our_steps(network: nn.Module | None, arrays: BoardArrays, states_per_step: i
             spent[part] += trainer.timings().metrics[f"time/{part}"]
     seconds = time.perf_counter() - start
     return num_steps * states_per_step * _GROUP / seconds, {part: used / seconds for part, used in spent.items()}
-
-
-def forward_and_train(network: nn.Module, arrays: BoardArrays, count: int) -> tuple[float, float]:
-    """Return forward passes and training passes of positions a second."""
-    rows = torch.arange(count)
-    batch = PositionBatch.from_arrays(arrays).select_rows(rows)
-    speeds = []
-    for trains in (False, True):
-        start = time.perf_counter()
-        with torch.set_grad_enabled(trains):
-            scores = functional.log_softmax(network(*batch.inputs), 1)[:, 0].mean()
-            if trains:
-                scores.neg().backward()
-        speeds.append(count / (time.perf_counter() - start))
-    return speeds[0], speeds[1]
 
 
 def main() -> None:
@@ -191,7 +144,7 @@ def main() -> None:
     with chess.engine.SimpleEngine.popen_uci(stockfish) as engine:
         engine.configure({"Threads": 1})
         for _ in range(_REPEATS):
-            speed, parts = our_steps(None, arrays, 512, 3)
+            speed, parts = our_steps(arrays, 512, 3)
             shares.append(parts)
             policy = new_policy(PolicyConfig(), seed=0, device=_CPU)
             plain_loop(policy, boards[:4], lambda board, move: rewards[board.epd(), move.uci()])
@@ -209,7 +162,6 @@ def main() -> None:
                 ),
             ):
                 speeds.setdefault(name, []).append(found)
-    node = 1 / bench_nodes(boards[:_NUM_PLAIN_STATES])
     print(f"\nDefault network, G = {_GROUP}, 512 states a step: transitions/s, and how many times as fast ours is [lowest, highest]")
     for name, found in speeds.items():
         line = f"  {name:38}{statistics.median(found):9,.0f}"
@@ -217,22 +169,8 @@ def main() -> None:
             ratios = [mine / other for mine, other in zip(speeds[f"ours, {kind}"], found, strict=True)]
             line += f"   {kind}: {statistics.median(ratios):.1f} [{min(ratios):.1f}, {max(ratios):.1f}]"
         print(line)
-    print("\nWhere a step's time goes")
-    networks = {"default network": None, "transformer of 6 M": Transformer()}
-    for name, network in networks.items():
-        if network is None:
-            share = {part: statistics.median(parts[part] for parts in shares) for part in shares[0]}
-            size = sum(parameter.numel() for parameter in new_policy(PolicyConfig(), seed=0, device=_CPU).network.parameters())
-            passes = forward_and_train(new_policy(PolicyConfig(), seed=0, device=_CPU).network, arrays, 256)
-        else:
-            speed, share = our_steps(network, arrays, 32, 1)
-            size = sum(parameter.numel() for parameter in network.parameters())
-            passes = forward_and_train(network, arrays, 32)
-            print(f"  {name}: {speed:,.0f} transitions/s")
-        parts = ", ".join(f"{part} {used:.1%}" for part, used in share.items())
-        print(f"  {name}, {size / 1e6:.2f} M parameters, {passes[0]:,.0f} forward and {passes[1]:,.0f} training passes/s: {parts}")
-        ratio = f"{1 / passes[0] / node:,.0f} times a node of Stockfish's search on one core, its evaluation included"
-        print(f"    a board's forward pass: {1e6 / passes[0]:,.0f} microseconds on {torch.get_num_threads()} threads, {ratio}")
+    parts = {part: statistics.median(each[part] for each in shares) for part in shares[0]}
+    print("\nWhere a step's time goes: " + ", ".join(f"{part} {used:.1%}" for part, used in parts.items()))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ try:
         print(note, file=sys.stderr)
 except PlainError as error:
     raise SystemExit(str(error)) from None
-# Torch's idle threads would otherwise spin on cores that the engine needs (benchmarks/threads.py).
+# Torch's idle threads would otherwise spin on cores that the engine needs.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if Path(sys.argv[0]).resolve().parent == Path(__file__).resolve().parent:

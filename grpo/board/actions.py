@@ -34,8 +34,7 @@ ACTIONS: Final[tuple[chess.Move, ...]] = tuple(_all_moves())
 NUM_ACTIONS: Final = len(ACTIONS)
 _ID_OF: Final[dict[chess.Move, int]] = {move: index for index, move in enumerate(ACTIONS)}
 
-# One lookup table per colour: [from, to, promotion piece or 0] -> id. A dictionary of Move objects takes 1.5 times as long
-# (benchmarks/encoding.py).
+# One lookup table per colour: [from, to, promotion piece or 0] -> id. A dictionary of Move objects takes 1.5 times as long.
 _NO_ACTION: Final = -1
 
 
@@ -91,7 +90,7 @@ def legal_action_ids(board: chess.Board) -> list[int]:
     ids: list[int] = []
     slow = own
     if king is not None and not board.is_check():
-        # Unpinned pieces move wherever they attack: reading the attack masks takes half as long (benchmarks/encoding.py).
+        # Unpinned pieces move wherever they attack: reading the attack masks takes half as long.
         lines = chess.BB_RANK_ATTACKS[king][0] | chess.BB_FILE_ATTACKS[king][0] | chess.BB_DIAG_ATTACKS[king][0]
         for start in chess.scan_forward(own & ~board.pawns & ~board.kings):
             square = chess.BB_SQUARES[start]

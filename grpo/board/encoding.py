@@ -54,7 +54,7 @@ def encode(boards: Sequence[chess.Board]) -> NDArray[np.uint8]:
 
 
 def encode_fens(fens: Sequence[str]) -> NDArray[np.uint8]:
-    """Return what `encode` returns for the boards of these FENs, which are as `chess.Board.fen` writes them (benchmarks/encoding.py)."""
+    """Return what `encode` returns for the boards of these FENs, which are as `chess.Board.fen` writes them."""
     rows = np.zeros((len(fens), ENCODING_SIZE), dtype=np.uint8)
     parts = [fen.split(" ", 5) for fen in fens]
     is_black = np.array([turn == "b" for _, turn, *_ in parts], dtype=np.bool_)
@@ -71,7 +71,7 @@ def encode_fens(fens: Sequence[str]) -> NDArray[np.uint8]:
 
 
 def _encode_into(row: NDArray[np.uint8], board: chess.Board) -> None:
-    # Read from the bitboards: mirroring a python-chess board first takes twice as long (benchmarks/encoding.py).
+    # Read from the bitboards: mirroring a python-chess board first takes twice as long.
     white_moves = board.turn == chess.WHITE
     flip = 0 if white_moves else 56  # square ^ 56 swaps ranks 1 and 8
     kinds = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings)
