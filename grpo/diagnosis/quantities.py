@@ -273,12 +273,6 @@ def plain_name(column: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", words).strip("_")
 
 
-def names_of() -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
-    """Return each quantity with our metrics and its names in other trainers."""
-    others = {**_OTHERS, "heldout_reward": ("eval/mean_reward", "eval_reward", "val-core/DATA/acc/mean@N", "eval_DATA_pass1")}
-    return [(quantity, _OURS.get(quantity, ()), others.get(quantity, ())) for quantity in sorted(_OURS.keys() | others.keys())]
-
-
 def is_language_model_column(column: str) -> bool:
     """Return whether only language model trainers log this column."""
     return quantity_of(column) in ("parsed", "truncated", "answer_length") or _LANGUAGE_MODEL.search(column.lower()) is not None

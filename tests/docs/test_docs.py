@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from grpo.metrics.table import METRICS
+from grpo.diagnosis.findings import ENTRIES
+from grpo.metrics.table import EVENTS, METRICS
 from grpo.settings.roles import roles
 from grpo.settings.tree import read_settings
+from infra.pages import PRINTED, family, settings
 from steps.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +41,7 @@ def anchors(page: Path) -> frozenset[str]:
         slug = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
         names.append(slug if slug not in seen else f"{slug}-{seen[slug]}")
         seen[slug] = seen.get(slug, 0) + 1
-    return frozenset(names)
+    return frozenset([*names, *re.findall(r'<a id="(\w+)">', page.read_text())])
 
 
 def links(page: Path) -> list[str]:
@@ -137,7 +139,17 @@ def test_every_python_module_and_script_that_a_page_calls_is_there() -> None:
 
 # --- Settings and metrics -----------------------------------------------------------------------------------------------------------------
 
-WRITTEN_BY_HAND = [page for page in PAGES if "Printed from" not in page.read_text()[:300]]
+WRITTEN_BY_HAND = [page for page in PAGES if PRINTED not in page.read_text()[:300]]
+
+
+def test_the_printed_pages_name_every_setting_metric_event_and_finding() -> None:
+    def rows(page: str) -> set[str]:
+        return set(re.findall(r"^\| (?:<a id=.*</a>)?([a-z_0-9/.]+) \|", (ROOT / "docs" / page).read_text(), re.MULTILINE))
+
+    again = "python -m infra.pages"
+    assert rows("configuration.md") >= {name for name, _, _ in settings()}, again
+    assert rows("metrics.md") >= {family(name) for name in METRICS} | EVENTS.keys(), again
+    assert rows("diagnosis.md") >= ENTRIES.keys(), again
 
 
 def code_spans(page: Path) -> list[str]:

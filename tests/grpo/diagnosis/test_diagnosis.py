@@ -14,7 +14,6 @@ import pytest
 from grpo.diagnosis.diagnose import Watch, diagnose
 from grpo.diagnosis.findings import ENTRIES, Severity, may_follow
 from grpo.diagnosis.history import Evaluation, History
-from grpo.diagnosis.page import diagnosis_page
 from grpo.diagnosis.reading import read_run_history
 from grpo.metrics.table import Record
 
@@ -540,9 +539,3 @@ def test_the_worst_is_told_first_and_notes_make_no_illness() -> None:
     order = [Severity.CRITICAL, Severity.WARNING, Severity.NOTE]
     assert [order.index(finding.severity) for finding in found] == sorted(order.index(finding.severity) for finding in found)
     assert ENTRIES["healthy"].severity == Severity.NOTE
-
-
-def test_the_page_is_the_one_that_the_tables_print() -> None:
-    page = Path(__file__).parents[3] / "docs" / "diagnosis.md"
-    assert page.read_text(encoding="utf-8") == diagnosis_page(), "python -m grpo.diagnosis.page > docs/diagnosis.md"
-    assert all(f"### {name}\n" in diagnosis_page() for name in ENTRIES)

@@ -1,12 +1,10 @@
 """The table of metrics: complete, unambiguous, and the only names there are."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 from grpo.board.phases import PHASES
-from grpo.metrics.page import UNITS, grouped, metrics_page
 from grpo.metrics.table import EVENTS, METRICS, TERM_PAIRS, TERMS, Better, Event, MetricSpec, Record
 
 
@@ -65,36 +63,3 @@ def test_an_event_has_a_declared_name_and_each_name_a_meaning() -> None:
     for name, meaning in EVENTS.items():
         assert re.fullmatch(r"[a-z_]+", name)
         assert re.fullmatch(r"[A-Z][^\n]{12,}\.", meaning), "a sentence"
-
-
-def lines_of(part: str) -> list[str]:
-    """Return the rows of a table, without its header."""
-    return [line for line in part.splitlines() if line.startswith("| `")]
-
-
-def test_the_page_has_one_row_for_each_metric_in_the_order_of_the_table_and_one_for_each_event() -> None:
-    metrics, events = metrics_page().replace(r"\|", "|").split("\n## Events\n")
-    assert lines_of(metrics) == [f"| `{spec.name}` | {spec.unit} | {spec.better} | {spec.meaning} |" for spec in METRICS.values()]
-    assert lines_of(events) == [f"| `{name}` | {meaning} |" for name, meaning in EVENTS.items()]
-    for part, bars in ((metrics, 5), (events, 3)):
-        header, rule = [line for line in part.splitlines() if line.startswith("| ")][:2]
-        assert header.count("|") == rule.count("|") == bars
-
-
-def test_every_metric_is_in_one_group_of_its_own_kind() -> None:
-    groups = list(grouped())
-    assert [spec.name for _, specs in groups for spec in specs] == list(METRICS)
-    assert len({group.title for group, _ in groups}) == len(groups)
-    for group, specs in groups:
-        assert len({spec.name.split("/")[0] for spec in specs}) == 1, f"{group.title} mixes kinds: a metric has moved in the table"
-
-
-def test_every_unit_is_explained_or_a_thing_that_is_counted() -> None:
-    counted = {"boards", "expectations", "findings", "games", "kinds", "moves", "plies", "positions", "searches", "states", "steps"}
-    counted |= {"times", "per second", "tokens", "prompts", "runs"}
-    units = {spec.unit.partition(" of ")[0] if spec.unit.startswith("fraction") else spec.unit for spec in METRICS.values()}
-    assert units - counted == set(UNITS)
-
-
-def test_the_page_in_the_docs_is_the_present_one() -> None:
-    assert (Path(__file__).parents[3] / "docs" / "metrics.md").read_text() == metrics_page()

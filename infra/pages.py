@@ -1,0 +1,92 @@
+"""Prints the pages that are tables of the code into `docs/`: `python -m infra.pages`."""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from grpo.diagnosis.findings import ENTRIES
+from grpo.metrics.table import EVENTS, METRICS
+from grpo.settings.tree import Settings
+from grpo.settings.types import section_of
+
+DOCS: Final = Path(__file__).parents[1] / "docs"
+PRINTED: Final = "Printed by `python -m infra.pages`."
+_CONFIGURATION: Final = f"""# Configuration
+
+{PRINTED} Settings are TOML and name only what differs from a preset: one of `grpo/settings/presets`
+(`laptop`, the defaults below, if none is named), or another settings file.
+
+```toml
+preset = "smoke"
+seed = 7
+grpo.learning_rate = 5e-4
+```
+
+`make run CONFIG=my.toml` or `make run CONFIG=smoke SET="seed=7"` reads them. Bad keys and values stop
+the run before any work. The classes in `grpo/settings` have ranges and full meanings; a few defaults
+differ for [language models](language.md). Facts of the machine are
+[environment variables](environment.md).
+"""
+_METRICS: Final = f"""# Metrics
+
+{PRINTED} A row is also of the same metric by phase, term, pair of terms or task (`grpo/entropy/endgame`),
+and of the ends of its interval (`_low`, `_high`).
+"""
+_DIAGNOSIS: Final = f"""# Diagnosis
+
+{PRINTED} `chess-grpo diagnose RUN` reads a run's history and names what is wrong with it, with evidence,
+cause and remedy; so does the training itself at every tenth step. `--history FILE ...` reads a wide CSV
+or JSON lines instead, of another trainer too. Exit code 1: there are findings.
+"""
+
+
+def settings(section: type[BaseModel] = Settings, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield dotted name, default and first sentence of each setting, in the order of the classes."""
+    for name, field in section.model_fields.items():
+        below = section_of(field.annotation)
+        if below is not None:
+            yield from settings(below, f"{prefix}{name}.")
+        else:
+            described = (kind.model_fields[name].description for kind in section.__mro__ if name in getattr(kind, "model_fields", {}))
+            yield f"{prefix}{name}", _value(field.default), _sentence(next((text for text in described if text), ""))
+
+
+def family(metric: str) -> str:
+    """Return the name under which the page has a metric: one for all phases, terms, tasks and ends of an interval."""
+    return "/".join(metric.split("/")[:2]).removesuffix("_low").removesuffix("_high")
+
+
+def pages() -> dict[str, str]:
+    """Return name -> text of each page."""
+    families: dict[str, tuple[str, str]] = {}
+    for spec in METRICS.values():
+        families.setdefault(family(spec.name), (spec.unit, _sentence(spec.meaning)))
+    findings = ((f'<a id="{name}"></a>{name}', entry.meaning, entry.remedy) for name, entry in ENTRIES.items())
+    return {
+        "configuration.md": f"{_CONFIGURATION}\n{_table('setting default meaning', settings())}",
+        "metrics.md": f"{_METRICS}\n{_table('metric unit meaning', ((name, *row) for name, row in families.items()))}\n"
+        f"{_table('event meaning', EVENTS.items())}",
+        "diagnosis.md": f"{_DIAGNOSIS}\n{_table('finding meaning remedy', findings)}",
+    }
+
+
+def _table(header: str, rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [tuple(header.split()), ("---",) * len(header.split()), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+def _sentence(text: str) -> str:
+    return re.split(r"(?<=\.) ", " ".join(text.split()))[0]
+
+
+def _value(default: Any) -> str:
+    return "required" if default is PydanticUndefined else str(list(default) if isinstance(default, tuple) else default)
+
+
+if __name__ == "__main__":
+    for name, text in pages().items():
+        (DOCS / name).write_text(text, encoding="utf-8")
