@@ -51,7 +51,8 @@ def settings(section: type[BaseModel] = Settings, prefix: str = "") -> Iterator[
         if below is not None:
             yield from settings(below, f"{prefix}{name}.")
         else:
-            described = (kind.model_fields[name].description for kind in section.__mro__ if name in getattr(kind, "model_fields", {}))
+            kinds = [kind for kind in section.__mro__ if issubclass(kind, BaseModel) and name in kind.model_fields]
+            described = (kind.model_fields[name].description for kind in kinds)
             yield f"{prefix}{name}", _value(field.default), _sentence(next((text for text in described if text), ""))
 
 
