@@ -1,4 +1,4 @@
-"""What is measured of a rollout and of each optimiser step on it: per state, then over all states of all processes.
+"""What is measured of a rollout and of each optimiser step on it: per state, then over all states.
 
 Legend: B states, A legal moves (padded), M moves of a state that are in the surrogate.
 """
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from grpo.board.phases import PHASES
-from grpo.learning.distributed import Processes
 from grpo.learning.objective import Objective, budget, exact_policy_ascent, log_prob_ascent
 from grpo.learning.rollouts import Rollout
 from grpo.metrics.table import TERM_PRODUCTS, TERMS
@@ -26,8 +25,6 @@ class RolloutFacts:
     """What can be said about a rollout before learning from it."""
 
     metrics: Mapping[str, float]
-    indices: Tensor
-    """Numbers of all processes' states, rising, on the CPU."""
     num_transitions: int
     """Moves with an advantage."""
 
@@ -43,8 +40,8 @@ def normalised_entropy(distribution: MoveDistribution) -> Tensor:
 
 
 @torch.no_grad()
-def rollout_facts(rollout: Rollout, processes: Processes) -> RolloutFacts:
-    """Return the metrics of a rollout, over all processes. Entropies and regret are those at T = 1."""
+def rollout_facts(rollout: Rollout) -> RolloutFacts:
+    """Return the metrics of a rollout. Entropies and regret are those at T = 1."""
     moves, old = rollout.moves, rollout.old
     one = at_temperature_one(old, rollout.temperature)
     values = rollout.states.values.masked_fill(~old.is_legal, 0)
@@ -70,7 +67,6 @@ def rollout_facts(rollout: Rollout, processes: Processes) -> RolloutFacts:
         "regret": values.amax(1) - one.expectation(values),
         "phase": rollout.states.phases,
         "weight": rollout.state_weights,
-        "index": rollout.indices,
         "size": size,
         "is_group": size > 1,
         "spread": spread,
@@ -81,24 +77,18 @@ def rollout_facts(rollout: Rollout, processes: Processes) -> RolloutFacts:
         "estimated_estimated": (estimated * estimated).sum(1) * weight_squared,
         "exact_estimated": (exact * estimated).sum(1) * weight_squared,
     }
-    table = processes.gathered(torch.stack([column.double() for column in per_state.values()], dim=1)).cpu()
-    gathered = dict(zip(per_state, table.unbind(1), strict=True))
-    order = gathered["index"].argsort()
-    columns = {name: column[order] for name, column in gathered.items()}
+    columns = {name: column.double().cpu() for name, column in per_state.items()}
     weight = (moves.weights * rollout.state_weights[:, None])[is_real]
     own = [rollout.rewards[is_real], moves.advantages[is_real], values.gather(1, moves.columns)[is_real], weight]
-    flat = processes.gathered(torch.stack(own, dim=1).double()).cpu()
-    dropped = torch.tensor([rollout.num_dropped, rollout.num_forced], dtype=torch.float64, device=weight.device)
-    processes.sum_([dropped])
+    flat = torch.stack(own, dim=1).double().cpu()
     return RolloutFacts(
         metrics={
             **_state_metrics(columns),
             **_reward_metrics(*flat.unbind(1)),
-            "grpo/states": float(len(table)),
-            "grpo/states_dropped": dropped[0].item(),
-            "grpo/states_forced": dropped[1].item(),
+            "grpo/states": float(len(rollout)),
+            "grpo/states_dropped": float(rollout.num_dropped),
+            "grpo/states_forced": float(rollout.num_forced),
         },
-        indices=columns["index"].long(),
         num_transitions=len(flat),
     )
 
@@ -157,10 +147,10 @@ def _reward_metrics(rewards: Tensor, advantages: Tensor, values: Tensor, weights
 
 @dataclass(slots=True)
 class InnerStep:
-    """What one optimiser step measured: sums over the states of its pieces, then of all processes."""
+    """What one optimiser step measured: sums over the states of its pieces, then means."""
 
     total: float
-    """Weight of all states of the minibatch, over all processes."""
+    """Weight of all states of the minibatch."""
     device: torch.device
     is_finite: bool = True
     gradient_norm: float = math.nan
@@ -202,24 +192,12 @@ class InnerStep:
         real = ratios[is_real]
         self._extremes += [real.min(), real.max()]
 
-    def gather(self, processes: Processes) -> None:
-        """Make means of the sums of all pieces and processes."""
-        names = [
-            "loss",
-            *(f"raw/{term}" for term in TERMS),
-            *(f"weighted/{term}" for term in TERMS),
-            *("kl_reference", "kl_from_reference", "kl_old", "reward_gain", "clip_low", "clip_high", "ratio", "ratio_squared"),
-            *(f"product/{one}/{other}" for one, other in TERM_PRODUCTS),
-        ]
-        zero = torch.zeros((), dtype=torch.float64, device=self.device)
-        sums = torch.stack([self._sums.get(name, zero) for name in names])
-        processes.sum_([sums])
-        self._means = dict(zip(names, (sums / self.total).tolist(), strict=True))
+    def finish(self) -> None:
+        """Make means of the sums of all pieces."""
+        self._means = dict(zip(self._sums, (torch.stack([*self._sums.values()]) / self.total).tolist(), strict=True))
         self.products = {pair: self._means[f"product/{pair[0]}/{pair[1]}"] for pair in TERM_PRODUCTS}
-        empty = torch.empty(0, dtype=torch.float64, device=self.device)
-        extremes = processes.gathered(torch.stack(self._extremes) if self._extremes else empty)
+        extremes = torch.stack(self._extremes)
         self.ratio_min, self.ratio_max = extremes.min().item(), extremes.max().item()
-        self.is_finite = not processes.any(not self.is_finite, self.device)
 
     def mean(self, name: str) -> float:
         """Return the mean over all states."""

@@ -4,8 +4,8 @@ Legend: B states, A legal moves (padded), M moves of a state in the surrogate (t
 language model a state is a place in an answer, its moves are the tokens of the vocabulary, and M = 1.
 All terms share the temperature of the rollout, because temperature belongs to the policy that is trained.
 
-Every quantity is one number a state, [B]; means are taken by the caller over all states of a minibatch, however many pieces and processes
-it is cut into.
+Every quantity is one number a state, [B]; means are taken by the caller over all states of a minibatch, however many pieces it is cut
+into.
 """
 
 from collections.abc import Mapping

@@ -57,7 +57,7 @@ class Rollout:
 
     states: States
     indices: Tensor
-    """[B] number of each state among all processes' states of this rollout, rising."""
+    """[B] number of each state, rising: the initial states from 0, then one for each trajectory at each further own move."""
     state_weights: Tensor
     """[B] how much a state counts in means: 1, but in the initial states of trajectories, which stand for G states, G."""
     moves: Moves
@@ -153,30 +153,28 @@ class Roller:
         self._per_state = config.group_size if config.estimator == "trajectory" else 1
         """Trajectories that begin in one state."""
 
-    def rollout(self, policy: Policy, states: States, indices: Tensor, *, num_states: int, step: int, temperature: float) -> Rollout:
+    def rollout(self, policy: Policy, states: States, *, step: int, temperature: float) -> Rollout:
         """Return the rollout from these initial states.
 
         Args:
             policy: sampled as it is.
-            states: this process's initial states.
-            indices: [B] which of all processes' initial states they are, rising.
-            num_states: how many initial states all processes have together.
+            states: the initial states.
             step: names the random streams.
             temperature: of the policy.
 
         Raises NonFiniteError when the policy's probabilities are NaN or infinite.
         """
+        num_states = len(states)
         draw = _Draw(self._seed, step, num_states * self._per_state, temperature)
         old = self._sampled_from(policy, states.positions, temperature)
-        # The numbers of all processes' rows, so that a row's moves do not depend on who has it.
         uniforms = torch.rand(
             num_states, self._config.group_size, dtype=torch.float64, generator=torch_stream(self._seed, "moves", step, 0)
         )
-        columns = old.sample_at(uniforms[indices])
-        levels = [self._level(states, old, columns, indices, temperature)]
+        columns = old.sample_at(uniforms)
+        levels = [self._level(states, old, columns, torch.arange(num_states), temperature)]
         num_dropped = num_forced = 0
         if self._config.depth.num_own_moves > 1:
-            walk = _Trajectories.from_states(states, columns[:, : self._per_state], indices)
+            walk = _Trajectories.from_states(states, columns[:, : self._per_state])
             for level in range(1, self._config.depth.num_own_moves):
                 num_dropped += self._reply(policy, walk, draw, level)
                 found, dropped, forced = self._visit(policy, walk, draw, level)
@@ -184,7 +182,7 @@ class Roller:
                 if found is not None:
                     levels.append(found)
         if self._config.estimator == "trajectory":
-            levels = [self._compared_by_ply(level, indices, num_states) for level in levels]
+            levels = [self._compared_by_ply(level, num_states) for level in levels]
         return _stacked(levels, num_dropped=num_dropped, num_forced=num_forced)
 
     def _sampled_from(self, policy: Policy, positions: PositionBatch, temperature: float) -> MoveDistribution:
@@ -279,18 +277,17 @@ class Roller:
         walk.leave()
         return found, num_dropped, len(forced)
 
-    def _compared_by_ply(self, level: Rollout, first: Tensor, num_states: int) -> Rollout:
+    def _compared_by_ply(self, level: Rollout, num_states: int) -> Rollout:
         """Return the level with its advantages: each reward compared with those of its board's other trajectories at this ply."""
-        size, num_first = self._per_state, len(first)
-        if level.rewards.shape[1] == size and torch.equal(level.indices, first):
+        size = self._per_state
+        if int(level.indices[0]) < num_states:
             advantages = group_advantages(level.rewards, self._config)
         else:
             ids = (level.indices - num_states) % (num_states * size)
-            indices = torch.searchsorted(first, ids // size) * size + ids % size
-            rewards = torch.zeros(num_first * size, dtype=level.rewards.dtype).index_put_((indices,), level.rewards[:, 0])
-            is_member = torch.zeros(num_first * size, dtype=torch.bool).index_fill_(0, indices, True)
-            compared = group_advantages(rewards.view(num_first, size), self._config, is_member_BG=is_member.view(num_first, size))
-            advantages = compared.flatten()[indices][:, None]
+            rewards = torch.zeros(num_states * size, dtype=level.rewards.dtype).index_put_((ids,), level.rewards[:, 0])
+            is_member = torch.zeros(num_states * size, dtype=torch.bool).index_fill_(0, ids, True)
+            compared = group_advantages(rewards.view(num_states, size), self._config, is_member_BG=is_member.view(num_states, size))
+            advantages = compared.flatten()[ids][:, None]
         return replace(level, moves=replace(level.moves, advantages=advantages))
 
 
@@ -313,13 +310,13 @@ class _Trajectories:
     """Games that continue from states of a rollout."""
 
     ids: Tensor
-    """[N] which of all processes' trajectories each is, rising."""
+    """[N] number of each trajectory, rising."""
     boards: list[chess.Board]
     moves: list[chess.Move | None]
     """What is played next; a trajectory without one ends."""
 
     @classmethod
-    def from_states(cls, states: States, columns_BN: Tensor, indices: Tensor) -> "_Trajectories":
+    def from_states(cls, states: States, columns_BN: Tensor) -> "_Trajectories":
         per_state = columns_BN.shape[1]
         boards = [decode(row) for row in states.positions.encodings.numpy()]
         moves = [
@@ -327,8 +324,7 @@ class _Trajectories:
             for row in range(len(boards))
             for column in columns_BN[row].tolist()
         ]
-        ids = (indices[:, None] * per_state + torch.arange(per_state)).flatten()
-        return cls(ids, [board.copy() for board in boards for _ in range(per_state)], list(moves))
+        return cls(torch.arange(len(moves)), [board.copy() for board in boards for _ in range(per_state)], list(moves))
 
     def play(self) -> None:
         """Play the moves; what has none leaves, and what is over leaves."""

@@ -14,14 +14,13 @@ from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import torch_stream
 from grpo.control.controller import Knobs, Observation
 from grpo.learning.checkpoints import TrainingState
-from grpo.learning.distributed import ALONE, Processes
-from grpo.learning.invariants import InvariantError, assert_on_policy, assert_rollout
+from grpo.learning.invariants import assert_on_policy, assert_rollout
 from grpo.learning.learnability import Learnability, assess_learnability
 from grpo.learning.lifecycle import PRECISIONS, TrainerLifecycle, copied, prefixed, unprefixed
 from grpo.learning.measurements import InnerStep, RolloutFacts, inner_metrics, rollout_facts
 from grpo.learning.objective import Objective, budget, gradient_products, grpo_objective, logit_descents
 from grpo.learning.rollouts import Replies, Roller, Rollout
-from grpo.learning.states import States, StateSource, ValueSource
+from grpo.learning.states import StateSource, ValueSource
 from grpo.metrics.table import TERM_PAIRS, TERM_PRODUCTS, TERMS, Event, Record
 from grpo.policy.averaging import WeightAverage
 from grpo.policy.distribution import MoveDistribution, NetworkPolicy
@@ -45,7 +44,6 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
         first_step: int = 0,
         values: ValueSource | None = None,
         opponent: Replies | None = None,
-        processes: Processes = ALONE,
     ) -> None:
         """Prepare training.
 
@@ -58,13 +56,10 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
             first_step: rollouts that were done when this run began; schedules count from there.
             values: values moves in states beyond the initial ones; needed with depth.
             opponent: Stockfish as opponent or teacher; needed where the settings say so.
-            processes: who trains with us, each on its own rows.
 
-        Raises ValueError for a network with dropout, which would be trained as another policy than the one that plays, and for more
-        processes than states.
+        Raises ValueError for a network with dropout, which would be trained as another policy than the one that plays.
         """
         refuse_dropout(policy.network)
-        refuse_more_processes(processes, config)
         precision = PRECISIONS[config.precision]
         # A copy: a refreshed reference changes, and the caller's must not.
         self._reference = copy.deepcopy(reference).at_precision(precision, is_compiled=False)
@@ -73,7 +68,6 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
         super().__init__(policy, policy.network, self._reference.network, config, first_step=first_step)
         self._states = states
         self._seed = seed
-        self._processes = processes
         self._roller = Roller(config, seed=seed, values=values, opponent=opponent)
         self._num_transitions = 0
 
@@ -111,7 +105,7 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
         """
         knobs = self.control.knobs(self.num_steps_done)
         rollout = self._rollout(knobs)
-        facts = rollout_facts(rollout, self._processes)
+        facts = rollout_facts(rollout)
         measured = self._backward(rollout, knobs, is_first=True, wants_budget=True)
         self._optimiser.zero_grad(set_to_none=True)
         # A run that begins at no other's checkpoint begins at its reference.
@@ -129,9 +123,9 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
         if rollout is None:
             return self._end_skipped_step(problem, {**self._knob_metrics(knobs), "grpo/skipped": 1.0})
         events: list[Event] = []
-        facts = rollout_facts(rollout, self._processes)
+        facts = rollout_facts(rollout)
         assert_rollout(rollout, self._config)
-        inner, num_skipped, refused = self._learn(rollout, facts, knobs, events)
+        inner, num_skipped, refused = self._learn(rollout, knobs, events)
         self.num_steps_done += 1
         if self._average is not None and inner:
             self._average.update(self.policy, self.num_steps_done - self._first_step)
@@ -149,43 +143,20 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
         return self._end_step(metrics, _observation(self.num_steps_done, facts, inner[0] if inner else None, self._config), events)
 
     def _finite_rollout(self, knobs: Knobs) -> tuple[Rollout | None, str]:
-        """Return the rollout; none, and why, where the policy's probabilities are not finite in any process."""
-        rollout, problem = None, "the policy's probabilities are not finite in another process"
+        """Return the rollout; none, and why, where the policy's probabilities are not finite."""
         try:
-            rollout = self._rollout(knobs)
+            return self._rollout(knobs), ""
         except NonFiniteError as error:
-            problem = str(error)
-        # All processes go the same way, or some would wait for the others for ever.
-        return (None, problem) if self._processes.any(rollout is None, self.policy.device) else (rollout, "")
+            return None, str(error)
 
     def _rollout(self, knobs: Knobs) -> Rollout:
-        """Return this process's part of the step's rollout."""
         with self._clock.part("states"):
-            everything = self._states.states(self.num_steps_done, self.policy)
-            self._refuse_unlike(everything)
-            indices = self._processes.own_rows(len(everything))
-            states = everything.select_rows(indices) if self._processes.size > 1 else everything
+            states = self._states.states(self.num_steps_done, self.policy)
         with self._clock.part("rollout"):
-            rollout = self._roller.rollout(
-                self.policy, states, indices, num_states=len(everything), step=self.num_steps_done, temperature=knobs.temperature
-            )
+            rollout = self._roller.rollout(self.policy, states, step=self.num_steps_done, temperature=knobs.temperature)
         return rollout.to(self.policy.device)
 
-    def _refuse_unlike(self, states: States) -> None:
-        """Raise InvariantError when processes have different states: each takes rows of its own of what must be one batch."""
-        if self._processes.size == 1:
-            return
-        sums = [len(states), int(states.positions.encodings.long().sum()), float(states.values.double().nan_to_num(-1).sum())]
-        found = self._processes.gathered(torch.tensor([sums], dtype=torch.float64, device=self.policy.device))
-        if not torch.equal(found, found[:1].expand_as(found)):
-            raise InvariantError(
-                f"step {self.num_steps_done + 1:,}: processes have different states (an engine failed in one of them, or they are unlike"
-                " machines); end all and run the same again"
-            )
-
-    def _learn(
-        self, rollout: Rollout, facts: RolloutFacts, knobs: Knobs, events: list[Event]
-    ) -> tuple[list[InnerStep], int, InnerStep | None]:
+    def _learn(self, rollout: Rollout, knobs: Knobs, events: list[Event]) -> tuple[list[InnerStep], int, InnerStep | None]:
         """Take the optimiser steps of a rollout.
 
         Returns what each measured, how many were left out, and what was measured where the trust region ended them.
@@ -195,10 +166,10 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
         num_skipped = 0
         for epoch in range(config.num_inner_epochs):
             rng = torch_stream(self._seed, "minibatches", self.num_steps_done, epoch)
-            for chosen in facts.indices[torch.randperm(len(facts.indices), generator=rng)].tensor_split(config.num_minibatches):
+            for chosen in torch.randperm(len(rollout), generator=rng).tensor_split(config.num_minibatches):
                 if not len(chosen):
                     continue  # Fewer states than minibatches: the engine failed on the others.
-                rows = torch.isin(rollout.indices.cpu(), chosen).nonzero()[:, 0].to(rollout.indices.device)
+                rows = chosen.sort().values.to(self.policy.device)
                 wants_budget = not inner and (self.num_steps_done - self._first_step) % config.steps_per_gradient_budget == 0
                 with self._clock.part("update"):
                     measured = self._backward(rollout.select_rows(rows), knobs, is_first=not inner, wants_budget=wants_budget)
@@ -217,15 +188,11 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
         return inner, num_skipped, None
 
     def _backward(self, minibatch: Rollout, knobs: Knobs, *, is_first: bool, wants_budget: bool) -> InnerStep:
-        """Leave the minibatch's gradient in the parameters, whole over all pieces and processes, and return what was measured."""
+        """Leave the minibatch's gradient in the parameters, whole over all pieces, and return what was measured."""
         self._optimiser.zero_grad(set_to_none=True)
-        total = minibatch.state_weights.sum().double()
-        self._processes.sum_([total])
-        step = InnerStep(total=float(total.item()), device=self.policy.device)
+        step = InnerStep(total=float(minibatch.state_weights.sum().double().item()), device=self.policy.device)
         by_term: dict[str, list[Tensor]] = {}
         for rows in torch.split(torch.arange(len(minibatch), device=self.policy.device), self._config.max_states_per_forward):
-            if not len(rows):
-                continue
             piece = minibatch.select_rows(rows)
             objective, products = self._objective(piece, knobs, is_first=is_first)
             # The denominator is that of the whole minibatch, known before the first piece.
@@ -237,8 +204,7 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
             else:
                 step.is_finite = False
             step.add(piece, objective, products)
-        self._processes.sum_gradients(self._parameters)
-        step.gather(self._processes)
+        step.finish()
         if wants_budget:
             step.parameter_budget = self._parameter_budget(by_term)
         return step
@@ -266,12 +232,9 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
             by_term[term] = list(found) if before is None else [one + other for one, other in zip(before, found, strict=True)]
 
     def _parameter_budget(self, by_term: dict[str, list[Tensor]]) -> dict[tuple[str, str], float]:
-        """Return the inner products of the terms' gradients in the parameters, over all processes."""
+        """Return the inner products of the terms' gradients in the parameters."""
         zero = [torch.zeros_like(parameter) for parameter in self._parameters]
         whole = {term: by_term.get(term, zero) for term in TERMS}
-        for term in TERMS:
-            whole[term] = [gradient.clone() for gradient in whole[term]]
-            self._processes.sum_(whole[term])
         flat = {term: torch.cat([gradient.flatten().double() for gradient in gradients]) for term, gradients in whole.items()}
         return {(one, other): float((flat[one] @ flat[other]).item()) for one, other in TERM_PRODUCTS}
 
@@ -281,12 +244,6 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
         if not problem:
             step.gradient_norm = norm
         return problem
-
-
-def refuse_more_processes(processes: Processes, config: GrpoConfig) -> None:
-    """Raise ValueError for more processes than states of a step."""
-    if processes.size > config.states_per_step:
-        raise ValueError(f"{processes.size} processes cannot share {config.states_per_step} states a step: start fewer")
 
 
 def refuse_dropout(network: nn.Module) -> None:

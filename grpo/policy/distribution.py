@@ -140,7 +140,7 @@ class MoveDistribution:
     def sample_at(self, uniforms_BG: Tensor) -> Tensor:
         """Return the columns for uniform numbers in [0, 1), [B, G] int64, on the CPU, by inverse transform sampling.
 
-        A row's moves depend only on its own numbers, however rows are split over batches and processes.
+        A row's moves depend only on its own numbers, however rows are split over batches.
         """
         cumulated = self.probs.double().cpu().cumsum(1)
         columns = torch.searchsorted(cumulated, uniforms_BG * cumulated[:, -1:], right=True)

@@ -407,8 +407,6 @@ class ResourcesConfig(Section):
     """All other steps."""
     num_retries: Annotated[int, Field(ge=0, le=4)] = 3
     """Retries of a task whose machine was lost (spot interruption, killed process). Errors in settings or code are not retried."""
-    num_nodes: Annotated[int, Field(ge=2, le=64)] = 2
-    """Machines (nodes) of `finetune` in flows/chess_grpo_nodes.py; flows/chess_grpo.py trains on one."""
 
 
 class Settings(Section):

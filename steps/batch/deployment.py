@@ -67,7 +67,7 @@ class Deployment(FlowMutator):  # type: ignore[misc]
         if sources := secret_names(os.environ):
             step.add_decorator("secrets", deco_kwargs={"sources": [f"{_SECRETS_BACKEND}.{name}" for name in sources]})
         if target in ("batch", "step-functions"):
-            if place := batch_place(task, os.environ, is_parallel=step.has_decorator("parallel")):
+            if place := batch_place(task, os.environ):
                 # `--with batch` has put its decorator on the step already: without OVERRIDE it would stay, and ours be ignored.
                 others = [attributes for *_, attributes in step.get_decorator_specs("batch")]
                 step.add_decorator("batch", deco_kwargs={**(others[0] if others else {}), **place}, duplicates=step.OVERRIDE)

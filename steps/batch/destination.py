@@ -23,8 +23,6 @@ TRACKING_INTERNAL: Final = "CHESS_GRPO_TRACKING_INTERNAL_URI"
 GPU_QUEUE: Final = "CHESS_GRPO_BATCH_GPU_QUEUE"
 GPU_IMAGE: Final = "CHESS_GRPO_BATCH_GPU_IMAGE"
 """Variables: queue and image of tasks that request a GPU."""
-NODES_QUEUE: Final = "CHESS_GRPO_BATCH_NODES_QUEUE"
-"""Variable: queue of steps on several nodes; Batch runs no such job on spot machines."""
 _MIRROR: Final = "WANDB_BASE_URL"
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _BY_VALUE: Final = ("MLFLOW_TRACKING_INSECURE_TLS", SHARED, SECRETS, MIRROR, _MIRROR, "WANDB_ENTITY", "WANDB_PROJECT")
@@ -109,17 +107,14 @@ def forwarded(environment: Mapping[str, str], task: TaskResources) -> dict[str, 
     return {name: environment[name] for name in _BY_VALUE if environment.get(name)} | ({_TRACKING: tracking} if tracking else {}) | facts
 
 
-def batch_place(task: TaskResources, environment: Mapping[str, str], *, is_parallel: bool = False) -> dict[str, str]:
+def batch_place(task: TaskResources, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the `queue` and the `image` of a task on AWS Batch, each only where it is not the one that Metaflow is configured with.
 
     Args:
         task: what it requests.
         environment: the variables where the run is launched; Metaflow's profile holds none of ours.
-        is_parallel: whether its step runs on several nodes.
     """
-    place = {"queue": environment.get(NODES_QUEUE) if is_parallel else None}
-    if task.num_gpus:
-        place = {"queue": place["queue"] or environment.get(GPU_QUEUE), "image": environment.get(GPU_IMAGE)}
+    place = {"queue": environment.get(GPU_QUEUE), "image": environment.get(GPU_IMAGE)} if task.num_gpus else {}
     return {name: value for name, value in place.items() if value}
 
 

@@ -17,7 +17,6 @@ from grpo.engine.move_values import engine_options
 from grpo.engine.pool import EnginePool
 from grpo.evaluation.regret import heldout_metrics
 from grpo.learning.checkpoints import NETWORK_FORMAT, load_checkpoint, load_policy
-from grpo.learning.distributed import ALONE, Processes
 from grpo.learning.rollouts import EngineReplies
 from grpo.learning.self_play import MixedStates, SelfPlay, state_counts
 from grpo.learning.states import DatasetStates, LiveValues, StateSource
@@ -36,7 +35,7 @@ SPEC: Final = StepSpec(
     name="finetune",
     body=__name__,
     reads="finetune",
-    inputs=("boards", "pretrained", "checkpoint", "engine", "device", "processes"),
+    inputs=("boards", "pretrained", "checkpoint", "engine", "device"),
     shown=("heldout/regret_best", "heldout/regret_sampled", "heldout/entropy"),
     axis="step",
     published=(REPORT, LEARNABILITY, FINDINGS),
@@ -58,7 +57,6 @@ def finetune_policy(
     device: torch.device,
     work: Work,
     on_assessed: Callable[[Mapping[str, Any]], None] | None = None,
-    processes: Processes = ALONE,
 ) -> None:
     """Write checkpoints, history, and why training ended; after a kill, resume.
 
@@ -75,7 +73,6 @@ def finetune_policy(
         device: to train on.
         work: the folder to fill, the folder in which to keep what a kill must not take, and the sinks.
         on_assessed: called with what was found before the first update.
-        processes: who trains with us; the first writes for all.
     """
     config = settings.grpo
     table = read_boards(boards)
@@ -101,7 +98,6 @@ def finetune_policy(
             first_step=first,
             values=values,
             opponent=opponent,
-            processes=processes,
         )
         if origin is not None:
             trainer.begin_from(origin)
@@ -115,7 +111,6 @@ def finetune_policy(
             facts=facts,
             work=work,
             on_assessed=on_assessed,
-            processes=processes,
         ).run()
 
 

@@ -15,7 +15,6 @@ from grpo.language.model.loading import LANGUAGE_FORMAT, load_language_policy
 from grpo.language.text.examples import Example, LanguageBoards
 from grpo.language.text.rewards import Grades, grade
 from grpo.learning.checkpoints import load_checkpoint
-from grpo.learning.distributed import ALONE, Processes
 from grpo.settings.tree import Settings
 from steps.bodies.language_answers import shown_examples, write_answers
 from steps.bodies.training_loop import TrainingLoop
@@ -28,7 +27,7 @@ SPEC: Final = StepSpec(
     name="finetune",
     body=__name__,
     reads="finetune",
-    inputs=("boards", "pretrained", "checkpoint", "engine", "device", "processes"),
+    inputs=("boards", "pretrained", "checkpoint", "engine", "device"),
     shown=("language/reward_mean", "language/parse_rate", "heldout/regret_best", "heldout/parse_rate"),
     axis="step",
     published=(REPORT, LEARNABILITY, FINDINGS),
@@ -46,7 +45,6 @@ def finetune_language(
     device: torch.device,
     work: Work,
     on_assessed: Callable[[Mapping[str, Any]], None] | None = None,
-    processes: Processes = ALONE,
 ) -> None:
     """Write checkpoints, history, and why training ended; after a kill, resume.
 
@@ -59,7 +57,6 @@ def finetune_language(
         device: to train on.
         work: the folder to fill, the folder in which to keep what a kill must not take, and the sinks.
         on_assessed: called with what was found before the first update.
-        processes: who trains with us; the first writes for all.
     """
     table = read_boards(boards)
     policy, policy_config = load_language_policy(pretrained, device)
@@ -80,7 +77,6 @@ def finetune_language(
         settings,
         grader=grader,
         first_step=first,
-        processes=processes,
     )
     if origin is not None:
         trainer.load_weights(resumed.weights())
@@ -100,10 +96,7 @@ def finetune_language(
         facts=facts,
         work=work,
         on_assessed=on_assessed,
-        processes=processes,
     ).run()
-    if not processes.is_first:
-        return
     asked = shown_examples(LanguageBoards.of_table(table, Split.VALIDATION, config=settings.language), seed=settings.seed)
     # Read again, for the reference may have been refreshed.
     before, _ = load_language_policy(pretrained, device)

@@ -4,8 +4,6 @@ In the progress folder: the history's journal, `checkpoints/` with those that be
 saved at a SIGTERM and is only for resuming, what was found before the first update and, when training is over, the report. A step's
 line is in the journal before its checkpoint is made; so a checkpoint always has all of its history, and the journal is cut back to the
 checkpoint from which a run resumes.
-
-Of several processes only the first has that folder; it broadcasts the checkpoint that all resume from or roll back to: no disk is shared.
 """
 
 import math
@@ -15,6 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+
+import torch
 
 from grpo.base.errors import PlainError
 from grpo.base.files import CorruptError, StorageError, copy_folder, json_text, read_json, remove_folder, replace_file, verified_manifest
@@ -26,17 +26,16 @@ from grpo.learning.checkpoints import (
     checkpoint_step,
     checkpoints_to_delete,
     latest_valid_checkpoint,
+    load_checkpoint,
     save_checkpoint,
     weights_hash,
 )
-from grpo.learning.distributed import ALONE, LostProcessError, Processes
 from grpo.learning.learnability import Consequence, refuse_unlearnable
 from grpo.learning.lifecycle import Snapshot, TrainerLifecycle
 from grpo.metrics.table import BUDGET_SPENT, Event, Record
 from grpo.policy.trainable import PolicyFormat
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.tree import PolicyConfig
-from steps.bodies.broadcast_checkpoint import broadcast_checkpoint
 from steps.runtime.exit_codes import RESUMABLE
 from steps.runtime.sigterm import Terminated, terminable
 from steps.step_io.names import CHECKPOINTS, HISTORY, LEARNABILITY, REPORT
@@ -63,7 +62,6 @@ class TrainingLoop:
         facts: Mapping[str, Any],
         work: Work,
         on_assessed: Callable[[Mapping[str, Any]], None] | None = None,
-        processes: Processes = ALONE,
     ) -> None:
         """Prepare the loop.
 
@@ -75,11 +73,10 @@ class TrainingLoop:
             first: where this run begins.
             heldout: measures the trainer's evaluation policy, as it is now.
             facts: written into each checkpoint: where it comes from.
-            work: with a progress folder in the first process; the others need none.
+            work: with a progress folder.
             on_assessed: called with what was found before the first update.
-            processes: who trains with us; the first writes for all, and only it measures the policy.
         """
-        assert work.progress_folder is not None or not processes.is_first
+        assert work.progress_folder is not None
         self._trainer = trainer
         self._policy_config = policy_config
         self._format = policy_format
@@ -90,8 +87,7 @@ class TrainingLoop:
         self._facts = facts
         self._work = work
         self._on_assessed = on_assessed
-        self._processes = processes
-        self._folder = work.progress_folder or work.folder
+        self._folder = work.progress_folder
         self._checkpoints = self._folder / CHECKPOINTS
         self._interrupted = self._folder / _INTERRUPTED
         self._finished: tuple[int, Snapshot] | None = None
@@ -100,67 +96,50 @@ class TrainingLoop:
     def run(self) -> None:
         """Train, and put checkpoints and report into the output.
 
-        Ends the process with RESUMABLE at a SIGTERM, or when another process is lost, after a checkpoint of the last finished step.
+        Ends the process with RESUMABLE at a SIGTERM, after a checkpoint of the last finished step.
         An error leaves the progress folder as it is, and its message says so.
         """
         try:
             with terminable() as check:
-                try:
-                    self._take_up()
-                    self._train(check)
-                except LostProcessError as error:
-                    raise self._ended(str(error)) from None
+                self._take_up()
+                self._train(check)
         except Terminated:
-            raise self._ended("ended by SIGTERM") from None
+            place = _place(self._save_interrupted(), self._folder)
+            self._work.say(f"ended by SIGTERM; the same command again, without --fresh, resumes from {place}")
+            raise SystemExit(RESUMABLE) from None
         except Exception as error:
-            if self._processes.is_first:
-                if not isinstance(error, StorageError):
-                    self._save_interrupted()
-                _add(error, f"The same command again, without --fresh, resumes from {_place(self._saved(), self._folder)}")
+            if not isinstance(error, StorageError):
+                self._save_interrupted()
+            _add(error, f"The same command again, without --fresh, resumes from {_place(self._saved(), self._folder)}")
             raise
-        if not self._processes.is_first:
-            return
         for name in (REPORT, LEARNABILITY):
             shutil.copy(self._folder / name, self._work.folder / name)
         # Links, not moves: until the output is in the store, a kill would lose what was moved.
         copy_folder(self._checkpoints, self._work.folder / CHECKPOINTS, _link)
 
-    def _ended(self, why: str) -> SystemExit:
-        """Save the last finished step, and return what ends this process."""
-        place = _place(self._save_interrupted(), self._folder) if self._processes.is_first else "where the first process says"
-        self._work.say(f"{why}; the same command again, without --fresh, resumes from {place}")
-        return SystemExit(RESUMABLE)
-
     def _take_up(self) -> None:
         """Bring trainer, checkpoints and history to the latest point that is whole; without one, to the beginning."""
-        if not self._processes.is_first:
-            if self._go_on_from(None) is None:
-                self._assess()
-            return
         records = read_journal(self._folder)
         begun = (self._folder / HISTORY).exists()
         self._delete_damaged(last=records[-1].step if records else -1)
         found = self._latest()
-        state = self._go_on_from(found)
-        if state is None:
+        if found is None:
             self._assess()
             if begun:
                 self._work.say(f"nothing in {self._folder} can be resumed from; starting again")
             self._work.resume_after([])
             self._work.record(self._with_measurements(Record(self._first, {})))
         else:
+            state = self._go_on_from(found)
             self._work.say(f"resuming from {_place(state.step, self._folder)}")
             self._work.resume_after([record for record in records if record.step <= state.step])
             self._prune(healthy=state.facts[_HEALTHY_BEFORE])  # The kill may have come before that.
         self._healthy = self._trainer.healthy_step
         self._finished = self._trainer.num_steps_done, self._trainer.snapshot()
 
-    def _go_on_from(self, found: Path | None) -> TrainingState | None:
-        """Restore the trainer from the checkpoint that the first process has found, and return its state; None if it has found none."""
-        received = broadcast_checkpoint(found, self._processes, self._trainer.policy.device, self._format)
-        if received is None:
-            return None
-        policy, state = received
+    def _go_on_from(self, checkpoint: Path) -> TrainingState:
+        """Restore the trainer from a checkpoint, and return its state."""
+        policy, _, state = load_checkpoint(checkpoint, torch.device("cpu"), self._format)
         self._trainer.load_weights(policy.network.state_dict())
         self._trainer.restore(state)
         return state
@@ -168,16 +147,15 @@ class TrainingLoop:
     def _assess(self) -> None:
         """Assess before the first update, save what was found, and refuse where nothing could be learnt."""
         found = self._trainer.preflight()
-        if self._processes.is_first:
-            facts = found.facts()
-            replace_file(self._folder / LEARNABILITY, json_text(facts).encode())
-            notable = [finding for finding in found.findings if finding.severity != Consequence.FINE]
-            for finding in notable:
-                self._work.say(f"{finding.severity}: {finding.name}: {finding.seen}{'. ' if finding.advice else ''}{finding.advice}")
-            num_fine = len(found.findings) - len(notable)
-            self._work.say(f"before the first update: {num_fine} of {len(found.findings)} checks are fine; the card has their numbers")
-            if self._on_assessed is not None:
-                self._on_assessed(facts)
+        facts = found.facts()
+        replace_file(self._folder / LEARNABILITY, json_text(facts).encode())
+        notable = [finding for finding in found.findings if finding.severity != Consequence.FINE]
+        for finding in notable:
+            self._work.say(f"{finding.severity}: {finding.name}: {finding.seen}{'. ' if finding.advice else ''}{finding.advice}")
+        num_fine = len(found.findings) - len(notable)
+        self._work.say(f"before the first update: {num_fine} of {len(found.findings)} checks are fine; the card has their numbers")
+        if self._on_assessed is not None:
+            self._on_assessed(facts)
         refuse_unlearnable(found)
 
     def _delete_damaged(self, *, last: int) -> None:
@@ -198,17 +176,14 @@ class TrainingLoop:
 
     def _train(self, check: Callable[[], None]) -> None:
         trainer, config = self._trainer, self._config
-        is_over = self._processes.any(self._processes.is_first and self._is_over(), trainer.policy.device)
+        is_over = self._is_over()
         while not is_over:
             record = trainer.step()
             if trainer.outcome.action == Action.ROLL_BACK:
                 record = replace(record, events=(*record.events, *self._roll_back()))
             is_over = trainer.outcome.action == Action.STOP or record.step == self._last
             is_due = is_over or (record.step - self._first) % config.steps_per_checkpoint == 0
-            if self._processes.is_first:
-                self._keep(record, is_due=is_due, is_last=is_over)
-            elif is_due:
-                trainer.checkpointed()
+            self._keep(record, is_due=is_due, is_last=is_over)
             check()
 
     def _keep(self, record: Record, *, is_due: bool, is_last: bool) -> None:
@@ -236,12 +211,10 @@ class TrainingLoop:
     def _roll_back(self) -> tuple[Event, ...]:
         healthy = self._trainer.healthy_step
         folder = None if healthy is None else self._checkpoints / checkpoint_name(healthy)
-        is_there = self._processes.is_first and folder is not None and folder.exists()
-        received = broadcast_checkpoint(folder if is_there else None, self._processes, self._trainer.policy.device, self._format)
-        if received is None:
+        if folder is None or not folder.exists():
             self._trainer.cannot_roll_back()
             return ()
-        policy, state = received
+        policy, _, state = load_checkpoint(folder, torch.device("cpu"), self._format)
         return (self._trainer.roll_back(state, policy.network.state_dict()),)
 
     def _save(self) -> None:

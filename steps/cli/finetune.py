@@ -1,10 +1,7 @@
-"""The command `chess-grpo finetune`: GRPO alone, in one process or under torchrun."""
+"""The command `chess-grpo finetune`: GRPO alone."""
 
 import argparse
-import os
-import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +25,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add `finetune`."""
     finetune = commands.add_parser(
         "finetune",
-        description="Run GRPO alone. In several processes: torchrun --nproc-per-node 2 -m steps.cli.main finetune ... The same command"
-        " resumes an interrupted training.",
+        description="Run GRPO alone. The same command resumes an interrupted training.",
     )
     finetune.add_argument("boards", type=Path, metavar="BOARDS", help="folder of a dataset, from `boards build` or the step join_boards")
     finetune.add_argument("pretrained", metavar="PRETRAINED", help=f"the initial policy, which is also the KL reference: {POLICY_NAMES}")
@@ -41,7 +37,6 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def _finetune(given: argparse.Namespace) -> int:
     import torch
 
-    from grpo.learning.distributed import joined_processes
     from steps.bodies.live_diagnosis import LiveDiagnosis
     from steps.runtime.device import device_facts, torch_device
 
@@ -62,45 +57,39 @@ def _finetune(given: argparse.Namespace) -> int:
         "boards": sha256_file(given.boards / BOARDS),
         "pretrained": pretrained.weights_hash,
         "engine": str(identify(machine.stockfish)),
-        "machine": f"{device_facts(machine)}, {os.environ.get('WORLD_SIZE', '1')} processes",
+        "machine": device_facts(machine),
     }
-    device = torch_device(machine)
-    with joined_processes(device) as processes, ExitStack() as stack:
-        num_threads = max(1, machine.num_threads // processes.num_here)
-        torch.set_num_threads(num_threads)
-        if processes.is_first:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(file_lock(progress.with_suffix(".lock"), what=f"{out}"))
-            progress.mkdir(parents=True, exist_ok=True)
-            _refuse_other_inputs(progress, facts)
-            remove_leftovers(progress)
-            remove_leftovers(out.parent, f".{out.name}.????????")  # A partial output of a killed process.
-            folder = stack.enter_context(atomic_folder(out))
-            terminal = TerminalSink("finetune", ("heldout/regret_best", "heldout/entropy", "language/reward_mean"), say)
-        else:
-            folder, terminal = Path(stack.enter_context(tempfile.TemporaryDirectory())), None
-        processes.wait()
-        watcher = LiveDiagnosis(settings.model_dump(mode="json")) if processes.is_first else None
-        work = Work(folder, (), terminal=terminal, progress_folder=progress if processes.is_first else None, watcher=watcher)
-        kind.finetune(
-            settings,
-            boards=given.boards,
-            pretrained=pretrained.folder,
-            checkpoint=None,
-            facts=facts,
-            machine=machine,
-            num_engines=num_threads,
-            device=device,
-            work=work,
-            on_assessed=None,
-            processes=processes,
-        )
-        if processes.is_first:
+    torch.set_num_threads(machine.num_threads)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with file_lock(progress.with_suffix(".lock"), what=f"{out}"):
+        progress.mkdir(parents=True, exist_ok=True)
+        _refuse_other_inputs(progress, facts)
+        remove_leftovers(progress)
+        remove_leftovers(out.parent, f".{out.name}.????????")  # A partial output of a killed process.
+        with atomic_folder(out) as folder:
+            work = Work(
+                folder,
+                (),
+                terminal=TerminalSink("finetune", ("heldout/regret_best", "heldout/entropy", "language/reward_mean"), say),
+                progress_folder=progress,
+                watcher=LiveDiagnosis(settings.model_dump(mode="json")),
+            )
+            kind.finetune(
+                settings,
+                boards=given.boards,
+                pretrained=pretrained.folder,
+                checkpoint=None,
+                facts=facts,
+                machine=machine,
+                num_engines=machine.num_threads,
+                device=torch_device(machine),
+                work=work,
+                on_assessed=None,
+            )
             work.write_history()
             write_manifest(folder, facts)
-    if processes.is_first:
-        remove_folder(progress)
-        print(f"written: {out}")
+    remove_folder(progress)
+    print(f"written: {out}")
     return 0
 
 

@@ -12,7 +12,6 @@ from steps.step_io.spec import StepSpec
 if TYPE_CHECKING:  # Torch comes with them, and a chess program waits while `chess-grpo uci` starts.
     import torch
 
-    from grpo.learning.distributed import Processes
     from grpo.settings.tree import Settings
     from steps.export.model_card import CardWords
     from steps.step_io.work import Work
@@ -41,7 +40,6 @@ class FinetuneBody(Protocol):
         device: "torch.device",
         work: "Work",
         on_assessed: Callable[[Mapping[str, Any]], None] | None,
-        processes: "Processes",
     ) -> None:
         """Fine-tune, or resume after a kill.
 
@@ -56,7 +54,6 @@ class FinetuneBody(Protocol):
             device: to train on.
             work: the folder to fill, and the sinks.
             on_assessed: called with what was found before the first update.
-            processes: those that train together.
         """
 
 

@@ -134,9 +134,9 @@ class Step:
 
     OVERRIDE = MutableStep.OVERRIDE
 
-    def __init__(self, *, is_parallel: bool, has_batch: bool) -> None:
+    def __init__(self, *, has_batch: bool) -> None:
         self.put: dict[str, dict[str, Any]] = {}
-        self._there = {**({"parallel": {}} if is_parallel else {}), **({"batch": WITH} if has_batch else {})}
+        self._there = {"batch": WITH} if has_batch else {}
 
     def add_decorator(self, name: str, deco_kwargs: dict[str, Any] | None = None, duplicates: int = MutableStep.IGNORE) -> None:
         if not self.has_decorator(name) or duplicates == self.OVERRIDE:
@@ -149,16 +149,11 @@ class Step:
         return [(name, name, [], {**self._there, **self.put}[name])] if self.has_decorator(name) else []
 
 
-def decorated(
-    command: str, monkeypatch: pytest.MonkeyPatch, text: str = "laptop", parallel: str = ""
-) -> dict[str, dict[str, dict[str, Any]]]:
+def decorated(command: str, monkeypatch: pytest.MonkeyPatch, text: str = "laptop") -> dict[str, dict[str, dict[str, Any]]]:
     """Return step -> decorator -> what it says, for a command."""
     monkeypatch.setattr(sys, "argv", ["flow.py", *command.split()])
     has_batch = "--with batch" in command
-    steps = {
-        name: Step(is_parallel=name == parallel, has_batch=has_batch)
-        for name in ("start", "build_boards", "pretrain", "finetune", "confirm")
-    }
+    steps = {name: Step(has_batch=has_batch) for name in ("start", "build_boards", "pretrain", "finetune", "confirm")}
     settings = SimpleNamespace(to_dict=lambda: read_settings(text).model_dump(mode="json"))
     Deployment().mutate(SimpleNamespace(configs=[("code", None), ("settings", settings)], steps=steps.items()))
     return {name: step.put for name, step in steps.items()}
@@ -212,17 +207,6 @@ def test_secrets_go_by_name_and_gpus_to_their_queue(launcher: None, monkeypatch:
     assert "batch" not in steps["confirm"]
     assert "batch" not in decorated("run --with batch", monkeypatch, "smoke")["finetune"]
     assert "batch" not in decorated("argo-workflows create", monkeypatch)["finetune"]
-
-
-def test_the_step_of_several_machines_goes_to_their_queue_and_no_other(launcher: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CHESS_GRPO_BATCH_GPU_QUEUE", "gpus")
-    assert decorated("run --with batch", monkeypatch, parallel="finetune")["finetune"]["batch"] == {**WITH, "queue": "gpus"}
-    monkeypatch.setenv("CHESS_GRPO_BATCH_NODES_QUEUE", "nodes")
-    steps = decorated("run --with batch", monkeypatch, parallel="finetune")
-    assert steps["finetune"]["batch"] == {**WITH, "queue": "nodes"}
-    assert steps["pretrain"]["batch"] == {**WITH, "queue": "gpus"}
-    assert {name for name, step in steps.items() if "batch" in step} == {"finetune", "pretrain"}
-    assert decorated("run --with batch", monkeypatch, "smoke", parallel="finetune")["finetune"]["batch"] == {**WITH, "queue": "nodes"}
 
 
 def test_a_task_in_a_container_of_batch_has_batchs_decorator_however_it_came_there(launcher: None, monkeypatch: pytest.MonkeyPatch) -> None:

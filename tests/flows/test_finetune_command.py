@@ -1,25 +1,23 @@
-"""`chess-grpo finetune`: the flow's own step by itself, in one process and in two by torchrun."""
+"""`chess-grpo finetune`: the flow's own step by itself."""
 
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from real_flow import ROOT, FlowRun
 
 from grpo.base.files import read_json, verified_manifest
-from steps.step_io.work import read_history
 
 
-def command(run: FlowRun, home: Path, out: Path, *settings: str, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+def command(run: FlowRun, home: Path, out: Path) -> subprocess.CompletedProcess[str]:
     data = run.data
     words = ["finetune", str(run.folder(data.boards)), str(run.folder(data.pretrained)), str(out), "--config", "test"]
     environment = {**os.environ, "CHESS_GRPO_HOME": str(home), "CHESS_GRPO_DEVICE": "cpu", "PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        [sys.executable, *launcher, "-m", "steps.cli.main", *words, *settings],
+        [sys.executable, "-m", "steps.cli.main", *words],
         env=environment,
         capture_output=True,
         text=True,
@@ -37,11 +35,6 @@ def alone(first_run: FlowRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def numbers(folder: Path) -> list[dict[str, Any]]:
-    """Return what can be compared to within rounding."""
-    return [{"step": record.step} | record.metrics for record in read_history(folder)]
-
-
 def test_it_does_what_the_flow_does(first_run: FlowRun, alone: Path) -> None:
     flow = first_run.folder(first_run.data.finetuned)
     assert read_json(alone / "report.json") == read_json(flow / "report.json"), "the weights' hash among them"
@@ -49,18 +42,6 @@ def test_it_does_what_the_flow_does(first_run: FlowRun, alone: Path) -> None:
     assert read_json(alone / "learnability.json") == read_json(flow / "learnability.json")
     verified_manifest(alone)
     assert [path.name for path in alone.parent.iterdir()] == ["out"], "nothing is left beside it"
-
-
-@pytest.mark.prove  # `grpo/learning/test_distributed.py` has it of the trainer.
-def test_two_processes_train_what_one_does_to_within_rounding(first_run: FlowRun, alone: Path, tmp_path: Path) -> None:
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    done = command(first_run, tmp_path / "home", tmp_path / "two", launcher=launcher)
-    assert done.returncode == 0, done.stderr[-3000:]
-    one, two = numbers(alone), numbers(tmp_path / "two")
-    assert len(one) == len(two) == 7
-    for before, after in zip(one, two, strict=True):
-        # 1e-4 on numbers of about 1: sums in another order, in float32, over six steps of Adam.
-        assert after == pytest.approx(before, abs=1e-4, rel=1e-3)
 
 
 def test_a_folder_that_is_there_and_a_beginning_of_another_kind_are_refused(first_run: FlowRun, alone: Path, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from grpo.board.encoding import decode, encode, mover_view
 from grpo.board.phases import PHASES, phase_of
 from grpo.dataset.table import BoardArrays
 from grpo.engine.move_values import ValueTable
-from grpo.learning.distributed import ALONE, Processes
 from grpo.learning.rollouts import Replies
 from grpo.learning.states import DatasetStates, ValueSource
 from grpo.learning.trainer import GrpoTrainer
@@ -205,7 +204,6 @@ def trainer_of(
     first_step: int = 0,
     values: ValueSource | None = None,
     opponent: Replies | None = None,
-    processes: Processes = ALONE,
     **changes: Any,
 ) -> GrpoTrainer:
     """Return a trainer on these boards; policy and reference are lively and equal if they are not given, further values made up."""
@@ -219,7 +217,6 @@ def trainer_of(
         first_step=first_step,
         values=values or MadeUpValues(),
         opponent=opponent,
-        processes=processes,
     )
 
 

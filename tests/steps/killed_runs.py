@@ -1,4 +1,4 @@
-"""What a fine-tuning that was killed, or shared with other processes, has to end with."""
+"""What a fine-tuning that was killed has to end with."""
 
 import json
 from dataclasses import dataclass

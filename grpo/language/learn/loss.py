@@ -15,7 +15,6 @@ from grpo.control.controller import Knobs
 from grpo.language.learn.logprobs import pieces
 from grpo.language.learn.rollouts import LanguageRollout
 from grpo.language.model.policy import LanguagePolicy, token_distribution
-from grpo.learning.distributed import ALONE, Processes
 from grpo.learning.objective import Moves, grpo_objective
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.language import LanguageConfig
@@ -42,11 +41,8 @@ def backward(
     *,
     config: GrpoConfig,
     knobs: Knobs,
-    processes: Processes = ALONE,
 ) -> Minibatch:
     """Add the gradient of a minibatch's loss to the parameters', and return what was measured. Denominators are of the whole minibatch.
-
-    Several processes must begin without gradients; each leaves the sum over all of them.
 
     Args:
         policy: what is trained.
@@ -55,16 +51,13 @@ def backward(
         rows: which of them make the minibatch, [R]; none may be left out of training.
         config: clip bounds, and the direction of the KL to the reference.
         knobs: temperature and coefficients.
-        processes: who takes a part of the rows each.
     """
     rows = rows.to(policy.device)
     fractions = token_fractions(rollout.batch.is_token[rows], policy.config)
     loss = kl_term = clipped = kl_old = 0.0
     low, high = math.inf, -math.inf
     with _recomputing(policy):
-        for places in pieces(processes.own_rows(len(rows)).to(policy.device), rollout.batch, policy):
-            if not len(places):
-                continue  # Fewer rows than processes.
+        for places in pieces(torch.arange(len(rows), device=policy.device), rollout.batch, policy):
             piece = rollout.batch.select_rows(rows[places])
             mask = piece.is_token
             new = token_distribution(piece.logits(policy), temperature=knobs.temperature)
@@ -89,11 +82,6 @@ def backward(
             clipped += float((objective.is_clipped_low | objective.is_clipped_high).sum())
             kl_old += (ratios - 1 - ratios.log()).sum().item()
             low, high = min(low, ratios.min().item()), max(high, ratios.max().item())
-    if processes.size > 1:
-        processes.sum_gradients([weights for weights in policy.trained.parameters() if weights.requires_grad])
-        parts = processes.gathered_json([loss, kl_term, clipped, kl_old, low, high], policy.device)
-        loss, kl_term, clipped, kl_old, *_ = map(sum, zip(*parts, strict=True))
-        low, high = min(part[4] for part in parts), max(part[5] for part in parts)
     measures = {
         "language/kl_term": kl_term,
         "language/clip_fraction": clipped / int(rollout.batch.is_token[rows].sum()),

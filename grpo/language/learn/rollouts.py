@@ -14,16 +14,14 @@ from torch import Tensor
 
 from grpo.base.errors import PlainError
 from grpo.base.seeding import numpy_stream
-from grpo.language.generate.answers import GeneratedAnswer
+from grpo.language.generate.answers import GeneratedAnswer, sampled_answers
 from grpo.language.learn.answer_batch import AnswerBatch
-from grpo.language.learn.logprobs import ExactMeasures
-from grpo.language.learn.shared_rollout import shared_answers, shared_measures
+from grpo.language.learn.logprobs import ExactMeasures, exact_measures
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example
 from grpo.language.text.rewards import Grades
 from grpo.language.text.tasks import LanguageTask, MoveAnswer, Reading
 from grpo.learning.advantages import group_advantages
-from grpo.learning.distributed import ALONE, Processes
 from grpo.settings.tree import Settings
 
 Grader = Callable[[Example, str], Grades]
@@ -122,7 +120,6 @@ def write_rollout(
     content_fraction: float,
     max_collection_kl: float,
     step: int,
-    processes: Processes = ALONE,
 ) -> LanguageRollout:
     """Write and grade a group of answers to each example's prompt.
 
@@ -135,24 +132,16 @@ def write_rollout(
         content_fraction: of the weights of the reward's chess parts.
         max_collection_kl: nats; answers above are left out of loss and means; 0 is no bound.
         step: names the random streams, one for each answer.
-        processes: who writes and measures a part of the answers each; all get the same rollout.
 
     Raises RewardError when an answer gets no grade, NonFiniteError when the policy's scores are NaN or infinite, TooLongError.
     """
     config = settings.grpo
     asked = [example for example in examples for _ in range(config.group_size)]
     streams = [numpy_stream(settings.seed, "answers", step, row) for row in range(len(asked))]
-    written = shared_answers(
-        policy,
-        [example.prompt for example in asked],
-        temperature=config.temperature,
-        streams=streams,
-        group_size=config.group_size,
-        processes=processes,
-    )
+    written = sampled_answers(policy, [example.prompt for example in asked], temperature=config.temperature, streams=streams)
     answers = tuple(_graded(*pair, grader, content_fraction, step) for pair in zip(asked, written, strict=True))
     batch = AnswerBatch.of_written(policy, written)
-    measures = shared_measures(policy, reference, batch, temperature=config.temperature, processes=processes)
+    measures = exact_measures(policy, reference, batch, temperature=config.temperature)
     sampled = torch.tensor([log_prob for answer in written for log_prob in answer.log_probs], device=policy.device)
     is_truncated = torch.tensor([answer.is_truncated for answer in written])
     far = measures.of_answers()[1].cpu() > max_collection_kl if max_collection_kl else torch.zeros_like(is_truncated)

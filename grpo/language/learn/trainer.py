@@ -23,11 +23,10 @@ from grpo.language.learn.schedules import content_fraction, kl_fraction
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import LanguageBoards
 from grpo.learning.checkpoints import TrainingState, weights_hash
-from grpo.learning.distributed import ALONE, Processes
 from grpo.learning.invariants import InvariantError
 from grpo.learning.learnability import Learnability
 from grpo.learning.lifecycle import PRECISIONS, TrainerLifecycle, copied, prefixed, unprefixed
-from grpo.learning.trainer import refuse_dropout, refuse_more_processes
+from grpo.learning.trainer import refuse_dropout
 from grpo.metrics.table import TERM_PAIRS, TERMS, Event, Record
 from grpo.settings.tree import Settings
 
@@ -49,7 +48,6 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
         *,
         grader: Grader,
         first_step: int = 0,
-        processes: Processes = ALONE,
     ) -> None:
         """Prepare training.
 
@@ -60,12 +58,9 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
             settings: the run's.
             grader: grades an answer.
             first_step: rollouts that were done when this run began; schedules count from there.
-            processes: who trains with us, each on its own answers.
 
-        Raises NonFiniteError when a weight is NaN or infinite, ValueError when a layer of the network has dropout and for more processes
-        than prompts.
+        Raises NonFiniteError when a weight is NaN or infinite, ValueError when a layer of the network has dropout.
         """
-        refuse_more_processes(processes, settings.grpo)
         policy.refuse_nonfinite()
         refuse_dropout(policy.network)
         precision = PRECISIONS[settings.grpo.precision]
@@ -79,7 +74,6 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
         self._language = settings.language
         self._boards = boards
         self._grader = grader
-        self._processes = processes
         self._has_looked = False
 
     def _own_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -178,7 +172,6 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
                 content_fraction=content_fraction(self._language, step - self._first_step),
                 max_collection_kl=self._language.max_collection_kl,
                 step=step,
-                processes=self._processes,
             )
 
     def _learn(self, rollout: LanguageRollout, knobs: Knobs, events: list[Event]) -> dict[str, float]:
@@ -190,7 +183,7 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
         for rows in self._minibatches(trained):
             with self._clock.part("update"):
                 self._optimiser.zero_grad(set_to_none=True)
-                measured = backward(self.policy, self._reference, rollout, rows, config=config, knobs=knobs, processes=self._processes)
+                measured = backward(self.policy, self._reference, rollout, rows, config=config, knobs=knobs)
                 if not taken:
                     self._refuse_off_policy(measured)
                 elif self._leaves_trust_region(measured.kl_old, len(taken), events):

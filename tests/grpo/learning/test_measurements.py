@@ -13,12 +13,11 @@ from torch import Tensor
 from grpo.board.phases import PHASES
 from grpo.control.controller import Knobs
 from grpo.learning.advantages import exact_advantages, group_advantages
-from grpo.learning.distributed import ALONE, Processes
 from grpo.learning.measurements import InnerStep, inner_metrics, rollout_facts
 from grpo.learning.objective import Moves, budget, gradient_products, grpo_objective, logit_descents
 from grpo.learning.rollouts import Rollout
 from grpo.learning.states import States
-from grpo.metrics.table import METRICS, TERM_PAIRS, TERMS
+from grpo.metrics.table import METRICS, TERM_PAIRS, TERM_PRODUCTS, TERMS
 from grpo.policy.distribution import MoveDistribution, PositionBatch
 from grpo.settings.grpo import GrpoConfig
 
@@ -119,7 +118,7 @@ def trajectory_like() -> Rollout:
 
 
 def test_the_facts_of_sampled_groups_worked_by_hand() -> None:
-    facts = rollout_facts(sampled(), ALONE)
+    facts = rollout_facts(sampled())
     normalised = ENTROPY_0 / math.log(2)
     entropy = (ENTROPY_0 + ENTROPY_1) / 2
     # Rewards .8 .8 .4 .8 and .5 .5 .5 .5; advantages .1 .1 -.3 .1 and 0.
@@ -167,12 +166,11 @@ def test_the_facts_of_sampled_groups_worked_by_hand() -> None:
     assert facts.metrics["grpo/group_std_min"] == 0, "equal rewards have no spread, not even of rounding"
     assert facts.metrics["grpo/agreement_max"] == 1
     assert facts.num_transitions == 8
-    assert facts.indices.tolist() == [0, 1]
     assert facts.metrics.keys() <= METRICS.keys()
 
 
 def test_the_facts_of_all_legal_moves_worked_by_hand() -> None:
-    facts = rollout_facts(exact(), ALONE)
+    facts = rollout_facts(exact())
     # Weighed by probability: rewards .8 .4 and 1 0 .5; means .7 and .5.
     mean = (0.75 * 0.8 + 0.25 * 0.4 + 0.5) / 2
     variance = (0.75 * (0.8 - mean) ** 2 + 0.25 * (0.4 - mean) ** 2 + (1 - mean) ** 2 / 3 + mean**2 / 3 + (0.5 - mean) ** 2 / 3) / 2
@@ -201,7 +199,7 @@ def test_the_facts_of_all_legal_moves_worked_by_hand() -> None:
 
 
 def test_the_facts_of_trajectories_worked_by_hand_with_their_first_states_counted_once_for_each() -> None:
-    facts = rollout_facts(trajectory_like(), ALONE)
+    facts = rollout_facts(trajectory_like())
     expected = {
         "grpo/entropy": (2 * ENTROPY_0 + ENTROPY_1) / 3,
         "grpo/normalised_entropy": (2 * ENTROPY_0 / math.log(2) + 1) / 3,
@@ -231,7 +229,7 @@ def test_the_facts_of_trajectories_worked_by_hand_with_their_first_states_counte
 
 def test_where_every_state_has_one_move_there_are_no_groups_to_speak_of() -> None:
     moves, rewards = groups([[0], [2]])
-    metrics = rollout_facts(rollout_of(moves, rewards), ALONE).metrics
+    metrics = rollout_facts(rollout_of(moves, rewards)).metrics
     names = ("zero_variance_groups", "group_std_min", "group_std_mean", "agreement", "agreement_max")
     assert [metrics[f"grpo/{name}"] for name in names] == [0.0, 0.0, 0.0, 1.0, 1.0]
 
@@ -241,7 +239,7 @@ def test_padding_does_not_break_the_silence_of_a_group() -> None:
     for value in (0.5, -0.5):
         padded = replace(moves, weights=torch.tensor([[0.5, 0.5, 0.0], [1 / 3, 1 / 3, 1 / 3]], dtype=torch.float64))
         equal = torch.full_like(rewards, value).masked_fill(padded.weights == 0, 0.0)
-        metrics = rollout_facts(rollout_of(padded, equal), ALONE).metrics
+        metrics = rollout_facts(rollout_of(padded, equal)).metrics
         assert metrics["grpo/zero_variance_groups"] == metrics["grpo/agreement"] == 1
         assert metrics["grpo/group_std_mean"] < 1e-12
 
@@ -249,7 +247,7 @@ def test_padding_does_not_break_the_silence_of_a_group() -> None:
 @pytest.mark.parametrize("temperature", [0.7, 1.3, 2.0])
 def test_entropies_and_regret_are_those_at_temperature_one_and_gradients_those_of_the_rollouts_temperature(temperature: float) -> None:
     heated = MoveDistribution.from_logits(written(PROBS).log_probs, LEGAL, temperature=temperature)
-    found, plain = rollout_facts(exact(heated, temperature=temperature), ALONE).metrics, rollout_facts(exact(), ALONE).metrics
+    found, plain = rollout_facts(exact(heated, temperature=temperature)).metrics, rollout_facts(exact()).metrics
     for name, value in plain.items():
         if name.startswith(("grpo/entropy", "grpo/normalised", "grpo/effective", "grpo/regret", "grpo/log_num")):
             assert found[name] == pytest.approx(value, abs=1e-12)
@@ -272,20 +270,12 @@ def test_what_stands_on_padding_has_no_effect_on_the_facts(rubbish: float) -> No
         ),
         states=replace(plain.states, values=plain.states.values.masked_fill(~LEGAL, rubbish)),
     )
-    assert rollout_facts(spoilt, ALONE).metrics == rollout_facts(plain, ALONE).metrics
-
-
-def test_the_order_of_the_states_has_no_effect_and_their_numbers_come_rising() -> None:
-    plain = sampled()
-    turned = replace(plain.select_rows(torch.tensor([1, 0])), indices=torch.tensor([1, 0]))
-    facts = rollout_facts(turned, ALONE)
-    assert facts.metrics == rollout_facts(plain, ALONE).metrics
-    assert facts.indices.tolist() == [0, 1]
+    assert rollout_facts(spoilt).metrics == rollout_facts(plain).metrics
 
 
 def test_a_phase_without_states_has_no_numbers() -> None:
     moves, rewards = groups([[0, 1], [2, 2]])
-    metrics = rollout_facts(rollout_of(moves, rewards, phases=(1, 1)), ALONE).metrics
+    metrics = rollout_facts(rollout_of(moves, rewards, phases=(1, 1))).metrics
     assert [name for name in metrics if name.startswith("grpo/entropy/")] == ["grpo/entropy/middlegame"]
     assert metrics["grpo/entropy/middlegame"] == metrics["grpo/entropy"]
 
@@ -309,7 +299,7 @@ def pieces_of(rollout: Rollout, pieces: list[list[int]], *, total: float, new: T
             new=now, reference=reference, moves=piece.moves, objective=made, temperature=piece.temperature, config=CONFIG, knobs=knobs
         )
         step.add(piece, made, gradient_products(descents))
-    step.gather(ALONE)
+    step.finish()
     step.gradient_norm = 2.0
     return step
 
@@ -381,8 +371,8 @@ def test_padding_is_no_extreme_of_the_ratios() -> None:
     rollout = rollout_of(moves, torch.zeros(2, 2, dtype=torch.float64))
     made = grpo_objective(new=written(NEW), old=rollout.old, reference=rollout.old, moves=moves, config=CONFIG, knobs=KNOBS)
     step = InnerStep(total=2.0, device=CPU)
-    step.add(rollout, made, {})
-    step.gather(ALONE)
+    step.add(rollout, made, dict.fromkeys(TERM_PRODUCTS, torch.zeros(2)))
+    step.finish()
     assert (step.ratio_min, step.ratio_max) == pytest.approx((1.5, 1.6)), "the padding's ratio of 1 is none"
 
 
@@ -450,27 +440,3 @@ def test_the_cosines_show_when_a_term_without_coefficient_is_there() -> None:
         assert metrics[f"grpo/logit_gradient/{term}"] == metrics[f"grpo/weighted/{term}"] == 0
         assert metrics[f"grpo/logit_cosine/entropy_{term}"] == 0
         assert metrics[f"grpo/raw/{term}"] > 0.001, "but its value is known"
-
-
-class TwoAlike(Processes):
-    """Two processes that hold the same rows, in one."""
-
-    def sum_(self, tensors: object) -> None:
-        for tensor in tensors:  # type: ignore[attr-defined]
-            tensor.mul_(2)
-
-    def gathered(self, rows: Tensor) -> Tensor:
-        return torch.cat([rows, rows])
-
-
-def test_two_processes_with_the_same_states_measure_what_one_does() -> None:
-    rollout = trajectory_like()
-    alone, both = rollout_facts(rollout, ALONE), rollout_facts(rollout, TwoAlike())
-    counts = {"grpo/states", "grpo/states_dropped", "grpo/states_forced"}
-    for name, value in alone.metrics.items():
-        assert both.metrics[name] == pytest.approx(2 * value if name in counts else value, abs=1e-12)
-    assert both.num_transitions == 2 * alone.num_transitions
-    step, twice = (pieces_of(rollout, [[0, 1]], total=3.0) for _ in range(2))
-    twice.total = 6.0
-    twice.gather(TwoAlike())
-    assert inner_metrics([twice]) == pytest.approx(inner_metrics([step]), rel=1e-12, abs=1e-15)

@@ -3,7 +3,7 @@
 Legend: B states, A legal moves (padded), G moves of a group, M moves of a state that are in the surrogate.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import chess
 import pytest
@@ -20,7 +20,6 @@ from doubles import (
     made_up_number,
     some_boards,
 )
-from torch import Tensor
 
 from grpo.base.errors import NonFiniteError
 from grpo.board.actions import action_move
@@ -28,7 +27,6 @@ from grpo.board.encoding import decode
 from grpo.board.phases import PHASES, phase_of
 from grpo.engine.answers import EngineAnswer, EngineError
 from grpo.engine.pool import EnginePool, Query
-from grpo.learning.distributed import Processes
 from grpo.learning.objective import exact_policy_ascent
 from grpo.learning.rollouts import EngineReplies, Replies, Roller, Rollout, sampling_distribution
 from grpo.learning.states import States, ValueSource
@@ -68,17 +66,15 @@ def roll(
     states: States,
     config: GrpoConfig = CONFIG,
     *,
-    rows: Tensor | None = None,
     temperature: float = 1.3,
     seed: int = 0,
     step: int = 0,
     values: ValueSource | None = None,
     opponent: Replies | None = None,
 ) -> Rollout:
-    """Return the rollout from all states, or from some of them as one of several processes would have it."""
+    """Return the rollout from these states."""
     roller = Roller(config, seed=seed, values=values or MadeUpValues(), opponent=opponent)
-    indices = torch.arange(len(states)) if rows is None else rows
-    return roller.rollout(policy, states.select_rows(indices), indices, num_states=len(states), step=step, temperature=temperature)
+    return roller.rollout(policy, states, step=step, temperature=temperature)
 
 
 def boards_of(rollout: Rollout) -> list[chess.Board]:
@@ -454,21 +450,6 @@ def test_an_opponent_that_fails_ends_that_trajectory_and_no_other() -> None:
     assert len(healthy) - 2 * num_failed <= len(rest) <= len(healthy) - num_failed // 2
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_what_is_drawn_for_a_state_does_not_depend_on_which_process_has_it(estimator: str) -> None:
-    size = 3
-    config = config_of(estimator=estimator, group_size=3, depth={"num_own_moves": 3, "teacher_probability": 0.5})
-    policy, states = in_float64(lively_policy()), states_of(BOARDS[:13], double=True)
-    whole = roll(policy, states, config, opponent=WrittenReplies(last))
-    parts = [roll(policy, states, config, rows=Processes(rank, size).own_rows(13), opponent=WrittenReplies(last)) for rank in range(size)]
-    found = [by_index(part) for part in parts]
-    assert sum(len(part) for part in found) == len(whole)
-    assert set().union(*found) == set(whole.indices.tolist())
-    for part in found:
-        assert_same_rows(part, by_index(whole))
-    assert sum(part.num_forced for part in parts) == whole.num_forced
-
-
 # Trajectories from one board, compared with each other ply by ply.
 
 # White's rook may mate on a8, or go to b1 or c1; Black's king then has a move, and White's king f6 always too.
@@ -529,18 +510,14 @@ def test_trajectories_are_compared_ply_by_ply_with_those_that_are_still_there(ba
     assert rollout.moves.weights[1:].tolist() == [[1, 0, 0], [1, 0, 0]]
 
 
-@pytest.mark.parametrize("rows", [range(40), range(1, 40, 2), [3, 4, 17, 39]])
-def test_whichever_trajectories_are_left_each_is_compared_with_those_of_its_board_at_its_ply(
-    rows: Sequence[int], policy: NetworkPolicy
-) -> None:
+def test_whichever_trajectories_are_left_each_is_compared_with_those_of_its_board_at_its_ply(policy: NetworkPolicy) -> None:
     # The engine fails on a third of the states, so that no level is whole; the means are taken here from scratch.
     config = config_of(estimator="trajectory", group_size=3, depth={"num_own_moves": 3})
     values = MadeUpValues(fails_on=lambda board: made_up_number(board, chess.Move.null()) < 1 / 3)
-    rollout = roll(policy, states_of(BOARDS), config, rows=torch.tensor(rows), values=values)
+    rollout = roll(policy, states_of(BOARDS), config, values=values)
     later = [row for row in range(len(rollout)) if rollout.indices[row] >= 40]
     # Level by level 120 trajectories, three from each board.
     board_and_level = {row: divmod((int(rollout.indices[row]) - 40) // 3, 40)[::-1] for row in later}
-    assert {board for board, _ in board_and_level.values()} <= set(rows)
     assert {level for _, level in board_and_level.values()} == {0, 1}
     sizes = set()
     for row in later:

@@ -37,11 +37,12 @@ from grpo.control.controller import Action, Control
 from grpo.dataset.table import BoardArrays
 from grpo.learning import trainer as training
 from grpo.learning.checkpoints import NETWORK_FORMAT, load_checkpoint, save_checkpoint, weights_hash
+from grpo.learning.invariants import InvariantError, assert_on_policy
 from grpo.learning.measurements import InnerStep
 from grpo.learning.objective import Moves
 from grpo.learning.rollouts import Roller, Rollout
 from grpo.learning.states import DatasetStates, States
-from grpo.learning.trainer import GrpoTrainer, InvariantError, assert_on_policy, refuse_dropout
+from grpo.learning.trainer import GrpoTrainer, refuse_dropout
 from grpo.metrics.table import Record
 from grpo.policy.distribution import MoveDistribution, NetworkPolicy, Policy, PositionBatch, new_policy
 from grpo.policy.files import IncompatibleError

@@ -1,1 +1,0 @@
-"""Several machines train one policy."""
