@@ -89,17 +89,14 @@ class Case:
     @cached_property
     def learns(self) -> bool:
         """Return whether reward rises, in a line or at once, a regret falls, or evaluations get better, beyond their error."""
-        return self._rises("reward") or self._rose_at_once or self.heldout_improves()
+        return self._rises or self._rose_at_once or self.regret_falls
 
-    def heldout_improves(self) -> bool:
-        """Return whether a regret falls, or a held-out reward rises."""
-        return self._rises("heldout_reward") or self.regret_falls
-
-    def _rises(self, name: str) -> bool:
-        rewards = self.history.get(name)
-        if rewards is None:
+    @cached_property
+    def _rises(self) -> bool:
+        reward = self.history.get("reward")
+        if reward is None:
             return False
-        rise, error = rewards.total_rise()
+        rise, error = reward.total_rise()
         return rise > _LEARNS * error
 
     @cached_property
@@ -160,12 +157,6 @@ class Case:
         return fall_from_peak(reward).size > -change.size / 2
 
     @cached_property
-    def reward_is_constant(self) -> bool:
-        """Return whether the mean reward is the same number in all rows, as it is only if all rewards are equal."""
-        reward = self.history.get("reward")
-        return reward is not None and len(reward) >= _LINE and reward.highest.value == reward.lowest.value
-
-    @cached_property
     def is_solved(self) -> bool:
         """Return whether nearly nothing is left to learn: reward is near its largest value, or has risen far, or regret is low."""
         reward, change = self.history.get("reward"), self.reward_change
@@ -173,8 +164,7 @@ class Case:
             return True
         if reward is None or change is None:
             return False
-        # The largest of rewards that were always equal says nothing of how large a reward can be.
-        best = None if self.reward_is_constant else self.late("reward_best")
+        best = self.late("reward_best")
         is_fraction = reward.quantile(0.05) >= -_NEARLY and reward.quantile(0.95) <= 1 + _NEARLY
         if (is_fraction and change.after >= _SOLVED) or (best is not None and 0 < _SOLVED * best <= change.after):
             return True
@@ -184,7 +174,7 @@ class Case:
     def at_start(self, quantity: str) -> tuple[float, str] | None:
         """Return the quantity's value before or at the first update, with a text that says where; None if it was not recorded."""
         series, summary = self.history.get(quantity), self.history.summaries.get(quantity)
-        is_first = self.history.begins_untrained and series is not None and series.first.step <= (1 if self.history.is_ours else 0)
+        is_first = series is not None and series.first.step <= (1 if self.history.is_ours else 0)
         if series is not None and is_first and series.first.end == series.first.step:
             return series.first.value, f"{series.column} is {series.first.value:.3g} at step {series.first.step:,.0f}"
         if summary is not None and summary.first is not None:

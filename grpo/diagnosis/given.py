@@ -8,16 +8,14 @@ from grpo.diagnosis.quantities import is_finite, quantity_of
 
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "learning_rate": ("grpo.learning_rate", "learning_rate", "lr"),
-    "entropy_coefficient": ("grpo.entropy_coefficient", "entropy_coef", "entropy_coefficient", "ent_coef", "entropy_coeff"),
-    "kl_coefficient": ("grpo.kl_coefficient", "kl_coef", "kl_coefficient", "beta", "kl_coeff"),
-    "max_kl_coefficient": ("grpo.kl_target.max_coefficient", "kl_coef_max", "max_kl_coef"),
-    "target_kl": ("grpo.kl_target.nats", "target_kl", "kl_target"),
-    "clip": ("grpo.clip_high", "clip_ratio", "clip_range", "clip_eps", "cliprange"),
-    "rollout_temperature": ("grpo.temperature", "rollout_temperature", "temperature", "sampling_temperature"),
+    "entropy_coefficient": ("grpo.entropy_coefficient", "entropy_coef"),
+    "kl_coefficient": ("grpo.kl_coefficient", "kl_coef", "beta"),
+    "max_kl_coefficient": ("grpo.kl_target.max_coefficient", "kl_coef_max"),
+    "target_kl": ("grpo.kl_target.nats", "target_kl"),
+    "rollout_temperature": ("grpo.temperature", "rollout_temperature", "temperature"),
     "loss_temperature": ("grpo.temperature", "loss_temperature"),
     "entropy_floor": ("grpo.field_notes.entropy_floor", "entropy_floor"),
     "optimiser_steps": ("grpo.num_inner_epochs", "optimizer_steps_per_rollout", "ppo_epochs", "num_iterations"),
-    "group_size": ("grpo.group_size", "group_size", "num_generations"),
     "self_play": ("grpo.self_play.fraction",),
 }
 """Setting that a remedy may name -> our name (used if no settings are given), and the names in other trainers."""
@@ -82,15 +80,6 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and is_finite(value)
 
 
-def are_of_several_runs(settings: Mapping[str, Any]) -> bool:
-    """Return whether this is a table of runs: all values are settings of a run, and at least two share a setting."""
-    if not settings or not all(isinstance(value, Mapping) for value in settings.values()):
-        return False
-    known = {key for keys in _NAMES.values() for key in keys}
-    found = [set(value) & known for value in settings.values()]
-    return any(found[0] & other for other in found[1:]) if found else False
-
-
 def _mapping(settings: Mapping[str, Any] | None, name: str) -> Mapping[str, Any]:
     found = None if settings is None else settings.get(name)
     return found if isinstance(found, Mapping) else {}
@@ -99,9 +88,7 @@ def _mapping(settings: Mapping[str, Any] | None, name: str) -> Mapping[str, Any]
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in settings.items():
-        if isinstance(value, Mapping) and set(value) <= {"value", "desc"} and "value" in value:
-            flat[f"{prefix}{name}"] = value["value"]  # W&B's format.
-        elif isinstance(value, Mapping):
+        if isinstance(value, Mapping):
             if prefix or name not in ("final", "ranges"):
                 flat |= _flat(value, f"{prefix}{name}.")
         else:

@@ -14,9 +14,6 @@ _END_FRACTION: Final = 0.1
 _MAX_END: Final = 20
 """Maximum number of rows for the level at either end of a series, which is the median of a tenth of its rows."""
 
-_SAME: Final = 0.01
-"""Relative difference that rounding makes between two tables of the same run."""
-
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -115,18 +112,6 @@ class Series:
         return sorted(self.values)[round(fraction * (len(self.rows) - 1))]
 
 
-def _difference(mine: Series, theirs: Series) -> list[str]:
-    """Return the first row in which two tables give different values for the same column and step, in words; [] if there is none."""
-    if mine.column != theirs.column:
-        return []
-    known = {(row.step, row.end): row.value for row in mine.rows}
-    for row in theirs.rows:
-        value = known.get((row.step, row.end), row.value)
-        if not math.isclose(value, row.value, rel_tol=_SAME, abs_tol=1e-9):
-            return [f"{mine.column} at step {row.step:,.0f} is {value:g} and {row.value:g}"]
-    return []
-
-
 def _end_size(number: int) -> int:
     return max(1, min(_MAX_END, round(number * _END_FRACTION)))
 
@@ -172,18 +157,12 @@ class History:
     """By column: steps whose value was recorded as NaN or infinite (not: steps without a record)."""
     events: dict[str, tuple[float, ...]] = field(default_factory=dict)
     """By name: steps at which our own trainer logged the event."""
-    notes: dict[str, tuple[tuple[float, str], ...]] = field(default_factory=dict)
-    """By column: (step, text) of cells with text."""
-    conflicts: tuple[str, ...] = ()
-    """Rows of equal step and column in which two tables differ, in words: such tables may be of different runs."""
+    weights: tuple[tuple[float, str], ...] = ()
+    """(step, text) of a column that says which weights a model has."""
     unused: tuple[str, ...] = ()
     """Columns that no rule reads."""
     is_of_language_model: bool = False
     """Whether the run trains a language model: its entropies are over tokens, so that the bound ln(legal moves) does not hold."""
-    is_of_environment: bool = False
-    """Whether a trainer of Gym environments logged it (SB3): its actions are unknown, so that no entropy is too small by itself."""
-    begins_untrained: bool = True
-    """Whether step 0 is before the first update; unknown (False) if the step counts logged rows."""
     is_ours: bool = False
     """Whether the run is of our own trainer: entropies and KL divergences are exact, and gradients were measured."""
     _rows: dict[str, list[Sample]] = field(default_factory=dict)
@@ -242,13 +221,11 @@ class History:
     def joined(self, other: "History") -> "History":
         """Return the union of both histories; for rows of a quantity at equal steps, this one's are used."""
         series = dict(self.series)
-        conflicts = [*self.conflicts, *other.conflicts]
         for quantity, theirs in other.series.items():
             mine = series.get(quantity)
             if mine is None:
                 series[quantity] = theirs
                 continue
-            conflicts += _difference(mine, theirs)
             known = {row.step for row in mine.rows}
             rows = sorted((*mine.rows, *(row for row in theirs.rows if row.step not in known)), key=lambda row: row.step)
             series[quantity] = Series(mine.column, tuple(rows))
@@ -258,11 +235,8 @@ class History:
             evaluations=tuple(sorted((*self.evaluations, *other.evaluations), key=lambda each: each.step)),
             not_finite={**other.not_finite, **self.not_finite},
             events={**other.events, **self.events},
-            notes={**other.notes, **self.notes},
-            conflicts=tuple(conflicts),
+            weights=self.weights or other.weights,
             unused=(*self.unused, *(name for name in other.unused if name not in self.unused)),
             is_of_language_model=self.is_of_language_model or other.is_of_language_model,
-            is_of_environment=self.is_of_environment or other.is_of_environment,
-            begins_untrained=self.begins_untrained and other.begins_untrained,
             is_ours=self.is_ours or other.is_ours,
         )

@@ -21,14 +21,12 @@ _LEFT_FRACTION, _COLLAPSED, _GONE = 0.4, 1.2 * _HEALTHY_NATS, 0.15
 _LEFT_FRACTION_LEARNING, _COLLAPSED_LEARNING = 0.25, 0.8 * _HEALTHY_NATS
 """If reward rises for certain: a policy that gets better gets surer."""
 _RELATIVE_LEFT, _RELATIVE_LEFT_IF_LEARNING = 0.2, 0.08
-"""Of entropies whose scale is unknown: of tokens, answers, or actions of an environment."""
+"""Of entropies whose scale is unknown: of tokens or answers."""
 _MOVES_HAVE: Final = 1.2
 """Nats: a policy over chess moves starts above that, the entropy of a language model's tokens usually below."""
 _ROSE_NATS, _NEARLY_UNIFORM, _ROSE_MOVES, _UNIFORM_NATS = 0.6, 0.9, 1.5, 3.15
 """Of moves: ln(legal moves) is 3.4 in the mean of a game's positions."""
-_ROSE_TOKENS, _TOKENS_BABBLE, _ROSE_ACTIONS = 2.5, 1.5, 2.0
-_ROSE_STD: Final = 3.0
-"""Of continuous actions, whose entropy has no scale: their deviation, 1.1 nats a dimension."""
+_ROSE_TOKENS, _TOKENS_BABBLE = 2.5, 1.5
 _MIN_ROWS: Final = 8
 _A_FEW: Final = 3
 _NO_ENTROPY: Final = " (by this column: see impossible_entropy)"
@@ -42,7 +40,7 @@ _LONG: Final = 1_000
 def impossible_entropy(case: Case) -> Finding | None:
     """Find entropies that are impossible for a distribution over legal moves."""
     if not _is_of_moves(case, is_strict=False):
-        return None  # A vocabulary is larger than any number of moves; of continuous actions, entropy may be negative.
+        return None  # A vocabulary is larger than any number of moves.
     series, summary = case.history.get("entropy"), case.history.summaries.get("entropy")
     if series is not None:
         limits = {step: limit for step, (limit,) in case.history.at_same_steps("log_num_legal")}
@@ -103,23 +101,12 @@ def entropy_collapse(case: Case) -> Finding | None:
 
 def entropy_explosion(case: Case) -> Finding | None:
     """Find an entropy that grows towards that of a uniform policy without a better reward."""
-    entropy, spread = _possible(case), case.history.get("action_std")
-    if case.improves or case.regret_falls:
-        return None
-    remedy = f"Lower {case.given.named('entropy_coefficient')}."
-    if spread is not None and case.history.is_of_environment and len(spread) >= _MIN_ROWS:
-        limit = _ROSE_STD * statistics.median(early_values(spread))
-        if tail(spread) > limit > 0:
-            rows = [row for row in spread.rows if row.value > limit]
-            return case.found("entropy_explosion", (way(spread),), rows=rows, remedy=remedy)
-    if entropy is None or len(entropy) < _MIN_ROWS:
+    entropy = _possible(case)
+    if case.improves or case.regret_falls or entropy is None or len(entropy) < _MIN_ROWS:
         return None
     early, end = statistics.median(early_values(entropy)), tail(entropy)
     if not _is_of_moves(case):
-        if case.history.is_of_environment:
-            has_exploded = early > 0 and end > _ROSE_ACTIONS * early
-        else:
-            has_exploded = early > 0 and end > max(_TOKENS_BABBLE, _ROSE_TOKENS * early)
+        has_exploded = early > 0 and end > max(_TOKENS_BABBLE, _ROSE_TOKENS * early)
     else:
         legal = case.late("log_num_legal")
         is_near = end > min(_ROSE_MOVES * early, _UNIFORM_NATS) if legal is None else end > _NEARLY_UNIFORM * legal
@@ -127,7 +114,7 @@ def entropy_explosion(case: Case) -> Finding | None:
     if not has_exploded:
         return None
     rows = [row for row in entropy.rows if row.value > (early + end) / 2]
-    return case.found("entropy_explosion", (way(entropy),), rows=rows, remedy=remedy)
+    return case.found("entropy_explosion", (way(entropy),), rows=rows, remedy=f"Lower {case.given.named('entropy_coefficient')}.")
 
 
 def _effective(case: Case, entropy: Series) -> str:
@@ -245,7 +232,7 @@ def _possible(case: Case) -> Series | None:
 def _is_of_moves(case: Case, *, is_strict: bool = True) -> bool:
     """Return whether entropy is over chess moves, so that nats say something; strictly, it must also begin as large as one of moves."""
     history = case.history
-    if history.is_of_language_model or history.is_of_environment or "parsed" in history.summaries:
+    if history.is_of_language_model:
         return False
     early = case.early("entropy")
     return history.is_ours or not is_strict or early is None or early >= _MOVES_HAVE

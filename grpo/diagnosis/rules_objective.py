@@ -6,10 +6,8 @@ from grpo.diagnosis.case import Case, way
 from grpo.diagnosis.conditions import cancels, dominates, is_constant
 from grpo.diagnosis.findings import Finding, Severity
 from grpo.diagnosis.history import Sample, Series
-from grpo.diagnosis.quantities import is_per_answer
 from grpo.diagnosis.rules_entropy import impossible_entropy, is_still
 from grpo.diagnosis.rules_reward import flat_reward
-from grpo.diagnosis.trends import tail
 from grpo.metrics.table import TERM_PAIRS, TERMS
 from grpo.settings.grpo import AlarmConfig
 
@@ -22,29 +20,16 @@ _CLIPPED_ALONE: Final = 0.01
 """For ratios that must all be 1."""
 _KL, _PENALTY = 1e-3, 1e-5
 """Above rounding errors: a KL in nats, and a KL times its coefficient."""
-_KL_OF_AN_UPDATE, _KL_OF_FEW_UPDATES, _FEW_STEPS = 1e-2, 5e-2, 2
 _SCORED_OTHERWISE: Final = 0.01
 """In nats per token: rounding in float32 is below 0.0001, and padding that shifts positions gives several nats."""
-_LOG_PROB_GAP, _PROB_GAP, _SAMPLER_RATIO_OFF = 0.1, 0.02, 0.3
-"""Means over tokens, between the engine that samples and the trainer. Of probabilities, verl's documentation takes 0.005 for normal and
-0.01 for a problem; of log-probabilities, engines in bfloat16 give about 0.01; the mean ratio of the two is 1 in expectation."""
-_RATIO_MEAN_OFF: Final = 0.25
 _NEGATIVE_KL: Final = -0.05
 """Nats: the sampled estimate of a KL scatters around a value that is not negative."""
-_SMALL_ROWS: Final = 20
-"""Steps between rows up to which a first row may be the mean of its steps."""
-_BY_UPDATES: Final = 6.0
-"""A first KL of up to so many steps' growth may have been logged after the first update."""
 _KL_BY_SCORING: Final = 0.5
 """In nats: a larger KL before any update means another model, not another way of scoring (temperature 1.3 against 1.0 gives 0.05)."""
 _ROSE: Final = 3.0
 _NEAR: Final = 0.25
 _MANY_STEPS: Final = 4
 _A_FEW: Final = 4
-_TOO_LARGE: Final = 30.0
-"""Spreads of the rewards: an advantage divided by the deviation of its group of G is at most sqrt(G - 1)."""
-_BLOWN_UP: Final = 100.0
-"""Ratio: a floor of 0.02 for the standard deviation (`grpo.std_floor`) allows at most 50."""
 _MOST_COLUMNS: Final = 4
 """Columns that are listed by name."""
 _SPREAD_RATIOS: Final = 0.7
@@ -88,43 +73,8 @@ def _divergence(case: Case) -> list[tuple[float, str]]:
     """Return KL values above 0 before any update; for a penalty, whose coefficient is unknown, the threshold is lower."""
     # KL to the policy that was sampled is not 0 after some updates of the same step.
     names = ["kl", *(["kl_old"] if case.typical("optimiser_steps") == 1 and not case.history.is_ours else [])]
-    found = [
-        start for name in names for start in _starts(case, name) if start[0] > _kl_noticed(case, name) and not _grew_by_updates(case, name)
-    ]
-    found += [] if found else _first_kl(case)
-    return found + [start for start in _starts(case, "kl_penalty") if start[0] > _PENALTY and not _grew_by_updates(case, "kl_penalty")]
-
-
-def _first_kl(case: Case) -> list[tuple[float, str]]:
-    """Return a KL that is too large for the few updates before the first row, where no step 0 was logged."""
-    series = case.history.get("kl")
-    if series is None or len(series) < _A_FEW or case.history.is_ours or is_per_answer(series.column):
-        return []
-    first, interval = series.first, series.rows[1].step - series.first.step
-    if first.step > interval or interval > _FEW_STEPS or first.value <= _KL_OF_FEW_UPDATES or _grew_by_updates(case, "kl"):
-        return []
-    return [(first.value, f"{series.column} is {first.value:.3g} in the first row (step {first.step:,.0f})")]
-
-
-def _kl_noticed(case: Case, quantity: str) -> float:
-    """Return the least KL that no single update makes, if rows are so near that the first may be logged after its update."""
-    series = case.history.get(quantity)
-    is_near = series is not None and len(series) > 1 and series.rows[1].step - series.first.step <= _SMALL_ROWS
-    return _KL_OF_AN_UPDATE if is_near else _KL
-
-
-def _grew_by_updates(case: Case, quantity: str) -> bool:
-    """Return whether the first value is what the first update may have done, as where rows count from 0 and are logged afterwards."""
-    series = case.history.get(quantity)
-    if series is None or len(series) < _A_FEW:
-        return False
-    following = series.rows[1:6]
-    middle = sorted(row.value for row in following)[len(following) // 2]
-    steps = sum(row.step for row in following) / len(following) - series.first.step
-    # Steps that were averaged into one row; rows that lie far apart are single steps.
-    interval = following[0].step - series.first.step
-    growth = (middle - series.first.value) / steps * (interval if interval <= _SMALL_ROWS else 1.0)
-    return series.first.value <= _BY_UPDATES * growth
+    limits = {**dict.fromkeys(names, _KL), "kl_penalty": _PENALTY}
+    return [start for name, limit in limits.items() for start in _starts(case, name) if start[0] > limit]
 
 
 def _starts(case: Case, quantity: str) -> list[tuple[float, str]]:
@@ -148,30 +98,9 @@ def scored_otherwise(case: Case) -> Finding | None:
             " rows"
         )
         rows += bad
-    for name, middle, limit in (
-        ("sampler_log_prob_gap", 0.0, _LOG_PROB_GAP),
-        ("sampler_prob_gap", 0.0, _PROB_GAP),
-        ("sampler_ratio", 1.0, _SAMPLER_RATIO_OFF),
-    ):
-        series = case.history.get(name)
-        if series is None or max(abs(series.median() - middle), abs(tail(series) - middle)) <= limit:
-            continue
-        far = [row for row in series.rows if abs(row.value - middle) > limit]
-        evidence.append(
-            f"{series.column} has a median of {series.median():.3g} and ends at {tail(series):.3g}, more than {limit:g} from {middle:g}"
-        )
-        rows += far
     if case.history.is_of_language_model:
-        evidence += _mismatched_ratios(case) + _negative_kl(case) + _clipped_always(case, _CLIPPED_FOR_CERTAIN)
+        evidence += _negative_kl(case) + _clipped_always(case, _CLIPPED_FOR_CERTAIN)
     return case.found("scored_otherwise", evidence, rows=rows) if evidence else None
-
-
-def _mismatched_ratios(case: Case) -> list[str]:
-    """Return evidence that the mean ratio is not 1 at the beginning: over what was sampled, it is 1 in expectation after any update."""
-    series = case.history.get("ratio_mean")
-    if series is None or series.first.step > max(1.0, series.num_steps) or abs(series.first.value - 1) <= _RATIO_MEAN_OFF:
-        return []
-    return [f"{series.column} is {series.first.value:.3g} in the first row (step {series.first.step:,.0f}); it must be 1"]
 
 
 def _negative_kl(case: Case) -> list[str]:
@@ -189,16 +118,16 @@ def temperature_mismatch(case: Case) -> Finding | None:
     if case.history.is_ours:
         return _measured_mismatch(case)
     clipped = _CLIPPED if _divergence(case) else _CLIPPED_FOR_CERTAIN
-    ratios = _mismatched_ratios(case) + _negative_kl(case)
+    negative = _negative_kl(case)
     evidence = [words for value, words in _starts(case, "clip_fraction") if value > clipped] + _clipped_always(case, clipped)
     steps = case.typical("optimiser_steps")
-    if steps is not None and steps > _MANY_STEPS and not ratios:
+    if steps is not None and steps > _MANY_STEPS and not negative:
         return None  # The updates may be the cause: see stale_policy.
-    if evidence and not ratios:
+    if evidence and not negative:
         late, early = case.late("clip_fraction"), case.early("clip_fraction")
         if late is not None and early is not None and late > 2 * early:
             return None
-    evidence += ratios
+    evidence += negative
     evidence += [f"{words}, before any update" for value, words in _divergence(case) if value < _KL_BY_SCORING]
     if not evidence:
         return None
@@ -423,28 +352,3 @@ def wrong_gradient(case: Case) -> Finding | None:
     if cosine is None or cosine.median() >= _POINTS_ELSEWHERE:
         return None
     return case.found("wrong_gradient", (f"{cosine.column} has a median of {cosine.median():.2f}",), rows=cosine.rows)
-
-
-def exploding_advantages(case: Case) -> Finding | None:
-    """Find advantages that are too large for the rewards."""
-    both = [(step, of_advantages / of_groups) for step, (of_advantages, of_groups) in _spreads(case) if of_groups > 0]
-    ratios = sorted(ratio for _, ratio in both)
-    if ratios and ratios[len(ratios) // 2] > _BLOWN_UP:
-        evidence = f"advantages spread {ratios[len(ratios) // 2]:.3g} times as widely as the rewards of their groups, in the median step"
-        return case.found("exploding_advantages", (evidence,), rows=[Sample(step, ratio, step) for step, ratio in both])
-    for name in ("advantage_max", "advantage_min"):
-        largest = case.history.get(name)
-        best, worst = case.late("reward_best"), case.late("reward_worst")
-        scale = max(1.0, best - worst) if best is not None and worst is not None else 1.0
-        if largest is None or max(abs(largest.median()), abs(tail(largest))) <= _TOO_LARGE * scale:
-            continue
-        rows = [row for row in largest.rows if abs(row.value) > _TOO_LARGE * scale]
-        evidence = (
-            f"{largest.column} has a median of {largest.median():.3g} and ends at {tail(largest):.3g}, where rewards spread by {scale:.3g}"
-        )
-        return case.found("exploding_advantages", (evidence,), rows=rows)
-    return None
-
-
-def _spreads(case: Case) -> list[tuple[float, tuple[float, ...]]]:
-    return case.history.at_same_steps("advantage_std", "group_std")

@@ -8,8 +8,7 @@ from grpo.diagnosis.case import ONE_SIDED, Case, way
 from grpo.diagnosis.conditions import have_zero_advantage
 from grpo.diagnosis.findings import Finding, Severity
 from grpo.diagnosis.history import Series
-from grpo.diagnosis.quantities import names_weights
-from grpo.diagnosis.trends import Shift, fall_from_peak, level_change, noise, tail
+from grpo.diagnosis.trends import Shift, fall_from_peak, noise
 from grpo.settings.grpo import AlarmConfig
 
 _ALARMS: Final = AlarmConfig()
@@ -30,14 +29,6 @@ _LOST: Final = 0.5
 """Fraction of its gain that a reward must lose again to count as falling."""
 _NOTICED: Final = 0.25
 """In standard deviations of a reward: a fall from the peak below that is a fluctuation."""
-_LONGER, _SHORTER = 3.0, 0.25
-_CUT_OFF, _MORE_CUT_OFF = 0.5, 0.25
-_ANSWERS: Final = 10
-"""Rows below which a length has no trend."""
-_SAME: Final = 1e-6
-"""Relative difference of two rewards that are equal up to rounding."""
-_UPDATES_NOTHING, _IS_ROUNDING = 1e-5, 1e-8
-"""Nats: the KL of an update between these is one of a policy that does not move; below, one that was measured before the update."""
 _FORGOTTEN: Final = 0.2
 """Fraction of all answers; with about a hundred answers per evaluation, its error is below 0.1."""
 
@@ -53,10 +44,9 @@ def unlearned_language_model(case: Case) -> Finding | None:
         reward = case.history.get("reward")
         if reward is not None:
             evidence.append(f"{reward.column} is {reward.first.value:.3g}")
-    for column, rows in case.history.notes.items():
-        random = [step for step, words in rows if words.lower() in ("random", "random weights", "untrained", "scratch")]
-        if random and names_weights(column):
-            evidence.append(f"{column} says random at step {random[0]:,.0f}")
+    random = [step for step, words in case.history.weights if words == "random"]
+    if random:
+        evidence.append(f"weights are random at step {random[0]:,.0f}")
     if parsed is not None and evidence and parsed.first.value < 0.1 and not evidence[0].startswith(parsed.column):
         evidence.append(f"{parsed.column} is {parsed.first.value:.3g} at step {parsed.first.step:,.0f}")
     return case.found("unlearned_language_model", evidence, rows=() if parsed is None else parsed.rows[:1]) if evidence else None
@@ -102,26 +92,7 @@ def silent_groups(case: Case) -> Finding | None:
         if spread is not None and len(spread) >= 3 and spread.late() < 1e-6:
             severity = Severity.NOTE if is_solved else Severity.CRITICAL
             return case.found("silent_groups", (way(spread),), rows=spread.rows[-1:], severity=severity)
-    equal = _all_equal(case)
-    severity = Severity.NOTE if is_solved else Severity.CRITICAL
-    return None if equal is None else case.found("silent_groups", (equal,), severity=severity)
-
-
-def _all_equal(case: Case) -> str | None:
-    """Return evidence that all rewards or advantages of most steps are equal; None if they are not."""
-    ranges = (("reward_worst", "reward_best"), ("advantage_min", "advantage_max"))
-    for low, high in ranges:
-        rows = case.history.at_same_steps(low, high)
-        same = [step for step, (least, most) in rows if most - least <= _SAME * max(abs(least), abs(most))]
-        if len(rows) >= _ANSWERS and len(same) > _MOSTLY * len(rows):
-            names = [case.history.series[name].column for name in (low, high)]
-            return f"{names[0]} and {names[1]} are equal in {len(same)} of {len(rows)} rows"
-    reward = case.history.get("reward")
-    spreads = ("group_std", "reward_std", "silent_groups", *(name for pair in ranges for name in pair))
-    is_measured = any(case.history.get(name) is not None for name in spreads)
-    if reward is None or not case.reward_is_constant or case.history.is_of_environment or is_measured:
-        return None
-    return f"{reward.column} is {reward.first.value:.3g} in all of {len(reward)} rows"
+    return None
 
 
 def group_agreement(case: Case) -> Finding | None:
@@ -175,21 +146,6 @@ def _falls_by_line(case: Case, reward: Series, change: Shift) -> bool:
     return -line > max(_SURELY_BY_LINE * error, least) and change.falls_by(_NEARLY_CERTAIN)
 
 
-def answer_length(case: Case) -> Finding | None:
-    """Find answers that are cut off, or whose length runs away or collapses without a better reward."""
-    truncated, length = case.history.get("truncated"), case.history.get("answer_length")
-    if truncated is not None and len(truncated) >= _A_FEW and tail(truncated) > _CUT_OFF:
-        change = level_change(truncated)
-        if change.size > _MORE_CUT_OFF or (change.before > _CUT_OFF and not case.learns):
-            return case.found("answer_length", (way(truncated),), rows=[row for row in truncated.rows if row.value > _CUT_OFF])
-    if length is None or len(length) < _ANSWERS or case.improves:
-        return None
-    change = level_change(length)
-    if change.before <= 0 or _SHORTER * change.before <= change.after <= _LONGER * change.before or abs(change.size) <= 3 * change.error:
-        return None
-    return case.found("answer_length", (way(length),), rows=length.rows)
-
-
 def flat_reward(case: Case) -> Finding | None:
     """Find a reward that does not rise, if there are enough rows."""
     reward = case.history.get("reward")
@@ -197,7 +153,7 @@ def flat_reward(case: Case) -> Finding | None:
         return None
     spread, learns = case.reward_deviation, case.learns
     rise, error = reward.total_rise()
-    if case.heldout_improves() or (spread is None and rise > _CERTAIN * error):
+    if case.regret_falls or (spread is None and rise > _CERTAIN * error):
         return None
     if any(row.end > row.step for row in reward.rows):
         best = max((row.value for row in reward.rows[1:]), default=math.inf)
@@ -207,9 +163,6 @@ def flat_reward(case: Case) -> Finding | None:
         return case.found("flat_reward", (evidence,), rows=reward.rows)
     if len(reward) < 5:
         return None
-    if _stands_still(case) and rise <= _CERTAIN * error:
-        evidence = f"{way(reward)}, while updates do not change the policy: their KL is about {case.typical('kl_old'):.2g} nats"
-        return case.found("flat_reward", (evidence,), rows=reward.rows)
     possible = rise + ONE_SIDED * error
     quick = reward.late() - statistics.median(reward.values[:_A_FEW])
     # Without the reward's own deviation, use that of the rows around the line: a rise within two of these is noise.
@@ -220,11 +173,3 @@ def flat_reward(case: Case) -> Finding | None:
     return case.found(
         "flat_reward", (f"{way(reward)}: by a straight line it changes by {rise:+.3g}, at most {possible:+.3g}",), rows=reward.rows
     )
-
-
-def _stands_still(case: Case) -> bool:
-    """Return whether updates leave a policy in an environment as it is, so that a rise of its running mean reward is chance."""
-    update, clipped = case.history.get("kl_old"), case.history.get("clip_fraction")
-    if update is None or clipped is None or not case.history.is_of_environment:
-        return False
-    return _IS_ROUNDING < update.median() < _UPDATES_NOTHING and clipped.highest.value == 0

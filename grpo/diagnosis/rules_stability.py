@@ -2,13 +2,12 @@
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from grpo.diagnosis.case import Case
 from grpo.diagnosis.findings import Finding
 from grpo.diagnosis.history import Sample, Series
-from grpo.diagnosis.quantities import is_per_answer
 from grpo.diagnosis.rules_reward import falling_reward
 from grpo.diagnosis.trends import early_values, tail
 
@@ -34,22 +33,12 @@ _SUDDEN: Final = 10.0
 """Ratio of the end to the median of all rows."""
 _TAIL: Final = 20
 _LOSS_GREW: Final = 100.0
-_JUMPED, _LEVEL, _SOME_LOSS = 1_000.0, 5, 0.01
-"""A loss that jumps so many times within one row to a new level, for this many rows, is another loss; from nearly 0 on it is a first
-reward."""
 _RATIO_MAX, _RATIO_MIN = 6.0, 1e-3
-_RATIO_MEAN_OFF: Final = 0.25
-"""A mean ratio over moves of the sampled policy is 1 in expectation, whatever the updated policy is."""
 _MIN_ROWS, _MIN_PART = 8, 3
 _QUANTILE: Final = 0.9
-_STOPPED: Final = 1e-3
-"""Fraction of its largest value below which a learning rate trains nothing."""
 _MOST: Final = 0.5
-_NO_GRADIENT, _VANISHED = 1e-9, 1e-3
-_RATE_GREW: Final = 3.0
-"""Growth in the second half; a linear warm-up over the whole run doubles."""
 
-_STABLE_QUANTITIES: Final = ("kl", "kl_old", "gradient_norm", "ratio_max", "ratio_min", "ratio_mean", "loss", "policy_loss")
+_STABLE_QUANTITIES: Final = ("kl", "kl_old", "gradient_norm", "ratio_max", "ratio_min", "loss", "policy_loss")
 
 
 def diverging(case: Case) -> Finding | None:
@@ -84,7 +73,7 @@ def _limit(case: Case, name: str, series: Series) -> float | None:
 
 
 def _kl_limit(case: Case, series: Series) -> float | None:
-    unit = _FAR_FOR_ANSWERS if is_per_answer(series.column) else _FAR
+    unit = _FAR_FOR_ANSWERS if series.column == "language/kl_reference" else _FAR
     half = statistics.median(series.values[: len(series) // 2])
     end, early = tail(series), statistics.median(early_values(series))
     # A useful KL grows ever more slowly, so that only one that does may be further away.
@@ -133,16 +122,6 @@ def _loss_limit(case: Case, series: Series) -> float | None:
     is_sudden = tail(sizes) > _LOSS_GREW * sizes.median()
     if 0 < limit < tail(sizes) and (is_sudden or not case.improves):
         return limit
-    before = _before_jump(sizes.values)
-    return None if before is None or tail(sizes) < _LOSS_GREW * before else _LOSS_GREW * before
-
-
-def _before_jump(sizes: Sequence[float]) -> float | None:
-    """Return the largest of the rows before the first jump from one level to another; None if there is no jump."""
-    for start in range(_LEVEL, len(sizes) - _LEVEL):
-        before = max(sizes[max(0, start - 2 * _LEVEL) : start])
-        if before > _SOME_LOSS and min(sizes[start : start + _LEVEL]) > _JUMPED * before:
-            return before
     return None
 
 
@@ -154,18 +133,12 @@ def _smallest_ratio_limit(_: Case, series: Series) -> float | None:
     return _RATIO_MIN if tail(series) < _RATIO_MIN and statistics.median(early_values(series)) > 100 * _RATIO_MIN else None
 
 
-def _mean_ratio_limit(_: Case, series: Series) -> float | None:
-    end, early = abs(tail(series) - 1), abs(statistics.median(early_values(series)) - 1)
-    return 1 + math.copysign(_RATIO_MEAN_OFF, tail(series) - 1) if end > max(_RATIO_MEAN_OFF, 2 * early) else None
-
-
 _LIMITS: Final[dict[str, Callable[[Case, Series], float | None]]] = {
     "kl": _kl_limit,
     "kl_old": _update_kl_limit,
     "gradient_norm": _gradient_limit,
     "ratio_max": _largest_ratio_limit,
     "ratio_min": _smallest_ratio_limit,
-    "ratio_mean": _mean_ratio_limit,
     "loss": _loss_limit,
     "policy_loss": _loss_limit,
 }
@@ -188,34 +161,3 @@ def _beyond(series: Series, limit: float) -> list[Sample]:
 
 def _at(series: Series, step: float) -> float:
     return next((row.value for row in reversed(series.rows) if row.step <= step), series.first.value)
-
-
-def learning_rate_schedule(case: Case) -> Finding | None:
-    """Find a learning rate that is 0 for most of the run, or that grows without end."""
-    rate = case.history.get("learning_rate")
-    if rate is None or len(rate) < _MIN_ROWS:
-        return None
-    least = _STOPPED * rate.highest.value
-    stopped = [row for row in rate.rows if row.value <= least]
-    if len(stopped) > _MOST * len(rate):
-        evidence = f"{rate.column} is at most {_STOPPED:g} of its largest value in {len(stopped)} of {len(rate)} rows: these train nothing"
-        return case.found("learning_rate_schedule", (evidence,), rows=stopped)
-    middle, end = rate.rows[len(rate) // 2].value, tail(rate)
-    if end > _RATE_GREW * middle > 0 and len(rate) >= 2 * _MIN_ROWS and _grows(rate):
-        evidence = f"{rate.column} grows from {middle:.3g} in the middle of the run to {end:.3g} at its end"
-        return case.found("learning_rate_schedule", (evidence,), rows=rate.rows[len(rate) // 2 :])
-    return None
-
-
-def no_gradient(case: Case) -> Finding | None:
-    """Find a gradient that is 0 in most steps of a task that is not solved."""
-    norm = case.history.get("gradient_norm")
-    if norm is None or len(norm) < _MIN_ROWS or case.is_solved:
-        return None
-    least = max(_NO_GRADIENT, _VANISHED * statistics.median(early_values(norm)))
-    zero = [row for row in norm.rows if row.value <= least]
-    if len(zero) <= _MOST * len(norm):
-        return None
-    return case.found(
-        "no_gradient", (f"{norm.column} is 0 in {len(zero)} of {len(norm)} rows, or a thousandth of what it was at first",), rows=zero
-    )

@@ -3,14 +3,13 @@
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from grpo.base.errors import PlainError
 from grpo.base.files import CorruptError, read_json
 from grpo.diagnosis.diagnose import diagnose
-from grpo.diagnosis.given import are_of_several_runs
 from grpo.diagnosis.history import History
 from grpo.diagnosis.reading import HistoryError, columns_text, read_run_history
 from steps.runs.names import RUN_NAMES
@@ -28,7 +27,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("name", nargs="?", metavar="RUN", help=f"{RUN_NAMES}, or a folder with a history.jsonl")
     parser.add_argument(
-        "--history", nargs="+", type=Path, metavar="FILE.csv", help="CSV tables of one run instead, of this project or another trainer"
+        "--history", nargs="+", type=Path, metavar="FILE", help="tables of one run instead, CSV or JSON lines, also of another trainer"
     )
     parser.add_argument("--evals", type=Path, metavar="FILE.csv", help="a table of step, score and games; needs --history")
     parser.add_argument("--settings", type=Path, metavar="FILE.json", help="that run's settings, for remedies that name them")
@@ -55,12 +54,9 @@ def diagnose_run(given: argparse.Namespace) -> int:
 def _input(given: argparse.Namespace) -> tuple[str, History, Mapping[str, Any] | None]:
     if (given.name is None) == (given.history is None):
         raise HistoryError("give either a RUN (`chess-grpo diagnose last`) or --history with one or more CSV files")
-    settings = None if given.settings is None else _settings(given.settings, given.history or [])
+    settings = None if given.settings is None else _settings(given.settings)
     if given.history is not None:
         history = read_run_history(given.history, evals=given.evals)
-        if history.conflicts:
-            conflicts = "; ".join(history.conflicts)
-            say(f"chess-grpo diagnose: WARNING: these tables may be of several runs: {conflicts}. Give the tables of one run", sys.stderr)
         return ", ".join(path.name for path in given.history), history, settings
     if given.evals is not None:
         raise HistoryError("--evals belongs to --history: a run of this project has its own games")
@@ -70,8 +66,8 @@ def _input(given: argparse.Namespace) -> tuple[str, History, Mapping[str, Any] |
     return found.name, found.history, settings if settings is not None else found.settings
 
 
-def _settings(path: Path, histories: Sequence[Path]) -> Mapping[str, Any]:
-    """Return the settings in a JSON file; if it has several runs, those of the run that a history file is named after."""
+def _settings(path: Path) -> Mapping[str, Any]:
+    """Return the settings in a JSON file."""
     try:
         found = read_json(path)
     except OSError as error:
@@ -80,14 +76,4 @@ def _settings(path: Path, histories: Sequence[Path]) -> Mapping[str, Any]:
         raise HistoryError(f"{path}: is not valid JSON: {error}") from None
     if not isinstance(found, dict) or not found:
         raise HistoryError(f'{path}: holds no settings; wanted is a JSON object, such as {{"learning_rate": 1e-5}}')
-    if not are_of_several_runs(found):
-        return found
-    named = [name for name in found if any(history.stem == name for history in histories)]
-    if not named:
-        raise HistoryError(
-            f"{path}: holds settings of several runs ({', '.join(found)}) and no history file is called after one of them; give those of"
-            " one run"
-        )
-    if len(named) > 1:
-        raise HistoryError(f"history files are called after {len(named)} runs of {path} ({', '.join(named)}); give the tables of one run")
-    return dict(found[named[0]])
+    return found
