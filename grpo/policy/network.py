@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from grpo.board.afterstates import NUM_CONTROLS, NUM_FEATURES, afterstates
-from grpo.board.dense_afterstates import dense_afterstates
 from grpo.board.encoding import NUM_PIECE_CODES
 from grpo.settings.tree import PolicyConfig
 
@@ -49,10 +48,6 @@ class PolicyNetwork(nn.Module):
             is_legal_BA: Which of them to score, shape [B, A].
             repeats_BA: Which of them return to a position of the game, shape [B, A].
         """
-        if torch.compiler.is_exporting():  # All moves and all squares: no exported graph may have sizes that depend on the data.
-            rows = torch.arange(action_ids_BA.shape[0], device=action_ids_BA.device)[:, None].expand_as(action_ids_BA).flatten()
-            sums_NW, features_NF = self._dense_sums(encodings_BE, rows, action_ids_BA.flatten())
-            return self._scores(sums_NW, features_NF, repeats_BA.flatten()).view(action_ids_BA.shape)
         rows, columns = is_legal_BA.nonzero(as_tuple=True)
         sums_NW, features_NF = self._sums(encodings_BE, rows, action_ids_BA[rows, columns])
         scores_N = self._scores(sums_NW, features_NF, repeats_BA[rows, columns])
@@ -78,12 +73,6 @@ class PolicyNetwork(nn.Module):
         squares, moves = after.squares[is_other], after.moves[is_other]
         old, new = (_piece_rows(codes[:, is_other], squares) for codes in (old, new))
         return boards[rows_N] + control + _difference(self.piece_embedding, old, new, moves, num_moves), after.features
-
-    def _dense_sums(self, encodings_BE: Tensor, rows_N: Tensor, ids_N: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the same by the plain sum over 64 squares."""
-        codes, features = dense_afterstates(encodings_BE, rows_N, ids_N)
-        control = self.control_embedding[_control_rows(codes)].sum(1)
-        return control + self.piece_embedding[_piece_rows(codes, _squares(codes))].sum(1), features
 
 
 def _squares(codes: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Let checkpoints compete on fresh games, and say which policy may be called the champion."""
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +27,7 @@ from steps.bodies.screen import Contest
 from steps.bodies.selection_games import CONFIRMATION, PREVIOUS, SelectionGames
 from steps.step_io.aliases import CHAMPION, PEAK, PRETRAINED_STEP
 from steps.step_io.dataset import position_keys, read_boards
-from steps.step_io.names import DECISIONS, GAMES_PAGE, PGN, REPORT, onnx_name
+from steps.step_io.names import DECISIONS, GAMES_PAGE, PGN, REPORT
 from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
 
@@ -62,7 +62,6 @@ def select_champion(
     device: torch.device,
     work: Work,
     precomputed: Sequence[Path] = (),
-    write_onnx: Callable[[Path, Path], None] | None = None,
 ) -> None:
     """Write the champion's policy, the peak's whole checkpoint, all games, and the decision with all it rests on.
 
@@ -78,7 +77,6 @@ def select_champion(
         device: of the policies.
         work: the folder to fill, and the sinks.
         precomputed: folders of games that other tasks have played already; missing ones are played here, so that they only save time.
-        write_onnx: writes the policy of a folder into an ONNX file; None for a kind of policy that has no such file.
 
     Raises SelectionError when no checkpoint was measured on held-out boards.
     """
@@ -156,7 +154,10 @@ def select_champion(
         title = f"Step {chosen:,} against its own start: games worth looking at"
         (work.folder / GAMES_PAGE).write_text(viewer_page(highlights, title=title, event=CONFIRMATION), encoding="utf-8")
         champion = checkpoints[chosen] if decision.promoted else pretrained
-        _write_policies(work.folder, champion=champion, peak=checkpoints[peak], write_onnx=write_onnx)
+        copy_folder(checkpoints[peak], work.folder / PEAK)
+        (work.folder / CHAMPION).mkdir()
+        for name in policy_file_names(champion):
+            shutil.copy(champion / name, work.folder / CHAMPION / name)
         write_json(
             work.folder / REPORT,
             _decision_facts(decision, trace)
@@ -209,20 +210,6 @@ def _decision_facts(decision: Decision, trace: HalvingTrace) -> dict[str, Any]:
 
 def _texts(claims: Sequence[Any]) -> list[dict[str, Any]]:
     return [asdict(claim) | {"text": str(claim.interval)} for claim in claims]
-
-
-def _write_policies(folder: Path, *, champion: Path, peak: Path, write_onnx: Callable[[Path, Path], None] | None) -> None:
-    copy_folder(peak, folder / PEAK)
-    (folder / CHAMPION).mkdir()
-    for name in policy_file_names(champion):
-        shutil.copy(champion / name, folder / CHAMPION / name)
-    if write_onnx is None:
-        return
-    write_onnx(champion, folder / onnx_name(CHAMPION))
-    if peak == champion:  # An export takes many seconds.
-        shutil.copyfile(folder / onnx_name(CHAMPION), folder / onnx_name(PEAK))
-    else:
-        write_onnx(peak, folder / onnx_name(PEAK))
 
 
 def _score_metrics(name: str, interval: ScoreInterval) -> dict[str, float]:

@@ -19,10 +19,8 @@ from grpo.settings.tree import ConfigError, Settings
 from steps.bodies.build_boards import build_units
 from steps.bodies.check_boards import check_dataset
 from steps.bodies.join_boards import join_units, nothing_usable
-from steps.cli.export import add_push, export_folder
 from steps.cli.inspect_files import dataset_text, files_text, inspect_files
 from steps.cli.parser import add_settings, given_settings
-from steps.runs.names import RUN_NAMES, NotFoundError, is_folder
 from steps.runtime.machine import Machine
 from steps.runtime.terminal_lines import say, wrapped
 from steps.step_io.names import BOARDS
@@ -34,7 +32,7 @@ CHECKS: Final = "checks"
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `boards` with its three commands."""
+    """Add `boards` with its two commands."""
     boards = commands.add_parser("boards").add_subparsers(required=True, metavar="COMMAND")
     build = boards.add_parser(
         "build",
@@ -50,20 +48,6 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     build.add_argument("out", type=Path, metavar="OUT", help="the folder to create; it must not exist")
     add_settings(build)
     build.set_defaults(run=_build)
-    export_parser = boards.add_parser(
-        "export",
-        help="write a dataset for datasets.load_dataset and pandas: Parquet files by split, and a card",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        description=wrapped(
-            "Write a dataset as a folder that datasets.load_dataset, pandas and the Hugging Face hub read: data/ and games/ with one"
-            " Parquet file for each of train, validation and test (the held-out boards), and README.md, the card."
-        ),
-        epilog="examples:\n  chess-grpo boards export my_boards my_dataset\n  chess-grpo boards export last my_dataset",
-    )
-    export_parser.add_argument("dataset", metavar="DATASET", help=f"the folder of a dataset, or a run: {RUN_NAMES}")
-    export_parser.add_argument("out", type=Path, metavar="OUT", help="the folder to create; it must not exist, unless with --push")
-    add_push(export_parser)
-    export_parser.set_defaults(run=_export)
     inspect = boards.add_parser(
         "inspect",
         help="summarise a dataset, or files of games and positions",
@@ -121,35 +105,6 @@ def _build_part(settings: Settings, units: Sequence[int], engine: EngineIdentity
     which = f"unit {units[0]}" if len(units) == 1 else f"units {', '.join(map(str, units))}"
     work = Work(folder, (), terminal=TerminalSink(which, (), say))
     build_units(settings, units, engine, machine.stockfish, work, cache_folder=machine.value_cache)
-
-
-def _export(given: argparse.Namespace) -> int:
-    from steps.export.dataset import export_dataset, is_export_of
-
-    dataset = _dataset_folder(given.dataset)
-
-    def write(folder: Path) -> str:
-        counts = export_dataset(dataset, folder, licence=given.license)
-        return ", ".join(f"{count:,} boards in {split}" for split, count in counts.items())
-
-    again = f"chess-grpo boards export {given.dataset} {given.out}"
-    return export_folder(given, "dataset", again=again, is_same=lambda folder: is_export_of(dataset, folder), write=write)
-
-
-def _dataset_folder(name: str) -> Path:
-    """Return the folder of a dataset, or of the dataset of a run. Raises NotFoundError."""
-    if (Path(name) / BOARDS).is_file():
-        return Path(name)
-    if is_folder(name):
-        raise NotFoundError(f"{name}: no dataset is there, it has no {BOARDS}; `chess-grpo boards build` makes one")
-    from steps.runs.files import fetch_output
-    from steps.runs.index import find_run
-
-    machine = Machine.here()
-    run = find_run(name, machine)
-    if (joined := run.output_of("join_boards")) is None:
-        raise NotFoundError(f"run {run.metaflow_run} has no dataset yet; take another run")
-    return fetch_output(machine, joined.output)
 
 
 def _inspect(given: argparse.Namespace) -> int:

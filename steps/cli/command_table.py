@@ -164,19 +164,18 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "export": Command(
         module="steps.cli.export",
         group=PLAYING,
-        goal="export a model for other programs: safetensors, JSON, ONNX and a model card",
+        goal="export a model for other programs: safetensors, JSON and a model card",
         examples=("chess-grpo export champion exported", "chess-grpo export my_run/checkpoints/step-00000120 exported"),
         page="docs/playing.md",
     ),
     "boards": Command(
         module="steps.cli.boards",
         group=PARTS,
-        goal="build, inspect or export a dataset of boards",
+        goal="build or inspect a dataset of boards",
         examples=(
             "chess-grpo boards build my_boards --config smoke",
             "chess-grpo boards inspect my_boards",
             "chess-grpo boards inspect games.pgn",
-            "chess-grpo boards export my_boards my_dataset",
         ),
         page="docs/boards.md",
     ),

@@ -1,1 +1,1 @@
-"""A policy as safetensors and ONNX, with its model card."""
+"""A policy as a folder of its own, with its model card."""

@@ -11,7 +11,7 @@ _HOW: Final = """\
 - Against a person or another engine, in any chess program: `chess-grpo uci --model FOLDER` is a UCI engine. If all its attempts (a
   setting) name no legal move, it resigns with the null move `0000`, which chess programs count as a loss.
 - Against other players, with intervals: `chess-grpo match FOLDER stockfish:nodes=50`.
-- Without this code: transformers loads the model of an exported folder; its `policy.json` has the prompts and names the tokenizer.
+- Without this code: transformers loads the model of the folder.
 """
 
 
@@ -21,9 +21,6 @@ class LanguageCard:
     kind = LANGUAGE
     how = _HOW
     trained_by = "behavior cloning of answers"
-    parity = "as exported, against the policy"
-    library = "transformers"
-    task = "text-generation"
 
     def __init__(self, described: Mapping[str, Any]) -> None:
         """Take its `policy.json`, which has its settings and its origin."""
@@ -49,10 +46,6 @@ class LanguageCard:
         if self._origin["model"] == SMALL:
             return ""
         return f"The initial weights are {self._initial_weights()}, under its publisher's licence."
-
-    def base_model(self) -> str:
-        """Return the initial weights' name on the hub; a folder has no commit there."""
-        return str(self._origin["model"]) if self._origin["model"] != SMALL and self._origin["commit"] else ""
 
     def _initial_weights(self) -> str:
         origin = self._origin

@@ -5,12 +5,11 @@ Text from the results is untrusted (names of files, of engines), so it is escape
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from grpo.play.matches import UNDECIDED, End
 from grpo.settings.roles import flattened, is_main
 from grpo.settings.tree import Settings
-from steps.export.hub import OTHER_LICENCE, OWN_LICENCE, front_matter, licence_facts
 from steps.step_io.results import Results
 from steps.step_io.results_text import (
     PHASE_HEADERS,
@@ -35,12 +34,6 @@ class CardWords(Protocol):
     """How to play it, as Markdown."""
     trained_by: str
     """How it was pretrained, in a few words."""
-    parity: str
-    """What the export compared."""
-    library: str
-    """That loads it, by the hub's name."""
-    task: str
-    """What it is for, by the hub's name of a pipeline."""
 
     def what(self, made: str) -> str:
         """Return the card's first paragraph as Markdown; `made` says how the policy was trained."""
@@ -50,9 +43,6 @@ class CardWords(Protocol):
 
     def licence(self) -> str:
         """Return the licence of the initial weights; "" if they are this project's."""
-
-    def base_model(self) -> str:
-        """Return the initial weights' name on the Hugging Face hub; "" if they are this project's, or of a folder."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,49 +59,6 @@ class CardFacts:
     """Name -> SHA-256."""
     results: Results | None
     """Of the run that made it; None where unknown."""
-    parity: str = ""
-    """Result of the comparison of the exported files; "" when there are none."""
-
-
-def hub_card(facts: CardFacts, *, licence: str | None = None) -> str:
-    """Return the card with the metadata that the Hugging Face hub reads at its top.
-
-    It states this licence; without one, the project's own, or `other` where the initial weights are somebody else's.
-    """
-    words = facts.words
-    results = [] if facts.results is None else _hub_results(facts.results, facts.policy_step)
-    metadata = {
-        **licence_facts(licence or (OTHER_LICENCE if words.licence() else OWN_LICENCE)),
-        "library_name": words.library,
-        "pipeline_tag": words.task,
-        "tags": ["chess", "grpo", "reinforcement-learning"],
-        "base_model": words.base_model(),
-        "metrics": sorted({metric["type"] for result in results for metric in result["metrics"]}),
-        "model-index": [{"name": f"chess policy {facts.run}", "results": results}] if results else [],
-    }
-    return front_matter(metadata) + model_card(facts)
-
-
-def _hub_results(results: Results, policy_step: int | None) -> list[dict[str, Any]]:
-    """Return what was measured of this policy, as the hub's model index; nothing of another step."""
-    steps = {results["decision"]["candidate_step"]: "candidate", 0: "pretrained"}
-    if policy_step is None or (who := steps.get(policy_step)) is None:
-        return []
-    return [
-        {
-            "task": {"type": "reinforcement-learning", "name": "chess"},
-            "dataset": {"type": "chess", "name": each["name"]},
-            "metrics": [
-                {
-                    "type": each["unit"],
-                    "value": round(each["value"], 4),
-                    "name": f"{each['name']}, 95 % interval {each['low']:.4g} to {each['high']:.4g}",
-                }
-            ],
-        }
-        for each in results["measurements"]
-        if each["name"].startswith(who) or each["name"].endswith(f", {who}")
-    ]
 
 
 def model_card(facts: CardFacts) -> str:
@@ -230,6 +177,4 @@ def _hashes(facts: CardFacts) -> str:
         lines += [f"output of {step}, version {each['version']}: {each['output_hash']}" for step, each in results["outputs"].items()]
         lines.append(f"code: commit {code['commit']}{' with changes' if code['is_dirty'] else ''}, lock {code['lock']}")
         lines.append(f"engine: {results['engine']}")
-    if facts.parity:
-        lines.append(f"{facts.words.parity}: {facts.parity}")
     return markdown_list(lines) + "\n"

@@ -9,8 +9,7 @@ from steps.step_io.results_text import escaped
 _HOW: Final = """\
 - Against a person or another engine, in any chess program: `chess-grpo uci --model FOLDER` is a UCI engine.
 - Against other players, with intervals: `chess-grpo match FOLDER stockfish:nodes=50`.
-- Without this code: `policy.onnx` takes encoded positions and the ids of their legal moves, and returns the logits of these moves;
-  `policy.json` says how to encode a position, lists the moves in order, and has worked examples to check one's own code with.
+- In Python: `mlflow.pyfunc.load_model` of a registered version, or `grpo.learning.checkpoints.load_policy` of the folder.
 """
 
 
@@ -20,9 +19,6 @@ class NetworkCard:
     kind = NETWORK
     how = _HOW
     trained_by = "behavior cloning of moves"
-    parity = "ONNX against torch"
-    library = "onnx"
-    task = "reinforcement-learning"
 
     def __init__(self, policy: Mapping[str, Any]) -> None:
         """Take the section `policy` of its settings."""
@@ -45,9 +41,5 @@ class NetworkCard:
         )
 
     def licence(self) -> str:
-        """Return "": the initial weights are this project's."""
-        return ""
-
-    def base_model(self) -> str:
         """Return "": the initial weights are this project's."""
         return ""

@@ -74,10 +74,6 @@ class PolicyKind:
     finetune_body: str
     has_lines: bool
     """Whether it ranks all legal moves, so that the UCI engine can show several lines."""
-    export: Callable[[Path, Path, Mapping[str, Any]], tuple[str, str]]
-    """Writes the policy of a folder for other programs into another; returns the file that plays, and how it compares with the policy."""
-    write_onnx: Callable[[Path, Path], None] | None
-    """Writes the policy of a folder into an ONNX file, of which MLflow's model of a registered policy is made; None for a kind without."""
     card: "Callable[[Path], CardWords]"
     """Returns what the model card says of the policy in a folder."""
 

@@ -1,10 +1,9 @@
 """A language model, which writes its moves as text. The packages of the extra are imported only where they are used."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from grpo.policy.files import LANGUAGE, LANGUAGE_WEIGHTS, policy_facts
+from grpo.policy.files import LANGUAGE, policy_facts
 from steps.kinds.kind import PolicyKind
 from steps.runtime.machine import Machine
 
@@ -68,12 +67,6 @@ def _finetune(
     finetune_language(settings, **given)
 
 
-def _export(source: Path, folder: Path, facts: Mapping[str, Any]) -> tuple[str, str]:
-    from steps.export.language import export_language_policy
-
-    return LANGUAGE_WEIGHTS, str(export_language_policy(source, folder, facts=facts))
-
-
 def _card(folder: Path) -> "CardWords":
     from steps.export.language_card import LanguageCard
 
@@ -89,7 +82,5 @@ LANGUAGE_KIND: Final = PolicyKind(
     finetune=_finetune,
     finetune_body="steps.bodies.language_finetune",
     has_lines=False,
-    export=_export,
-    write_onnx=None,
     card=_card,
 )

@@ -1,6 +1,5 @@
 """A network, which gives every legal move a probability."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,19 +35,6 @@ def _finetune(settings: "Settings", *, machine: Machine, num_engines: int, **giv
     )
 
 
-def _export(source: Path, folder: Path, facts: Mapping[str, Any]) -> tuple[str, str]:
-    from grpo.board.onnx_policy import ONNX
-    from steps.export.network import export_policy
-
-    return ONNX, str(export_policy(source, folder, facts=facts))
-
-
-def _write_onnx(source: Path, path: Path) -> None:
-    from steps.export.network import export_onnx
-
-    export_onnx(source, path)
-
-
 def _card(folder: Path) -> "CardWords":
     from steps.export.network_card import NetworkCard
 
@@ -64,7 +50,5 @@ NETWORK_KIND: Final = PolicyKind(
     finetune=_finetune,
     finetune_body="steps.bodies.finetune",
     has_lines=True,
-    export=_export,
-    write_onnx=_write_onnx,
     card=_card,
 )

@@ -11,7 +11,6 @@ from steps.bodies import calibrate as calibrate_body
 from steps.bodies import screen as screen_body
 from steps.bodies import select as select_body
 from steps.bodies.game_cache import TaskPart
-from steps.kinds.lookup import kind_of
 from steps.pipeline.here import Here
 from steps.pipeline.job import Job
 from steps.pipeline.run_step import part_of, run_step
@@ -169,7 +168,6 @@ def select(job: Job, contest: SelectionOutputs, precomputed: Sequence[StepOutput
             device=here.device,
             work=work,
             precomputed=[here.open(output) for output in precomputed],
-            write_onnx=kind_of(here.settings).write_onnx,
         ),
         sinks=sinks,
         publish=publish,

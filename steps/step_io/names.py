@@ -42,10 +42,5 @@ REPORT_PAGE: Final = "report.md"
 """Of `report`: the run on one page."""
 MODEL_CARD: Final = "model_card.md"
 """Beside the report, in MLflow: the champion's card."""
-HUB_CARD: Final = "README.md"
-"""Of an exported policy or dataset: its card, by the name that the Hugging Face hub and `load_dataset` know."""
-
-
-def onnx_name(alias: str) -> str:
-    """Return the name of a network as ONNX in the output of `select`, beside the folder of this alias."""
-    return f"{alias}.onnx"
+EXPORT_CARD: Final = "README.md"
+"""Of an exported policy: its card."""

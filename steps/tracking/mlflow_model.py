@@ -1,23 +1,21 @@
-"""MLflow's models of registered policies; a network's loads without torch and without this project.
+"""MLflow's models of registered policies, which load without a checkout of this project.
 
 Each is a logged model, linked to the run that chose the policy, to the dataset and to the policy's metrics.
 """
 
-import hashlib
 import logging
 import math
 import shutil
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
 from grpo.base.files import read_json
 from grpo.metrics.table import tracked_name
-from grpo.policy.files import policy_file_names
-from steps.step_io.names import REPORT, onnx_name
+from grpo.policy.files import LANGUAGE, policy_file_names, policy_kind
+from steps.step_io.names import REPORT
 from steps.step_io.work import read_history
 from steps.store.versions import ROOT
 from steps.tracking.client import TrackingStore, seconds_for_a_file, waiting
@@ -36,9 +34,8 @@ warnings.filterwarnings("ignore", message=".*Any type hint is inferred as AnyTyp
 logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)
 from mlflow.pyfunc import save_model  # noqa: E402
 
-_NETWORK_CODE: Final = "model_code.py"
-_LANGUAGE_CODE: Final = "language_model_code.py"
-"""Beside this module: the code that MLflow runs."""
+_CODE: Final = Path(__file__).with_name("model_code.py")
+"""The code that MLflow runs."""
 DEFAULTS: Final = {"temperature": 1.0, "num_moves": 5, "seed": 0}
 """Parameters of a model's `predict`: `model_code` says what they do."""
 
@@ -46,10 +43,8 @@ NAME: Final = "chess-policy"
 """Of a logged model, beside its role."""
 HELDOUT_REGRET: Final = "heldout/regret_best"
 
-_BOARD_CODE: Final = ("actions", "draws", "encoding", "fens", "onnx_policy")
-"""Modules of `grpo.board` that a network's model needs; they import each other and, of other packages, no more than `_NETWORK_NEEDS`."""
-_NETWORK_NEEDS: Final = ("mlflow", "onnxruntime", "chess", "numpy", "pandas")
-_LANGUAGE_NEEDS: Final = ("mlflow", "torch", "transformers", "safetensors", "pydantic", "chess", "numpy", "pandas")
+_NEEDS: Final = ("mlflow", "torch", "safetensors", "pydantic", "chess", "numpy", "pandas")
+"""Packages that the code imports; a language model needs one more."""
 _EXAMPLES: Final = (
     "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1",
     "rnbqkbnr/ppp1pppp/8/8/3pP3/2N5/PPPP1PPP/R1BQKBNR b KQkq e3 0 3",
@@ -63,8 +58,9 @@ _OUTPUTS: Final[tuple[tuple[str, Any], ...]] = (
 )
 
 
-def requirements(names: Sequence[str] = _NETWORK_NEEDS) -> list[str]:
-    """Return these packages as requirements, pinned to the versions of this environment; of torch's builds the usual one."""
+def requirements(kind: str) -> list[str]:
+    """Return what a kind of policy needs, pinned to the versions of this environment; of torch's builds the usual one."""
+    names = (*_NEEDS, "transformers") if kind == LANGUAGE else _NEEDS
     return [f"{name}=={version(name).partition('+')[0]}" for name in names]
 
 
@@ -77,48 +73,28 @@ def signature() -> ModelSignature:
     )
 
 
-def write_network_model(folder: Path, onnx: Path, *, about: Model) -> None:
-    """Write MLflow's model of a network into a new folder.
+def write_model(folder: Path, source: Path, *, about: Model) -> None:
+    """Write MLflow's model of a policy into a new folder.
 
     Args:
         folder: the folder to create.
-        onnx: from `steps.export.network.write_onnx`.
+        source: a folder with the policy, which may also contain the rest of a checkpoint.
         about: ids of MLflow's that go into `MLmodel`.
     """
-    sources = {f"{name}.py": (ROOT / "grpo" / "board" / f"{name}.py").read_bytes() for name in _BOARD_CODE}
-    # Two models of different code may be loaded by one process, which imports each package once.
-    package = f"chess_policy_{hashlib.sha256(b''.join(sources.values())).hexdigest()[:12]}"
-    with tempfile.TemporaryDirectory() as made:
-        (code := Path(made) / package).mkdir()
-        for name, source in {"__init__.py": b'"""Board encoding and ONNX policy of chess-grpo."""\n', **sources}.items():
-            (code / name).write_bytes(source)
-        shutil.copyfile(onnx, policy := Path(made) / "policy.onnx")
-        _save(folder, _NETWORK_CODE, code, policy, needs=_NETWORK_NEEDS, about=about, model_config={"package": package})
-
-
-def write_language_model(folder: Path, source: Path, *, about: Model) -> None:
-    """Write MLflow's model of the language model in a folder, which may also contain the rest of a checkpoint, into a new folder."""
     with tempfile.TemporaryDirectory() as made:
         (policy := Path(made) / "policy").mkdir()
         for name in policy_file_names(source):
             shutil.copyfile(source / name, policy / name)  # MLflow follows no links out of the folder.
-        _save(folder, _LANGUAGE_CODE, ROOT / "grpo", policy, needs=_LANGUAGE_NEEDS, about=about, model_config={})
-
-
-def _save(
-    folder: Path, script: str, code: Path, policy: Path, *, needs: Sequence[str], about: Model, model_config: Mapping[str, str]
-) -> None:
-    save_model(
-        path=folder,
-        python_model=str(Path(__file__).with_name(script)),
-        code_paths=[str(code)],
-        artifacts={"policy": str(policy)},
-        model_config=dict(model_config),
-        signature=signature(),
-        input_example=(list(_EXAMPLES), dict(DEFAULTS)),
-        pip_requirements=requirements(needs),
-        mlflow_model=about,
-    )
+        save_model(
+            path=folder,
+            python_model=str(_CODE),
+            code_paths=[str(ROOT / "grpo")],
+            artifacts={"policy": str(policy)},
+            signature=signature(),
+            input_example=(list(_EXAMPLES), dict(DEFAULTS)),
+            pip_requirements=requirements(policy_kind(source)),
+            mlflow_model=about,
+        )
     for cache in sorted(folder.rglob("__pycache__")):
         shutil.rmtree(cache)
 
@@ -179,12 +155,9 @@ def policy_metrics(folder: Path, policy_step: int) -> dict[str, float]:
 
 def _upload(store: TrackingStore, model: LoggedModel, source: Path, role: str) -> None:
     with tempfile.TemporaryDirectory() as made:
-        folder, onnx = Path(made) / "model", source / onnx_name(role)
+        folder = Path(made) / "model"
         about = Model(artifact_path=model.artifact_location, model_uuid=model.model_id, model_id=model.model_id, run_id=model.source_run_id)
-        if onnx.is_file():
-            write_network_model(folder, onnx, about=about)
-        else:
-            write_language_model(folder, source / role, about=about)
+        write_model(folder, source / role, about=about)
         with waiting(seconds_for_a_file(sum(path.stat().st_size for path in folder.rglob("*")))):
             store.client.log_model_artifacts(model.model_id, str(folder))
     store.client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)

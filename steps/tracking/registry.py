@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from grpo.policy.files import LANGUAGE_WEIGHTS
+from grpo.policy.files import is_policy
 from steps.step_io.aliases import CHAMPION, PEAK
-from steps.step_io.names import onnx_name
 from steps.tracking.saved_views import run_address
 from steps.tracking.tags import CHILD, LOGGED_MODEL, NOTE_DIGEST, PARENT, ROLE, digest_of_note, is_own_note
 
@@ -171,8 +170,7 @@ class Registry:
 
     def _logged_model(self, source: PolicySource, alias: str, policy_step: int, flow_run: str) -> "LoggedModel | None":
         """Return MLflow's model of a policy; None where its files are not those of a policy."""
-        policy = source.folder / alias
-        if not (source.folder / onnx_name(alias)).is_file() and not (policy / LANGUAGE_WEIGHTS).is_file():
+        if not is_policy(source.folder / alias):
             return None
         from steps.tracking.mlflow_model import log_model  # MLflow's flavours take seconds to import.
 

@@ -99,9 +99,4 @@ if __name__ == "__main__":
     import_module("great_expectations")
     from forking import serve
 
-    from grpo.settings.tree import read_settings
-    from steps.export.network import _graph
-
-    _graph(read_settings('preset = "test"').policy)  # Ten seconds, which every `select` would need again.
-
     serve(main)

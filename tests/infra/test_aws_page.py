@@ -342,7 +342,7 @@ def test_typed_from_a_fresh_clone_the_page_ends_with_the_champion_on_the_laptop(
     laptop.check_jobs(laptop.standin.jobs())
     said = laptop.type(block_with("chess-grpo match"))
     assert "Results: no improvement shown" in said or "Results: better" in said
-    assert (laptop.clone / "exported" / "policy.onnx").exists()
+    assert (laptop.clone / "exported" / "weights.safetensors").exists()
     # The same by a state machine, executed by moto's interpreter: it finds what the first run made.
     laptop.type(block_with("step-functions create"))
     run, jobs = laptop.execute()

@@ -1,7 +1,7 @@
 """Afterstates against python-chess: what stands where, who controls it, and how games end, move by move."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import chess
 import numpy as np
@@ -11,10 +11,8 @@ from torch import Tensor
 
 from grpo.board.actions import action_id, action_move, legal_action_ids
 from grpo.board.afterstates import afterstates
-from grpo.board.dense_afterstates import dense_afterstates
 from grpo.board.encoding import CASTLING, HALFMOVE_CLOCK, encode, mover_view
 
-Form = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 MATE, DRAW, CLOCK = 4, 5, 6
 """Columns of the features after the castling rights."""
 
@@ -67,20 +65,13 @@ def bitboard_afterstates(encodings: Tensor, rows: Tensor, ids: Tensor) -> tuple[
     return codes, after.features
 
 
-@pytest.fixture(params=[bitboard_afterstates, dense_afterstates], ids=["bitboards", "dense"])
-def form(request: pytest.FixtureRequest) -> Form:
-    """Both ways to compute them."""
-    form: Form = request.param
-    return form
-
-
 def test_pieces_rights_clock_mate_and_draws_are_those_of_python_chess_over_5_000_moves(random_boards: list[chess.Board]) -> None:
-    num_moves, form = 0, bitboard_afterstates
+    num_moves = 0
     met: set[str] = set()
     rng = random.Random(0)
     for at in (0, 1):
         boards = random_boards[at::40]
-        codes, features = form(*flat_moves(boards))
+        codes, features = bitboard_afterstates(*flat_moves(boards))
         reached = []
         for index, (after, (mate, draw)) in enumerate(zip(after_moves(boards), features[:, [MATE, DRAW]].bool().tolist(), strict=True)):
             has_reply = any(after.generate_legal_moves())
@@ -122,30 +113,23 @@ def test_pieces_rights_clock_mate_and_draws_are_those_of_python_chess_over_5_000
         ("4k3/3pPp2/3P1P2/8/8/8/8/4K3 w - - 0 1", "e1e2", False, True),
     ],
 )
-def test_ends_of_games_that_rarely_occur(fen: str, uci: str, mates: bool, draws: bool, form: Form) -> None:
+def test_ends_of_games_that_rarely_occur(fen: str, uci: str, mates: bool, draws: bool) -> None:
     board, move = chess.Board(fen), chess.Move.from_uci(uci)
     ids = torch.tensor([action_id(move, board.turn)])
 
-    _, features = form(torch.from_numpy(encode([board])), torch.tensor([0]), ids)
+    _, features = bitboard_afterstates(torch.from_numpy(encode([board])), torch.tensor([0]), ids)
 
     board.push(move)
     assert board.is_checkmate() == mates, "the example is right"
     assert (features[0, MATE], features[0, DRAW]) == (mates, draws)
 
 
-def test_both_forms_are_equal(random_boards: list[chess.Board]) -> None:
-    moves = flat_moves(random_boards[::100])
-
-    for one, other in zip(bitboard_afterstates(*moves), dense_afterstates(*moves), strict=True):
-        assert torch.equal(one, other)
-
-
-def test_a_board_s_afterstates_do_not_depend_on_the_others_of_its_batch(random_boards: list[chess.Board], form: Form) -> None:
+def test_a_board_s_afterstates_do_not_depend_on_the_others_of_its_batch(random_boards: list[chess.Board]) -> None:
     boards = random_boards[::250]
 
-    codes, features = form(*flat_moves(boards))
+    codes, features = bitboard_afterstates(*flat_moves(boards))
 
-    alone = [form(*flat_moves([board])) for board in boards]
+    alone = [bitboard_afterstates(*flat_moves([board])) for board in boards]
     assert torch.equal(codes, torch.cat([part for part, _ in alone], 1))
     assert torch.equal(features, torch.cat([part for _, part in alone]))
 

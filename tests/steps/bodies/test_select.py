@@ -62,7 +62,7 @@ from steps.policies import network as network_policies
 from steps.policies.language import LanguageCompetitor
 from steps.policies.open import open_policy
 from steps.step_io.aliases import CHAMPION, PEAK, PRETRAINED_STEP
-from steps.step_io.names import CHECKPOINTS, DECISIONS, GAMES_PAGE, HISTORY, PGN, REPORT, onnx_name
+from steps.step_io.names import CHECKPOINTS, DECISIONS, GAMES_PAGE, HISTORY, PGN, REPORT
 from steps.step_io.results import DecisionFacts
 from steps.step_io.results_text import trace_table
 from steps.step_io.work import Work, read_history
@@ -301,15 +301,9 @@ def selected(inputs: Inputs, stockfish: str, tmp_path_factory: pytest.TempPathFa
             num_processes=1,
             device=CPU,
             work=work,
-            write_onnx=lambda source, path: path.write_text(weights_hash(load_policy(source, CPU)[0])),
         )
         work.write_history()
     return Selected(read_json(folder / REPORT), folder, bar, openings, settings)
-
-
-def test_champion_and_peak_are_each_written_as_onnx(selected: Selected) -> None:
-    for alias in (CHAMPION, PEAK):
-        assert (selected.folder / onnx_name(alias)).read_text() == weights_hash(load_policy(selected.folder / alias, CPU)[0])
 
 
 def test_no_opening_serves_two_stages_and_none_is_a_board_of_the_dataset(selected: Selected) -> None:

@@ -44,7 +44,7 @@ OTHERS = (
     ("runs",),
     ("runs", "--json"),
     ("sweep", "test", "--seeds", "0", "1", "--show"),
-    ("export", "champion", "out", "--push", "me/policy"),
+    ("export", "champion", "out"),
     ("play", "champion", "--page"),
     ("ui", "--port", "5999"),
     ("track",),
@@ -64,7 +64,6 @@ WITHOUT_STORE = (
         "--set",
         f"boards.files=ftp://me:{PASSWORD}@host/x.pgn",
     ),
-    ("boards", "export", "boards", "dataset", "--push", "me/boards"),
     ("diagnose", "--history", "suite.epd"),
     ("cost", "--config", "smoke"),
     ("plan-games", "--elo", "30"),
@@ -113,9 +112,9 @@ def test_each_that_takes_a_policy_or_a_run_looks_for_it_in_the_same_way(
 def test_every_command_is_looked_at() -> None:
     asked = (*NAMED, *OTHERS, *WITHOUT_STORE)
     assert {words[0] for words in asked} == set(COMMANDS)
-    assert {words[1] for words in asked if words[0] == "boards"} == {"build", "inspect", "export"}
+    assert {words[1] for words in asked if words[0] == "boards"} == {"build", "inspect"}
     # The options by which a command does something else.
-    options = {"--repair", "--stale", "--batch", "--push", "--history", "--page", "--list", "--json"}
+    options = {"--repair", "--stale", "--batch", "--history", "--page", "--list", "--json"}
     assert {word for words in asked for word in words} >= options
 
 

@@ -15,14 +15,11 @@ import torch
 from doubles import CPU, TINY
 
 from grpo.base.files import CorruptError, read_json, sha256_file, write_json
-from grpo.language.generate.answers import greedy_answers
-from grpo.language.model.loading import load_language_policy, load_model, save_language_policy
+from grpo.language.model.loading import load_model, save_language_policy
 from grpo.language.model.policy import LanguagePolicy
-from grpo.language.text.tasks import move_prompt
 from grpo.learning.checkpoints import save_policy
 from grpo.policy.distribution import new_policy
 from grpo.policy.files import (
-    CHESS_TOKENS,
     LANGUAGE_WEIGHTS,
     POLICY,
     IncompatibleError,
@@ -197,44 +194,10 @@ def test_as_an_engine_it_gives_up_and_goes_on(folder: Path) -> None:
 # Export.
 
 
-def test_an_export_is_what_transformers_loads_with_a_card_that_says_what_it_is(folder: Path, run: Run, tmp_path: Path) -> None:
-    from transformers import AutoModelForCausalLM
-
-    policy, _ = load_language_policy(folder, CPU)
+def test_an_export_is_the_policys_files_with_a_card_that_says_what_it_is(folder: Path, run: Run, tmp_path: Path) -> None:
     out = tmp_path / "exported"
-    code, said, error = run("export", folder, out)
-    assert (code, said.splitlines()[0]) == (0, f"{LANGUAGE_WEIGHTS}: 12 of 12 best answers equal"), error
+    code, _, error = run("export", folder, out)
+    assert code == 0, error
     assert sorted(path.name for path in out.iterdir()) == sorted([*policy_file_names(folder), "manifest.json", "README.md"])
-    assert sha256_file(out / LANGUAGE_WEIGHTS) == sha256_file(folder / LANGUAGE_WEIGHTS)
-    assert "tokenizer is grpo/language/text/tokenizer.py" in read_json(out / POLICY)["use"]
-    assert open_policy(out, CPU).weights == read_json(out / POLICY)["weights_hash"]
-    prompt = torch.tensor(policy.tokens([move_prompt(chess.STARTING_FEN)]))
-    written = AutoModelForCausalLM.from_pretrained(out).generate(prompt, attention_mask=torch.ones_like(prompt))[0, prompt.shape[1] :]
-    [answer] = greedy_answers(policy, [move_prompt(chess.STARTING_FEN)])
-    assert tuple(written.tolist()) == answer.token_ids, "by transformers alone, as the folder's generation_config.json says"
-    card = (out / "README.md").read_text()
-    for text in (
-        "A causal language model that writes its moves as text",
-        "a small GPT-2 with random weights",
-        "after 2 answers without a legal move the game is lost",
-        "the null move `0000`",
-        "12 of 12 best answers equal",
-    ):
-        assert text in card
-    for text in ("ONNX", "residual blocks", "deterministic"):
-        assert text not in card
-
-
-def test_an_export_without_a_file_of_its_tokenizer_is_refused_and_leaves_nothing(
-    folder: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from steps.export import language as language_exporting
-
-    def without_tokenizer(source: Path) -> list[str]:
-        return [name for name in policy_file_names(source) if name != CHESS_TOKENS]
-
-    monkeypatch.setattr(language_exporting, "policy_file_names", without_tokenizer)
-    code, _, error = run("export", folder, tmp_path / "exported")
-    assert code == 1
-    assert "cannot be loaded" in error
-    assert not (tmp_path / "exported").exists()
+    assert open_policy(out, CPU).weights == open_policy(folder, CPU).weights
+    assert "A causal language model that writes its moves as text" in (out / "README.md").read_text()

@@ -3,12 +3,10 @@
 import copy
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from made_results import CLONED, CODE, ENGINE, FINDING, made_reports, made_results, write_outputs
 
 from grpo.base.files import write_json
@@ -17,7 +15,7 @@ from grpo.settings.grpo import GrpoConfig
 from grpo.settings.language import SMALL
 from steps.bodies.report import write_report
 from steps.export.language_card import LanguageCard
-from steps.export.model_card import CardFacts, hub_card, model_card
+from steps.export.model_card import CardFacts, model_card
 from steps.export.network_card import NetworkCard
 from steps.runs.results import document_behind
 from steps.step_io.names import REPORT_PAGE, RESULTS
@@ -32,9 +30,9 @@ def results(tmp_path: Path) -> Results:
     return made_results(tmp_path)
 
 
-def card_of(results: Results | None, *, policy_step: int | None = 100, write: Callable[[CardFacts], str] = model_card, **facts: Any) -> str:
-    given = {"run": "ChessGrpo/17", "words": NetworkCard({"width": 64}), "hashes": {"weights": "e" * 64}, "parity": "1,000 equal"} | facts
-    return write(CardFacts(policy_step=policy_step, results=results, **given))
+def card_of(results: Results | None, *, policy_step: int | None = 100, **facts: Any) -> str:
+    given = {"run": "ChessGrpo/17", "words": NetworkCard({"width": 64}), "hashes": {"weights": "e" * 64}} | facts
+    return model_card(CardFacts(policy_step=policy_step, results=results, **given))
 
 
 # The document.
@@ -107,22 +105,6 @@ def test_the_run_behind_a_policy_is_found_by_hash_and_no_other_run_is_taken_for_
 # Pages.
 
 
-def test_the_hub_is_told_what_was_measured_of_this_very_policy(results: Results) -> None:
-    def metadata(policy_step: int | None) -> Any:
-        return yaml.safe_load(card_of(results, policy_step=policy_step, write=hub_card).split("---\n")[1])
-
-    candidate = metadata(results["decision"]["candidate_step"])
-    (index,) = candidate["model-index"]
-    found = {each["dataset"]["name"]: each["metrics"][0]["value"] for each in index["results"]}
-    assert found["candidate on the ladder"] == 260
-    assert found["held-out regret, candidate"] == 0.0485
-    assert not [name for name in found if name.startswith("pretrained")]
-    assert candidate["metrics"] == ["Elo", "score", "win probability"]
-    assert "pretrained on the ladder, openings of the candidate" in str(metadata(0)["model-index"])
-    assert "model-index" not in metadata(7)
-    assert "model-index" not in metadata(None)
-
-
 def test_the_pages_name_the_verdict_and_its_numbers(results: Results) -> None:
     report = report_markdown(results)
     assert results["verdict"] in report
@@ -142,7 +124,7 @@ def test_text_of_files_is_shown_and_not_obeyed(tmp_path: Path) -> None:
     reports["calibrate"] |= {"engine": EVIL, "note": EVIL}
     results = made_results(tmp_path, reports)
     results["engine"], results["settings"][EVIL], results["settings"]["seed"] = EVIL, EVIL, EVIL
-    card = card_of(results, run=EVIL, hashes={EVIL: EVIL}, parity=EVIL, words=NetworkCard({"width": EVIL}))
+    card = card_of(results, run=EVIL, hashes={EVIL: EVIL}, words=NetworkCard({"width": EVIL}))
     for page in (card, report_markdown(results)):
         for bad in ("<script", "](", "`z`", "_a_", "**b**", "~~"):
             assert bad not in page, bad
@@ -217,7 +199,6 @@ def test_a_language_models_pages_have_its_own_parts_and_no_number_of_a_network(i
     card = card_of(results, words=LanguageCard(described))
     assert "A causal language model that writes its moves as text, trained by behavior cloning of answers, then by 100 steps" in card
     assert ("The initial weights are" in card) == (pretrained["model"] != SMALL)
-    assert "policy.onnx" not in card
     # Defaults are those of the kind, so that none is shown as changed.
     results["settings"] = {"grpo.clip_low": 0.1}
     assert "| grpo.clip_low" not in card_of(results, words=LanguageCard(described))

@@ -1,53 +1,44 @@
-"""A registered network is a model that MLflow loads, serves and evaluates, and that plays as the policy does, without torch."""
+"""A registered policy is a model that MLflow loads where this checkout is not, and that plays as the policy does."""
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import venv
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import chess
 import mlflow
-import numpy as np
 import pandas as pd
 import pytest
 import torch
-import yaml
-from doubles import CPU, TINY
-from mlflow.models import validate_serving_input
-from mlflow.models.model import Model
+from doubles import CPU, TINY, some_boards
 from speakers import naming
-from toggled_server import free_port
 
 from grpo.base.files import write_json
-from grpo.board.actions import legal_action_ids
-from grpo.board.onnx_policy import legal_moves
+from grpo.board.actions import action_move
 from grpo.learning.checkpoints import save_policy
 from grpo.metrics.table import Record, tracked_name
 from grpo.policy.distribution import NetworkPolicy, PositionBatch, new_policy
 from grpo.settings.language import LanguageConfig
 from grpo.settings.tree import PolicyConfig
-from steps.export.network import export_onnx, random_play_positions
 from steps.runs.find_policy import named_policy
 from steps.runs.index import find_run
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import CHAMPION, PEAK
-from steps.step_io.names import HISTORY, REPORT, onnx_name
+from steps.step_io.names import HISTORY, REPORT
 from steps.step_io.work import record_row
 from steps.store.outputs import StepOutput, Store
-from steps.tracking.mlflow_model import policy_metrics, requirements
+from steps.store.versions import ROOT
+from steps.tracking.mlflow_model import policy_metrics
 from steps.tracking.registry import MODEL, Choice, Chosen, Registry, Version
 from steps.tracking.tags import LOGGED_MODEL, POLICY_OUTPUT, ROLE
 from steps.tracking.tracker import Tracker
 
 URI = f"models:/{MODEL}@{CHAMPION}"
-ALL = {"num_moves": 218}
+BOARDS = some_boards(20)
 START = chess.STARTING_FEN
 MATED = "7k/6Q1/6K1/8/8/8/8/8 b - - 0 1"
 PEAK_AT, CANDIDATE = 4, 6
@@ -83,8 +74,7 @@ def registered(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[
         for alias in (CHAMPION, PEAK):
             (folder / alias).mkdir()
             save_policy(folder / alias, policy, TINY)
-        export_onnx(folder / CHAMPION, folder / onnx_name(CHAMPION))
-        (folder / onnx_name(PEAK)).write_bytes((folder / onnx_name(CHAMPION)).read_bytes())
+        (folder / PEAK / "optimiser.safetensors").write_text("the rest of a checkpoint")
         record = Record(CANDIDATE, {"selection/verdict_elo": 40.0, "selection/heldout_regret": REGRET[CANDIDATE]})
         (folder / HISTORY).write_text(json.dumps(record_row(record)) + "\n")
         write_json(folder / REPORT, {"heldout_regret_best": {str(step): {"mean": mean, "stderr": 0.01} for step, mean in REGRET.items()}})
@@ -120,26 +110,50 @@ def use(registered: Registered, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, registered.machine.tracking_uri)
 
 
-@torch.no_grad()
-def assert_equal_to_the_policys(policy: NetworkPolicy, found: pd.DataFrame, boards: list[chess.Board], temperature: float) -> None:
-    """Assert that all legal moves of all boards have the policy's probabilities, to 1e-5."""
-    expected = policy.distribution(PositionBatch.from_boards(boards), temperature=temperature).probs.double().numpy()
-    assert len(found) == len(boards)
-    for board, row, moves, probabilities in zip(boards, expected, found["moves"], found["probabilities"], strict=True):
-        by_move = {move.uci(): row[column] for column, move in enumerate(legal_moves(board))}
-        assert sorted(moves) == sorted(move.uci() for move in board.legal_moves)
-        np.testing.assert_allclose(probabilities, [by_move[move] for move in moves], rtol=0, atol=1e-5)
-        assert probabilities == sorted(probabilities, reverse=True)
-
-
-@pytest.mark.parametrize("count", [100, pytest.param(1_000, marks=pytest.mark.prove)])
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
-def test_the_model_gives_every_legal_move_the_policys_probability(
-    count: int, temperature: float, registered: Registered, loaded: Any
+def test_a_fresh_process_without_this_checkout_gets_the_policys_probabilities(
+    temperature: float, registered: Registered, tmp_path: Path
 ) -> None:
-    boards = random_play_positions(count, seed=1)
-    found = loaded.predict([board.fen() for board in boards], params={"temperature": temperature, **ALL})
-    assert_equal_to_the_policys(registered.policy, found, boards, temperature)
+    fens = [board.fen() for board in BOARDS]
+    asked = (
+        "import json, sys, mlflow\n"
+        f"model = mlflow.pyfunc.load_model({URI!r})\n"
+        f"found = model.predict({fens!r}, params={{'temperature': {temperature}, 'num_moves': 218}})\n"
+        "import grpo\n"
+        "print(json.dumps([grpo.__file__, 'steps' in sys.modules, found['moves'].tolist(), found['probabilities'].tolist()]))\n"
+    )
+    place, has_steps, moves, probabilities = ask_in_a_process(registered.machine, asked, tmp_path)
+    assert ROOT not in Path(place).parents, "the library is the model's own"
+    assert not has_steps
+    for board, named, found in zip(BOARDS, moves, probabilities, strict=True):
+        positions = PositionBatch.from_boards([board])
+        with torch.no_grad():
+            expected = registered.policy.distribution(positions, temperature=temperature).probs[0].tolist()
+        by_move = dict(zip([action_move(index, board.turn).uci() for index in positions.action_ids[0].tolist()], expected, strict=True))
+        assert found == pytest.approx([by_move.pop(move) for move in named], abs=1e-6)
+        assert found == sorted(found, reverse=True)
+        assert not by_move, "every legal move is named"
+
+
+def ask_in_a_process(machine: Machine, code: str, cwd: Path, *arguments: str) -> Any:
+    """Return what Python code prints last, as JSON, in a process that does not see this checkout."""
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": machine.tracking_uri}
+    environment.pop("PYTHONPATH", None)
+    # Without the site's packages of this checkout: an editable install would give `grpo` too.
+    hidden = f"import sys; sys.meta_path = [each for each in sys.meta_path if 'editable' not in str(each)]\n{code}"
+    done = subprocess.run([sys.executable, "-c", hidden, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_model_names_its_packages_and_has_no_more_than_the_policy(registered: Registered, loaded: Any) -> None:
+    folder = Path(mlflow.artifacts.download_artifacts(f"models:/{MODEL}@{PEAK}"))
+    assert sorted(path.name for path in (folder / "artifacts" / "policy").iterdir()) == ["policy.json", "weights.safetensors"]
+    pinned = [line.partition("==") for line in (folder / "requirements.txt").read_text().split()]
+    assert {name for name, _, _ in pinned} >= {"mlflow", "torch", "safetensors", "chess"}
+    assert all(number for _, _, number in pinned)
+    assert loaded.metadata.run_id == registered.child
+    assert not list(folder.rglob("__pycache__"))
 
 
 def test_at_temperature_0_the_likeliest_move_is_played_and_above_it_the_seed_draws(loaded: Any) -> None:
@@ -152,21 +166,6 @@ def test_at_temperature_0_the_likeliest_move_is_played_and_above_it_the_seed_dra
     assert len(set(one)) > 5
     anew = [loaded.predict([START] * 50, params={"seed": -1})["move"].tolist() for _ in range(2)]
     assert anew[0] != anew[1]
-
-
-def test_moves_are_drawn_as_often_as_their_probability_says(loaded: Any) -> None:
-    found = loaded.predict([START] * 1_000, params={"temperature": 1.0, "seed": 3, "num_moves": 1})
-    likeliest, probability = found["moves"][0][0], found["probabilities"][0][0]
-    assert abs((found["move"] == likeliest).mean() - probability) < 4 * (probability * (1 - probability) / 1_000) ** 0.5
-
-
-@pytest.mark.filterwarnings("ignore:.*validate_serving_input:FutureWarning")  # It does in this process what a server does.
-def test_a_list_a_table_and_a_served_request_are_asked_alike(registered: Registered, loaded: Any) -> None:
-    expected = loaded.predict([START]).to_dict("records")
-    assert loaded.predict(pd.DataFrame({"fen": [START]})).to_dict("records") == expected
-    assert loaded.predict(pd.Series([START])).to_dict("records") == expected
-    served = validate_serving_input(URI, json.dumps({"dataframe_split": {"columns": ["fen"], "data": [[START]]}}))
-    assert served.to_dict("records") == expected
 
 
 def test_a_position_without_moves_has_none_and_what_is_no_position_is_named(loaded: Any) -> None:
@@ -183,38 +182,6 @@ def test_a_position_without_moves_has_none_and_what_is_no_position_is_named(load
     for params in ({"temperature": -1.0}, {"num_moves": 0}, {"seed": -2}):
         with pytest.raises(ValueError, match="temperature must be 0 or above, num_moves at least 1, and seed -1 or above"):
             loaded.predict([START], params=params)
-
-
-def test_it_is_asked_by_another_process_without_torch_and_without_this_project(registered: Registered, tmp_path: Path) -> None:
-    asked = (
-        "import json, sys, mlflow\n"
-        f"found = mlflow.pyfunc.load_model({URI!r}).predict([{START!r}])\n"
-        "print(json.dumps([found['move'][0], [name for name in ('torch', 'grpo', 'steps') if name in sys.modules]]))\n"
-    )
-    environment = {**os.environ, "MLFLOW_TRACKING_URI": registered.machine.tracking_uri}
-    environment.pop("PYTHONPATH", None)
-    done = subprocess.run([sys.executable, "-c", asked], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-    move, imported = json.loads(done.stdout.splitlines()[-1])
-    assert imported == []
-    assert chess.Move.from_uci(move) in chess.Board().legal_moves
-
-
-def test_the_model_says_what_it_takes_and_needs(registered: Registered, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(registered, monkeypatch)
-    folder = Path(mlflow.artifacts.download_artifacts(URI))
-    version = Tracker(registered.machine).client.get_model_version_by_alias(MODEL, CHAMPION)
-    described = Model.load(folder)
-    signature = described.signature
-    assert [param.name for param in signature.params] == ["temperature", "num_moves", "seed"]
-    assert signature.outputs.input_names() == ["move", "probability", "moves", "probabilities"]
-    assert (described.run_id, described.model_id) == (registered.child, version.tags[LOGGED_MODEL])
-    pinned = (folder / "requirements.txt").read_text().split()
-    assert pinned == requirements()
-    assert {line.partition("==")[0] for line in pinned} == {"mlflow", "onnxruntime", "chess", "numpy", "pandas"}
-    assert all("==" in line for line in pinned)
-    flavors = yaml.safe_load((folder / "MLmodel").read_text())["flavors"]
-    assert list(flavors) == ["python_function"]
-    assert not list(folder.rglob("__pycache__"))
 
 
 def test_the_logged_model_is_linked_to_its_runs_dataset_and_metrics(registered: Registered) -> None:
@@ -301,77 +268,6 @@ def registered_before(registered: Registered) -> Version:
     return version
 
 
-@pytest.mark.filterwarnings("ignore::pandas.errors.Pandas4Warning")  # Of MLflow 3.17's own code.
-def test_mlflow_evaluates_it_on_boards(registered: Registered, loaded: Any) -> None:
-    boards = random_play_positions(20, seed=2)
-    held_out = pd.DataFrame(
-        {"fen": [board.fen() for board in boards], "best_move": [next(iter(board.legal_moves)).uci() for board in boards]}
-    )
-    moves = loaded.predict(held_out[["fen"]], params={"temperature": 0.0})["move"]
-    agreement = mlflow.models.make_metric(
-        eval_fn=lambda predictions, targets: float((predictions == targets).mean()), greater_is_better=True, name="agreement"
-    )
-    result = mlflow.models.evaluate(URI, held_out, targets="best_move", predictions="move", extra_metrics=[agreement])
-    assert result.metrics["agreement"] == (moves == held_out["best_move"]).mean()
-    assert all(legal_action_ids(board) for board in boards)
-
-
-@pytest.mark.prove
-def test_it_is_served_where_only_its_own_requirements_are_installed(
-    registered: Registered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use(registered, monkeypatch)
-    bin_folder = fresh_environment(tmp_path / "fresh", Path(mlflow.artifacts.download_artifacts(URI)) / "requirements.txt")
-    boards = random_play_positions(1_000, seed=1)
-    request = {"inputs": [board.fen() for board in boards], "params": {"temperature": 1.0, **ALL}}
-    (tmp_path / "request.json").write_text(json.dumps(request))
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    environment |= {"PATH": f"{bin_folder}:{environment['PATH']}"}
-    run = partial(subprocess.run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-    # Loaded by pyfunc.
-    asked = (
-        "import importlib.util, json, mlflow\n"
-        "assert importlib.util.find_spec('torch') is None and importlib.util.find_spec('grpo') is None\n"
-        "request = json.load(open('request.json'))\n"
-        f"found = mlflow.pyfunc.load_model({URI!r}).predict(request['inputs'], params=request['params'])\n"
-        "found.to_json('loaded.json', orient='records', double_precision=15)\n"
-    )
-    run([bin_folder / "python", "-c", asked])
-    assert_equal_to_the_policys(registered.policy, pd.read_json(tmp_path / "loaded.json"), boards, 1.0)
-    # Served, and asked by curl.
-    port = free_port()
-    serve = [bin_folder / "mlflow", "models", "serve", "-m", URI, "-p", str(port), "-h", "127.0.0.1", "--env-manager", "local"]
-    with (tmp_path / "log").open("w") as log:
-        server = subprocess.Popen(serve, cwd=tmp_path, env=environment, stdout=log, stderr=log, start_new_session=True)
-    try:
-        address = f"http://127.0.0.1:{port}"
-        run(["curl", "--silent", "--fail", "--retry", "120", "--retry-delay", "2", "--retry-connrefused", f"{address}/ping"])
-        kind = ["-H", "Content-Type: application/json"]
-        done = run(["curl", "--silent", "--show-error", "--fail-with-body", *kind, "-d", "@request.json", f"{address}/invocations"])
-        answers = pd.DataFrame(json.loads(done.stdout)["predictions"])
-        refused = subprocess.run(
-            ["curl", "--silent", *kind, "-d", '{"inputs": ["e4"]}', f"{address}/invocations"], capture_output=True, text=True, check=True
-        )
-    finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        server.wait()
-    assert_equal_to_the_policys(registered.policy, answers, boards, 1.0)
-    assert "row 0: 'e4' is not a FEN" in refused.stdout
-    # And as the recipe of an image.
-    run([bin_folder / "mlflow", "models", "generate-dockerfile", "-m", URI, "-d", "image"])
-    assert "policy.onnx" in [path.name for path in (tmp_path / "image").rglob("*.onnx")]
-    assert (
-        "requirements.txt" in (tmp_path / "image" / "Dockerfile").read_text() or "mlflow" in (tmp_path / "image" / "Dockerfile").read_text()
-    )
-
-
-def fresh_environment(folder: Path, needed: Path) -> Path:
-    """Make an environment with these requirements and nothing else, and return its folder of programs."""
-    venv.create(folder, with_pip=True)
-    subprocess.run([folder / "bin" / "pip", "install", "--quiet", "-r", needed], check=True)
-    return folder / "bin"
-
-
 @pytest.fixture(scope="module")
 def language_model(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path], Path]) -> tuple[Machine, Path]:
     """Return the tracking store of a run that has registered a tiny language model, and MLflow's model of it as files."""
@@ -385,7 +281,6 @@ def language_model(tmp_path_factory: pytest.TempPathFactory, give_tables: Callab
         for alias in (CHAMPION, PEAK):
             (folder / alias).mkdir()
             save_language_policy(folder / alias, policy, PolicyConfig(kind="language"))
-        (folder / PEAK / "optimiser.safetensors").write_text("the rest of a checkpoint")
         (folder / HISTORY).touch()
         write_json(folder / REPORT, {})
     output = store.find("select", "a-version")
@@ -409,30 +304,8 @@ def test_a_language_model_has_the_same_interface(language_model: tuple[Machine, 
         "found = model.predict([sys.argv[1], sys.argv[2], sys.argv[1]], params={'temperature': 0.0})\n"
         "print(json.dumps([grpo.__file__, list(untaught.columns), found['moves'].tolist(), found['move'][0]]))\n"
     )
-    environment = {**os.environ, "MLFLOW_TRACKING_URI": machine.tracking_uri}
-    environment.pop("PYTHONPATH", None)
-    done = subprocess.run(
-        [sys.executable, "-c", asked, START, MATED, naming("e2e4")],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    place, columns, moves, move = json.loads(done.stdout.splitlines()[-1])
+    place, columns, moves, move = ask_in_a_process(machine, asked, tmp_path, START, MATED, naming("e2e4"))
     assert folder in Path(place).parents, "the library is the model's own"
     assert columns == ["move", "probability", "moves", "probabilities"]
     assert moves == [["e2e4"], [], ["e2e4"]]
     assert move == "e2e4"
-
-
-def test_the_model_of_a_language_model_has_its_policy_and_no_optimizer(language_model: tuple[Machine, Path]) -> None:
-    _, folder = language_model
-    names = {path.name for path in (folder / "artifacts" / "policy").iterdir()}
-    assert {"model.safetensors", "config.json", "policy.json"} <= names
-    assert "optimiser.safetensors" not in names
-    assert not any(path.is_symlink() for path in folder.rglob("*"))
-    needed = {line.partition("==")[0] for line in (folder / "requirements.txt").read_text().split()}
-    assert {"torch", "transformers"} <= needed
-    assert "onnxruntime" not in needed
