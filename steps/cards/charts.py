@@ -6,7 +6,7 @@ Interval bars are HTML with SVG (`interval_figure`), which needs no script.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from grpo.statistics.intervals import Estimate, Unit
@@ -89,25 +89,18 @@ def half_life_of(lines: Sequence[ChartLine]) -> float:
     return max(5.0, float(round((max(steps) - min(steps)) / 50))) if steps else 5.0
 
 
-def line_chart(
-    title: str, unit: str, lines: Sequence[ChartLine], *, marks: Sequence[float] = (), marks_name: str = "events", is_log: bool = False
-) -> Chart:
+def line_chart(title: str, unit: str, lines: Sequence[ChartLine], *, marks: Sequence[float] = ()) -> Chart:
     """Return a chart of lines over steps: of a line with many points the EMA, and its values faint behind it.
 
     Args:
         title: title of the chart.
         unit: unit of the y axis.
         lines: those to draw.
-        marks: steps at which a thin vertical line stands.
-        marks_name: what happened there.
-        is_log: whether the y axis is logarithmic: for values of which a few are far larger; those are drawn as they are, without EMA, and
-            values that are not positive are left out.
+        marks: steps with events, at which a thin vertical line stands.
     """
-    if is_log:
-        lines = [replace(line, points=[point for point in line.points if point[1] > 0]) for line in lines]
     drawn = {line.label: thinned(line.points) for line in lines}
     half_life = half_life_of(lines)
-    averages = {line.label: smoothed(line.points, half_life) for line in lines if not is_log and len(line.points) >= _FEW}
+    averages = {line.label: smoothed(line.points, half_life) for line in lines if len(line.points) >= _FEW}
     colour = {
         "field": "of",
         "type": "nominal",
@@ -116,7 +109,7 @@ def line_chart(
     }
     encoding = {
         "x": {"field": "x", "type": "quantitative", "title": "step", "axis": {"tickMinStep": 1, "format": ",d"}},
-        "y": {"field": "y", "type": "quantitative", "title": unit, "scale": {"type": "log"} if is_log else {"zero": False}},
+        "y": {"field": "y", "type": "quantitative", "title": unit, "scale": {"zero": False}},
         "color": colour,
     }
     dashes = {line.label for line in lines if line.is_dashed}
@@ -145,7 +138,7 @@ def line_chart(
     ]
     words = "; ".join(f"{label} ends at {number_text(points[-1][1])}" for label, points in drawn.items() if points) or "nothing yet"
     key = [f"bold: EMA, half-life {half_life:.0f} steps; faint: each step"] if averages else []
-    key += [f"vertical: {marks_name}"] if marks else []
+    key += ["vertical: events"] if marks else []
     spec = {"data": {"values": data}, "layer": layers}
     return _chart(title, f"{title}, {unit}: {words}", spec, subtitle="; ".join(key))
 
@@ -247,36 +240,6 @@ def _ticks(low: float, high: float) -> list[float]:
     distance = next(factor * power for factor in (1.0, 2.0, 5.0, 10.0, 20.0) if width / (factor * power) <= 4)
     first, last = math.floor(low / distance), math.ceil(high / distance)
     return [_short(number * distance) for number in range(first, max(last, first + 1) + 1)]
-
-
-def before_and_after_chart(title: str, rows: Sequence[tuple[str, int, int]], names: tuple[str, str]) -> Chart:
-    """Return two histograms side by side, as fractions, from rows of: name, count before, count after."""
-    totals = (max(1, sum(before for _, before, _ in rows)), max(1, sum(after for _, _, after in rows)))
-    bars: list[dict[str, Any]] = [
-        {"what": what, "share": _short(count / total), "of": name}
-        for what, before, after in rows
-        for count, total, name in zip((before, after), totals, names, strict=True)
-    ]
-    words = "; ".join(f"{bar['what']} {bar['of']} {bar['share']:.0%}" for bar in bars)
-    return _chart(
-        title,
-        f"{title}: {words}",
-        {
-            "data": {"values": bars},
-            "mark": "bar",
-            "encoding": {
-                "x": {"field": "what", "type": "nominal", "sort": None, "title": None, "axis": {"labelAngle": 0}},
-                "y": {"field": "share", "type": "quantitative", "title": None, "axis": {"format": "%"}},
-                "xOffset": {"field": "of", "sort": None},
-                "color": {
-                    "field": "of",
-                    "type": "nominal",
-                    "scale": {"domain": list(names), "range": list(COLOURS[:2])},
-                    "legend": {"orient": "bottom", "title": None},
-                },
-            },
-        },
-    )
 
 
 def _chart(title: str, description: str, body: Mapping[str, Any], *, subtitle: str = "") -> Chart:

@@ -6,7 +6,6 @@ from typing import Any, Final, cast
 from grpo.board.phases import PHASES
 from grpo.dataset.file_reports import FILE_HEADERS, file_rows
 from grpo.settings.roles import flattened
-from steps.cards.charts import before_and_after_chart
 from steps.cards.html import CardPart, TableCell, badge, block, details, heading, html_table, listing, paragraph
 from steps.cards.state import Seen
 from steps.step_io.results import BoardFacts
@@ -51,10 +50,7 @@ def build_page(seen: Seen) -> list[CardPart]:
     headers = ["", "games", "duplicates", "games rejected", "positions left out", *(f"{phase}s found" for phase in PHASES)]
     caption = "What the source contained, by unit. A unit is a fixed part of the games; tasks share the units out among themselves."
     found = html_table(headers, rows, caption=caption) if rows else ""
-    cache = {name: seen.last(f"cache/{name}") for name in ("hits", "misses", "stored", "damaged")}
-    rows = [[name, count] for name, count in cache.items() if count is not None]
-    searches = html_table(["searches in the engine cache", ""], rows) if rows else ""
-    return [block(heading("Boards of this task", 1), seen.state(), found, searches)]
+    return [block(heading("Boards of this task", 1), seen.state(), found)]
 
 
 def join_page(seen: Seen) -> list[CardPart]:
@@ -91,17 +87,10 @@ def checks_page(seen: Seen) -> list[CardPart]:
     ]
 
 
-def phase_chart(boards: Mapping[str, Any]) -> list[CardPart]:
-    """Return a chart and a table of phases before and after balancing, from the report of `join_boards`."""
-    rows = phase_rows(cast(BoardFacts, boards))
-    written = html_table(PHASE_HEADERS, rows)
-    note = paragraph("Before and after balancing: the source has the phases of real games, the quotas select equal fractions.", "soft")
-    return [before_and_after_chart("boards by phase", rows, PHASE_HEADERS[1:]), block(written, note, kind="numbers")]
-
-
 def _dataset(facts: Mapping[str, Any]) -> Iterator[CardPart]:
-    yield block(paragraph(_sizes(facts)))
-    yield from phase_chart(facts)
+    note = "The source has the phases of real games; the quotas select equal fractions."
+    phases = html_table(PHASE_HEADERS, phase_rows(cast(BoardFacts, facts)), caption="Boards by phase, before and after balancing")
+    yield block(paragraph(_sizes(facts)), phases, paragraph(note, "soft"))
     tables = {
         "Splits": facts["splits"],
         "Sources": facts["sources"],

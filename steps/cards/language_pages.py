@@ -5,25 +5,9 @@ from typing import Any, Final
 
 from grpo.metrics.table import REWARD_PARTS, TASKS
 from steps.cards.html import CardPart, Html, TableCell, badge, block, details, heading, html_table, listing, number_text, paragraph, text
-from steps.cards.metric_tables import critical_level, metric_figure, seconds_figure
+from steps.cards.metric_tables import critical_level, metric_figure
 from steps.cards.state import KindPages, Seen
 from steps.step_io.names import ANSWERS
-
-_LATEST: Final[Mapping[str, str]] = {
-    "language/reward_mean": "mean reward",
-    "language/parse_rate": "parsed",
-    "language/truncated": "truncated",
-    "language/legal_rate": "legal best move",
-    "language/entropy": "entropy of an answer at T = 1",
-    "language/kl_reference": "KL to the reference, an answer",
-    "language/sampled_scored_gap": "sampled against scored",
-    "language/zero_variance_groups": "zero-variance groups",
-    "heldout/regret_best": "held-out regret, best answers",
-    "heldout/regret_sampled": "held-out regret, sampled",
-    "control/kl_coefficient": "KL coefficient",
-    "control/learning_rate": "learning rate",
-}
-"""Metric -> its label on the training card."""
 
 _PARTS: Final[Mapping[str, str]] = {part: part.replace("_", " ") for part in REWARD_PARTS}
 
@@ -97,21 +81,6 @@ def _training_figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
             note="It must not fall: if the model forgets the format, stop the run or raise the KL coefficient.",
         ),
         *metric_figure(
-            "truncated at the maximum length",
-            records,
-            {"language/truncated": "all answers", **{f"language/truncated/{task}": words for task, words in by_task.items()}},
-            note="The loss excludes these.",
-        ),
-        *metric_figure(
-            "malformed and illegal",
-            records,
-            {
-                "language/malformed": "no section found",
-                "language/structure_rate": "all sections",
-                "language/legal_rate": "legal best move named",
-            },
-        ),
-        *metric_figure(
             "entropy of an answer at T = 1",
             records,
             {"language/entropy": "all answers", **{f"language/entropy/{task}": words for task, words in by_task.items()}},
@@ -142,18 +111,11 @@ def _training_figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
             note="Lower is better; an answer without a legal move has the largest regret.",
         ),
         *metric_figure(
-            "held-out answers",
-            records,
-            {"heldout/parse_rate": "parsed", "heldout/legal_rate": "with a legal best move"},
-        ),
-        *metric_figure(
             "zero-variance groups",
             records,
             {"language/zero_variance_groups": "all rewards of a group equal"},
             note="Their advantage is zero.",
         ),
-        *metric_figure("agreement within groups", records, {"language/agreement": "fraction of the most common answer"}),
-        *metric_figure("clipped tokens", records, {"language/clip_fraction": "either clip"}),
         *metric_figure(
             "tokens per answer", records, {"language/answer_tokens": "mean length", "language/think_tokens": "thought before it"}
         ),
@@ -162,7 +124,6 @@ def _training_figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
             records,
             {"control/kl_coefficient": "KL, with warm-up", "control/entropy_coefficient": "entropy"},
         ),
-        *seconds_figure(records),
         _answers(seen),
     ]
 
@@ -203,4 +164,4 @@ def _by_task(rates: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return [(task, rates[task]) for task in TASKS if task in rates]  # The JSON file has them in alphabetical order.
 
 
-LANGUAGE_PAGES: Final = KindPages(pretrain=_pretrain_page, training_figures=_training_figures, latest=_LATEST)
+LANGUAGE_PAGES: Final = KindPages(pretrain=_pretrain_page, training_figures=_training_figures)

@@ -45,8 +45,6 @@ def metric_figure(
     levels: Mapping[str, tuple[float, str]] | None = None,
     dashed: Iterable[str] = (),
     marks: Sequence[float] = (),
-    marks_name: str = "events",
-    is_log: bool = False,
     note: str = "",
 ) -> list[CardPart]:
     """Return the chart of some metrics with the same unit, and its table.
@@ -57,28 +55,13 @@ def metric_figure(
         names: metric -> label.
         levels: label -> value and colour of dashed lines across the chart.
         dashed: metrics that are bounds rather than measurements.
-        marks: steps with a vertical line.
-        marks_name: what happened there.
-        is_log: whether the y axis is logarithmic.
+        marks: steps with events.
         note: a sentence on how to read it.
     """
     [unit] = {METRICS[name].unit for name in names}  # A chart has one y axis.
     lines = metric_lines(records, names, dashed=dashed)
     lines += [level(label, value, lines, colour) for label, (value, colour) in (levels or {}).items()]
-    return [line_chart(title, unit, lines, marks=marks, marks_name=marks_name, is_log=is_log), numbers(lines, unit=unit, note=note)]
-
-
-def seconds_figure(records: Sequence[Record], *, marks: Sequence[float] = (), marks_name: str = "events") -> list[CardPart]:
-    """Return the chart of a training step's times; the axis is logarithmic, because a few steps take a hundred times as long."""
-    return metric_figure(
-        "seconds per step, log axis",
-        records,
-        {f"time/{part}": part for part in ("states", "rollout", "update", "other")},
-        marks=marks,
-        marks_name=marks_name,
-        is_log=True,
-        note="Drawn only on the card of the process that trains; times are not stored, so that equal runs have equal outputs.",
-    )
+    return [line_chart(title, unit, lines, marks=marks), numbers(lines, unit=unit, note=note)]
 
 
 def numbers(lines: Sequence[ChartLine], *, unit: str, note: str = "") -> Html:

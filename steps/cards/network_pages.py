@@ -7,7 +7,7 @@ from grpo.board.phases import PHASES
 from grpo.metrics.table import TERMS
 from steps.cards.charts import COLOURS, share_chart
 from steps.cards.html import CardPart, badge, block, heading, number_text
-from steps.cards.metric_tables import critical_level, metric_figure, metric_lines, numbers, seconds_figure
+from steps.cards.metric_tables import critical_level, metric_figure, metric_lines, numbers
 from steps.cards.state import KindPages, Seen
 
 _HEALTHY: Final = "#2f9e6e"
@@ -17,21 +17,6 @@ _TERM_NAMES: Final = {
     "entropy": "entropy bonus",
     "reference_kl": "KL to the reference",
     "recovery_kl": "recovery KL",
-}
-_LATEST: Final = {
-    "grpo/reward_gain": "mean reward: gain over the reference",
-    "grpo/reward_mean": "mean reward",
-    "grpo/entropy": "entropy at T = 1",
-    "grpo/log_num_legal": "ln(legal moves)",
-    "grpo/kl_reference": "KL to the reference",
-    "grpo/clip_fraction": "clipped",
-    "grpo/zero_variance_groups": "zero-variance groups",
-    "heldout/regret_best": "held-out regret, best moves",
-    "heldout/regret_sampled": "held-out regret, sampled",
-    "control/entropy_coefficient": "entropy coefficient",
-    "control/temperature": "temperature",
-    "control/learning_rate": "learning rate",
-    "time/transitions_per_second": "speed",
 }
 
 
@@ -52,7 +37,6 @@ def _pretrain_page(seen: Seen) -> list[CardPart]:
         *metric_figure("loss", seen.records, losses, note="Training ends when the validation loss stops falling."),
         *metric_figure("accuracy on validation boards", seen.records, accuracy),
         *metric_figure("entropy at T = 1", seen.records, {"imitation/entropy": "mean entropy"}, note="GRPO starts from this entropy."),
-        *metric_figure("perplexity", seen.records, {"imitation/perplexity": "effective number of moves"}),
     ]
 
 
@@ -60,7 +44,6 @@ def _training_figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
     config, records = seen.settings["grpo"], seen.records
     phases = {f"grpo/entropy/{phase}": phase.value for phase in PHASES}
     healthy = {"healthy (floor)": (float(config["recovery"]["healthy_entropy"]), _HEALTHY)}
-    new_games = [record.step for record in records if "self_play/games" in record.metrics]
     fractions = metric_lines(records, {f"grpo/logit_share/{term}": _TERM_NAMES[term] for term in TERMS})
     return [
         *metric_figure(
@@ -84,13 +67,6 @@ def _training_figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
             dashed=["grpo/log_num_legal"],
             marks=marks,
             note="Below the critical line for a while, GRPO recovers or stops. Above ln(legal moves) is impossible.",
-        ),
-        *metric_figure(
-            "normalised entropy",
-            records,
-            {"grpo/normalised_entropy": "entropy / ln(legal moves)"},
-            levels=critical_level(config, "normalised_entropy"),
-            note="Comparable between phases; 1 is the uniform policy.",
         ),
         *metric_figure(
             "KL to the reference",
@@ -121,20 +97,8 @@ def _training_figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
                 "control/recovery_coefficient": "recovery KL",
             },
         ),
-        *metric_figure(
-            "controllers: saturated or idle so far",
-            records,
-            {
-                "control/entropy_saturated": "entropy, at a bound",
-                "control/entropy_idle": "entropy, changing nothing",
-                "control/kl_saturated": "KL, at a bound",
-                "control/kl_idle": "KL, changing nothing",
-            },
-            note="A controller at its bound is a constant; one that changes nothing has no effect.",
-        ),
-        *seconds_figure(records, marks=new_games, marks_name="new self-play games"),
     ]
 
 
-NETWORK_PAGES: Final = KindPages(pretrain=_pretrain_page, training_figures=_training_figures, latest=_LATEST)
+NETWORK_PAGES: Final = KindPages(pretrain=_pretrain_page, training_figures=_training_figures)
 assert len(_TERM_NAMES) == len(TERMS) <= len(COLOURS), "each term of the objective has a name and a colour of its own"

@@ -93,5 +93,3 @@ class KindPages:
     pretrain: Callable[[Seen], list[CardPart]]
     training_figures: Callable[[Seen, Sequence[float]], list[CardPart]]
     """Charts of GRPO, each with its numbers; the second argument is the steps at which something happened."""
-    latest: Mapping[str, str]
-    """Metric -> its label among the latest numbers."""

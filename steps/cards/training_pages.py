@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from grpo.diagnosis.findings import Severity
-from grpo.metrics.table import METRICS
 from grpo.policy.files import LANGUAGE, NETWORK
 from steps.cards.html import (
     CardPart,
@@ -54,7 +53,7 @@ def finetune_page(seen: Seen) -> list[CardPart]:
         _learnability(seen.learnability or seen.report(LEARNABILITY) or None),
         _events(seen),
     ]
-    return [block(heading("GRPO", 1), seen.state(), ended, _latest(seen)), contents(parts), *parts]
+    return [block(heading("GRPO", 1), seen.state(), ended), contents(parts), *parts]
 
 
 def draw_findings(found: Sequence[Mapping[str, Any]]) -> Html:
@@ -79,21 +78,6 @@ def _span(finding: Mapping[str, Any]) -> str:
     if first is None:
         return ""
     return f"(step {first:,})" if last in (None, first) else f"(steps {first:,} to {last:,})"
-
-
-def _latest(seen: Seen) -> str:
-    rows: list[list[TableCell]] = [
-        [label, seen.last(name), METRICS[name].unit, METRICS[name].meaning]
-        for name, label in KIND_PAGES[seen.kind].latest.items()
-        if seen.last(name) is not None
-    ]
-    if not rows:
-        return paragraph("No step is done yet.", "soft")
-    step = max(record.step for record in seen.records)
-    return details(
-        f"Latest values, step {step:,}",
-        f'<div class="latest">{html_table(["", "now", "unit", "meaning"], rows, wide=[3])}</div>',
-    )
 
 
 def _learnability(facts: Mapping[str, Any] | None) -> Html:
