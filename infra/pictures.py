@@ -24,8 +24,8 @@ from infra.mlflow_server import mlflow_ui
 from steps.policies.open import open_policy
 from steps.step_io.aliases import CHAMPION
 from steps.step_io.names import GAMES_PAGE
+from steps.tracking.addresses import run_address, runs_address
 from steps.tracking.registry import MODEL
-from steps.tracking.saved_views import STEPS_VIEW, run_address, view_address
 
 FOLDER: Final = Path(__file__).parents[1] / "docs" / "pictures"
 MAX_BYTES: Final = 150_000
@@ -54,7 +54,7 @@ class PictureError(PlainError, RuntimeError):
 
 
 def draw_tracking(page: Page, address: str, client: Any, *, home: Path, metaflow_run: str = "") -> None:
-    """Take pictures of MLflow's pages: table of runs, steps, parent run, charts and the registered model."""
+    """Take pictures of MLflow's pages: table of runs, parent run, charts and the registered model."""
     experiment = client.get_experiment_by_name("chess-grpo")
     if experiment is None:
         raise PictureError("the store has no run: start one (`make run CONFIG=smoke`), or give the home of one")
@@ -71,10 +71,8 @@ def draw_tracking(page: Page, address: str, client: Any, *, home: Path, metaflow
         page.go(place)
         page.wait_for(*wanted)
 
-    go(view_address(address, experiment.experiment_id), "matching run", "Created")
+    go(runs_address(address, experiment.experiment_id), "matching run", "Created")
     _draw(page, "mlflow_runs", height=640)
-    go(view_address(address, experiment.experiment_id, STEPS_VIEW), "11 report", "Created")
-    _draw(page, "mlflow_steps", height=780)
     go(run_address(address, experiment.experiment_id, found("flow")), "Show more")
     page.click("Show more")
     page.run(_NAMELESS, str(home))

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, Final
 
 from metaflow import FlowMutator, Run, current
@@ -19,7 +20,7 @@ from grpo.base.files import CorruptError, parse_json_object
 from grpo.settings.tree import ResourcesConfig, Settings, TaskResources
 from steps.batch.destination import DestinationError, batch_place, destination, forwarded, secret_names
 from steps.batch.spot_notice import sigterm_on_spot_notice
-from steps.runtime.console import Console
+from steps.runtime.commands import pasteable, resume_command
 from steps.runtime.exit_codes import NO_RETRY
 from steps.runtime.machine import ATTEMPT, BATCH_JOB, SHARED, TASK
 from steps.store.objects import Objects, SharedStoreError, objects_at
@@ -145,14 +146,29 @@ def _no_useless_retry() -> Iterator[None]:
 def main(flow: Any) -> None:
     """Run the flow's command; the launcher of a container's task that is not retryable ends with NO_RETRY."""
     if {"run", "resume"} & set(sys.argv[1:]):
-        sys.stdout = console = Console(sys.stdout)
-        console.stop_at_signals()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, _stop)
     try:
         flow()
     except SystemExit as end:
         if end.code == 1 and _failed_for_good(sys.argv):
             raise SystemExit(NO_RETRY) from None
         raise
+
+
+def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    """Print how to go on, and end at once; the kernel ends the tasks, which save what they have (`steps.runtime.parent_death`)."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_DFL)
+    said = (
+        f"Stopped. Nothing is lost; go on: {pasteable(resume_command(current.run_id))}"
+        if current.run_id
+        else "Stopped before the run began."
+    )
+    # The signal may have come in the middle of a write, which a buffered file cannot take twice.
+    os.write(sys.stdout.fileno(), f"\n{said}\n".encode())
+    os.kill(os.getpid(), number)
 
 
 def _failed_for_good(arguments: Sequence[str]) -> bool:

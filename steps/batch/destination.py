@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from grpo.base.errors import PlainError
 from grpo.settings.tree import TaskResources
-from steps.runtime.machine import MIRROR, NOTIFY, SECRETS, SHARED, holds_secret, is_container, shared_store, sqlite_file, without_secrets
+from steps.runtime.machine import MIRROR, SECRETS, SHARED, holds_secret, is_container, shared_store, sqlite_file, without_secrets
 
 DECORATORS: Final = ("batch", "kubernetes")
 """Destinations given by `--with`."""
@@ -26,7 +26,7 @@ GPU_IMAGE: Final = "CHESS_GRPO_BATCH_GPU_IMAGE"
 _MIRROR: Final = "WANDB_BASE_URL"
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _BY_VALUE: Final = ("MLFLOW_TRACKING_INSECURE_TLS", SHARED, SECRETS, MIRROR, _MIRROR, "WANDB_ENTITY", "WANDB_PROJECT")
-_BY_NAME_ONLY: Final = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "WANDB_API_KEY", NOTIFY)
+_BY_NAME_ONLY: Final = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "WANDB_API_KEY")
 _DATASTORE: Final = "METAFLOW_DEFAULT_DATASTORE"
 _OTHER_CLOUDS: Final = ("gs", "azure")
 """Metaflow's names of Google's and Azure's stores."""

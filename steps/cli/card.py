@@ -8,7 +8,6 @@ import webbrowser
 from pathlib import Path
 
 from grpo.base.errors import PlainError
-from grpo.base.suggestions import did_you_mean
 from steps.runs.names import LAST, RUN_NAMES
 from steps.runtime.commands import FLOW_FILE, shortened
 from steps.runtime.machine import Machine
@@ -41,7 +40,7 @@ def _card(given: argparse.Namespace) -> int:
     name, _, step = given.name.partition("/")
     known = ("start", *STEP_NOTES, "end")
     if step and step.partition("/")[0] not in known:
-        raise CardError(f"no step is called {step!r}; {did_you_mean(step, known)}")
+        raise CardError(f"no step is called {step!r}; the steps are {', '.join(known)}")
     run = find_run(name, machine).metaflow_run
     file: Path = given.out or machine.home / "cards" / f"{run}-{step or _STEP}.html"
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,8 @@
 """The command `chess-grpo compare`: two runs side by side, with conclusions."""
 
 import argparse
-import json
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grpo.statistics.intervals import Unit
 from steps.cli.tables import text_table, when
@@ -29,7 +27,6 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     compare.add_argument("first", metavar="A", help=RUN_NAMES)
     compare.add_argument("second", metavar="B", help="the other")
-    compare.add_argument("--json", action="store_true", help="print everything as JSON")
     compare.set_defaults(run=_compare)
 
 
@@ -39,27 +36,8 @@ def _compare(given: argparse.Namespace) -> int:
 
     machine = Machine.here()
     found = compare_runs(find_run(given.first, machine), find_run(given.second, machine), machine)
-    print(json.dumps(_facts(found), indent=2) if given.json else "\n".join(_lines(found)))
+    print("\n".join(_lines(found)))
     return 0
-
-
-def _facts(found: "Comparison") -> dict[str, Any]:
-    return {
-        "runs": [run.metaflow_run for run in (found.first, found.second)],
-        "settings": {name: list(values) for name, values in found.settings.items()},
-        "results": [
-            {
-                "name": row.name,
-                "first": row.first,
-                "second": row.second,
-                "difference": None if row.difference is None else asdict(row.difference),
-                "apart": list(row.apart),
-            }
-            for row in found.rows
-        ],
-        "conclusions": list(found.conclusions),
-        "match": found.match,
-    }
 
 
 def _lines(found: "Comparison") -> Iterator[str]:

@@ -1,7 +1,6 @@
 """The command `chess-grpo diagnose`: findings from a run's training history."""
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,7 +30,6 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("--evals", type=Path, metavar="FILE.csv", help="a table of step, score and games; needs --history")
     parser.add_argument("--settings", type=Path, metavar="FILE.json", help="that run's settings, for remedies that name them")
-    parser.add_argument("--json", action="store_true", dest="is_json", help="print it as JSON")
     parser.set_defaults(run=diagnose_run)
 
 
@@ -43,11 +41,8 @@ def diagnose_run(given: argparse.Namespace) -> int:
         say(f"chess-grpo diagnose: {error}", sys.stderr)
         return UNUSABLE
     found = diagnose(history, settings)
-    if given.is_json:
-        print(json.dumps({"run": name, **found.facts()}, indent=1))
-    else:
-        columns = "" if given.history is None else f"{columns_text(history)}\n"
-        say(f"{name}: {found.tag}\n{columns}\n{found.text()}")
+    columns = "" if given.history is None else f"{columns_text(history)}\n"
+    say(f"{name}: {found.tag}\n{columns}\n{found.text()}")
     return HEALTHY if found.is_healthy else FOUND
 
 

@@ -1,29 +1,44 @@
 """The entry point of `chess-grpo`. Imports only the module of the given command, because a UCI engine must answer its GUI at once."""
 
+import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import version
+from typing import Final
 
 from grpo.base.errors import PlainError
-from steps.cli.command_table import CODES, COMMAND_GROUPS, COMMANDS
-from steps.cli.parser import TeachingParser, teach
-from steps.runtime.terminal_lines import say
 
-_ABOUT = (
-    "Tools of the chess GRPO pipeline: check this machine, inspect runs, play with policies, run single steps. The whole pipeline is"
-    " `make run`, or `python flows/chess_grpo.py run`."
-)
-_EXAMPLES = ("chess-grpo doctor --config smoke", "chess-grpo runs", "chess-grpo show last", "chess-grpo match champion stockfish:nodes=1")
-_BROKEN_PIPE = 141
+_BROKEN_PIPE: Final = 141
 """A shell's exit code for a program that was killed by SIGPIPE."""
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "doctor": ("doctor", "check this machine and the settings before a run, with a remedy for each problem"),
+    "plan-games": ("plan_games", "how many games show an Elo difference, and which difference given games can show"),
+    "cost": ("language_model", "memory and time of GRPO on a language model, before paying for them"),
+    "runs": ("runs", "list the runs in MLflow, newest first: settings, status and results"),
+    "show": ("show", "show one run: settings, steps, results with confidence intervals, findings and locations"),
+    "card": ("card", "open a step's card: the report of a run, the curves of its training, the games that decided"),
+    "diagnose": ("diagnose", "diagnose what is wrong with a run, and how to fix it"),
+    "compare": ("compare", "compare two runs, with conclusions"),
+    "sweep": ("sweep", "run the pipeline over seeds and combinations of settings, with means over seeds"),
+    "ui": ("ui", "open this home's tracking store in the MLflow UI"),
+    "track": ("track", "log to MLflow what runs could not log during an outage"),
+    "play": ("play", "play against a policy yourself, in the terminal or by clicks on a local page"),
+    "uci": ("uci", "run a policy as a UCI engine"),
+    "match": ("match", "play paired games between two players, with confidence intervals"),
+    "solve": ("solve", "how many puzzles (Lichess CSV) or problems (EPD: bm, am, points) a policy solves"),
+    "export": ("export", "export a model for other programs: safetensors, JSON, ONNX and a model card"),
+    "boards": ("boards", "build, inspect or export a dataset of boards"),
+    "single-batch": ("language_model", "print one rollout of a language model; optionally overfit it as a test of the training code"),
+}
+"""Command -> its module, which has `add_commands`, and what it does."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code: 0 done, 1 an error that the message explains, 2 wrong usage."""
     words = sys.argv[1:] if arguments is None else list(arguments)
-    if words[:1] in (["--version"], ["version"]):
+    if words[:1] == ["--version"]:
         print(_version())
         return 0
     parser = _parser(words[0] if words else "")
@@ -34,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(given.run(given))
     except PlainError as error:
-        say(f"chess-grpo: {error}", sys.stderr)
+        print(f"chess-grpo: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # As in `chess-grpo runs | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -53,36 +68,19 @@ def _version() -> str:
     return f"chess-grpo {version('chess-grpo')}{commit}, Python {platform.python_version()}"
 
 
-def _parser(name: str) -> TeachingParser:
+def _parser(name: str) -> argparse.ArgumentParser:
     """Return the parser of one command; for an unknown name, a parser that only lists all commands."""
-    parser = TeachingParser(prog="chess-grpo", usage="chess-grpo COMMAND ...", add_help=False)
-    parser.add_argument("-h", "--help", action="help", help="this list; after a COMMAND, its help")
-    parser.add_argument("--version", action="store_true", help="version and commit of this installation")
-    if (command := COMMANDS.get(name)) is None:
-        commands = parser.add_subparsers(required=True, metavar="COMMAND", help="one of those below", prog="chess-grpo")
-        for each in COMMANDS:
-            commands.add_parser(each)
-        teach(parser, about=_ABOUT, lists=_lists(), examples=_EXAMPLES, codes=CODES, page="README.md, docs/commands.md")
-        return parser
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", prog="chess-grpo")
-    import_module(command.module).add_commands(commands)
-    added = commands.choices[name]
-    teach(
-        added,
-        about=added.description or f"{command.goal[:1].upper()}{command.goal[1:]}.",
-        examples=command.examples,
-        codes=command.codes,
-        page=command.page,
+    parser = argparse.ArgumentParser(
+        prog="chess-grpo", description="Tools of the chess GRPO pipeline. The whole pipeline is `python flows/chess_grpo.py run`."
     )
+    parser.add_argument("--version", action="store_true", help="version and commit of this installation")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    if name in COMMANDS:
+        import_module(f"steps.cli.{COMMANDS[name][0]}").add_commands(commands)
+    else:
+        for each, (_, goal) in COMMANDS.items():
+            commands.add_parser(each, help=goal)
     return parser
-
-
-def _lists() -> dict[str, list[tuple[str, str]]]:
-    """Return group -> its commands with their goals."""
-    lists: dict[str, list[tuple[str, str]]] = {group: [] for group in COMMAND_GROUPS}
-    for name, command in COMMANDS.items():
-        lists[command.group].append((name, command.goal))
-    return lists
 
 
 if __name__ == "__main__":

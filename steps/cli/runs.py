@@ -1,8 +1,7 @@
 """The command `chess-grpo runs`: lists the flow runs in MLflow with settings, status and results."""
 
 import argparse
-import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from steps.cli.parser import count
 from steps.cli.tables import duration, when
@@ -24,7 +23,6 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         " diagnosis, and the registry's aliases of its policies. Nothing is written.",
     )
     runs.add_argument("--last", type=count, default=_DEFAULT, metavar="N", help=f"show the N newest (default {_DEFAULT})")
-    runs.add_argument("--json", action="store_true", help="print everything as JSON")
     runs.set_defaults(run=_runs)
 
 
@@ -34,9 +32,6 @@ def _runs(given: argparse.Namespace) -> int:
     machine = Machine.here()
     found = read_runs(machine, last=given.last + 1)
     runs, has_more = found[: given.last], len(found) > given.last
-    if given.json:
-        print(json.dumps([listed_run(run) for run in runs], indent=2))
-        return 0
     if not runs:
         print(wrapped(f"no runs in {machine.shown_uri} yet: `make run CONFIG=smoke` makes one in 3 to 7 minutes"))
         return 0
@@ -44,29 +39,6 @@ def _runs(given: argparse.Namespace) -> int:
     more = f" (earlier ones: --last {2 * given.last})" if has_more else ""
     print(wrapped(f"{len(runs)} of {machine.shown_uri}{more}; `chess-grpo show RUN` shows one in detail"))
     return 0
-
-
-def listed_run(run: "TrackedRun") -> dict[str, Any]:
-    """Return a run's facts in the list, as plain data."""
-    from steps.runs.settings import from_preset
-    from steps.tracking.tags import FOUND, SENTENCE, VERDICT
-
-    preset = from_preset(run.settings)
-    return {
-        "run": run.metaflow_run,
-        "mlflow_run": run.mlflow_run,
-        "started": run.started,
-        "status": run.status,
-        "seconds": run.seconds,
-        "preset": preset.preset,
-        "changed": {name: value for name, (_, value) in preset.changed.items()},
-        "settings": str(preset),
-        "verdict": run.tags.get(VERDICT),
-        "sentence": run.tags.get(SENTENCE),
-        "findings": run.tags.get(FOUND),
-        "sources": sources_of(run),
-        "aliases": list(run.aliases),
-    }
 
 
 def sources_of(run: "TrackedRun") -> str | None:
@@ -79,19 +51,19 @@ def sources_of(run: "TrackedRun") -> str | None:
 
 def _lines(run: "TrackedRun") -> str:
     """Return two to five lines: id and status, settings, files, verdict, findings."""
-    from steps.tracking.tags import ENGINE_GAMES
+    from steps.runs.settings import from_preset
+    from steps.tracking.tags import ENGINE_GAMES, FOUND, SENTENCE, VERDICT
 
-    facts = listed_run(run)
     took = f" after {duration(run.seconds)}" if run.seconds is not None else ""
     aliases = f"  = {', '.join(run.aliases)}" if run.aliases else ""
     lines = [
-        f"{facts['run']}  {when(run.started)}  {run.status}{took}{aliases}",
-        wrapped(facts["settings"], "    settings  "),
+        f"{run.metaflow_run}  {when(run.started)}  {run.status}{took}{aliases}",
+        wrapped(str(from_preset(run.settings)), "    settings  "),
     ]
-    if facts["sources"] is not None and facts["sources"] != ENGINE_GAMES:
-        lines.append(wrapped(facts["sources"], "    boards    "))
-    if facts["verdict"] is not None:
-        lines.append(wrapped(". ".join(filter(None, (facts["verdict"], facts["sentence"]))), "    verdict   "))
-    if facts["findings"] is not None:
-        lines.append(wrapped(", ".join(name.strip() for name in facts["findings"].split(",")), "    findings  "))
+    if (sources := sources_of(run)) not in (None, ENGINE_GAMES):
+        lines.append(wrapped(str(sources), "    boards    "))
+    if VERDICT in run.tags:
+        lines.append(wrapped(f"{run.tags[VERDICT]}. {run.tags.get(SENTENCE, '')}", "    verdict   "))
+    if FOUND in run.tags:
+        lines.append(wrapped(run.tags[FOUND], "    findings  "))
     return "\n".join(lines)

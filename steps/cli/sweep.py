@@ -1,7 +1,6 @@
 """The command `chess-grpo sweep`: the whole pipeline over seeds and combinations of settings, and the means over seeds."""
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from grpo.base.files import json_text, replace_file
-from steps.cli.parser import whole_number
 from steps.cli.tables import duration, text_table
 from steps.runtime.machine import Machine
 from steps.runtime.terminal_lines import say, wrapped
@@ -33,9 +31,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         " table is also written to sweep.md and sweep.json in a folder of the home, and logged to MLflow.",
     )
     sweep.add_argument("settings", metavar="SETTINGS", help="a preset, or a TOML file with the differences from one")
-    sweep.add_argument(
-        "--seeds", type=whole_number, nargs="+", required=True, metavar="N", help="one run of each combination with each seed"
-    )
+    sweep.add_argument("--seeds", type=int, nargs="+", required=True, metavar="N", help="one run of each combination with each seed")
     sweep.add_argument(
         "--set",
         action="append",
@@ -111,12 +107,11 @@ def start_flow(run: "PlannedRun", machine: Machine, log: Path) -> int:
     from steps.runs.sweep_plan import run_id_file
     from steps.runtime.commands import FLOW_FILE
     from steps.runtime.parent_death import PARENT_VARIABLE
-    from steps.runtime.process_id import Writer
     from steps.store.versions import ROOT
 
     id_file = machine.home / run_id_file(run)
     id_file.parent.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, PARENT_VARIABLE: json.dumps(Writer.here().facts())}  # The flow ends with this process.
+    environment = {**os.environ, PARENT_VARIABLE: str(os.getpid())}  # The flow ends with this process.
     words = [sys.executable, str(ROOT / FLOW_FILE), "--config-value", "settings", run.launch.text, "run", "--run-id-file", str(id_file)]
     with log.open("ab") as output:
         return subprocess.run(

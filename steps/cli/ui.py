@@ -8,7 +8,6 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from grpo.base.errors import PlainError
-from steps.cli.parser import whole_number
 from steps.runs.places import DEFAULT_PORT, HOST
 from steps.runtime.machine import Machine, sqlite_file
 from steps.runtime.terminal_lines import say
@@ -44,20 +43,17 @@ def _ui(given: argparse.Namespace) -> int:
         say(f"The tracking store is a server, which has a UI of its own: {machine.shown_uri}")
         return 0
     _refuse_taken(given.port)
-    from steps.preflight.moved_home import homes_elsewhere
     from steps.runs.index import read_runs
+    from steps.tracking.addresses import run_address, runs_address
     from steps.tracking.client import TrackingStore
-    from steps.tracking.saved_views import run_address, view_address
     from steps.tracking.tags import RUN_NAME
 
     store, file = TrackingStore.of(machine), sqlite_file(machine.tracking_uri)
     if not store.exists:
         say(f"{file} does not exist yet and is created now: its page is empty until a run starts (`make run CONFIG=smoke`)")
-    for folder, num_runs in homes_elsewhere(machine).items():
-        say(f"This home was copied or moved: until `chess-grpo doctor --repair`, {num_runs:,} runs look for their artifacts in {folder}")
     # In a new store this makes the tables, under a lock; a store that does not answer is named here.
     server = f"http://{HOST}:{given.port}"
-    page = view_address(server, store.asked(lambda: store.experiment))
+    page = runs_address(server, store.asked(lambda: store.experiment))
     say(f"MLflow UI on {file or machine.shown_uri}, ready in half a minute; Ctrl-C ends it. All runs:\n{page}")
     for run in read_runs(machine, last=1):
         say(f"The last one, {run.tags.get(RUN_NAME, run.metaflow_run)}:\n{run_address(server, run.experiment, run.mlflow_run)}")
@@ -89,6 +85,6 @@ def _free_port() -> int:
 
 
 def _port(text: str) -> int:
-    if not 1 <= (number := whole_number(text)) <= _MAX_PORT:
+    if not 1 <= (number := int(text)) <= _MAX_PORT:
         raise argparse.ArgumentTypeError(f"{text}: a port is a number from 1 to {_MAX_PORT}")
     return number

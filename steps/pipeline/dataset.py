@@ -6,7 +6,6 @@ from typing import Final
 
 from grpo.base.files import read_json, sha256_file
 from grpo.dataset.file_reports import files_in_a_line
-from grpo.dataset.table import BOARD_SCHEMA
 from steps.bodies import build_boards as build_body
 from steps.bodies import check_boards as check_body
 from steps.bodies import join_boards as join_body
@@ -18,7 +17,6 @@ from steps.step_io.names import BOARDS, BOARDS_PREVIEW, REPORT
 from steps.step_io.work import Sink
 from steps.store.outputs import StepOutput
 from steps.tracking.child_run import ChildRun
-from steps.tracking.dataset_schema import dataset_columns
 from steps.tracking.launch import launch_of
 from steps.tracking.tags import DATASET, ENGINE_GAMES, SOURCES
 
@@ -58,7 +56,6 @@ def join_boards(job: Job, parts: Sequence[StepOutput]) -> StepOutput:
             digest=digest,
             source=(folder / BOARDS).as_uri(),
             profile={"num_rows": report["rows"]} | {name: report[name] for name in ("phases", "splits", "sources", "files", "labels")},
-            schema=dataset_columns(BOARD_SCHEMA),
         )
         child.tag({DATASET: digest, SOURCES: files_in_a_line(report, most=_MAX_NAMED) or ENGINE_GAMES})
         child.content(BOARDS_PREVIEW, preview(folder / BOARDS))

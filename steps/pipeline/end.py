@@ -17,7 +17,6 @@ from steps.runs.names import NotFoundError
 from steps.runs.places import run_page
 from steps.runtime.commands import pasteable, shortened
 from steps.runtime.machine import SHARED, Machine
-from steps.runtime.notify import Notice, Notifier
 from steps.step_io.aliases import CHAMPION, PEAK
 from steps.step_io.names import GAMES_PAGE, MODEL_CARD, PGN, REPORT_PAGE, RESULTS
 from steps.step_io.results import Results, read_results
@@ -86,7 +85,6 @@ def end(job: Job, selected: StepOutput, reported: StepOutput, *, card: str = "")
     num_left = here.tracker.end_flow_run(job["mlflow_run"], tags, note, files={name: text for name, text in pages.items() if text})
     waiting = f"NOT LOGGED: {num_left:,} steps wait for the tracking store, which is away. Log them later: {_track(here.machine)}"
     sentence = f"Verdict: {results['decision']['verdict']}. {results['verdict']}"
-    Notifier(here.machine, run=run, step="end").post(Notice.VERDICT, sentence)
     commands = {
         "chess-grpo card last": "the report as a page",
         "chess-grpo show last": "the same in the terminal",

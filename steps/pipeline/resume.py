@@ -31,10 +31,7 @@ def find_origin(name: str, machine: Machine) -> ResumeOrigin:
     Raises NotFoundError when there is no such policy, run or checkpoint; ResumeError when the run ended before it had what is needed.
     """
     if is_folder(name):
-        raise ResumeError(
-            f"--resume-from {name}: a folder has no run, whose boards and settings a resumed run needs: give RUN/STEP, or train from the"
-            " folder by `chess-grpo finetune`"
-        )
+        raise ResumeError(f"--resume-from {name}: a folder has no run, whose boards and settings a resumed run needs: give RUN/STEP")
     try:
         named = named_policy(name, machine, role=PEAK)
         run, step, outputs = named.run, named.policy_step, named.run.outputs

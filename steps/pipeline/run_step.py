@@ -1,7 +1,7 @@
 """Runs a step: its output comes from the store if its version is there, else from its body; the tracker logs which."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ from steps.pipeline.job import BEFORE_FINETUNE, Job, ResumeOrigin
 from steps.pipeline.make_output import make_output
 from steps.runs.files import fetch_output, output_manifest
 from steps.runtime.machine import Machine
-from steps.runtime.notify import Notice, Notifier
 from steps.step_io.spec import StepSpec
 from steps.step_io.terminal import TerminalSink, time_text
 from steps.step_io.work import Sink, Watcher, Work, read_history
@@ -20,7 +19,7 @@ from steps.store.outputs import StepOutput, Store
 from steps.store.versions import StepVersion, step_version
 from steps.tracking.child_run import ChildRun
 from steps.tracking.step_notes import STEP_NOTES, step_note
-from steps.tracking.tracker import Tracker, failure_text
+from steps.tracking.tracker import Tracker
 
 
 def run_step(
@@ -55,10 +54,8 @@ def run_step(
     step = spec.name
     store, tracker = Store.of(machine), Tracker(machine)
     version = step_version(spec, settings=settings, inputs=inputs, code=job["code"])
-    notifier = Notifier(machine, run=job["metaflow_run"], step=step)
     tags = code_tags(job["code"]) | {"metaflow.run": job["metaflow_run"], "metaflow.step": step}
     with (
-        _posts_failure(notifier, job["metaflow_run"], step),
         _only_writer(job, machine, version) as lease,
         tracker.child(job["mlflow_run"], step, tags, job.get("story", ""), job["settings"], part=part) as child,
     ):
@@ -76,7 +73,7 @@ def run_step(
                 resumes=spec.resumes,
                 is_fresh=is_fresh,
                 sinks=(child, *sinks),
-                terminal=TerminalSink(step, spec.shown, lambda text: print(text, flush=True), axis=spec.axis, alarms=notifier.alarms),
+                terminal=TerminalSink(step, spec.shown, lambda text: print(text, flush=True), axis=spec.axis),
                 watcher=watcher,
                 whose={"run": job["metaflow_run"], "device": inputs.get("device", "")},
             )
@@ -95,16 +92,6 @@ def run_step(
             publish(folder, child)
         child.finished(found)
     return found
-
-
-@contextmanager
-def _posts_failure(notifier: Notifier, run: str, step: str) -> Iterator[None]:
-    """Post why a step fails; not a spot interruption, after which a retry resumes it."""
-    try:
-        yield
-    except Exception as error:
-        notifier.post(Notice.STOP, f"failed: {failure_text(error, step, run)}")
-        raise
 
 
 def part_of(number: int, num_parts: int) -> str:

@@ -12,7 +12,6 @@ from steps.preflight.checks import PreflightError, preflight, preflight_table
 from steps.runs.index import step_seconds
 from steps.runtime.device import device_facts
 from steps.runtime.machine import Machine
-from steps.runtime.notify import Notice, Notifier
 from steps.tracking import notes
 from steps.tracking.launch import launch_of
 from steps.tracking.outages import TrackingAwayError
@@ -82,10 +81,6 @@ def start(
         tags=tags | {RUN_NAME: launch.label},
         note=notes.begun(head, metaflow_run=metaflow_run),
         files={"settings.json": json.dumps(settings, indent=1) + "\n", "settings.toml": launch.text},
-    )
-    differences = launch.text.strip().replace("\n", ", ")
-    Notifier(machine, run=metaflow_run, step="start").post(
-        Notice.START, f"started with {differences}; MLflow run {run_id} at {machine.shown_uri}"
     )
     return Job(
         step_seconds=_step_seconds(machine, launch.preset),

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from grpo.base.files import MANIFEST, read_json
-from grpo.metrics.table import BUDGET_SPENT
 from steps.bodies.live_diagnosis import LiveDiagnosis
 from steps.kinds.lookup import kind_of
 from steps.pipeline.here import Here
@@ -14,9 +13,8 @@ from steps.pipeline.job import Job
 from steps.pipeline.resume import origin_checkpoint
 from steps.pipeline.run_step import run_step
 from steps.runtime.exit_codes import RESUMABLE
-from steps.runtime.notify import Notice, Notifier
 from steps.runtime.sigterm import Terminated, terminable
-from steps.step_io.names import FINDINGS, LEARNABILITY, REPORT
+from steps.step_io.names import FINDINGS, LEARNABILITY
 from steps.step_io.work import Sink, Work
 from steps.store.outputs import StepOutput
 from steps.tracking.child_run import ChildRun
@@ -107,9 +105,6 @@ def finetune(
             watcher=LiveDiagnosis(job["settings"]),
             publish=publish,
         )
-        if has_trained and (report := read_json(here.open(output) / REPORT))["reason"] != BUDGET_SPENT:
-            notifier = Notifier(here.machine, run=job["metaflow_run"], step="finetune")
-            notifier.post(Notice.STOP, f"stopped early by {report['reason']}: {report['message']}")
         return output
 
 

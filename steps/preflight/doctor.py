@@ -12,7 +12,6 @@ from grpo.settings.tree import ConfigError, Settings
 from steps.kinds.lookup import kind_of
 from steps.preflight.batch import batch_configured
 from steps.preflight.checks import PreflightCheck, preflight
-from steps.preflight.moved_home import homes_elsewhere
 from steps.runtime.machine import MIRROR, Machine, Mirror
 from steps.store.versions import LOCKS, describe_code, installed_lock
 
@@ -32,7 +31,7 @@ def examine(settings: Settings | ConfigError, machine: Machine) -> list[Prefligh
     else:
         findings.append(PreflightCheck(what="settings", is_fine=True, detail="every key is known, and no two contradict each other"))
     findings += preflight(usable, machine, read_only=True)[0]
-    findings += [*_journals(machine), *_moved(machine), *batch_configured(os.environ), _wandb(machine, os.environ)]
+    findings += [*_journals(machine), *batch_configured(os.environ), _wandb(machine, os.environ)]
     return findings
 
 
@@ -78,15 +77,6 @@ def _journals(machine: Machine) -> Iterator[PreflightCheck]:
             is_fine=True,
             detail=f"{num_left:,} steps are not logged to MLflow yet: the next run logs them, or `chess-grpo track`",
         )
-
-
-def _moved(machine: Machine) -> Iterator[PreflightCheck]:
-    """Say where the tracking store looks for artifacts that are in this home, which was copied or moved."""
-    for folder, num_runs in homes_elsewhere(machine).items():
-        detail = (
-            f"artifacts of {num_runs:,} runs lie in {folder}, which is not this home: `chess-grpo doctor --repair` corrects their places"
-        )
-        yield PreflightCheck(what="artifacts", is_fine=False, detail=detail)
 
 
 def _wandb(machine: Machine, environment: Mapping[str, str]) -> PreflightCheck:

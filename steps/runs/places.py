@@ -13,7 +13,7 @@ from steps.step_io.aliases import CHAMPION, PRETRAINED_STEP
 from steps.step_io.names import FINDINGS
 from steps.step_io.results import Results
 from steps.store.outputs import Store
-from steps.tracking.saved_views import run_address
+from steps.tracking.addresses import run_address
 from steps.tracking.tags import HELD_BY
 
 HOST: Final = "127.0.0.1"

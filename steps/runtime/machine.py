@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Self
@@ -24,8 +24,6 @@ SECRETS: Final = "CHESS_GRPO_SECRETS"
 """Variable: comma-separated names of secrets in AWS Secrets Manager; they hold variables of tasks in containers."""
 MIRROR: Final = "CHESS_GRPO_WANDB"
 """Variable: a value of `Mirror`."""
-NOTIFY: Final = "CHESS_GRPO_NOTIFY"
-"""Variable: the address of a webhook; a secret, since whoever knows it can post there."""
 
 
 class MachineError(PlainError, ValueError):
@@ -66,8 +64,6 @@ class Machine:
     """CHESS_GRPO_ATTEMPT, set by the flow: the attempt of that task, from 0."""
     mirror: Mirror = Mirror.OFF
     """CHESS_GRPO_WANDB; not a setting, because it changes no output."""
-    notify: str = field(default="", repr=False)
-    """CHESS_GRPO_NOTIFY: where `steps.runtime.notify` posts; empty for nowhere."""
 
     @classmethod
     def here(cls) -> Self:
@@ -84,7 +80,6 @@ class Machine:
             task=os.environ.get(TASK) or "",
             attempt=int(os.environ.get(ATTEMPT) or 0),
             mirror=_mirror(os.environ.get(MIRROR) or Mirror.OFF),
-            notify=_webhook(os.environ.get(NOTIFY) or ""),
         )
 
     @property
@@ -126,12 +121,6 @@ def _mirror(value: str) -> Mirror:
         return Mirror(value)
     except ValueError:
         raise MachineError(f"{MIRROR}={value}: it may be {', '.join(Mirror)}; unset, it is {Mirror.OFF}") from None
-
-
-def _webhook(value: str) -> str:
-    if value and not value.startswith(("https://", "http://")):
-        raise MachineError(f"{NOTIFY} (not shown, for it is a secret): it must begin with https:// or http://; unset, nothing is posted")
-    return value
 
 
 def shared_store(environment: Mapping[str, str]) -> str:

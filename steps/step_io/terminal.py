@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from grpo.metrics.table import Event, Record
+from grpo.metrics.table import Record
 
 _SECONDS_TO_FIRST_LINE: Final = 10.0
 _SECONDS_BETWEEN_LINES: Final = 60.0
@@ -59,7 +59,6 @@ class TerminalSink:
         say: Callable[[str], None],
         *,
         axis: str = "step",
-        alarms: Callable[[int, Iterable[Event]], None] | None = None,
     ) -> None:
         """Show the named metrics of the records.
 
@@ -68,10 +67,8 @@ class TerminalSink:
             shown: names of metrics.
             say: prints a line.
             axis: what a record's step counts; empty where it counts nothing.
-            alarms: called with the step and events of each record.
         """
         self._step, self._shown, self._say, self._axis = step, tuple(shown), say, axis
-        self._alarms = alarms
         self._pace = Pace()
         self._due = time.monotonic() + _SECONDS_TO_FIRST_LINE
         self._place = ""
@@ -89,8 +86,6 @@ class TerminalSink:
             self._numbers |= numbers
         for event in record.events:
             self.say(f"{place}{event.name}: {event.message}")
-        if self._alarms is not None and record.events:
-            self._alarms(record.step, record.events)
 
     def progress(self, done: int, total: int, unit: str) -> None:
         """Print how far the work is, and the latest numbers, if a minute has passed since the last time."""

@@ -203,7 +203,7 @@ class Store:
                 pass  # The output exists, so `progressing` deletes the folder.
 
     def discard(self, step: str, version: str, *, everywhere: bool = False) -> Path:
-        """Move a damaged or unwanted output aside and return its new path; `chess-grpo doctor --stale` deletes it later.
+        """Move a damaged or unwanted output aside and return its new path.
 
         The shared copy is still found by its version, unless `everywhere` is set.
         """

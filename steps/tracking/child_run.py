@@ -89,7 +89,7 @@ class ChildRun:
         """Tag the run with its output, so that later runs find it."""
         self.tag({VERSION: output["version"], OUTPUT_HASH: output["output_hash"], REUSED: output["reused"]})
 
-    def dataset(self, *, name: str, digest: str, source: str, profile: Mapping[str, Any], schema: Sequence[Mapping[str, Any]] = ()) -> None:
+    def dataset(self, *, name: str, digest: str, source: str, profile: Mapping[str, Any]) -> None:
         """Log the dataset that the step made or read, on this run and its parent.
 
         Args:
@@ -97,9 +97,8 @@ class ChildRun:
             digest: hash of its file.
             source: path of its file.
             profile: summary of its content; MLflow shows `num_rows`.
-            schema: its columns in MLflow's format, each with `name`, `type` and `required`.
         """
-        self.journal.append("dataset", name=name, digest=digest, source=source, profile=dict(profile), schema=list(schema))
+        self.journal.append("dataset", name=name, digest=digest, source=source, profile=dict(profile))
 
 
 def now() -> int:

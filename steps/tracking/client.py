@@ -16,8 +16,7 @@ from steps.runtime.machine import Machine, sqlite_file
 from steps.store.file_lock import waiting_lock
 from steps.store.outputs import StepOutput
 from steps.tracking.notes import experiment_note
-from steps.tracking.saved_views import is_own_view, saved_views
-from steps.tracking.tags import EXPERIMENT, FLOW, HOLDS, NOTE, NOTE_DIGEST, OUTPUT_HASH, RUN, STEP, VERSION, digest_of_note, is_own_note
+from steps.tracking.tags import EXPERIMENT, HOLDS, NOTE, OUTPUT_HASH, STEP, VERSION
 
 # Must precede MLflow's import, which reads some of these once. By default it sends telemetry, and waits 244 s for a server that is down.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -122,20 +121,10 @@ class TrackingStore:
         return str(experiment.experiment_id)
 
     def describe_experiment(self) -> None:
-        """Write the experiment's description, unless a person has edited it, and its saved views."""
-        experiment, client = self.experiment, self.client
-        note = experiment_note(experiment)
-        tags = client.get_experiment(experiment).tags
-        # Otherwise the UI shows it as a GenAI experiment.
-        wanted = {"mlflow.experimentKind": "custom_model_development"}
-        if is_own_note(tags.get(NOTE), tags.get(NOTE_DIGEST)):
-            wanted |= {NOTE: note, NOTE_DIGEST: digest_of_note(note)}
-        newest = [run.data.tags.get(RUN, "") for run in self.search(f"tags.`{STEP}` = '{FLOW}'", newest=1)]
-        # An existing view may have been changed by a user.
-        wanted |= {name: view for name, view in saved_views(*newest).items() if name not in tags or is_own_view(tags[name])}
-        for name, value in wanted.items():
-            if tags.get(name) != value:
-                client.set_experiment_tag(experiment, name, value)
+        """Write the experiment's description."""
+        # Without a kind the UI shows it as a GenAI experiment.
+        for name, value in {"mlflow.experimentKind": "custom_model_development", NOTE: experiment_note()}.items():
+            self.client.set_experiment_tag(self.experiment, name, value)
 
     def asked(self, ask: Callable[[], _Answer], is_final: Callable[[Exception], bool] = is_refusal) -> _Answer:
         """Return the store's answer, with retries while it is away.

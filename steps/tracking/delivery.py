@@ -137,10 +137,8 @@ class Delivery:
             case {"kind": "story", "note": note, "time": time}:
                 if int(client.get_run(parent).data.tags.get(NOTE_TIME, 0)) <= time:
                     client.log_batch(parent, tags=_tags({NOTE: note, NOTE_TIME: time}))
-            case {"kind": "dataset", "digest": digest, "source": source, "profile": profile, "schema": schema}:
-                described = json.dumps({"mlflow_colspec": schema}) if schema else None
-                name = records[0].get("name", "boards")  # Journals of older versions name none.
-                data = Dataset(name, digest[:32], "local", json.dumps({"uri": source}), described, json.dumps(profile))
+            case {"kind": "dataset", "name": name, "digest": digest, "source": source, "profile": profile}:
+                data = Dataset(name, digest[:32], "local", json.dumps({"uri": source}), profile=json.dumps(profile))
                 for each in (run, parent):
                     client.log_inputs(each, [DatasetInput(data, [InputTag("mlflow.data.context", "training")])])
             case {"kind": "file", "is_parent": is_parent, "name": name, "folder": folder, "content": content}:

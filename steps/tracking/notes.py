@@ -14,7 +14,6 @@ from steps.runtime.machine import Machine
 from steps.step_io.results import Results
 from steps.step_io.results_text import summary
 from steps.tracking.launch import Launch
-from steps.tracking.saved_views import CURVES, RUNS, STEPS_VIEW, view_address
 from steps.tracking.step_notes import STEP_NOTES, findings_text, run_name
 
 _MAX_LENGTH: Final = 7_500
@@ -59,9 +58,8 @@ A version's source run has the games that selected it; `chess_grpo.policy_step` 
 """)
 
 
-def experiment_note(experiment: str) -> str:
+def experiment_note() -> str:
     """Return the experiment's description: what it is, how to read it, and the groups of metrics with their units."""
-    runs, curves, steps = (view_address("", experiment, view) for view in (RUNS, CURVES, STEPS_VIEW))
     groups: dict[str, list[str]] = {}
     for spec in METRICS.values():
         groups.setdefault(spec.name.partition("/")[0], []).append(spec.unit)
@@ -72,9 +70,8 @@ def experiment_note(experiment: str) -> str:
     return flowing(f"""{GOALS[NETWORK]}
 
 **How to read it.** A run of the pipeline is one parent run; its name and its page begin with the verdict. The steps are its children,
-numbered in their order. A parent has the main curves of training, the headline numbers and the settings that runs are compared by. Three
-views are saved under *Views*: [runs compared]({runs}), [curves]({curves}) and [steps of the newest run]({steps}). All curves are in
-`07 finetune`, the games that decided in `10 select`, the results with their intervals in `11 report`.
+numbered in their order. A parent has the main curves of training, the headline numbers and the settings that runs are compared by. All
+curves are in `07 finetune`, the games that decided in `10 select`, the results with their intervals in `11 report`.
 
 **Headlines**:
 

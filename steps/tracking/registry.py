@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from grpo.policy.files import is_policy
 from steps.step_io.aliases import CHAMPION, PEAK
-from steps.tracking.saved_views import run_address
-from steps.tracking.tags import CHILD, LOGGED_MODEL, NOTE_DIGEST, PARENT, ROLE, digest_of_note, is_own_note
+from steps.tracking.addresses import run_address
+from steps.tracking.tags import CHILD, LOGGED_MODEL, PARENT, ROLE
 
 if TYPE_CHECKING:
     from mlflow.entities import LoggedModel
@@ -281,13 +281,11 @@ class Registry:
 
         from steps.tracking.notes import MODEL_NOTE  # It imports the settings, which commands that only read do not need.
 
-        tags = {NOTE_DIGEST: digest_of_note(MODEL_NOTE), "task": "chess move probabilities", "code_licence": "MIT"}
         if found := self._client.search_registered_models(f"name = '{MODEL}'"):
-            is_own = is_own_note(found[0].description, found[0].tags.get(NOTE_DIGEST))
-            if is_own and found[0].description != MODEL_NOTE:
-                self._client.set_registered_model_tag(MODEL, NOTE_DIGEST, tags[NOTE_DIGEST])
+            if found[0].description != MODEL_NOTE:
                 self._client.update_registered_model(MODEL, MODEL_NOTE)
             return
+        tags = {"task": "chess move probabilities", "code_licence": "MIT"}
         try:
             self._client.create_registered_model(MODEL, tags=tags, description=MODEL_NOTE)
         except MlflowException as error:

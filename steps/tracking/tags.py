@@ -1,6 +1,5 @@
-"""Names of MLflow tags by which runs and model versions are found again, and the check whether a description was edited by a person."""
+"""Names of MLflow tags by which runs and model versions are found again."""
 
-import hashlib
 from typing import Final
 
 EXPERIMENT: Final = "chess-grpo"
@@ -30,8 +29,6 @@ PARENT: Final = "mlflow.parentRunId"
 NOTE: Final = "mlflow.note.content"
 NOTE_TIME: Final = "chess_grpo.note_time"
 """Time of a parent run's description in milliseconds: an older description that is delivered later does not replace it."""
-NOTE_DIGEST: Final = "chess_grpo.note_digest"
-"""Digest of the description that this software wrote: a description that a person has edited since is not replaced."""
 RUN_NAME: Final = "mlflow.runName"
 """MLflow renames a run when this tag is set. Runs are found by other tags, so that a name may change."""
 VERDICT: Final = "chess_grpo.verdict"
@@ -55,13 +52,3 @@ SOURCES: Final = "chess_grpo.sources"
 REUSED: Final = "chess_grpo.reused"
 FOUND: Final = "chess_grpo.findings"
 """Findings of the diagnosis of a fine-tuning: `healthy` or comma-separated names; on its run and on the parent."""
-
-
-def digest_of_note(note: str) -> str:
-    """Return the digest of a description, by which a later run sees whether a person has edited it."""
-    return hashlib.sha256(note.encode()).hexdigest()[:16]
-
-
-def is_own_note(note: str | None, digest: str | None) -> bool:
-    """Return whether a description may be replaced: it is empty, or this software wrote it."""
-    return not note or digest_of_note(note) == digest

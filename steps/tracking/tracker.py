@@ -156,7 +156,7 @@ class Tracker(TrackingStore):
             try:
                 yield child
             except BaseException as error:
-                why = failure_text(error, step, run)
+                why = _failure_text(error, step, run)
                 child.note("\n\n".join([f"**Failed**: {why}", note]).strip())
                 if head:
                     child.note_flow_run(notes.failed(head, metaflow_run=run, step=step, why=why))
@@ -203,8 +203,8 @@ def _key(run: str, step: str) -> str:
     return f"{run}/{step}/{uuid.uuid4().hex[:12]}"
 
 
-def failure_text(error: BaseException, step: str, metaflow_run: str) -> str:
-    """Return an error's text for pages and posts: the message of a PlainError; of others, which may hold secrets, only the type."""
+def _failure_text(error: BaseException, step: str, metaflow_run: str) -> str:
+    """Return an error's text for pages: the message of a PlainError; of others, which may hold secrets, only the type."""
     if isinstance(error, PlainError):
         return str(error)[:_MAX_REASON_LENGTH]
     return f"{type(error).__name__}; the task's log has the message: `python {FLOW_FILE} logs {metaflow_run}/{step}`"

@@ -25,15 +25,6 @@ def test_findings_are_exit_code_1_and_said_in_words(tmp_path: Path, capsys: pyte
     assert "docs/diagnosis.md#cancelling_terms" in told
 
 
-def test_json_holds_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["diagnose", "--history", str(NOTES / "jan15_collapse.csv"), "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["verdict"] == "findings"
-    [collapse, note] = told["findings"]
-    assert (collapse["name"], collapse["severity"], collapse["last_step"]) == ("entropy_collapse", "critical", 1793)
-    assert note["name"] == "no_baseline"
-
-
 def healthy(step: int) -> Record:
     return Record(step, {"grpo/entropy": 2.0 - step / 100, "grpo/regret": 0.1 - step / 1000, "grpo/exact_cosine": 0.8})
 

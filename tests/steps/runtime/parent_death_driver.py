@@ -10,7 +10,6 @@ from pathlib import Path
 from types import FrameType
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bodies"))
 
 from steps.runtime.parent_death import end_with_parent
 
@@ -37,34 +36,15 @@ def save(number: int, frame: FrameType | None) -> None:
     sys.exit(75)
 
 
-def train() -> None:
-    """Fine-tune until the fourth step, and stay there; all it says goes to its parent, as a task's does."""
-    from kill_driver import finetune
-
-    finetune({"home": str(folder / "home"), "failpoint": "after the rollout", "nth": 7, "deed": "pause"})
-
-
-end_with_parent(grace_seconds=30.0 if role == "training" else 1.0, unwinds=role == "launcher")
+end_with_parent(unwinds=role == "launcher")
 if role == "task":
     start("card")
-elif role == "training":
-    train()
-elif role == "trainer":
-    with subprocess.Popen([sys.executable, __file__, "training", str(folder)], stdout=subprocess.PIPE, text=True) as training:
-        (folder / "trainer.training").write_text(str(training.pid))
-        assert training.stdout is not None
-        while "paused" not in training.stdout.readline():
-            pass
-        note("ready")
-        time.sleep(600)
 elif role == "saving":
     signal.signal(signal.SIGTERM, save)
-elif role == "deaf":
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 elif role == "launcher":
     atexit.register(note, "job_ended")
 elif role == "scheduler":
-    for child in ("task", "saving", "deaf", "launcher"):
+    for child in ("task", "saving", "launcher"):
         start(child)
     ended = start("ended")
     assert ended.wait() == 0
