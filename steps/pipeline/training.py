@@ -51,7 +51,7 @@ def finetune(
 
     On SIGTERM the process exits with RESUMABLE.
     """
-    is_assessed = has_trained = False
+    is_assessed = False
 
     def assessed(found: Mapping[str, Any]) -> None:
         nonlocal is_assessed
@@ -76,8 +76,6 @@ def finetune(
         inputs["checkpoint"] = "" if checkpoint is None else str(read_json(checkpoint / MANIFEST)["output_hash"])
 
         def train(work: Work) -> None:
-            nonlocal has_trained
-            has_trained = True
             import torch
 
             torch.set_num_threads(here.machine.num_threads)
@@ -94,7 +92,7 @@ def finetune(
                 on_assessed=assessed,
             )
 
-        output = run_step(
+        return run_step(
             job,
             here.machine,
             spec,
@@ -105,7 +103,6 @@ def finetune(
             watcher=LiveDiagnosis(job["settings"]),
             publish=publish,
         )
-        return output
 
 
 @contextmanager
