@@ -9,12 +9,13 @@ import pyarrow as pa
 
 from data_checks.board_rules import BOARD_RULES
 from data_checks.expectations import NamedCheck, Suite, guarded, prepare_great_expectations, run_suites
-from data_checks.game_rules import MADE_UP, PGN_RESULTS, game_rules
+from data_checks.game_rules import PGN_RESULTS, game_rules
 from data_checks.label_rules import CHANCE_MEANING, LABEL_RULES, LABELLERS, Edge, chance_breach
 from data_checks.report import DatasetReport
 from data_checks.rules import JOIN_REMEDY, MADE_BY_OTHER_CODE, BoardReading, BoardsOfGame, GameReading, R, RowRule
 from data_checks.value_rules import share_expected, value_rules
 from grpo.board.phases import PHASES
+from grpo.dataset.engine_games import ENGINE
 from grpo.dataset.quotas import QuotaCell, boards_per_cell
 from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Split, phase_counts
 from grpo.settings.tree import BoardsConfig, ValuesConfig
@@ -331,9 +332,7 @@ def _boards_suite(columns: Columns, games: pa.Table, config: BoardsConfig, least
             "source_known",
             "source",
             _sources(games, config),
-            "The source is one that the settings allow: "
-            + ("engine games" if config.source == "engine" else "a file that games are listed of")
-            + (", or made-up endgames." if config.shortage == "endgames" else "."),
+            f"The source is {'engine games' if config.source == 'engine' else 'a file that games are listed of'}.",
             MADE_BY_OTHER_CODE,
         ),
         *_hold(BOARD_RULES),
@@ -350,9 +349,9 @@ def _boards_suite(columns: Columns, games: pa.Table, config: BoardsConfig, least
 
 
 def _sources(games: pa.Table, config: BoardsConfig) -> list[str]:
-    made_up, endgame = MADE_UP
-    files = sorted({source for source in games["source"].to_pylist() if source is not None} - set(MADE_UP))
-    return (files if config.source == "files" else [made_up]) + ([endgame] if config.shortage == "endgames" else [])
+    if config.source == "engine":
+        return [ENGINE]
+    return sorted({source for source in games["source"].to_pylist() if source is not None} - {ENGINE})
 
 
 def _values_suite(columns: Columns, values: ValuesConfig, rules: Sequence[RowRule[BoardReading]], least: int) -> Suite:

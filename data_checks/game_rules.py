@@ -7,13 +7,12 @@ from itertools import pairwise
 from typing import Final
 
 from data_checks.rules import JOIN_REMEDY, MADE_BY_OTHER_CODE, GameReading, RowRule, missing_columns, start_fault
+from grpo.dataset.engine_games import ENGINE
 from grpo.dataset.quotas import split_fractions, split_of_game
 from grpo.dataset.table import GAME_SCHEMA, Split
 from grpo.settings.tree import BoardsConfig
 
 PGN_RESULTS: Final = ("1-0", "0-1", "1/2-1/2", "*")
-MADE_UP: Final = ("engine", "endgame")
-"""Sources that are not files."""
 _MAX_RATING: Final = 4_000
 _ESSENTIAL: Final = tuple(field.name for field in GAME_SCHEMA if not field.nullable)
 _DATE: Final = re.compile(r"(\d{4})\.(\d{2}|\?\?)\.(\d{2}|\?\?)", re.ASCII)
@@ -22,7 +21,6 @@ _PARSER_REMEDY: Final = "the file's header was misread; look at the game that so
 
 def game_rules(config: BoardsConfig) -> tuple[RowRule[GameReading], ...]:
     """Return the rules, in the order in which to fix violations."""
-    by_date = f"by date ({config.validation_from} and {config.heldout_from}), undated ones " if config.heldout_from else ""
     return (
         RowRule(
             name="game_complete",
@@ -80,7 +78,7 @@ def game_rules(config: BoardsConfig) -> tuple[RowRule[GameReading], ...]:
         ),
         RowRule(
             name="split_as_drawn",
-            meaning=f"Games are in the split that the settings give them: {by_date}by a hash of the game's id.",
+            meaning="Games are in the split that the settings give them, by a hash of the game's id.",
             remedy="the games were split under other settings; make the boards again with these",
             breach=_split_not_as_drawn(config),
         ),
@@ -113,7 +111,7 @@ def _impossible_plies(reading: GameReading) -> str | None:
     not_listed = [
         f"{name} {row[name]}"
         for name, is_odd in (
-            ("source", row["source"] in MADE_UP),
+            ("source", row["source"] == ENGINE),
             ("result", row["result"] != "*"),
             ("white_rating", row["white_rating"] is not None),
             ("black_rating", row["black_rating"] is not None),
@@ -181,15 +179,11 @@ def _split_not_as_drawn(config: BoardsConfig) -> Callable[[GameReading], str | N
     fractions = split_fractions(config)
 
     def breach(reading: GameReading) -> str | None:
-        split, game_id, date = (reading.row[name] for name in ("split", "game_id", "date"))
+        split, game_id = reading.row["split"], reading.row["game_id"]
         if game_id is None or split not in tuple(Split):
             return None
-        if config.heldout_from and date is not None:
-            drawn = Split.HELDOUT if date >= config.heldout_from else Split.VALIDATION if date >= config.validation_from else Split.TRAIN
-            why = f"by its date {date}"
-        else:
-            drawn, why = split_of_game(game_id, fractions), "by its id"
-        return "" if split == drawn else f"{reading.name} is in {split}, and belongs to {drawn} {why}"
+        drawn = split_of_game(game_id, fractions)
+        return "" if split == drawn else f"{reading.name} is in {split}, and belongs to {drawn}"
 
     return breach
 

@@ -14,13 +14,11 @@ import pyarrow as pa
 
 from data_checks.report import CheckResult, DatasetReport
 from grpo.board.phases import PHASES, Phase
-from grpo.dataset.file_reports import FILE_HEADERS, file_rows
 from grpo.dataset.table import Split
 
 _EXAMPLES_PER_PHASE: Final = 2
 _MAX_LISTED: Final = 12
 """Largest number of listed names: there may be thousands of sources, and a tracker note has at most 5,000 characters."""
-_MAX_FILES: Final = 5
 """Largest number of files in the table of the Markdown, for the same reason; `Sources` lists more."""
 _MAX_NAME: Final = 80
 _MARKDOWN_MARKS: Final = "\\`*_{}[]()#+!|~$"
@@ -39,7 +37,6 @@ def summary_markdown(report: DatasetReport, facts: Mapping[str, Any]) -> str:
         "",
         *(f"- {title}: {_plain(_listed(counts))}" for title, counts in _countings(facts) if counts),
         "",
-        *_files_markdown(facts),
         "| suite | checks | failed |",
         "| --- | ---: | ---: |",
         *(f"| {name} | {len(suite.results)} | {suite.num_failed} |" for name, suite in report.suites.items()),
@@ -75,7 +72,7 @@ def summary_page(report: DatasetReport, facts: Mapping[str, Any], boards: pa.Tab
 <h2>Counts</h2>
 <div class="counts">
 {"".join(_table(title, counts) for title, counts in counted)}</div>
-{_files(facts)}<h2>Checks</h2>
+<h2>Checks</h2>
 {"".join(_suite(name, suite.results) for name, suite in report.suites.items())}
 <h2>Examples</h2>
 <p>Two boards a phase, those whose keys have the least hash, seen by the player to move. Arrows: <span class="label">label</span>,
@@ -176,29 +173,6 @@ def _table(title: str, counts: Mapping[str, int]) -> str:
     rows = "".join(f"<tr><td>{_text(name)}</td><td>{count:,}</td></tr>" for name, count in shown)
     rest = f'<tr><td colspan="2">and {num_others:,} more</td></tr>' if num_others else ""
     return f"<table><caption>{_text(title)}</caption><tbody>{rows}{rest}</tbody></table>\n"
-
-
-def _files_markdown(facts: Mapping[str, Any]) -> list[str]:
-    rows = file_rows(facts, most=_MAX_FILES)
-    if not rows:
-        return []
-    name, *numbers = FILE_HEADERS
-    return [
-        f"| {name} | {' | '.join(numbers)} |",
-        f"| --- |{' ---: |' * len(numbers)}",
-        *(f"| {_plain(_cut(of))} | {read} | {games} | {rejected} | {boards} |" for of, read, games, rejected, boards in rows),
-        "",
-    ]
-
-
-def _files(facts: Mapping[str, Any]) -> str:
-    rows = file_rows(facts, most=_MAX_LISTED)
-    if not rows:
-        return ""
-    head = "".join(f"<th>{name}</th>" for name in FILE_HEADERS)
-    lines = [f"<td>{_text(_cut(name))}</td>{''.join(f'<td>{number}</td>' for number in numbers)}" for name, *numbers in rows]
-    cells = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<h2>Files</h2>\n<table><thead><tr>{head}</tr></thead><tbody>{cells}</tbody></table>\n"
 
 
 def _suite(name: str, results: Iterable[CheckResult]) -> str:

@@ -1,4 +1,4 @@
-"""Engine self-play games as data: whole games (the default source), and games from random endgames, to fill a quota."""
+"""Engine self-play games as data."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -7,15 +7,15 @@ import chess
 import numpy as np
 
 from grpo.base.seeding import numpy_stream
-from grpo.board.phases import ENDGAME_MAX_PIECES
 from grpo.engine.answers import EngineError
 from grpo.engine.pool import EnginePool
 from grpo.reading.games import Game, Reason, Rejection
 from grpo.settings.tree import EngineGames
 
+ENGINE: Final = "engine"
+"""The source of engine games."""
 MAX_IDLE_GAMES: Final = 300
 """Number of engine games in a row without a new board after which a unit stops."""
-_MAX_ENDGAME_PLIES: Final = 40
 _NUM_TRIES: Final = 2
 _MAX_FAILED_IN_A_ROW: Final = 5  # Games: one that hangs costs a minute.
 
@@ -26,12 +26,11 @@ def engine_games(
     unit: int,
     seed: int,
     pool: EnginePool,
-    source: str,
     is_wanted: Callable[[str], bool],
 ) -> Iterator[Game | Rejection]:
-    """Yield games without end; `source` is `engine` (from the start position) or `endgame` (from random endgames).
+    """Yield games without end.
 
-    A game depends only on seed, source, unit and its number. Games whose id `is_wanted` rejects are not played. A game during which the
+    A game depends only on seed, unit and its number. Games whose id `is_wanted` rejects are not played. A game during which the
     engine failed is replayed from its seed; after a second failure it is yielded as a Rejection.
 
     Raises EngineError if the engine fails in several games in a row.
@@ -40,13 +39,13 @@ def engine_games(
     number = -1
     while True:
         number += 1
-        game_id = f"{source}-{unit}-{number}"
+        game_id = f"{ENGINE}-{unit}-{number}"
         if not is_wanted(game_id):
             continue
         # The engine's hash makes a move depend on earlier searches, so a game that failed half-way is replayed as a whole.
         for _ in range(_NUM_TRIES):
             try:
-                game = _game(config, source, number, game_id=game_id, rng=numpy_stream(seed, f"{source}_game", unit, number), pool=pool)
+                game = _game(config, number, game_id=game_id, rng=numpy_stream(seed, "engine_game", unit, number), pool=pool)
             except EngineError as error:
                 failure = error
                 continue
@@ -60,23 +59,19 @@ def engine_games(
                     f"the engine failed in {num_failed_in_a_row} games in a row, last: {failure};"
                     " run it by hand, reinstall it, or set CHESS_GRPO_STOCKFISH to another engine"
                 )
-            yield Rejection(source=source, offset=number, reason=Reason.ENGINE_FAILURE, detail=str(failure)[:120])
+            yield Rejection(source=ENGINE, offset=number, reason=Reason.ENGINE_FAILURE, detail=str(failure)[:120])
 
 
-def _game(config: EngineGames, source: str, number: int, *, game_id: str, rng: np.random.Generator, pool: EnginePool) -> Game:
+def _game(config: EngineGames, number: int, *, game_id: str, rng: np.random.Generator, pool: EnginePool) -> Game:
     nodes = {color: int(rng.choice(config.nodes)) for color in chess.COLORS}
-    if source == "endgame":
-        board, max_plies, num_random = random_endgame(rng), _MAX_ENDGAME_PLIES, 0
-    else:
-        board, max_plies = chess.Board(), config.max_plies
-        num_random = int(rng.integers(0, config.random_opening_plies + 1))
-    start = board.fen()
+    board, start = chess.Board(), chess.STARTING_FEN
+    num_random = int(rng.integers(0, config.random_opening_plies + 1))
     boards: list[chess.Board] = []
     moves: list[chess.Move] = []
     played: list[str] = []
     is_label: list[bool] = []
     is_fresh = True
-    while len(played) < max_plies and not _is_over(board):
+    while len(played) < config.max_plies and not _is_over(board):
         is_random = len(played) < num_random or rng.random() < config.random_move_probability
         if is_random:
             legal = sorted(board.legal_moves, key=chess.Move.uci)
@@ -100,7 +95,7 @@ def _game(config: EngineGames, source: str, number: int, *, game_id: str, rng: n
             raise EngineError(f"{boards[-1].fen()}: {move} is not legal")
     return Game(
         game_id=game_id,
-        source=source,
+        source=ENGINE,
         offset=number,
         boards=tuple(boards),
         moves=tuple(moves),
@@ -124,32 +119,6 @@ def _is_over(board: chess.Board) -> bool:
     # Cheaper than `board.is_game_over()`: the engine reports when there is no move. Games also end early after 30 moves without progress.
     has_enough = board.pawns | board.rooks | board.queens
     return board.halfmove_clock >= 60 or (not has_enough and board.is_insufficient_material())
-
-
-def random_endgame(rng: np.random.Generator) -> chess.Board:
-    """Return a random legal endgame with up to three pieces and five pawns per side; material is usually equal."""
-    while True:
-        board = chess.Board.empty()
-        num_pieces = int(rng.integers(0, ENDGAME_MAX_PIECES // 2 + 1))
-        num_pawns = int(rng.integers(0, 6))
-        squares = [int(square) for square in rng.permutation(64)]
-        for color in chess.COLORS:
-            # One side may have one piece or two pawns fewer.
-            pieces = rng.choice([chess.QUEEN, chess.ROOK, chess.ROOK, chess.BISHOP, chess.KNIGHT], size=max(0, num_pieces - _few(rng)))
-            board.set_piece_at(squares.pop(), chess.Piece(chess.KING, color))
-            for kind in pieces:
-                board.set_piece_at(squares.pop(), chess.Piece(int(kind), color))
-            for _ in range(max(0, num_pawns - 2 * _few(rng))):
-                square = squares.pop()
-                if 0 < chess.square_rank(square) < 7:
-                    board.set_piece_at(square, chess.Piece(chess.PAWN, color))
-        board.turn = bool(rng.integers(2))
-        if board.is_valid() and any(board.legal_moves) and not board.is_insufficient_material():
-            return board
-
-
-def _few(rng: np.random.Generator) -> int:
-    return int(rng.random() < 0.3)
 
 
 def material_signature(board: chess.Board) -> str:

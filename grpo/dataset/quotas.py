@@ -4,10 +4,9 @@ A game's split depends only on the game, so that no game is in two splits, whate
 """
 
 import hashlib
-import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
@@ -16,7 +15,6 @@ import chess
 from grpo.base.seeding import numpy_stream
 from grpo.board.encoding import fen_of, key_of_fen, position_key, turned_fen
 from grpo.board.phases import PHASES, Phase, phase_of
-from grpo.dataset.file_reports import FileReport
 from grpo.dataset.table import Position, Split
 from grpo.reading.games import Game, Reason, Rejection
 from grpo.settings.tree import BoardsConfig
@@ -70,9 +68,7 @@ class SourceReport:
     num_duplicates: int = 0
     """Positions that were in the dataset already, or whose colour mirror was."""
     left_out: Counter[str] = field(default_factory=Counter)
-    """Reason -> positions: a filter's name, `judged` (an excluded evaluation position), `engine failure`."""
-    files: defaultdict[str, FileReport] = field(default_factory=lambda: defaultdict(FileReport))
-    """Name -> what was read of the file; empty for engine games."""
+    """Reason -> positions: `judged` (an excluded evaluation position), `engine failure`."""
 
     def reject(self, rejection: Rejection) -> None:
         """Count a rejected game."""
@@ -86,7 +82,6 @@ class SourceReport:
             "natural_phases": {phase.value: self.natural_phases[phase] for phase in PHASES},
             "duplicates": self.num_duplicates,
             "left_out": dict(self.left_out),
-            "files": {name: asdict(of_file) for name, of_file in sorted(self.files.items())},
         }
 
     @classmethod
@@ -99,12 +94,6 @@ class SourceReport:
             report.natural_phases.update(part["natural_phases"])
             report.num_duplicates += part["duplicates"]
             report.left_out.update(part["left_out"])
-            for name, of_file in part["files"].items():
-                report.files[name].games += of_file["games"]
-                report.files[name].rejected += of_file["rejected"]
-        for name, of_files in report.files.items():
-            # Summed exactly, so that the order of the units changes nothing.
-            of_files.read = round(math.fsum(part["files"][name]["read"] for part in facts) / len(facts), 6)
         return report
 
 
@@ -152,29 +141,17 @@ class Quota:
     @property
     def is_full(self) -> bool:
         """Whether no board is missing."""
-        return not self.lacks(PHASES)
+        return not any(self.missing.values())
 
-    def lacks(self, phases: Sequence[Phase]) -> bool:
-        """Return whether a board of one of these phases is missing."""
-        return any(missing for (_, phase), missing in self.missing.items() if phase in phases)
-
-    def split_of(self, game_id: str, date: str | None) -> Split:
-        """Return the split of a game: by its date if the settings split by date and it has one, else by its hash."""
-        if date is None or not self._config.heldout_from:
-            return split_of_game(game_id, self._fractions)
-        if date >= self._config.heldout_from:
-            return Split.HELDOUT
-        return Split.VALIDATION if date >= self._config.validation_from else Split.TRAIN
-
-    def needs(self, game_id: str, phases: Sequence[Phase] = PHASES) -> bool:
-        """Return whether an undated game could add a board of these phases; if not, it need not be played."""
+    def needs(self, game_id: str) -> bool:
+        """Return whether a game could add a board; if not, it need not be played."""
         split = split_of_game(game_id, self._fractions)
-        return any(self.missing[split, phase] for phase in phases)
+        return any(self.missing[split, phase] for phase in PHASES)
 
     def offer(self, game: Game) -> list[Candidate]:
         """Select the needed positions of a game, and return them."""
         self._report.num_games += 1
-        split = self.split_of(game.game_id, game.date)
+        split = split_of_game(game.game_id, self._fractions)
         plies: dict[Phase, list[int]] = {phase: [] for phase in PHASES}
         for ply, (board, is_label) in enumerate(zip(game.boards, game.is_label, strict=True)):
             phase = phase_of(board)
@@ -201,8 +178,6 @@ class Quota:
 
     def _game_row(self, game: Game, split: Split) -> dict[str, Any]:
         keys = [position_key(board) for board in game.boards[: len(game.moves)]]
-        # How uneven a position is, is known of valued boards alone.
-        is_filtered = self._config.filters.max_centipawns is not None
         return {
             "game_id": game.game_id,
             "source": game.source,
@@ -216,7 +191,7 @@ class Quota:
             "date": game.date,
             "moves": [move.uci() for move in game.moves],
             "keys": keys,
-            "label_plies": [ply for ply, key in enumerate(keys) if game.is_label[ply] and key not in self._excluded and not is_filtered],
+            "label_plies": [ply for ply, key in enumerate(keys) if game.is_label[ply] and key not in self._excluded],
         }
 
     def discard(self, candidate: Candidate, reason: str) -> None:
@@ -275,7 +250,7 @@ def shortage_message(missing: Mapping[QuotaCell, int], report: SourceReport, wha
         f" out: {left_out}.\n"
         f"Give more games, {looser}lower boards.num_train, boards.num_validation or boards.num_heldout, raise"
         " boards.max_per_game_and_phase, choose"
-        ' boards.shortage = "accept" or "endgames", or boards.num_units = 1, since parts that find the same positions lose some'
+        ' boards.shortage = "accept", or boards.num_units = 1, since parts that find the same positions lose some'
     )
 
 

@@ -44,7 +44,7 @@ class Position:
     ply: int
     """Half-moves since the game's first position."""
     source: str
-    """`engine`, `endgame`, or the file's name."""
+    """`engine`, or the file's name."""
     offset: int
     """Byte offset in a file, or the game's number among engine games."""
     white_rating: int | None = None
@@ -107,7 +107,7 @@ GAME_SCHEMA: Final = pa.schema(
 """Columns of the games that boards come from; a listed position is a game of 0 plies.
 
 `moves`: in UCI, all of them. `keys`: `encoding.position_key` before each move. `label_plies`: plies, rising, whose move may be imitated: it
-is not random, no filter drops it, and its position is not excluded.
+is not random, and its position is not excluded.
 """
 
 

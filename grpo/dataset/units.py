@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Container, Iterator
 from typing import Final
 
-from grpo.board.phases import PHASES, Phase
 from grpo.dataset.engine_games import MAX_IDLE_GAMES, engine_games
 from grpo.dataset.quotas import Candidate, Quota, QuotaCell, SourceReport, boards_per_cell
 from grpo.dataset.sources import file_games
@@ -55,38 +54,27 @@ def fill_unit(
     """
     quota = Quota(unit_boards_per_cell(config), config, seed=seed, report=report, excluded=excluded)
 
-    def fill(games: Iterator[Game | Rejection], phases: tuple[Phase, ...]) -> None:
-        pending: list[Candidate] = []
-        num_idle = 0
-        for game in games:
-            if isinstance(game, Rejection):
-                report.reject(game)
-                on_rejection(game)
-                continue
-            selected = quota.offer(game)
-            pending += selected
-            # Files end by themselves, so only engine games count as idle.
-            num_idle = 0 if selected or (config.source == "files" and game.source != "endgame") else num_idle + 1
-            if pending and (len(pending) >= _CANDIDATES_AT_ONCE or not quota.lacks(phases)):
-                on_candidates(pending, quota)
-                pending = []
-            if num_idle >= MAX_IDLE_GAMES or not quota.lacks(phases):
-                break
-        if pending:
-            on_candidates(pending, quota)
-
+    games: Iterator[Game | Rejection]
     if config.source == "files":
-        fill(file_games(config, unit=unit, report=report), PHASES)
+        games = file_games(config, unit=unit)
     else:
-        fill(engine_games(config.games, unit=unit, seed=seed, pool=players, source="engine", is_wanted=quota.needs), PHASES)
-    if config.shortage == "endgames" and quota.lacks(endgames := (Phase.ENDGAME,)):
-        games = engine_games(
-            config.games,
-            unit=unit,
-            seed=seed,
-            pool=players,
-            source="endgame",
-            is_wanted=lambda game_id: quota.needs(game_id, endgames),
-        )
-        fill(games, endgames)
+        games = engine_games(config.games, unit=unit, seed=seed, pool=players, is_wanted=quota.needs)
+    pending: list[Candidate] = []
+    num_idle = 0
+    for game in games:
+        if isinstance(game, Rejection):
+            report.reject(game)
+            on_rejection(game)
+            continue
+        selected = quota.offer(game)
+        pending += selected
+        # Files end by themselves, so only engine games count as idle.
+        num_idle = 0 if selected or config.source == "files" else num_idle + 1
+        if pending and (len(pending) >= _CANDIDATES_AT_ONCE or quota.is_full):
+            on_candidates(pending, quota)
+            pending = []
+        if num_idle >= MAX_IDLE_GAMES or quota.is_full:
+            break
+    if pending:
+        on_candidates(pending, quota)
     return quota

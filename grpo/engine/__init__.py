@@ -1,1 +1,1 @@
-"""UCI engines that are asked for scores and moves: processes with timeouts and restarts, move values (the reward) and their cache."""
+"""UCI engines that are asked for scores and moves: processes with timeouts and restarts, and move values (the reward)."""

@@ -16,7 +16,7 @@ _LINE: Final = re.compile(
 )
 _NODES: Final = re.compile(rb" nodes (\d+)")
 _MAX_SCORE: Final = 10**9
-"""Of centipawns and moves to mate; no engine means more, and the cache stores 32 bits."""
+"""Of centipawns and moves to mate; no engine means more, and the dataset stores 32 bits."""
 
 
 class EngineError(PlainError, RuntimeError):

@@ -33,13 +33,11 @@ from grpo.board.actions import ACTION_UCI, action_id, legal_action_ids
 from grpo.board.draws import drawing_moves, repeating_moves
 from grpo.board.encoding import mover_fen
 from grpo.engine.answers import EngineError, Score
-from grpo.engine.cache import ValueCache
 from grpo.engine.pool import MAX_LINES, EnginePool, Query
 from grpo.settings.tree import ValuesConfig
 
 LICHESS_SLOPE: Final = 0.00368208
 _DRAW: Final = Score(0, expected=0.5)
-_BOARDS_PER_BATCH: Final = 256  # Per cache look-up and per cache transaction.
 
 
 def win_chance(score: Score) -> float:
@@ -111,21 +109,12 @@ def engine_options(config: ValuesConfig) -> dict[str, str | int]:
     return {"Hash": config.hash_mib, "MultiPV": MAX_LINES, "UCI_ShowWDL": "true"}
 
 
-@dataclass(slots=True)
-class _Entry:
-    board: chess.Board
-    fen: str
-    action_ids: list[int]
-    scores: Mapping[str, Score] | None
-
-
 def value_tables(
     boards: Sequence[chess.Board],
     pool: EnginePool,
     config: ValuesConfig,
     *,
     depth: int,
-    cache: ValueCache | None = None,
     mover_fens: Sequence[str] | None = None,
 ) -> Iterator[ValueTable | EngineError]:
     """Yield the reward table of each board, in order; a board whose search failed yields the EngineError instead.
@@ -139,61 +128,32 @@ def value_tables(
         pool: Engines that were started with `engine_options(config)`.
         config: The transform and its parameters.
         depth: Search depth.
-        cache: Where scores are looked up first and stored after.
         mover_fens: `mover_fen` of each board, if the caller has them already.
 
     Raises ValueError for a board without a legal move.
     """
-    limit = f"depth {depth}"
-    entries: deque[_Entry] = deque()
+    fens = map(mover_fen, boards) if mover_fens is None else mover_fens
+    asked: deque[tuple[chess.Board, list[int]]] = deque()
 
     def queries() -> Iterator[Query]:
-        for start in range(0, len(boards), _BOARDS_PER_BATCH):
-            batch = slice(start, start + _BOARDS_PER_BATCH)
-            fens = map(mover_fen, boards[batch]) if mover_fens is None else mover_fens[batch]
-            new_entries = [_entry(board, fen) for board, fen in zip(boards[batch], fens, strict=True)]
-            known = {} if cache is None else cache.get(limit, [entry.fen for entry in new_entries])
-            for entry in new_entries:
-                entry.scores = known.get(entry.fen)
-                entries.append(entry)
-                if entry.scores is None:
-                    yield Query(fen=entry.fen, limit=limit, moves=frozenset(ACTION_UCI[chess.WHITE][index] for index in entry.action_ids))
+        for board, fen in zip(boards, fens, strict=True):
+            action_ids = legal_action_ids(board)
+            if not action_ids:
+                raise ValueError(f"{board.fen()} has no legal move, so that there is nothing to value")
+            asked.append((board, action_ids))
+            yield Query(fen=fen, limit=f"depth {depth}", moves=frozenset(ACTION_UCI[chess.WHITE][index] for index in action_ids))
 
-    answered: dict[str, Mapping[str, Score]] = {}
-    try:
-        for answer in pool.answers(queries()):
-            while (entry := entries.popleft()).scores is not None:
-                yield _table(entry, entry.scores, config)
-            if isinstance(answer, EngineError):
-                yield answer
-                continue
-            answered[entry.fen] = answer.scores
-            yield _table(entry, answer.scores, config)
-            if cache is not None and len(answered) >= _BOARDS_PER_BATCH:
-                cache.put(limit, answered)
-                answered.clear()
-        for entry in entries:
-            assert entry.scores is not None
-            yield _table(entry, entry.scores, config)
-    finally:
-        if cache is not None:
-            cache.put(limit, answered)
+    for answer in pool.answers(queries()):
+        board, action_ids = asked.popleft()
+        yield answer if isinstance(answer, EngineError) else _table(board, action_ids, answer.scores, config)
 
 
-def _entry(board: chess.Board, fen: str) -> _Entry:
-    action_ids = legal_action_ids(board)
-    if not action_ids:
-        raise ValueError(f"{board.fen()} has no legal move, so that there is nothing to value")
-    return _Entry(board, fen, action_ids, None)
-
-
-def _table(entry: _Entry, scores: Mapping[str, Score], config: ValuesConfig) -> ValueTable:
-    turn = entry.board.turn
-    drawn = {action_id(move, turn) for move in (*drawing_moves(entry.board), *repeating_moves(entry.board))}
-    own, seen = ACTION_UCI[turn], ACTION_UCI[chess.WHITE]
-    in_order = tuple(_DRAW if index in drawn else scores[seen[index]] for index in entry.action_ids)
+def _table(board: chess.Board, action_ids: Sequence[int], scores: Mapping[str, Score], config: ValuesConfig) -> ValueTable:
+    drawn = {action_id(move, board.turn) for move in (*drawing_moves(board), *repeating_moves(board))}
+    own, seen = ACTION_UCI[board.turn], ACTION_UCI[chess.WHITE]
+    in_order = tuple(_DRAW if index in drawn else scores[seen[index]] for index in action_ids)
     return ValueTable(
-        moves=tuple(own[index] for index in entry.action_ids),
+        moves=tuple(own[index] for index in action_ids),
         values=np.array(TRANSFORMS[config.transform](in_order, config), dtype=np.float32),
         scores=in_order,
     )

@@ -16,7 +16,6 @@ from grpo.base.seeding import torch_stream
 from grpo.board.phases import PHASES, phase_of
 from grpo.dataset.table import BoardArrays
 from grpo.engine.answers import EngineError
-from grpo.engine.cache import ValueCache
 from grpo.engine.move_values import ValueTable, value_tables
 from grpo.engine.pool import EnginePool
 from grpo.learning.mirror import reflected
@@ -79,15 +78,15 @@ class ValueSource(Protocol):
 
 
 class LiveValues:
-    """Values by the engine, through the cache if there is one."""
+    """Values by the engine."""
 
-    def __init__(self, pool: EnginePool, config: ValuesConfig, cache: ValueCache | None = None) -> None:
+    def __init__(self, pool: EnginePool, config: ValuesConfig) -> None:
         """The pool must have been made with `values.engine_options(config)`."""
-        self._pool, self._config, self._cache = pool, config, cache
+        self._pool, self._config = pool, config
 
     def tables(self, boards: Sequence[chess.Board]) -> list[ValueTable | None]:
         """Return one table a board, None where the engine failed three times."""
-        found = value_tables(boards, self._pool, self._config, depth=self._config.depth, cache=self._cache)
+        found = value_tables(boards, self._pool, self._config, depth=self._config.depth)
         return [None if isinstance(table, EngineError) else table for table in found]
 
 

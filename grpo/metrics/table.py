@@ -100,10 +100,6 @@ _SPECS: Final = [
     ),
     *_by_phase("boards/natural", "positions", Better.NEITHER, "Positions in the source, before balancing."),
     *_by_phase("boards/kept", "boards", Better.NEITHER, "Boards in the dataset, after balancing."),
-    MetricSpec("cache/hits", "searches", Better.HIGHER, "Positions whose engine answer was in the cache."),
-    MetricSpec("cache/misses", "searches", Better.NEITHER, "Positions that had to be searched."),
-    MetricSpec("cache/stored", "searches", Better.NEITHER, "Engine answers written to the cache; failed searches are never cached."),
-    MetricSpec("cache/damaged", "searches", Better.LOWER, "Cached answers (or cache files) that were damaged and recomputed."),
     MetricSpec("checks/failed", "expectations", Better.LOWER, "Expectations about the dataset that do not hold."),
     MetricSpec("imitation/train_loss", "nats", Better.LOWER, "Mean cross-entropy of the move played, since the last validation."),
     MetricSpec(
@@ -541,7 +537,7 @@ _SECONDARY: Final = frozenset(
     )
 )
 """The second screen of `finetune`. All other metrics of its groups are details, many of them constant in a healthy run."""
-_CROWDED: Final = frozenset(("cache", "control", "grpo", "heldout", "language", "self_play", "strength", "time"))
+_CROWDED: Final = frozenset(("control", "grpo", "heldout", "language", "self_play", "strength", "time"))
 """Groups of which only the metrics above are shown outside of the details."""
 
 

@@ -40,8 +40,6 @@ class Reason(StrEnum):
     """The final position (checkmate, stalemate, insufficient material) contradicts the result."""
     DUPLICATE = "duplicate"
     """The same game was read before."""
-    NO_DATE = "no date"
-    """Only if splits are made by date."""
     ENGINE_FAILURE = "engine failure"
     ILLEGAL_POSITION = "illegal position"
     """A listed entry that is not a FEN, or a position that cannot occur in a game."""
@@ -71,7 +69,7 @@ class Game:
     game_id: str
     """A hash of players, date, start and moves, independent of the file."""
     source: str
-    """`engine`, `endgame`, or the file's name."""
+    """`engine`, or the file's name."""
     offset: int
     """Byte offset in the decompressed file, or the game's number among engine games."""
     boards: tuple[chess.Board, ...]
@@ -79,7 +77,7 @@ class Game:
     moves: tuple[chess.Move, ...]
     """One per board; none for a listed position."""
     is_label: tuple[bool, ...]
-    """For each board, whether it may be used: its move was not random, and no filter excludes it."""
+    """For each board, whether it may be used: its move was not random."""
     result: str = "*"
     """`1-0`, `0-1`, `1/2-1/2` or `*`."""
     white_rating: int | None = None

@@ -10,7 +10,6 @@ import hashlib
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import chess
@@ -43,16 +42,6 @@ _CHESS960_NAMES: Final = frozenset(
     ("chess960", "960", "fischerandom", "fischerrandom", "fischerandomchess", "fischerrandomchess", "freestyle", "freestylechess")
 )
 _DATE: Final = re.compile(r"([0-9]{4})[./-]([0-9]{2}|\?\?)[./-]([0-9]{2}|\?\?)")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PgnGame:
-    """A game with the headers and clocks that filters need."""
-
-    headers: Mapping[str, str]
-    clocks: tuple[float | None, ...]
-    """Seconds left on the mover's clock after each move; None for moves without `[%clk ...]`."""
-    game: Game
 
 
 class SeenGames:
@@ -100,14 +89,6 @@ def _eight_bytes(digest: bytes) -> int:
 
 
 def read_games(
-    chunks: Iterable[bytes], source: str, *, is_mine: Callable[[bytes], bool] = lambda _: True, seen: SeenGames | None = None
-) -> Iterator[Game | Rejection]:
-    """Yield the games of a PGN stream as `read_pgn_games` does, without headers and clocks."""
-    for read in read_pgn_games(chunks, source, is_mine=is_mine, seen=seen):
-        yield read if isinstance(read, Rejection) else read.game
-
-
-def read_pgn_games(
     chunks: Iterable[bytes],
     source: str,
     *,
@@ -115,7 +96,7 @@ def read_pgn_games(
     is_mine: Callable[[bytes], bool] = lambda _: True,
     seen: SeenGames | None = None,
     dropped_by: Callable[[Mapping[str, str]], str | None] = lambda _: None,
-) -> Iterator[PgnGame | Rejection]:
+) -> Iterator[Game | Rejection]:
     """Yield each game of a PGN stream, or its Rejection, in order.
 
     Args:
@@ -141,14 +122,14 @@ def read_pgn_games(
             continue
         read = _read(raw, source, dropped_by)
         if seen is not None and not (isinstance(read, Rejection) and read.reason == Reason.FILTERED):
-            if isinstance(read, PgnGame) and not seen.is_new_game(read.game.game_id):
+            if isinstance(read, Game) and not seen.is_new_game(read.game_id):
                 same = "an earlier game's players, date and moves"
                 read = Rejection(source=source, offset=raw.offset, reason=Reason.DUPLICATE, detail=same)
             seen.remember(digest, read.reason if isinstance(read, Rejection) else Reason.DUPLICATE)
         yield read
 
 
-def _read(raw: RawGame, source: str, dropped_by: Callable[[Mapping[str, str]], str | None]) -> PgnGame | Rejection:
+def _read(raw: RawGame, source: str, dropped_by: Callable[[Mapping[str, str]], str | None]) -> Game | Rejection:
     try:
         return _parse(raw, source, dropped_by)
     except UnusableError as error:
@@ -156,7 +137,7 @@ def _read(raw: RawGame, source: str, dropped_by: Callable[[Mapping[str, str]], s
         return Rejection(source=source, offset=raw.offset, reason=error.reason, detail=detail)
 
 
-def _parse(raw: RawGame, source: str, dropped_by: Callable[[Mapping[str, str]], str | None]) -> PgnGame:
+def _parse(raw: RawGame, source: str, dropped_by: Callable[[Mapping[str, str]], str | None]) -> Game:
     if not raw.is_tagged and not _begins_a_game(raw.text):
         raise UnusableError(Reason.NOT_A_GAME, f"{raw.size:,} bytes that are no moves: {quoted(raw.text[:200].decode('latin-1'))}")
     if raw.size > MAX_GAME_BYTES:
@@ -175,21 +156,17 @@ def _parse(raw: RawGame, source: str, dropped_by: Callable[[Mapping[str, str]], 
     if not line.moves:
         raise UnusableError(Reason.NO_MOVES, headers.get("FEN", ""))
     result = _result(tag_result, line)
-    return PgnGame(
-        headers=headers,
-        clocks=line.clocks,
-        game=Game(
-            game_id=_game_id(headers, start, line.moves),
-            source=source,
-            offset=raw.offset,
-            boards=line.boards,
-            moves=line.moves,
-            is_label=(True,) * len(line.moves),
-            result=result,
-            white_rating=rating(headers.get("WhiteElo", "")),
-            black_rating=rating(headers.get("BlackElo", "")),
-            date=_date(headers.get("UTCDate", "")) or _date(headers.get("Date", "")),
-        ),
+    return Game(
+        game_id=_game_id(headers, start, line.moves),
+        source=source,
+        offset=raw.offset,
+        boards=line.boards,
+        moves=line.moves,
+        is_label=(True,) * len(line.moves),
+        result=result,
+        white_rating=rating(headers.get("WhiteElo", "")),
+        black_rating=rating(headers.get("BlackElo", "")),
+        date=_date(headers.get("UTCDate", "")) or _date(headers.get("Date", "")),
     )
 
 

@@ -60,82 +60,13 @@ class TimeControl(StrEnum):
     CORRESPONDENCE = "correspondence"
 
 
-FILTER_PROFILES: Final[Mapping[str, Mapping[str, Any]]] = {
-    "all": {},
-    "rated_humans": {"rated_only": True, "humans_only": True},
-    "club": {
-        "rated_only": True,
-        "humans_only": True,
-        "min_rating": 1_600,
-        "unknown_ratings": "keep",
-        "max_rating_gap": 300,
-        "time_controls": ["blitz", "rapid", "classical"],
-        "min_plies": 20,
-    },
-    "strong": {
-        "rated_only": True,
-        "humans_only": True,
-        "min_rating": 2_200,
-        "max_rating_gap": 300,
-        "time_controls": ["blitz", "rapid", "classical"],
-        "terminations": ["normal"],
-        "min_plies": 20,
-        "min_clock_seconds": 10,
-    },
-}
-"""Name -> filters that are on. No profile drops openings: a policy trained without them plays aimless opening moves."""
-
-
 class GameFilters(Section):
-    """Which games and positions of the files are used. All filters are off by default; the report counts what each drops.
+    """Which games of the files are used, by their tags. Both filters are off by default; the report counts what each drops."""
 
-    A game is dropped for what its tags say, and passes if they do not say; but unknown ratings fail, unless `unknown_ratings` keeps them.
-    """
-
-    profile: Literal["all", "rated_humans", "club", "strong"] = "all"
-    """A named set of filters. The other keys of this section override it."""
-    rated_only: bool = False
-    """Drop games whose Rated tag or Event tag calls them unrated or casual."""
-    humans_only: bool = False
-    """Drop games in which a player has the title BOT, or a name that says that it is a program."""
     min_rating: Count | None = None
-    """Minimum rating of both players."""
-    max_rating: Count | None = None
-    """Maximum rating of both players."""
-    unknown_ratings: Literal["drop", "keep"] = "drop"
-    """What the rating filters do with a game that does not give both ratings, as studies and many tournament files do not."""
-    max_rating_gap: Annotated[int, Field(ge=0)] | None = None
-    """Maximum rating difference between the players."""
+    """Minimum rating of both players; games that do not give both ratings are dropped."""
     time_controls: Annotated[tuple[Annotated[TimeControl, Field(strict=False)], ...], Field(strict=False)] = ()
     """Only games of these speed classes, and games whose TimeControl tag gives no known one."""
-    terminations: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """Only games that ended like this, as the Termination tag says in lower case: `normal`, `time forfeit`, ...; games without the tag
-    pass. Chess.com's sentences count as these words: `anna won by resignation` is `normal`, `anna won on time` is `time forfeit`."""
-    min_plies: Count | None = None
-    """Only games with at least this many plies."""
-    first_ply: Annotated[int, Field(ge=0)] | None = None
-    """Drop positions before this ply of their game; the first ply is 0."""
-    last_ply: Annotated[int, Field(ge=0)] | None = None
-    """Drop positions after this ply of their game."""
-    min_clock_seconds: Annotated[int, Field(ge=0)] | None = None
-    """Only moves after which the player had at least this much time left, and moves without `[%clk ...]`."""
-    max_centipawns: Count | None = None
-    """Only positions that the search of the reward scores within plus or minus this. A forced mate is outside."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _over_profile(cls, given: Any) -> Any:
-        if isinstance(given, dict):
-            return {**FILTER_PROFILES.get(str(given.get("profile", "all")), {}), **given}
-        return given
-
-    @model_validator(mode="after")
-    def _is_possible(self) -> Self:
-        for low, high in (("min_rating", "max_rating"), ("first_ply", "last_ply")):
-            least, most = getattr(self, low), getattr(self, high)
-            if least is not None and most is not None and least > most:
-                raise ValueError(f"{low} ({least}) cannot exceed {high} ({most})")
-        return self
 
 
 class BoardsConfig(Section):
@@ -147,23 +78,18 @@ class BoardsConfig(Section):
     """Files, folders, globs or s3://, https:// or hf:// addresses of .pgn, .epd or .fen, plain or compressed as .zst, .gz, .bz2 or .zip.
     The version of the dataset includes their names and contents, not their folders."""
     filters: GameFilters = GameFilters()
-    """Which games and positions of the files are used."""
+    """Which games of the files are used."""
     num_train: Annotated[Count, Role(is_main=True)] = 25_500
     """Training boards; one third each are openings, middlegames and endgames."""
     num_validation: Count = 3_000
     """Validation boards, which decide when imitation stops."""
     num_heldout: Count = 450
     """Held-out boards on which regret is measured, with move values of the deeper search of `evaluation`."""
-    validation_from: str = ""
-    """YYYY.MM.DD: games of files from this day on are the validation split. If empty, games are split by their hash."""
-    heldout_from: str = ""
-    """YYYY.MM.DD, not before `validation_from`: games from this day on are the held-out split."""
     max_per_game_and_phase: Count = 10
     """Maximum number of boards of one phase from one game, so that long games do not dominate. Fewer boards a game make more games, and
     so more moves to imitate (`pretrain.max_positions`)."""
-    shortage: Literal["error", "accept", "endgames"] = "error"
-    """If the source has too few boards of a phase: `error` stops, `accept` continues with fewer and reports it, `endgames` has the engine
-    generate endgames."""
+    shortage: Literal["error", "accept"] = "error"
+    """If the source has too few boards of a phase: `error` stops, `accept` continues with fewer and reports it."""
     exclude: Annotated[Names, _WHERE] = ()
     """Files with evaluation positions (openings, puzzles, test suites). The dataset has neither them nor their mirror images."""
     num_units: Annotated[int, Field(ge=1, le=1_000), Role(is_compared=False)] = 8
@@ -181,15 +107,9 @@ class BoardsConfig(Section):
         if self.source == "files" and not self.files:
             raise ValueError('source = "files" needs files = ["GAMES.pgn", ...]')
         if self.source != "files":
-            given = [name for name in ("files", "validation_from", "heldout_from") if getattr(self, name)]
-            given += ["filters"] if self.filters != GameFilters() else []
+            given = ["files"] if self.files else ["filters"] if self.filters != GameFilters() else []
             if given:
                 raise ValueError(f'{given[0]} needs source = "files"; set both or neither')
-        for name in ("validation_from", "heldout_from"):
-            if getattr(self, name) and not re.fullmatch(r"\d{4}\.\d{2}\.\d{2}", getattr(self, name)):
-                raise ValueError(f"{name} must be a date such as 2024.03.01")
-        if bool(self.validation_from) != bool(self.heldout_from) or self.validation_from > self.heldout_from:
-            raise ValueError("validation_from and heldout_from need each other, and validation_from may not be later")
         if self.num_tasks > self.num_units:
             raise ValueError(f"num_tasks ({self.num_tasks}) cannot exceed num_units ({self.num_units})")
         return self

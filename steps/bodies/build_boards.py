@@ -14,11 +14,9 @@ from grpo.dataset.quotas import Candidate, Quota, SourceReport
 from grpo.dataset.table import GAME_SCHEMA, Split, board_row, board_table
 from grpo.dataset.units import fill_unit, unit_boards_per_cell
 from grpo.engine.answers import EngineError
-from grpo.engine.cache import ValueCache
 from grpo.engine.identity import EngineIdentity
 from grpo.engine.move_values import ValueTable, engine_options, value_tables
 from grpo.engine.pool import EnginePool
-from grpo.metrics.table import Record
 from grpo.reading.rejections import sort_rejections, write_rejection
 from grpo.settings.tree import Settings
 from steps.step_io.names import BOARDS, GAMES, REJECTED, REPORT
@@ -30,23 +28,17 @@ SPEC: Final = StepSpec(
 )  # `join_boards` has all of it.
 
 
-def build_units(
-    settings: Settings, units: Sequence[int], engine: EngineIdentity, engine_path: str, work: Work, *, cache_folder: Path | None
-) -> None:
-    """Write boards with the value of every legal move, their games, and what was left out, for each unit; and a report of all.
-
-    With a cache folder, earlier searches are not repeated, and new ones are cached.
-    """
+def build_units(settings: Settings, units: Sequence[int], engine: EngineIdentity, engine_path: str, work: Work) -> None:
+    """Write boards with the value of every legal move, their games, and what was left out, for each unit; and a report of all."""
     # What is imported stays; looking through it again and again took a fifth of this step's own time.
     gc.freeze()
     excluded = ExcludedPositions.read(settings.boards.exclude) if settings.boards.exclude else frozenset[str]()
     options = engine_options(settings.values)
-    cache = None if cache_folder is None else ValueCache(cache_folder, engine=engine, options=options)
     total = sum(unit_boards_per_cell(settings.boards).values()) * len(units)
     # Two engines, because players search one line and values all; they take turns, so that one core is enough.
     players = EnginePool(engine_path, num_processes=1, options={"Hash": settings.values.hash_mib})
     with players, EnginePool(engine_path, num_processes=1, options=options) as pool:
-        valuer = _Valuer(settings, engine, pool, cache)
+        valuer = _Valuer(settings, engine, pool)
 
         def progress() -> None:
             work.progress(valuer.num_rows, total, "boards")
@@ -55,10 +47,6 @@ def build_units(
             str(unit): _build_unit(settings, unit, players, valuer, excluded, progress=progress, folder=work.folder) for unit in units
         }
     write_json(work.folder / REPORT, reports)
-    if cache is not None:
-        counts = {"hits": cache.num_hits, "misses": cache.num_misses, "stored": cache.num_stored, "damaged": cache.num_damaged}
-        work.measured(Record(0, {f"cache/{name}": count for name, count in counts.items()}))
-        work.say(f"of the engine's answers {cache.num_hits:,} were in the cache, and {cache.num_misses:,} were computed")
 
 
 def _build_unit(
@@ -97,16 +85,15 @@ def _build_unit(
 
 
 class _Valuer:
-    """Makes rows of candidates, and discards those whose search failed or whose evaluation is outside the window."""
+    """Makes rows of candidates, and discards those whose search failed."""
 
-    def __init__(self, settings: Settings, engine: EngineIdentity, pool: EnginePool, cache: ValueCache | None) -> None:
-        self._settings, self._engine, self._pool, self._cache = settings, str(engine), pool, cache
+    def __init__(self, settings: Settings, engine: EngineIdentity, pool: EnginePool) -> None:
+        self._settings, self._engine, self._pool = settings, str(engine), pool
         self.num_rows = 0
         """Made so far, over all units."""
 
     def rows(self, candidates: Sequence[Candidate], quota: Quota) -> list[dict[str, Any]]:
         depth, transform = self._settings.values.depth, self._settings.values.transform
-        max_centipawns = self._settings.boards.filters.max_centipawns
         heldout = [candidate for candidate in candidates if candidate.position.split == Split.HELDOUT]
         strong = dict(
             zip(
@@ -120,8 +107,6 @@ class _Valuer:
             deeper = strong.get(candidate.position.key)
             if isinstance(table, EngineError) or isinstance(deeper, EngineError):
                 quota.discard(candidate, "engine failure")
-            elif max_centipawns is not None and _is_more_uneven(table, max_centipawns):
-                quota.discard(candidate, "max_centipawns")
             else:
                 rows.append(board_row(candidate.position, table, deeper, engine=self._engine, limit=f"depth {depth}", transform=transform))
         self.num_rows += len(rows)
@@ -130,9 +115,4 @@ class _Valuer:
     def _tables(self, candidates: Sequence[Candidate], depth: int) -> Iterator[ValueTable | EngineError]:
         boards = [candidate.board for candidate in candidates]
         fens = [candidate.mover_fen for candidate in candidates]
-        return value_tables(boards, self._pool, self._settings.values, depth=depth, cache=self._cache, mover_fens=fens)
-
-
-def _is_more_uneven(table: ValueTable, max_centipawns: int) -> bool:
-    best = table.scores[int(table.values.argmax())]
-    return best.is_mate or abs(best.value) > max_centipawns
+        return value_tables(boards, self._pool, self._settings.values, depth=depth, mover_fens=fens)

@@ -11,8 +11,6 @@ import torch
 
 from grpo.board.encoding import decode, position_key
 from grpo.dataset.table import BoardArrays, Split, board_arrays
-from grpo.engine.cache import ValueCache
-from grpo.engine.identity import EngineIdentity
 from grpo.engine.move_values import engine_options
 from grpo.engine.pool import EnginePool
 from grpo.evaluation.regret import heldout_metrics
@@ -50,10 +48,8 @@ def finetune_policy(
     pretrained: Path,
     checkpoint: Path | None,
     facts: Mapping[str, Any],
-    engine: EngineIdentity,
     engine_path: str,
     num_processes: int,
-    cache_folder: Path | None,
     device: torch.device,
     work: Work,
     on_assessed: Callable[[Mapping[str, Any]], None] | None = None,
@@ -66,10 +62,8 @@ def finetune_policy(
         pretrained: folder of the pretrained policy: the frozen reference, and the start unless there is a checkpoint.
         checkpoint: to resume from, for as many steps again as the settings say, with its optimiser state.
         facts: written into each checkpoint: where it comes from.
-        engine: what values states that no dataset has; asked for only where the settings need it.
-        engine_path: where it is.
+        engine_path: what values states that no dataset has; asked for only where the settings need it.
         num_processes: how many of it.
-        cache_folder: where its answers are cached, if anywhere.
         device: to train on.
         work: the folder to fill, the folder in which to keep what a kill must not take, and the sinks.
         on_assessed: called with what was found before the first update.
@@ -87,7 +81,7 @@ def finetune_policy(
     if settings.policy.freezes_embeddings:
         policy.network.freeze_embeddings()
     first = 0 if origin is None else origin.step
-    with _live(settings, engine, engine_path, num_processes, cache_folder) as (values, players):
+    with _live(settings, engine_path, num_processes) as (values, players):
         opponent = None if players is None else EngineReplies(players, nodes=config.depth.opponent_nodes)
         trainer = GrpoTrainer(
             policy,
@@ -119,16 +113,15 @@ Live = tuple[LiveValues | None, EnginePool | None]
 
 
 @contextmanager
-def _live(settings: Settings, engine: EngineIdentity, path: str, num_processes: int, cache_folder: Path | None) -> Iterator[Live]:
+def _live(settings: Settings, path: str, num_processes: int) -> Iterator[Live]:
     """Give what states beyond the dataset need: values, and engines that move; engines start when they are first asked."""
     config, options = settings.grpo, engine_options(settings.values)
     with ExitStack() as stack:
         values = players = None
         num_own = state_counts(config.states_per_step, config.self_play.fraction)[1]
         if config.depth.num_own_moves > 1 or num_own:
-            cache = None if cache_folder is None else ValueCache(cache_folder, engine=engine, options=options)
             pool = stack.enter_context(EnginePool(path, num_processes=num_processes, options=options))
-            values = LiveValues(pool, settings.values, cache)
+            values = LiveValues(pool, settings.values)
         is_asked = config.depth.num_own_moves > 1 and (config.depth.opponent == "engine" or config.depth.teacher_probability)
         if is_asked or (num_own and config.self_play.opponent_fraction):
             players = stack.enter_context(EnginePool(path, num_processes=num_processes, options={"Hash": settings.values.hash_mib}))

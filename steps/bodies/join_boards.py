@@ -85,10 +85,7 @@ def nothing_usable(what: str, report: SourceReport) -> str:
     filters = sorted(reason.removeprefix(FILTERED) for reason in report.rejected if reason.startswith(FILTERED))
     remedy = "give PGN files of standard chess, or lists of positions"
     if filters:
-        remedy = (
-            f"loosen {', '.join(f'boards.filters.{name}' for name in filters)} (a game counts at the first filter that drops it), or set"
-            ' boards.filters.profile = "all"'
-        )
+        remedy = f"loosen {', '.join(f'boards.filters.{name}' for name in filters)} (a game counts at the first filter that drops it)"
     return f"{what}: no usable game or position ({why}); {remedy}"
 
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
 from grpo.board.phases import PHASES
-from grpo.dataset.file_reports import FILE_HEADERS, file_rows
 from grpo.settings.roles import flattened
 from steps.cards.html import CardPart, TableCell, badge, block, details, heading, html_table, listing, paragraph
 from steps.cards.state import Seen
@@ -100,9 +99,6 @@ def _dataset(facts: Mapping[str, Any]) -> Iterator[CardPart]:
         "Positions left out": facts["left_out"],
         f"Most common of {facts['endgame_signatures']['distinct']:,} endgame materials": facts["endgame_signatures"]["commonest"],
     }
-    if files := file_rows(facts, most=_MAX_LISTED):
-        rows: list[list[TableCell]] = [[name[:80], *numbers] for name, *numbers in files]
-        yield block(heading("Files"), html_table(FILE_HEADERS, rows, wide=[0]))
     yield block(heading("Counts"), *(_counts(title, found) for title, found in tables.items() if any(found.values())))
 
 

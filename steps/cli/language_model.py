@@ -123,7 +123,7 @@ def _single_batch(given: argparse.Namespace) -> int:
     if given.update < 0:
         raise ConfigError(f"--update {given.update}: give a number of optimiser steps, at least 0")
     if given.boards and not (given.boards / BOARDS).is_file():
-        raise ConfigError(f"{given.boards} is not a dataset: it has no {BOARDS}; give the folder that `chess-grpo boards build` made")
+        raise ConfigError(f"{given.boards} is not a dataset: it has no {BOARDS}; give the output of the step join_boards")
     boards = [_board(fen) for fen in given.fen or ()]
     policy = _policy(given.model, settings, machine)
     from grpo.language.learn.single_batch import SingleBatch

@@ -29,7 +29,6 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "match": ("match", "play paired games between two players, with confidence intervals"),
     "solve": ("solve", "how many puzzles (Lichess CSV) or problems (EPD: bm, am, points) a policy solves"),
     "export": ("export", "export a model for other programs: safetensors, JSON and a model card"),
-    "boards": ("boards", "build or inspect a dataset of boards"),
     "single-batch": ("language_model", "print one rollout of a language model; optionally overfit it as a test of the training code"),
 }
 """Command -> its module, which has `add_commands`, and what it does."""

@@ -185,9 +185,7 @@ def _heldout_fens(folder: Path) -> list[str]:
     from steps.step_io.names import BOARDS
 
     if not (folder / BOARDS).is_file():
-        raise ConfigError(
-            f"{folder} is not a dataset: it has no {BOARDS}; give the folder that `boards build` or the step join_boards made"
-        )
+        raise ConfigError(f"{folder} is not a dataset: it has no {BOARDS}; give the output of the step join_boards")
     return [row["fen"] for row in read_boards(folder).select(["fen", "split"]).to_pylist() if row["split"] == Split.HELDOUT]
 
 

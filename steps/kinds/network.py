@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from grpo.engine.identity import identify
 from grpo.policy.files import NETWORK, policy_facts
 from steps.kinds.kind import PolicyKind
 from steps.runtime.machine import Machine
@@ -27,10 +26,8 @@ def _finetune(settings: "Settings", *, machine: Machine, num_engines: int, **giv
 
     finetune_policy(
         settings,
-        engine=identify(machine.stockfish),
         engine_path=machine.stockfish,
         num_processes=num_engines,
-        cache_folder=machine.value_cache,
         **given,
     )
 

@@ -1,11 +1,12 @@
 """The dataset's steps as the flow calls them: build, join and check the boards."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from grpo.base.files import read_json, sha256_file
-from grpo.dataset.file_reports import files_in_a_line
+from grpo.dataset.engine_games import ENGINE
 from steps.bodies import build_boards as build_body
 from steps.bodies import check_boards as check_body
 from steps.bodies import join_boards as join_body
@@ -36,7 +37,7 @@ def build_boards(job: Job, task: int, sinks: Sequence[Sink] = ()) -> StepOutput:
         spec,
         settings=spec.settings(settings) | {"units": list(units)},
         inputs=here.inputs(spec),
-        work=lambda work: build_body.build_units(settings, units, here.engine, machine.stockfish, work, cache_folder=machine.value_cache),
+        work=lambda work: build_body.build_units(settings, units, here.engine, machine.stockfish, work),
         sinks=sinks,
         part=part_of(task, settings.boards.num_tasks),
     )
@@ -55,9 +56,9 @@ def join_boards(job: Job, parts: Sequence[StepOutput]) -> StepOutput:
             name=f"{launch_of(job['settings']).preset} boards, {report['rows']:,}",
             digest=digest,
             source=(folder / BOARDS).as_uri(),
-            profile={"num_rows": report["rows"]} | {name: report[name] for name in ("phases", "splits", "sources", "files", "labels")},
+            profile={"num_rows": report["rows"]} | {name: report[name] for name in ("phases", "splits", "sources", "labels")},
         )
-        child.tag({DATASET: digest, SOURCES: files_in_a_line(report, most=_MAX_NAMED) or ENGINE_GAMES})
+        child.tag({DATASET: digest, SOURCES: _sources(report["sources"])})
         child.content(BOARDS_PREVIEW, preview(folder / BOARDS))
 
     return run_step(
@@ -83,6 +84,13 @@ def check_boards(job: Job, boards: StepOutput) -> StepOutput:
         inputs=here.inputs(spec, boards=boards),
         work=lambda work: check_body.check_dataset(here.settings, here.open(boards), work),
     )
+
+
+def _sources(boards: Mapping[str, int]) -> str:
+    """Return the files with the most boards, in a line."""
+    if set(boards) == {ENGINE}:
+        return ENGINE_GAMES
+    return ", ".join(f"{name} {count:,} boards" for name, count in Counter(boards).most_common(_MAX_NAMED))
 
 
 def _unit_hashes(folder: Path) -> dict[str, str]:

@@ -98,11 +98,6 @@ class Machine:
         return self.shared or self.home
 
     @property
-    def value_cache(self) -> Path:
-        """The folder of the engine's cached evaluations, for all runs of this home."""
-        return self.home / "values"
-
-    @property
     def artifact_root(self) -> Path | None:
         """The artifact folder of an SQLite tracking store, beside the database file; None with a server."""
         file = sqlite_file(self.tracking_uri)

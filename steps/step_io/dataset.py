@@ -45,4 +45,4 @@ def _read(path: Path, schema: pa.Schema) -> pa.Table:
     try:
         return pq.read_table(path, schema=schema)
     except pa.ArrowInvalid as error:
-        raise CorruptError(f"{path} is damaged ({error}): copy the dataset again, or make it again by `chess-grpo boards build`") from error
+        raise CorruptError(f"{path} is damaged ({error}): copy the dataset again, or make it again") from error

@@ -212,9 +212,7 @@ class BoardFacts(TypedDict):
     phases: dict[str, int]
     """As kept."""
     sources: dict[str, int]
-    """File, `engine` or `endgame` -> boards."""
-    files: NotRequired[dict[str, dict[str, float]]]
-    """File -> `read` (fraction), `games` (usable) and `rejected`; empty for engine games, absent in documents of before."""
+    """File, or `engine` -> boards."""
     labels: dict[str, int]
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from grpo.board.phases import PHASES
-from grpo.dataset.file_reports import FILE_HEADERS, file_rows
 from grpo.diagnosis.findings import Severity
 from grpo.evaluation.verdict import AGAINST_OTHERS, LadderFinding
 from grpo.metrics.table import ENDS, TASKS
@@ -238,7 +237,6 @@ def _picture_line(label: str, rest: str) -> str:
 
 _SCALES: Final = (50, 75, 100, 150, 200, 300, 400, 600, 800, 1_200, 1_600)
 
-_MAX_FILES: Final = 20
 PHASE_HEADERS: Final = ("phase", "found in the source", "selected")
 
 
@@ -373,18 +371,12 @@ Best moves, the rungs' ratings taken as exact, both on the same openings: {escap
 ## Boards
 
 {markdown_table(PHASE_HEADERS, phase_rows(results["boards"]))}
-{_files(results["boards"])}
 ## Outputs
 
 {markdown_list(f"{name}: {place}" for name, place in results["places"].items())}
 
 {markdown_table(("step", "version", "output hash"), outputs)}
 """
-
-
-def _files(boards: BoardFacts) -> str:
-    rows = file_rows(boards, most=_MAX_FILES)
-    return f"\n{markdown_table(FILE_HEADERS, rows)}\n" if rows else ""
 
 
 def _answers(confirmed: MatchFacts) -> str:

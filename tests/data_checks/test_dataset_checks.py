@@ -291,7 +291,7 @@ FAULTS: dict[str, tuple[Plant, set[str], str]] = {
         {"split_as_boards", "split_as_drawn"},
         "of the validation split, with boards in train",
     ),
-    "a game in a split it does not belong to": (split_not_as_drawn, {"split_as_drawn"}, "is in train, and belongs to heldout by its id"),
+    "a game in a split it does not belong to": (split_not_as_drawn, {"split_as_drawn"}, "is in train, and belongs to heldout"),
     "too many boards of one game": (too_many_of_one_game, {"boards_per_phase"}, "3 boards of its opening"),
     "a board without game": (setting("game_id", "nowhere"), {"game_has_boards", "board_has_game"}, "not listed: nowhere\n"),
     "a rejection that is not listed": (reporting(rejected_lines=2), {"rejections_accounted"}, "3 rejections are counted, and 2 are listed"),
@@ -570,29 +570,6 @@ def test_what_is_a_date(text: str, is_one: bool) -> None:
     assert is_date(text) == is_one
 
 
-BY_DATE = CONFIG.model_copy(update={"validation_from": "2024.03.01", "heldout_from": "2024.04.01"})
-
-
-@pytest.mark.parametrize(
-    ("date", "due"),
-    [("2024.02.29", "train"), ("2024.03.01", "validation"), ("2024.03.31", "validation"), ("2024.04.01", "heldout")],
-)
-def test_where_the_settings_have_days_the_date_decides_the_split_and_not_the_id(date: str, due: str) -> None:
-    for split in Split:
-        breaches = game_breaches(BY_DATE, date=date, split=split.value)
-        assert breaches == (
-            {}
-            if split == due
-            else {
-                "split_as_drawn": f"{breaches['split_as_drawn'].partition(' is in ')[0]} is in {split}, and"
-                f" belongs to {due} by its date {date}"
-            }
-        )
-    # Made-up endgames have no date.
-    assert game_breaches(BY_DATE, split="train") == {}
-    assert list(game_breaches(BY_DATE, split="heldout")) == ["split_as_drawn"]
-
-
 def test_a_listed_position_has_one_board_and_nobodys_label() -> None:
     def of(num_boards: int, labels_from: str) -> dict[str, str]:
         by_phase = Counter(opening=num_boards)
@@ -604,19 +581,17 @@ def test_a_listed_position_has_one_board_and_nobodys_label() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "shortage", "found", "is_known"),
+    ("source", "found", "is_known"),
     [
-        ("files", "error", "list.epd", True),
-        ("files", "error", "engine", False),
-        ("files", "error", "endgame", False),
-        ("files", "endgames", "endgame", True),
-        ("engine", "error", "engine", True),
-        ("engine", "error", "games.pgn", False),
+        ("files", "list.epd", True),
+        ("files", "engine", False),
+        ("engine", "engine", True),
+        ("engine", "games.pgn", False),
     ],
 )
-def test_which_sources_are_known_is_for_the_settings_to_say(source: str, shortage: str, found: str, is_known: bool, sound: Dataset) -> None:
+def test_which_sources_are_known_is_for_the_settings_to_say(source: str, found: str, is_known: bool, sound: Dataset) -> None:
     files = CONFIG.files if source == "files" else ()
-    config = BoardsConfig.model_validate(CONFIG.model_dump() | {"source": source, "files": files, "shortage": shortage})
+    config = BoardsConfig.model_validate(CONFIG.model_dump() | {"source": source, "files": files})
     kept = "games.pgn" if source == "files" else "engine"
     for row in sound.boards:
         game = sound.game(row)

@@ -24,7 +24,6 @@ def dataset() -> Dataset:
     dataset = sound_dataset()
     dataset.boards[0]["source"] = HOSTILE
     dataset.facts["rejected"] = {HOSTILE: 3}
-    dataset.facts["files"] = {HOSTILE: {"read": 0.125, "games": 7, "rejected": 3}}
     return dataset
 
 
@@ -131,19 +130,11 @@ def test_each_example_is_drawn_with_its_fen_its_label_and_the_best_move(dataset:
 def test_the_markdown_stays_within_what_a_tracker_takes_however_many_sources_there_are() -> None:
     dataset = sound_dataset()
     many = {f"{'x' * 200} {number:04}.pgn": 1_000 - number for number in range(900)}
-    files = {name: {"read": 0.5, "games": 1_000, "rejected": 1} for name in many}
-    dataset.facts |= {"sources": many, "rejected": many, "left_out": many, "files": files}
+    dataset.facts |= {"sources": many, "rejected": many, "left_out": many}
     markdown = summary_markdown(FIT, dataset.report_facts())
     assert len(markdown) < 5_000
     assert "and 888 more" in markdown
     assert "and 888 more" in summary_text(dataset.report_facts())
-
-
-def test_each_file_is_named_with_how_far_it_was_read(dataset: Dataset) -> None:
-    facts = dataset.report_facts()
-    assert read(page(dataset)).text.count("12.5%731") == 1
-    assert "| 12.5% | 7 | 3 | 1 |" in summary_markdown(FIT, facts)
-    assert "<h2>Files</h2>" not in page(sound_dataset())
 
 
 def test_an_empty_dataset_has_a_page_too() -> None:

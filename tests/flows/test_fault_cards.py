@@ -104,7 +104,7 @@ def test_html_in_the_headers_of_games_and_in_their_files_name_is_text_everywhere
         return make_output(store, step, "v", facts={}, body=body, resumes=False, is_fresh=False, sinks=(), terminal=terminal)
 
     engine = EngineIdentity(name=EVIL, sha256="0" * 64)
-    units = made("build_boards", lambda work: build_units(settings, [0], engine, stockfish, work, cache_folder=None))
+    units = made("build_boards", lambda work: build_units(settings, [0], engine, stockfish, work))
     joined = made("join_boards", lambda work: join_units(settings, [store.open(units)], work))
     checks = made("check_boards", lambda work: check_dataset(settings, store.open(joined), work))
     card = Card()

@@ -111,7 +111,7 @@ def _build(settings: Settings, units: Sequence[int], engine: str, folder: Path) 
     """Build units and return the CPU seconds of this process and of its engines."""
     folder.mkdir()
     before = [_cpu_seconds(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    build_units(settings, units, identify(engine), engine, Work(folder, ()), cache_folder=folder / "values")
+    build_units(settings, units, identify(engine), engine, Work(folder, ()))
     after = [_cpu_seconds(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return after[0] - before[0], after[1] - before[1]
 

@@ -54,7 +54,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, stockfish: str) -> Trained
     settings = read_settings('preset = "language"\nboards.num_train = 18_000\nboards.num_tasks = 1\nlanguage.num_gate_prompts = 256')
     folders = {name: tmp_path_factory.mktemp(name) for name in ("units", "boards", "cloned", "tuned", "progress")}
     units = list(range(settings.boards.num_units))
-    build_units(settings, units, identify(stockfish), stockfish, Work(folders["units"], ()), cache_folder=None)
+    build_units(settings, units, identify(stockfish), stockfish, Work(folders["units"], ()))
     join_units(settings, [folders["units"]], Work(folders["boards"], ()))
     pretrain_language(settings, folders["boards"], CPU, Work(folders["cloned"], ()))
     work = Work(folders["tuned"], (), progress_folder=folders["progress"])

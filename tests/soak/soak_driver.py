@@ -28,7 +28,6 @@ from forking import serve  # noqa: E402
 
 import data_checks.dataset  # noqa: E402, F401
 import grpo.base.files  # noqa: E402
-import grpo.engine.cache  # noqa: E402
 import grpo.engine.pool  # noqa: E402
 import grpo.engine.process  # noqa: E402
 import grpo.learning.checkpoints  # noqa: E402
@@ -114,7 +113,6 @@ _PLACES: dict[str, tuple[Any, str]] = {
     "an optimiser's step": (torch.optim.Adam, "step"),
     "an engine's start": (EngineProcess, "__init__"),
     "an engine's end": (EngineProcess, "kill"),
-    "answers into the cache": (grpo.engine.cache.ValueCache, "put"),
     "a child run": (mlflow.tracking.MlflowClient, "create_run"),
     "metrics and tags": (mlflow.tracking.MlflowClient, "log_batch"),
     "an artifact": (mlflow.tracking.MlflowClient, "log_artifact"),

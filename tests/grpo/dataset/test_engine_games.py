@@ -1,16 +1,14 @@
-"""Games of the engine against itself: legal, varied, and each a function of seed, source, unit and number alone."""
+"""Games of the engine against itself: legal, varied, and each a function of seed, unit and number alone."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
 
 import chess
-import numpy as np
 import pytest
 from scripted_engine import ScriptedEngine
 
-from grpo.board.phases import Phase, phase_of
-from grpo.dataset.engine_games import engine_games, material_signature, random_endgame
+from grpo.dataset.engine_games import engine_games, material_signature
 from grpo.engine.answers import EngineError
 from grpo.engine.pool import EnginePool
 from grpo.reading.games import Game, Reason, Rejection
@@ -20,7 +18,6 @@ pytestmark = pytest.mark.usefixtures("no_process_left")
 
 FAST_GAMES = EngineGames(nodes=(1, 5), max_plies=160, random_opening_plies=6, random_move_probability=0.08)
 SHORT_GAMES = EngineGames(nodes=(5,), max_plies=20)
-SOURCES = pytest.mark.parametrize("source", ["engine", "endgame"])
 Scripted = Callable[..., ScriptedEngine]
 
 
@@ -36,13 +33,12 @@ def played(
     count: int,
     *,
     config: EngineGames = FAST_GAMES,
-    source: str = "engine",
     unit: int = 0,
     seed: int = 3,
     is_wanted: Callable[[str], bool] = lambda game_id: True,
 ) -> list[Game | Rejection]:
     """Return the first games."""
-    return list(islice(engine_games(config, unit=unit, seed=seed, pool=pool, source=source, is_wanted=is_wanted), count))
+    return list(islice(engine_games(config, unit=unit, seed=seed, pool=pool, is_wanted=is_wanted), count))
 
 
 def games_only(made: list[Game | Rejection]) -> list[Game]:
@@ -64,31 +60,27 @@ def final_board(game: Game) -> chess.Board:
     return board
 
 
-@SOURCES
-def test_games_are_legal_and_end_as_the_board_says(source: str, players: EnginePool) -> None:
+def test_games_are_legal_and_end_as_the_board_says(players: EnginePool) -> None:
     results: Counter[str] = Counter()
-    for number, game in enumerate(games_only(played(players, 12, source=source))):
-        assert (game.game_id, game.source, game.offset) == (f"{source}-0-{number}", source, number)
+    for number, game in enumerate(games_only(played(players, 12))):
+        assert (game.game_id, game.source, game.offset) == (f"engine-0-{number}", "engine", number)
         board = final_board(game)
         assert game.result == board.result()
-        most = FAST_GAMES.max_plies if source == "engine" else 40
         has_ended = not any(board.legal_moves) or board.is_insufficient_material() or board.halfmove_clock >= 60
-        assert len(game.moves) == most or (has_ended and len(game.moves) < most)
+        assert len(game.moves) == FAST_GAMES.max_plies or (has_ended and len(game.moves) < FAST_GAMES.max_plies)
         assert len(game.is_label) == len(game.moves)
-        assert game.boards[0] == chess.Board() if source == "engine" else phase_of(game.boards[0]) is Phase.ENDGAME
+        assert game.boards[0] == chess.Board()
         results[game.result] += 1
     assert len(results) > 1, "some end, some are cut"
 
 
-@SOURCES
-def test_a_game_depends_on_seed_source_unit_and_number_alone(source: str, players: EnginePool) -> None:
-    once = played(players, 4, source=source)
-    assert played(players, 4, source=source) == once
+def test_a_game_depends_on_seed_unit_and_number_alone(players: EnginePool) -> None:
+    once = played(players, 4)
+    assert played(players, 4) == once
     # By itself, as the only one of its unit that is wanted, in whatever the engine has played before.
-    third = f"{source}-0-2"
-    assert played(players, 1, source=source, is_wanted=lambda game_id: game_id == third) == once[2:3]
-    assert played(players, 2, source=source, is_wanted=lambda game_id: int(game_id[-1]) % 2 == 1) == once[1::2]
-    everything = [*once, *played(players, 4, source=source, unit=1), *played(players, 4, source=source, seed=4)]
+    assert played(players, 1, is_wanted=lambda game_id: game_id == "engine-0-2") == once[2:3]
+    assert played(players, 2, is_wanted=lambda game_id: int(game_id[-1]) % 2 == 1) == once[1::2]
+    everything = [*once, *played(players, 4, unit=1), *played(players, 4, seed=4)]
     begun = {(game.boards[0].fen(), game.moves) for game in games_only(everything)}
     assert len(begun) == 12
 
@@ -146,10 +138,10 @@ def test_a_game_in_which_the_engine_fails_once_is_the_game_without_the_fault(
 def test_a_game_in_which_the_engine_always_fails_is_left_out_and_counted_and_the_next_one_is_played(scripted: Scripted) -> None:
     faulty = scripted({"kind": "crash", "times": 2})
     with EnginePool(faulty.path, num_processes=1, options={}) as pool:
-        rejection, game = played(pool, 2, config=SHORT_GAMES, source="endgame")
-    assert rejection == Rejection(source="endgame", offset=0, reason=Reason.ENGINE_FAILURE, detail="the engine has died")
+        rejection, game = played(pool, 2, config=SHORT_GAMES)
+    assert rejection == Rejection(source="engine", offset=0, reason=Reason.ENGINE_FAILURE, detail="the engine has died")
     assert isinstance(game, Game)
-    assert game.game_id == "endgame-0-1"
+    assert game.game_id == "engine-0-1"
 
 
 def test_an_engine_that_fails_in_game_after_game_is_given_up_with_a_clear_error(scripted: Scripted) -> None:
@@ -161,37 +153,8 @@ def test_an_engine_that_fails_in_game_after_game_is_given_up_with_a_clear_error(
             EngineError, match=r"failed in 5 games in a row, last: .* the engine found no move; run it by hand.*CHESS_GRPO_STOCKFISH"
         ),
     ):
-        made += engine_games(SHORT_GAMES, unit=0, seed=0, pool=pool, source="engine", is_wanted=lambda game_id: True)
+        made += engine_games(SHORT_GAMES, unit=0, seed=0, pool=pool, is_wanted=lambda game_id: True)
     assert len(broken.searches()) == 10, "soon: one that hangs costs half a minute each time"
-
-
-# Made-up endgames.
-
-
-def test_made_up_endgames_are_legal_and_of_many_kinds() -> None:
-    rng = np.random.default_rng(5)
-    boards = [random_endgame(rng) for _ in range(500)]
-    signatures = Counter(material_signature(board) for board in boards)
-    for board in boards:
-        assert board.is_valid()
-        assert any(board.legal_moves)
-        assert not board.is_insufficient_material()
-        assert phase_of(board) is Phase.ENDGAME
-    assert len(signatures) > 300, len(signatures)
-    assert max(signatures.values()) < 25
-    assert 200 < sum(board.turn for board in boards) < 300
-    num_men = [board.occupied.bit_count() for board in boards]
-    assert min(num_men) <= 4
-    assert max(num_men) >= 14
-    sides = [signature.split("-") for signature in signatures.elements()]
-    assert 50 < sum(own == opponent for own, opponent in sides) < 350, "even ones and uneven ones"
-    assert {piece for own, opponent in sides for piece in own + opponent} == set("KQRBNP")
-
-
-def test_made_up_endgames_depend_on_their_generator_alone() -> None:
-    one, same, other = ([random_endgame(rng).fen() for _ in range(5)] for rng in map(np.random.default_rng, (1, 1, 2)))
-    assert one == same
-    assert not set(one) & set(other)
 
 
 @pytest.mark.parametrize(

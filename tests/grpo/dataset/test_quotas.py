@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from grpo.board.encoding import position_key
 from grpo.board.phases import PHASES, Phase, phase_of
-from grpo.dataset.file_reports import FileReport
 from grpo.dataset.quotas import (
     Candidate,
     Quota,
@@ -31,7 +30,6 @@ from grpo.reading.games import Game, Reason, Rejection
 from grpo.settings.tree import BoardsConfig
 
 SMALL: dict[str, Any] = {"num_train": 60, "num_validation": 15, "num_heldout": 15}
-DATED: dict[str, Any] = {"source": "files", "files": ("x.pgn",), "validation_from": "2020.02.01", "heldout_from": "2020.03.01", **SMALL}
 MOVES = "e2e4 e7e5 g1f3 b8c6 f1b5 a7a6 b5a4 g8f6 d2d3 d7d6"
 ROOK_ENDING = "8/5k2/8/8/3R4/8/5K2/8 w - - 0 1"
 
@@ -117,35 +115,6 @@ def test_each_split_wants_a_third_of_its_boards_from_each_phase() -> None:
     assert {split: [wanted[split, phase] for phase in PHASES] for split in Split} == {
         Split.TRAIN: [20, 20, 20], Split.VALIDATION: [5, 5, 5], Split.HELDOUT: [5, 5, 5],
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("date", "split"),
-    [
-        ("1999.12.31", Split.TRAIN),
-        ("2020.01.31", Split.TRAIN),
-        ("2020.02.01", Split.VALIDATION),
-        ("2020.02.29", Split.VALIDATION),
-        ("2020.03.01", Split.HELDOUT),
-        ("2030.01.01", Split.HELDOUT),
-    ],
-)
-def test_a_dated_game_is_in_the_split_of_its_day_whatever_its_hash(date: str, split: Split) -> None:
-    for number in range(5):
-        quota, _ = new_quota(**DATED)
-        taken = quota.offer(game_of("e2e4 e7e5", game_id=f"game {number}", date=date))
-        assert {candidate.position.split for candidate in taken} == {split}
-
-
-def test_an_undated_game_is_split_by_its_hash_and_so_is_every_game_without_days_in_the_settings() -> None:
-    dated, _ = new_quota(**DATED)
-    undated, _ = new_quota()
-    shares = split_fractions(BoardsConfig(**SMALL))
-    ids = [f"endgame-0-{number}" for number in range(40)]
-    by_hash = [split_of_game(game_id, shares) for game_id in ids]
-    assert [dated.split_of(game_id, None) for game_id in ids] == by_hash
-    assert [undated.split_of(game_id, "2020.02.15") for game_id in ids] == by_hash
-    assert set(by_hash) == set(Split)
 
 
 # What a quota takes.
@@ -275,8 +244,6 @@ def test_a_quota_wants_a_game_while_something_of_its_split_is_missing() -> None:
     assert not quota.needs("game"), "it is of another split"
     quota.missing[split, Phase.ENDGAME] = 1
     assert quota.needs("game")
-    assert quota.needs("game", [Phase.ENDGAME])
-    assert not quota.needs("game", [Phase.OPENING, Phase.MIDDLEGAME])
 
 
 # Reports.
@@ -293,10 +260,10 @@ def test_a_rejection_is_counted_by_its_reason_and_a_filtered_one_by_its_filter()
         (Reason.ILLEGAL_MOVE, "Ke3"),
         (Reason.ILLEGAL_MOVE, "Ke4"),
         (Reason.FILTERED, "min_rating"),
-        (Reason.FILTERED, "min_plies"),
+        (Reason.FILTERED, "time_controls"),
     ):
         report.reject(rejection(reason, detail))
-    assert report.rejected == {"illegal move": 2, "filtered: min_rating": 1, "filtered: min_plies": 1}
+    assert report.rejected == {"illegal move": 2, "filtered: min_rating": 1, "filtered: time_controls": 1}
 
 
 def test_joined_reports_are_the_sums_of_their_parts() -> None:
@@ -307,24 +274,21 @@ def test_joined_reports_are_the_sums_of_their_parts() -> None:
     other.natural_phases.update({Phase.OPENING: 1, Phase.ENDGAME: 7})
     one.left_out.update({"judged": 1})
     other.left_out.update({"judged": 2, "engine failure": 1})
-    one.reject(rejection(Reason.NO_DATE))
-    other.reject(rejection(Reason.NO_DATE))
-    one.files["a.pgn"] = FileReport(read=0.5, games=3, rejected=1)
-    other.files["a.pgn"] = FileReport(read=0.25, games=4, rejected=0)
+    one.reject(rejection(Reason.ILLEGAL_MOVE))
+    other.reject(rejection(Reason.ILLEGAL_MOVE))
     assert SourceReport.joined([one.as_facts(), other.as_facts()]).as_facts() == {
         "games": 7,
-        "rejected": {"no date": 2},
+        "rejected": {"illegal move": 2},
         "natural_phases": {"opening": 3, "middlegame": 0, "endgame": 7},
         "duplicates": 6,
         "left_out": {"judged": 3, "engine failure": 1},
-        "files": {"a.pgn": {"read": 0.375, "games": 7, "rejected": 1}},
     }
 
 
 def test_a_shortage_is_told_with_the_histogram_the_rejections_and_what_to_change() -> None:
     report = SourceReport(num_games=1_200, num_duplicates=30)
     report.natural_phases.update({Phase.OPENING: 9_000, Phase.MIDDLEGAME: 40})
-    report.rejected.update({"illegal move": 2, "filtered: min_plies": 1_000})
+    report.rejected.update({"illegal move": 2, "filtered: time_controls": 1_000})
     report.left_out.update({"judged": 4})
     missing = {(Split.TRAIN, Phase.ENDGAME): 5_000, (Split.HELDOUT, Phase.MIDDLEGAME): 1, (Split.TRAIN, Phase.OPENING): 0}
     assert cell_names(missing) == {"train/endgame": 5_000, "heldout/middlegame": 1}
@@ -337,10 +301,10 @@ def test_a_shortage_is_told_with_the_histogram_the_rejections_and_what_to_change
         "  missing, heldout               0           1           0",
         "  positions read             9,000          40           0",
         "",
-        "From 1,200 games; 30 positions were duplicates; games rejected: 1,000 filtered: min_plies, 2 illegal move; positions left out:"
+        "From 1,200 games; 30 positions were duplicates; games rejected: 1,000 filtered: time_controls, 2 illegal move; positions left out:"
         " 4 judged.",
-        "Give more games, loosen boards.filters.min_plies, lower boards.num_train, boards.num_validation or boards.num_heldout, raise"
-        ' boards.max_per_game_and_phase, choose boards.shortage = "accept" or "endgames", or boards.num_units = 1, since parts'
+        "Give more games, loosen boards.filters.time_controls, lower boards.num_train, boards.num_validation or boards.num_heldout, raise"
+        ' boards.max_per_game_and_phase, choose boards.shortage = "accept", or boards.num_units = 1, since parts'
         " that find the same positions lose some",
     ]
     assert "games rejected: none; positions left out: none" in shortage_message(missing, SourceReport(), "games.pgn")

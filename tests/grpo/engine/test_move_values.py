@@ -13,7 +13,6 @@ from scripted_engine import ScriptedEngine, move_scores
 
 from grpo.board.actions import action_id, legal_action_ids, mirror_move
 from grpo.board.encoding import mover_fen, mover_view
-from grpo.engine import move_values
 from grpo.engine.answers import EngineError, Score
 from grpo.engine.identity import EngineMissingError
 from grpo.engine.move_values import TRANSFORMS, ValueTable, engine_options, value_tables
@@ -259,10 +258,7 @@ def test_tables_depend_on_nothing_but_the_position(engine: str, request: pytest.
     assert chunked == once
 
 
-def test_more_boards_than_one_batch_come_out_in_order(
-    scripted: Callable[..., ScriptedEngine], random_boards: list[chess.Board], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(move_values, "_BOARDS_PER_BATCH", 16)
+def test_tables_of_several_processes_come_out_in_order(scripted: Callable[..., ScriptedEngine], random_boards: list[chess.Board]) -> None:
     boards = [board for board in random_boards[:1_000] if board.legal_moves.count() < 12 and board.halfmove_clock < 90][:40]
     made = tables(scripted().path, boards, num_processes=2)
     assert len(made) == len(boards) == 40

@@ -13,14 +13,11 @@ from pydantic import BaseModel, ValidationError
 from grpo.settings import grpo as grpo_config
 from grpo.settings.grpo import AlarmConfig, FieldNotesRecovery
 from grpo.settings.tree import (
-    FILTER_PROFILES,
     PRESET_FOLDER,
     ConfigError,
-    GameFilters,
     GrpoConfig,
     SelectionConfig,
     Settings,
-    TimeControl,
     preset_names,
     read_settings,
 )
@@ -30,7 +27,6 @@ from grpo.statistics.sprt import SprtModel
 FILES = 'boards.source = "files"\nboards.files = "x.pgn"\n'
 DEFAULT = Settings()
 NUM_TRAIN, NUM_UNITS, HELDOUT_DEPTH = DEFAULT.boards.num_train, DEFAULT.boards.num_units, DEFAULT.evaluation.heldout_depth
-BOTH_DAYS = "validation_from and heldout_from need each other, and validation_from may not be later"
 
 
 BAD_SETTINGS = (
@@ -48,16 +44,7 @@ BAD_SETTINGS = (
     ("boards.num_train = 100", "boards: num_train must be a multiple of 3"),
     ('boards.source = "files"', 'boards: source = "files" needs files = ["GAMES.pgn", ...]'),
     ('boards.files = "x.pgn"', 'boards: files needs source = "files"; set both or neither'),
-    ("boards.filters.min_plies = 20", 'boards: filters needs source = "files"'),
-    ('boards.validation_from = "2020.01.01"\nboards.heldout_from = "2020.02.01"', 'boards: validation_from needs source = "files"'),
-    (f'{FILES}boards.validation_from = "2020.01.01"', BOTH_DAYS),
-    (f'{FILES}boards.heldout_from = "2020.01.01"', BOTH_DAYS),
-    (f'{FILES}boards.validation_from = "2020.02.01"\nboards.heldout_from = "2020.01.31"', BOTH_DAYS),
-    (f'{FILES}boards.validation_from = "2020-01-01"\nboards.heldout_from = "2020.02.01"', "validation_from must be a date such as"),
-    (f'{FILES}boards.validation_from = "2020.01.01"\nboards.heldout_from = "2021"', "heldout_from must be a date such as 2024.03.01"),
-    (f"{FILES}boards.filters = {{min_rating = 1500, max_rating = 1400}}", "min_rating (1500) cannot exceed max_rating (1400)"),
-    (f'{FILES}boards.filters = {{profile = "club", max_rating = 1400}}', "min_rating (1600) cannot exceed max_rating (1400)"),
-    (f"{FILES}boards.filters = {{first_ply = 9, last_ply = 8}}", "first_ply (9) cannot exceed last_ply (8)"),
+    ("boards.filters.min_rating = 1500", 'boards: filters needs source = "files"'),
     (f"boards.num_tasks = {NUM_UNITS + 1}", f"num_tasks ({NUM_UNITS + 1}) cannot exceed num_units ({NUM_UNITS})"),
     ("grpo = {states_per_step = 511, num_minibatches = 2}", "states_per_step (511) must be a multiple of num_minibatches (2)"),
     ('grpo.entropy_schedule = "field_notes"', 'entropy_schedule = "field_notes" needs [grpo.field_notes], which has no defaults'),
@@ -203,7 +190,6 @@ def test_settings_are_frozen_at_every_level() -> None:
         "grpo.critical_entropy = 1.0",
         "grpo.kl_target = {min_coefficient = 0.1, max_coefficient = 0.1}",
         'preset = "clean"\ngrpo.entropy_schedule = "field_notes"',
-        f'{FILES}boards.validation_from = "2020.01.01"\nboards.heldout_from = "2020.01.01"',
     ],
 )
 def test_what_lies_just_on_the_right_side_of_a_contradiction_is_allowed(text: str) -> None:
@@ -288,49 +274,6 @@ def test_a_preset_file_that_is_absent_or_laid_over_itself_is_refused(tmp_path: P
 
 
 # Boards from files.
-
-
-def filters_of(text: str) -> GameFilters:
-    """Return the filters that these lines make."""
-    return read_settings(FILES + "\n".join(f"boards.filters.{line}" for line in text.splitlines())).boards.filters
-
-
-def test_filters_are_off_unless_asked_for() -> None:
-    assert filters_of("") == filters_of('profile = "all"') == GameFilters()
-    named = GameFilters().model_dump(exclude={"profile", "unknown_ratings"})  # The latter says what min_rating and max_rating do.
-    assert not any(named.values())
-
-
-@pytest.mark.parametrize("name", FILTER_PROFILES)
-def test_a_profile_is_its_filters_and_nothing_else(name: str) -> None:
-    given = filters_of(f'profile = "{name}"').model_dump(mode="json", exclude={"profile"}, exclude_defaults=True)
-    assert given == dict(FILTER_PROFILES[name])
-
-
-@pytest.mark.parametrize("name", FILTER_PROFILES)
-def test_no_profile_drops_openings(name: str) -> None:
-    # What such a policy learns is to shuffle in the opening.
-    filters = GameFilters(profile=name)  # type: ignore[arg-type]
-    assert filters.first_ply is None
-    assert filters.max_centipawns is None
-
-
-def test_keys_are_laid_over_a_profile_and_leave_its_others_alone() -> None:
-    given = filters_of('profile = "club"\nmin_rating = 1900\ntime_controls = ["rapid"]\nhumans_only = false')
-    club = GameFilters(profile="club")
-    assert (given.min_rating, given.time_controls, given.humans_only) == (1_900, (TimeControl.RAPID,), False)
-    named = {"min_rating", "time_controls", "humans_only"}
-    assert given.model_dump(exclude=named) == club.model_dump(exclude=named)
-
-
-@pytest.mark.parametrize("name", FILTER_PROFILES)
-def test_a_profile_with_a_filter_taken_off_is_read_back_as_it_was(name: str) -> None:
-    # The settings travel through the flow written out in full, and the profile must not come over them a second time.
-    text = json.dumps({"boards": {"source": "files", "files": ["x.pgn"], "filters": {"profile": name, "min_plies": None}}})
-    settings = read_settings(text)
-    assert settings.boards.filters.min_plies is None
-    assert read_settings(settings.model_dump_json()) == settings
-    assert Settings.model_validate(settings.model_dump(mode="json")) == settings
 
 
 def test_the_sequential_tests_models_are_those_that_the_library_knows() -> None:

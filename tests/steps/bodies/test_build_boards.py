@@ -29,7 +29,7 @@ from steps.bodies.build_boards import build_units
 from steps.bodies.join_boards import join_units
 from steps.step_io.dataset import position_keys, read_boards, read_game_table
 from steps.step_io.terminal import TerminalSink
-from steps.step_io.work import Work, read_history
+from steps.step_io.work import Work
 
 FILES = ("boards.parquet", "games.parquet", "rejected.jsonl", "report.json", "history.jsonl")
 ACCEPTED: dict[str, Any] = {"num_train": 900, "num_validation": 150, "num_heldout": 150, "max_per_game_and_phase": 1}
@@ -53,7 +53,6 @@ def build(
     *,
     tasks: Sequence[Sequence[int]] | None = None,
     identity: EngineIdentity = NOBODY,
-    cache: Path | None = None,
     listener: Listener | None = None,
     terminal: TerminalSink | None = None,
 ) -> Path:
@@ -65,7 +64,7 @@ def build(
         parts.append(folder / f"part-{number}")
         parts[-1].mkdir(parents=True)
         work = Work(parts[-1], sinks, terminal=terminal)
-        build_units(settings, units, identity, engine, work, cache_folder=cache)
+        build_units(settings, units, identity, engine, work)
         work.write_history()
     out = folder / "dataset"
     out.mkdir()
@@ -229,7 +228,7 @@ def test_a_shortage_is_an_error_with_the_histogram_the_rejections_and_what_to_ch
     assert "games rejected: 1 illegal move" in message
     assert message.endswith(
         "Give more games, lower boards.num_train, boards.num_validation or boards.num_heldout, raise boards.max_per_game_and_phase, choose"
-        ' boards.shortage = "accept" or "endgames", or boards.num_units = 1, since parts that find the same positions lose some'
+        ' boards.shortage = "accept", or boards.num_units = 1, since parts that find the same positions lose some'
     )
 
 
@@ -237,19 +236,17 @@ def test_a_shortage_is_an_error_with_the_histogram_the_rejections_and_what_to_ch
     ("content", "why"),
     [
         ("This is a letter.\n", "(1 not a game); give PGN files of standard chess, or lists of positions"),
-        (HEADER + "\n1. e4 e5 2. Ke3 *\n", "(1 illegal move); give PGN files of standard chess, or lists of positions"),
         ("\n\n", "(it holds none at all); give PGN files of standard chess, or lists of positions"),
         (
             HEADER + "\n1. e4 e5 *\n",
-            "(1 filtered: min_plies); loosen boards.filters.min_plies (a game counts at the first filter that drops it), or set"
-            ' boards.filters.profile = "all"',
+            "(1 filtered: min_rating); loosen boards.filters.min_rating (a game counts at the first filter that drops it)",
         ),
     ],
 )
 def test_files_without_anything_usable_are_an_error_that_says_why(content: str, why: str, stockfish: str, tmp_path: Path) -> None:
     (tmp_path / "bad.pgn").write_text(content)
     with pytest.raises(SourceError) as refusal:
-        build(settings_of(tmp_path / "bad.pgn", filters={"profile": "club"}), tmp_path / "out", stockfish)
+        build(settings_of(tmp_path / "bad.pgn", filters={"min_rating": 3_000}), tmp_path / "out", stockfish)
     assert str(refusal.value) == f"{tmp_path}/bad.pgn: no usable game or position {why}"
 
 
@@ -287,7 +284,7 @@ def test_every_rejected_game_is_listed_with_its_place_and_the_good_ones_are_all_
     assert facts["games"] == 60 == facts["used_games"]
     assert len(rejections) == facts["rejected_lines"] == 60 + 2 * planted
     assert Counter(rejection["reason"] for rejection in rejections) == facts["rejected"]
-    assert facts["rejected"].keys() == set(Reason) - {*("no date", "filtered", "engine failure", "illegal position", "game over")}
+    assert facts["rejected"].keys() == set(Reason) - {*("filtered", "engine failure", "illegal position", "game over")}
     places = [(rejection["source"], rejection["offset"]) for rejection in rejections]
     assert places == sorted(places)
     assert len(set(places)) == len(places)
@@ -296,32 +293,6 @@ def test_every_rejected_game_is_listed_with_its_place_and_the_good_ones_are_all_
         assert rejection.keys() == {"source", "offset", "reason", "detail"}
         begins = text[rejection["offset"] : rejection["offset"] + 6]
         assert begins == ("This l" if rejection["reason"] == "not a game" else "[Event")
-
-
-@pytest.mark.prove
-def test_the_filter_by_value_is_by_the_reward_search_and_in_both_directions(games_text: str, stockfish: str, tmp_path: Path) -> None:
-    (tmp_path / "games.pgn").write_text(games_text)
-    # More than there are, so that both read everything and take the same.
-    endless = {"num_train": 3_000, "num_validation": 3_000, "num_heldout": 3_000, "num_units": 1, "shortage": "accept"}
-    cache = tmp_path / "cache"
-    free = build(settings_of(tmp_path / "games.pgn", **endless), tmp_path / "free", stockfish, cache=cache)
-    limit = 700
-    held = build(
-        settings_of(tmp_path / "games.pgn", **endless, filters={"max_centipawns": limit}), tmp_path / "held", stockfish, cache=cache
-    )
-
-    def is_even(row: dict[str, Any]) -> bool:
-        if any(mate is not None and mate > 0 for mate in row["mate_in"]) or all(mate is not None for mate in row["mate_in"]):
-            return False
-        return abs(max(score for score in row["centipawns"] if score is not None)) <= limit
-
-    rows = rows_of(free)
-    even = [row for row in rows if is_even(row)]
-    assert 100 < len(even) < len(rows) - 100
-    assert any(mate is not None and mate > 0 for row in rows for mate in row["mate_in"])
-    assert rows_of(held) == even
-    assert facts_of(held)["left_out"] == {"max_centipawns": len(rows) - len(even)}
-    assert facts_of(free)["left_out"] == {}
 
 
 @pytest.mark.parametrize("kind", ["epd", "csv", "pgn"])
@@ -389,49 +360,4 @@ def test_a_file_that_is_cut_short_ends_the_step_with_its_name_and_byte(
 # The cache.
 
 
-def test_a_second_build_of_the_same_units_searches_nothing_and_gives_the_same_bytes(
-    packed: Callable[[str], Path], scripted: Callable[..., ScriptedEngine], tmp_path: Path
-) -> None:
-    settings = settings_of(packed("games.pgn"), num_units=2)
-    engine, cache = scripted(), tmp_path / "cache"
-    first, second = Listener(), Listener()
-    made = build(settings, tmp_path / "one", engine.path, cache=cache, listener=first)
-    searches = len(engine.searches())
-    assert first.metrics["cache/misses"] == first.metrics["cache/stored"] == searches > 48
-    assert first.metrics["cache/hits"] == 0
-    said: list[str] = []
-    again = build(settings, tmp_path / "two", engine.path, cache=cache, listener=second, terminal=TerminalSink("unit 0", (), said.append))
-    assert said == [f"unit 0: of the engine's answers {searches:,} were in the cache, and 0 were computed"]
-    assert len(engine.searches()) == searches, "nothing was asked again"
-    assert (second.metrics["cache/misses"], second.metrics["cache/stored"]) == (0, 0)
-    assert second.metrics["cache/hits"] == searches
-    assert second.metrics["cache/damaged"] == 0
-    without = build(settings, tmp_path / "three", engine.path)
-    assert digests(made) == digests(again) == digests(without)
-    for folder in (tmp_path / "one" / "part-0", made):
-        assert not [name for record in read_history(folder) for name in record.metrics if name.startswith("cache/")]
-        assert "cache" not in (folder / "report.json").read_text()
-    parts = [{path.name: path.read_bytes() for path in (tmp_path / name / "part-0").iterdir()} for name in ("one", "two", "three")]
-    assert parts[0] == parts[1] == parts[2]
-
-
 # Several sources.
-
-
-def test_a_folder_of_three_sources_is_drawn_from_in_proportion_and_all_are_named(
-    games_text: str, epd_text: str, scripted: Callable[..., ScriptedEngine], tmp_path: Path
-) -> None:
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    (folder / "chess_com.pgn").write_text(random_pgn(30, seed=5))
-    (folder / "lichess.pgn.zst").write_bytes(zstandard.compress(games_text.encode()))
-    (folder / "positions.epd").write_text(epd_text)
-    settings = settings_of(folder, num_units=2, max_per_game_and_phase=2)
-    engine = scripted().path
-    made = build(settings, tmp_path / "one", engine)
-    check_dataset(made, settings)
-    facts = facts_of(made)
-    assert facts["files"].keys() == facts["sources"].keys() == {"chess_com.pgn", "lichess.pgn.zst", "positions.epd"}
-    assert all(0 < of_file["read"] < 1 for of_file in facts["files"].values())
-    assert sum(of_file["games"] for of_file in facts["files"].values()) == facts["games"]
-    assert digests(build(settings, tmp_path / "two", engine, tasks=[[1], [0]])) == digests(made)

@@ -2,7 +2,6 @@
 
 import os
 import re
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +12,6 @@ from bad_disk import KINDS, NUM_BYTES_LEFT, BadDisk, on_bad_disk
 from doubles import CPU, TINY
 
 from grpo.base.files import StorageError, replace_file, verified_manifest
-from grpo.engine.answers import Score
-from grpo.engine.cache import ValueCache
 from grpo.engine.identity import EngineIdentity
 from grpo.language.model.loading import LANGUAGE_FORMAT, load_model
 from grpo.language.model.policy import LanguagePolicy
@@ -167,30 +164,6 @@ def test_a_journal_that_finds_no_room_keeps_every_whole_line(kind: str, tmp_path
         again.resume_after(whole)
         again.record(Record(num_whole, {}))
         assert read_journal(disk.place) == [*whole, Record(num_whole, {})]
-
-    on_bad_disk(kind, tmp_path / "disk", body)
-
-
-@KIND
-def test_a_value_cache_that_finds_no_room_keeps_its_answers_and_costs_a_warning(kind: str, tmp_path: Path) -> None:
-    def body(disk: BadDisk) -> None:
-        cache = ValueCache(disk.place, engine=ENGINE, options={})
-        cache.put("depth 1", {"first": {"e2e4": Score(3)}})
-        disk.spoil()
-        many = {f"fen {number}": {"e2e4": Score(number)} for number in range(5_000)}
-        if kind == "closed":
-            cache.path.chmod(0o400)
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            cache.put("depth 1", many)
-            assert cache.get("depth 1", ["first", "fen 3"]) == {"first": {"e2e4": Score(3)}}
-        assert ["continuing without this cache" in str(warning.message) for warning in told] == [True]
-        disk.mend()
-        cache.path.chmod(0o600)
-        fresh = ValueCache(disk.place, engine=ENGINE, options={})
-        fresh.put("depth 1", {"fen 3": {"e2e4": Score(4)}})
-        assert set(fresh.get("depth 1", ["first", *many])) == {"first", "fen 3"}
-        assert not list(disk.place.glob("*.damaged"))
 
     on_bad_disk(kind, tmp_path / "disk", body)
 

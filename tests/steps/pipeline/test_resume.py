@@ -241,13 +241,9 @@ def test_the_name_of_a_file_that_judges_makes_no_difference(settings: Settings, 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"filters": {"min_plies": 20}}, "boards.filters.min_plies: origin None, now 20"),
+        ({"filters": {"min_rating": 1500}}, "boards.filters.min_rating: origin None, now 1500"),
         ({"shortage": "accept"}, "boards.shortage: origin 'error', now 'accept'"),
         ({"num_units": 3}, "boards.num_units: origin 2, now 3"),
-        (
-            {"validation_from": "2020.01.01", "heldout_from": "2020.02.01"},
-            "boards.heldout_from: origin '', now '2020.02.01'\n  boards.validation_from: origin '', now '2020.01.01'",
-        ),
     ],
 )
 def test_settings_that_make_other_boards_are_refused_by_name(

@@ -158,15 +158,6 @@ def test_the_licence_depends_on_where_the_boards_came_from(results: Results) -> 
     assert "Boards come from files (lichess_2013.pgn.zst)" in card_of(results)
 
 
-def test_the_report_names_the_files_and_how_far_they_were_read(results: Results) -> None:
-    assert "| file | read |" not in report_markdown(results)
-    results["boards"]["sources"] = {f"{number}.pgn": number for number in range(25)}
-    results["boards"]["files"] = {f"{number}.pgn": {"read": 0.0625, "games": 1_200, "rejected": 7} for number in range(25)}
-    report = report_markdown(results)
-    assert "| 24.pgn | 6.2% | 1,200 | 7 | 24 |" in report
-    assert "and 5 more files" in report
-
-
 def test_a_policy_of_which_nothing_is_known_claims_nothing() -> None:
     card = card_of(None, policy_step=None)
     assert card.count("Unknown: the results of the run that made this policy") == 4
