@@ -8,7 +8,7 @@ ARGS ?=
 PORT ?= 5000
 export PYTHON CONFIG SET
 
-.PHONY: run test tests check checks prove soak batch-demo ui docs pictures lock setup clean
+.PHONY: run test tests check checks prove soak batch-demo ui docs lock setup clean
 
 run: setup  ## The whole pipeline. CONFIG=smoke or a TOML file, SET="grpo.learning_rate=1e-3 seed=1", ARGS="--resume-from peak"
 	@$(PY) flows/chess_grpo.py --no-pylint --config-value settings "$$(printf 'preset = "%s"\n' "$$CONFIG"; printf '%s' "$$SET" | tr ' ' '\n')" run $(ARGS)
@@ -44,10 +44,6 @@ ui: setup  ## Start the MLflow UI on the tracking store of this home. PORT=5001
 docs: setup  ## Build the documentation as a site with search into build/site; it works offline and from a file.
 	$(VENV)/bin/sphinx-build --quiet --fail-on-warning --keep-going docs build/site
 	@echo "docs: build/site/index.html"
-
-pictures: setup  ## Render docs/pictures from the latest run. ARGS="HOME --run RUN" for another
-	@infra/install.sh $(VENV) --browser
-	$(PY) -m infra.pictures $(ARGS)
 
 lock: setup  ## Update the four lock files from pyproject.toml.
 	infra/lock.sh

@@ -121,16 +121,6 @@ class Page:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": is_phone}
         self._driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
-    def picture(self, path: Path, *, width: int, height: int, is_dark: bool = False, seconds: float = 0.0) -> Path:
-        """Write what a window of this size shows to a PNG file, after so many seconds of drawing."""
-        self.show_on(width=width, height=height, is_dark=is_dark)
-        time.sleep(seconds)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not self._driver.save_screenshot(str(path)):
-            raise BrowserError(f"{path} cannot be written")
-        self._driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-        return path
-
     def go_offline(self) -> None:
         """Let no request of the page get anywhere; what a file holds is still shown."""
         self._driver.execute_cdp_cmd("Network.enable", {})
