@@ -40,7 +40,7 @@ if Path(sys.argv[0]).resolve().parent == Path(__file__).resolve().parent:
     # and its task may end meanwhile.
     from steps.runtime.parent_death import end_with_parent
 
-    end_with_parent(unwinds=bool({"batch", "kubernetes"} & set(sys.argv)))
+    end_with_parent(unwinds="batch" in sys.argv)
 
 from metaflow import Config, FlowSpec, Parameter, card, current, package_sources, project, step  # noqa: E402
 

@@ -1,1 +1,1 @@
-"""What surrounds the pipeline: images, the stack, and a stand-in for AWS Batch. No part of what is sent to a container."""
+"""What surrounds the pipeline: images, queues, installation, and pages that are printed. No part of what is sent to a container."""

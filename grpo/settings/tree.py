@@ -315,7 +315,7 @@ class GamesResources(TaskResources):
 
 
 class ResourcesConfig(Section):
-    """Resources that tasks request on AWS Batch or Kubernetes. They change results only through the device that trains."""
+    """Resources that tasks request on AWS Batch. They change results only through the device that trains."""
 
     boards: BoardsResources = BoardsResources()
     """Each of the `boards.num_tasks` tasks of `build_boards`."""

@@ -1,7 +1,6 @@
 """The command `chess-grpo doctor`: checks machine and settings before a run, without changing anything."""
 
 import argparse
-import os
 import shlex
 from typing import TYPE_CHECKING
 
@@ -19,16 +18,9 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     doctor = commands.add_parser(
         "doctor",
         description="Check what a run needs: Python and packages, settings, Stockfish, disk, tracking store, device, files and opening"
-        " books in the settings, Weights & Biases. Each failure comes with its remedy. Nothing is changed, and no key is printed. With"
-        " --batch: also ask AWS, by calls that change nothing.",
+        " books in the settings, Weights & Biases. Each failure comes with its remedy. Nothing is changed, and no key is printed.",
     )
     add_settings(doctor)
-    doctor.add_argument(
-        "--batch",
-        action="store_true",
-        help="also ask AWS whether `run --with batch` would work: queues, sizes of machines, datastore, rights of the jobs' role, secrets,"
-        " images; a call that you may not make is named, and fails nothing",
-    )
     doctor.set_defaults(run=_doctor)
 
 
@@ -41,10 +33,6 @@ def _doctor(given: argparse.Namespace) -> int:
     except ConfigError as error:
         settings = error
     findings = examine(settings, Machine.here())
-    if given.batch:
-        from steps.preflight.batch import ask_batch
-
-        findings += ask_batch(Settings() if isinstance(settings, ConfigError) else settings, os.environ)
     num_wrong = sum(not finding.is_fine for finding in findings)
     print(_table(findings))
     if num_wrong:

@@ -25,9 +25,7 @@ def _preflight(settings: "Settings", machine: Machine) -> tuple[bool, str]:
     try:
         require_language_extra()
     except MissingExtraError as error:
-        where = (
-            "in an image, build it with --build-arg EXTRA=language (docs/images.md)" if machine.is_container else "`make setup` does that"
-        )
+        where = "in an image, build it with --build-arg EXTRA=language (docs/aws.md)" if machine.is_container else "`make setup` does that"
         return False, f"{error}; {where}"
     model = settings.language.model
     folder = model_folder(model)

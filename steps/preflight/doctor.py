@@ -1,4 +1,4 @@
-"""The checks of `chess-grpo doctor` besides the preflight: Python, packages, unsent tracking records, AWS Batch, Weights & Biases."""
+"""The checks of `chess-grpo doctor` besides the preflight: Python, packages, unsent tracking records, Weights & Biases."""
 
 import os
 import platform
@@ -10,7 +10,6 @@ from typing import Final
 
 from grpo.settings.tree import ConfigError, Settings
 from steps.kinds.lookup import kind_of
-from steps.preflight.batch import batch_configured
 from steps.preflight.checks import PreflightCheck, preflight
 from steps.runtime.machine import MIRROR, Machine, Mirror
 from steps.store.versions import LOCKS, describe_code, installed_lock
@@ -31,7 +30,7 @@ def examine(settings: Settings | ConfigError, machine: Machine) -> list[Prefligh
     else:
         findings.append(PreflightCheck(what="settings", is_fine=True, detail="every key is known, and no two contradict each other"))
     findings += preflight(usable, machine, read_only=True)[0]
-    findings += [*_journals(machine), *batch_configured(os.environ), _wandb(machine, os.environ)]
+    findings += [*_journals(machine), _wandb(machine, os.environ)]
     return findings
 
 

@@ -131,8 +131,8 @@ def shared_store(environment: Mapping[str, str]) -> str:
 
 
 def is_container(environment: Mapping[str, str]) -> bool:
-    """Return whether these are the environment variables of a task that AWS Batch or Kubernetes runs."""
-    return BATCH_JOB in environment or "METAFLOW_KUBERNETES_WORKLOAD" in environment
+    """Return whether these are the environment variables of a task that AWS Batch runs."""
+    return BATCH_JOB in environment
 
 
 def sqlite_file(tracking_uri: str) -> Path | None:

@@ -14,5 +14,5 @@ def require_packages() -> None:
         command = shlex.join([".venv/bin/python", *sys.argv])
         raise SystemExit(
             f"{sys.executable} has no package {', '.join(missing)}. `make setup` in the checkout installs all of them into .venv; then"
-            f" type: {command} (In a container: its image lacks them, docs/images.md)"
+            f" type: {command} (In a container: its image lacks them, docs/aws.md)"
         )

@@ -1,6 +1,5 @@
 """The real flow, run once on the preset `test`; many small tests read what it left."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,6 @@ from typing import Any
 import pytest
 import torch._dynamo  # noqa: F401  A part of torch that loads late, and no longer once Metaflow's own typing_extensions is loaded.
 from real_flow import SECRETS, FlowRun, run_flow, run_in_one_process
-
-BROKEN_CARDS = Path(__file__).with_name("broken_cards")
 
 
 @pytest.fixture(scope="session")
@@ -23,13 +20,6 @@ def second_run(give_tables: Callable[[Path], Path], tmp_path_factory: pytest.Tem
     """The same, with the same seed, in another directory without outputs: nothing can be reused. Its steps are in one process."""
     folder = tmp_path_factory.mktemp("second")
     return run_in_one_process(folder, {"preset": "test"}, home=give_tables(folder / "home"))
-
-
-@pytest.fixture(scope="session")
-def cardless_run(tmp_path_factory: pytest.TempPathFactory) -> FlowRun:
-    """A run like the first whose cards break as soon as anything is drawn."""
-    path = os.pathsep.join(filter(None, (str(BROKEN_CARDS), os.environ.get("PYTHONPATH"))))
-    return run_flow(tmp_path_factory.mktemp("cardless"), {"preset": "test"}, variables={"PYTHONPATH": path})
 
 
 @pytest.fixture

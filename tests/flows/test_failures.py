@@ -18,10 +18,7 @@ from real_flow import FLOW, FlowRun, run_in_one_process
 
 from grpo.base.files import MANIFEST, read_json, write_manifest
 from grpo.dataset.table import BOARD_SCHEMA
-from grpo.settings.tree import read_settings
-from steps.bodies.check_boards import ChecksError, check_dataset
-from steps.step_io.work import Work
-from steps.store.outputs import StepOutput, Store
+from steps.store.outputs import StepOutput
 
 
 def write_pgn(path: Path, num_games: int, num_plies: int) -> Path:
@@ -62,16 +59,6 @@ def test_without_stockfish_the_run_ends_in_start_with_the_remedy(home: Path, tmp
     assert "Traceback" not in run.output
 
 
-def test_an_empty_file_ends_the_run_in_start(home: Path, tmp_path: Path) -> None:
-    (tmp_path / "games.pgn").write_text("")
-    boards = {"source": "files", "files": str(tmp_path / "games.pgn")}
-    run = run_in_one_process(tmp_path / "run", {"preset": "test", "boards": boards}, home=home)
-    assert not run.succeeded
-    assert "games.pgn: empty; give files with games or positions" in run.output
-    assert "one process: build_boards" not in run.output
-    assert "Traceback" not in run.output
-
-
 def test_games_that_cannot_fill_the_quotas_end_the_run_with_what_is_missing(home: Path, tmp_path: Path) -> None:
     path = write_pgn(tmp_path / "games.pgn", 60, 40)
     boards = {"source": "files", "files": [str(path)], "num_tasks": 1}
@@ -86,14 +73,6 @@ def test_games_that_cannot_fill_the_quotas_end_the_run_with_what_is_missing(home
 
 def with_illegal_label(rows: list[dict[str, Any]]) -> None:
     rows[3]["label"] = "a1a1"
-
-
-def with_value_out_of_range(rows: list[dict[str, Any]]) -> None:
-    rows[5]["values"][0] = 1.5
-
-
-def with_a_missing_endgame(rows: list[dict[str, Any]]) -> None:
-    del rows[next(index for index, row in enumerate(rows) if row["phase"] == "endgame")]
 
 
 def plant(home: Path, version: str, fault: Callable[[list[dict[str, Any]]], None]) -> StepOutput:
@@ -125,16 +104,3 @@ def test_a_planted_fault_stops_the_flow_with_a_readable_report(
     assert "Traceback" not in run.output
     assert "one process: check_boards" in run.output
     assert "one process: pretrain" not in run.output
-
-
-@pytest.mark.parametrize(
-    ("fault", "words"), [(with_value_out_of_range, ["values_in_range", "1.5"]), (with_a_missing_endgame, ["phases_balanced"])]
-)
-def test_the_gate_names_a_planted_fault(
-    fault: Callable[[list[dict[str, Any]]], None], words: list[str], first_run: FlowRun, tmp_path: Path
-) -> None:
-    home = copy_of(first_run.home, tmp_path / "home")
-    planted = plant(home, first_run.data.boards["version"], fault)
-    with pytest.raises(ChecksError) as refusal:
-        check_dataset(read_settings("test"), Store(home).open(planted), Work(tmp_path, ()))
-    assert all(word in str(refusal.value) for word in words)

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from canary import files_with
 from real_flow import CANARY, FLOW, ROOT, SECRETS, FlowRun
-
-from infra.canary import files_with
 
 
 def holders(folder: Path, wanted: str) -> list[str]:

@@ -7,16 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import chess
 import pyarrow.parquet as pq
 import pytest
 from page_code import blocks
-from real_flow import FLOW, ROOT, FlowRun, run_in_one_process
+from real_flow import FlowRun, run_in_one_process
 
 from grpo.base.files import sha256_file, verified_manifest
-from grpo.board.phases import PHASES, phase_of
-from grpo.dataset.quotas import boards_per_cell
-from grpo.dataset.table import BOARD_SCHEMA
 from grpo.metrics.table import METRICS, tracked_name
 from grpo.settings.tree import read_settings
 from steps.pipeline import start
@@ -57,27 +53,6 @@ def test_the_run_ends_with_the_verdict_and_with_commands_that_work_when_pasted(f
         assert done.stdout.startswith(said)
 
 
-def test_the_gain_over_the_pretrained_policy_is_printed_with_its_interval(first_run: FlowRun) -> None:
-    confirmed = report(first_run, "select")["confirmation_best_moves"]
-    assert confirmed["low"] <= confirmed["score"] <= confirmed["high"]
-    told = confirmed["text"].rpartition(",")[0]
-    for text in (first_run.data.summary, first_run.output):
-        assert report(first_run, "select")["sentence"] in " ".join(text.split())
-    assert told in first_run.card
-
-
-def test_the_boards_are_exactly_those_that_were_asked_for(first_run: FlowRun) -> None:
-    config = read_settings("test").boards
-    table = pq.read_table(first_run.folder(first_run.data.boards) / "boards.parquet")
-    assert table.schema.equals(BOARD_SCHEMA)
-    rows = table.to_pylist()
-    counts: dict[tuple[str, str], int] = {}
-    for row in rows:
-        assert row["phase"] == phase_of(chess.Board(row["fen"]))
-        counts[row["split"], row["phase"]] = counts.get((row["split"], row["phase"]), 0) + 1
-    assert counts == {(split.value, phase.value): count for (split, phase), count in boards_per_cell(config).items()}
-
-
 def test_no_game_and_no_position_is_in_two_splits(first_run: FlowRun) -> None:
     rows = pq.read_table(first_run.folder(first_run.data.boards) / "boards.parquet", columns=["game_id", "key", "split"]).to_pylist()
     for column in ("game_id", "key"):
@@ -107,14 +82,6 @@ def test_the_same_seed_gives_the_same_dataset_metrics_and_weights(first_run: Flo
     assert sha256_file(boards[0]) == sha256_file(boards[1])
     assert read_history(first_run.folder(first["finetune"])) == read_history(second_run.folder(second["finetune"]))
     assert report(first_run, "finetune")["weights"] == report(second_run, "finetune")["weights"]
-
-
-@pytest.mark.prove
-def test_a_second_flow_with_a_process_for_each_task_gives_them_too(first_run: FlowRun, cardless_run: FlowRun) -> None:
-    assert [output["output_hash"] for output in outputs(cardless_run).values()] == [
-        output["output_hash"] for output in outputs(first_run).values()
-    ]
-    assert not any(output["reused"] for output in outputs(cardless_run).values())
 
 
 def test_grpo_starts_from_the_pretrained_policy_and_changes_it(first_run: FlowRun) -> None:
@@ -150,13 +117,6 @@ def test_the_tracker_has_a_parent_with_a_child_for_each_step(first_run: FlowRun,
         step = run.data.tags["chess_grpo.step"]
         if step in STEPS:
             assert run.data.tags["chess_grpo.output_hash"] == outputs(first_run)[step]["output_hash"]
-
-
-def test_the_tracker_has_a_point_for_every_grpo_step(first_run: FlowRun, tracking: Any) -> None:
-    [run] = tracking.search_runs([tracking.get_experiment_by_name("chess-grpo").experiment_id], "tags.`chess_grpo.step` = 'finetune'")
-    for run_id in (run.info.run_id, run.data.tags["mlflow.parentRunId"]):
-        points = tracking.get_metric_history(run_id, tracked_name("grpo/entropy"))
-        assert [point.step for point in points] == list(range(1, read_settings("test").grpo.num_steps + 1))
 
 
 def test_the_registry_names_champion_and_peak_and_their_weights_load(first_run: FlowRun, tracking: Any) -> None:
@@ -203,47 +163,6 @@ def test_metaflows_client_has_results_as_plain_data_and_tags(first_run: FlowRun)
     assert done.stdout.startswith(f"{first_run.run_id} {verdict} - {results['verdict']}")
     assert f"{first_run.run_id} {sorted(['preset:test', 'seed:0', f'verdict:{verdict}'])}" in done.stdout
     assert f"report: {results['where']['report']}" in done.stdout
-
-
-def test_the_notebook_runs_top_to_bottom(first_run: FlowRun) -> None:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    script = f"{page_code('notebook.ipynb')}\nprint(len(frame), len(records), 0 <= score.score <= 1, diagnosis.names)"
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=first_run.home.parent, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert first_run.data.results["verdict"] in done.stdout
-    rows = first_run.data.results["boards"]["rows"]
-    assert done.stdout.splitlines()[-1].startswith(f"{rows} 10 True (")
-    assert "entropy_collapse" in done.stdout.splitlines()[-1]
-
-
-def test_a_run_that_metaflow_resumes_gets_the_tags_though_its_start_is_not_run_again(first_run: FlowRun) -> None:
-    cwd = first_run.home.parent
-    environment = os.environ | {"CHESS_GRPO_HOME": str(first_run.home), "CHESS_GRPO_DEVICE": "cpu"}
-    resume = [sys.executable, str(FLOW), "--no-pylint", "resume", "end", "--origin-run-id", first_run.run_id, "--run-id-file", "resumed"]
-    done = subprocess.run(resume, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    asked = f"from metaflow import Run\nprint(sorted(Run('ChessGrpo/{(cwd / 'resumed').read_text()}').user_tags))"
-    told = subprocess.run([sys.executable, "-c", asked], cwd=cwd, capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == str(["preset:test", "seed:0", f"verdict:{first_run.data.results['decision']['verdict']}"])
-
-
-def test_dataset_and_its_hash_are_logged(first_run: FlowRun, tracking: Any) -> None:
-    [run] = tracking.search_runs([tracking.get_experiment_by_name("chess-grpo").experiment_id], "tags.`chess_grpo.step` = 'join_boards'")
-    [logged] = run.inputs.dataset_inputs
-    digest = sha256_file(first_run.folder(first_run.data.boards) / "boards.parquet")
-    assert digest.startswith(logged.dataset.digest)
-    assert run.data.tags["chess_grpo.dataset"] == digest
-
-
-def test_the_final_card_shows_verdict_measurements_and_phases(first_run: FlowRun) -> None:
-    drawn = first_run.card
-    assert report(first_run, "select")["sentence"] in drawn
-    assert report(first_run, "select")["confirmation_best_moves"]["text"].rpartition(",")[0] in drawn
-    assert "boards by phase" in drawn
-    assert "candidate against pretrained, best moves, as played" in drawn
-    assert all(phase in drawn for phase in PHASES)
 
 
 def test_a_second_run_with_another_learning_rate_builds_and_pretrains_nothing(first_run: FlowRun, tmp_path: Path) -> None:

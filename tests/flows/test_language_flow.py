@@ -59,22 +59,6 @@ def test_every_step_leaves_what_it_leaves_of_a_network(run: FlowRun) -> None:
 
 
 @pytest.mark.prove
-def test_versions_name_the_extras_packages_where_they_count(run: FlowRun) -> None:
-    locks = {}
-    for name in ("boards", "calibrated", "pretrained", "baseline_report", "finetuned", "selected"):
-        manifest = read_json(folder(run, name) / "manifest.json")
-        locks[name] = next(lock for lock in ("lock", "language_lock") if manifest["code"][lock] == manifest["parts"]["lock"])
-    assert locks == {
-        "boards": "lock",
-        "calibrated": "lock",
-        "pretrained": "language_lock",
-        "baseline_report": "language_lock",
-        "finetuned": "language_lock",
-        "selected": "language_lock",
-    }
-
-
-@pytest.mark.prove
 def test_resume_from_peak_goes_on_from_its_weights_to_its_report(run: FlowRun, tmp_path: Path) -> None:
     peak = read_json(folder(run, "selected") / "report.json")["peak_step"]
     resumed = run_in_one_process(tmp_path, SETTINGS, home=run.home, resume_from=run.run_id)

@@ -1,180 +1,127 @@
-"""The exact user command with `--with batch`, on the stand-in for AWS Batch: run once on the preset `test`, read by many small tests."""
+"""The user's command with `--with batch`, on the stand-in: a run with a lost machine, and a second one that finds its outputs."""
 
-import hashlib
-import json
+import itertools
 import os
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from unittest.mock import patch
 
 import pytest
-from real_flow import ROOT
+from batch_standin import BatchJob, StandIn, batch_standin
+from canary import files_with, holds
+from real_flow import FLOW
+from toggled_server import ServerProcess
 
 from grpo.evaluation.verdict import Verdict
 from grpo.settings.tree import read_settings
-from infra import batch_demo
-from infra.batch_demo import SECRET, Launched, Result, Stage
-from infra.batch_standin import BatchJob, StandIn, batch_standin, refusal
-from infra.canary import objects_with, secrets_with
-from infra.mlflow_server import mlflow_server
 
-TOYS = ROOT / "tests" / "flows" / "batch_toy" / "flows"
+pytestmark = pytest.mark.prove  # Two runs of some fifteen jobs.
 CANARY = "canary-d1b54a32d192ed03"
-SETTINGS = 'preset = "test"'
-LAST_STEPS = ["check_boards", "pretrain", "calibrate", "baseline", "finetune", "select", "report", "end"]
-
-pytestmark = pytest.mark.skipif(bool(refusal()), reason=refusal())
-
-
-# A stand-in is one at a time in a process: tests that start their own come before `stage` is set up.
+SECRET = "chess-grpo/tracking"
+SETTINGS = 'preset = "test"\nresources.training.num_gpus = 1\nresources.num_retries = 1'
+STEPS = ["start", "build_boards", "join_boards", "check_boards", "pretrain", "calibrate", "baseline", "finetune", "screen", "confirm"]
+STEPS += ["select", "report", "end"]
 
 
-def run_toy(
-    standin: StandIn, cwd: Path, flow: str, *arguments: str, watch: Callable[[list[BatchJob]], None], variables: Mapping[str, str]
-) -> tuple[str, Any]:
-    """Run a toy flow to its end; return what it printed, and what its last step found."""
-    command = [sys.executable, str(TOYS / flow), "--datastore", "s3", "run", "--with", "batch", *arguments]
-    with (cwd / "printed.log").open("wb") as output:
-        process = subprocess.Popen(
-            command, cwd=cwd, env=standin.environment(METAFLOW_USER="tester", **variables), stdout=output, stderr=subprocess.STDOUT
-        )
-        while process.poll() is None:
-            watch(standin.jobs())
-            time.sleep(0.05)
-    printed = (cwd / "printed.log").read_text(errors="replace")
-    assert process.returncode == 0, printed
-    [line] = [line for line in standin.jobs("end")[0].log().splitlines() if line.startswith("found ")]
-    return printed, json.loads(line.removeprefix("found "))
+@dataclass(frozen=True)
+class Launched:
+    """A finished run: its jobs in their order, and what the command printed."""
+
+    jobs: list[BatchJob]
+    printed: str
 
 
-@pytest.mark.prove  # A job takes Metaflow some ten starts of Python.
-def test_metaflow_sees_the_archive_and_nothing_else_and_tries_a_lost_machines_task_again(tmp_path: Path) -> None:
-    on_launcher = tmp_path / "file"
-    on_launcher.write_text("here")
+class Stage:
+    """Stand-in and tracking server, and the launcher's secrets."""
 
-    def lose_first_try(jobs: list[BatchJob]) -> None:
-        for job in jobs:
-            if not job.is_over and "working on 2, attempt 0" in job.log():
-                job.lose()
+    def __init__(self, folder: Path, standin: StandIn, tracking: ServerProcess) -> None:
+        self.folder, self.standin = folder, standin
+        # Another name of this machine than those that `run --with batch` refuses.
+        address = tracking.address.replace("127.0.0.1", "127.0.0.2")
+        secrets = dict.fromkeys(("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "WANDB_API_KEY"), CANARY)
+        standin.put_secret(SECRET, secrets)
+        self.variables = {**secrets, "MLFLOW_TRACKING_URI": address, "CHESS_GRPO_SECRETS": SECRET, "CHESS_GRPO_BATCH_GPU_QUEUE": "gpu"}
 
-    with batch_standin(tmp_path / "standin") as standin:
-        standin.put_secret("toy/password", {"TOY_PASSWORD": CANARY})
-        arguments = ("--on-launcher", str(on_launcher))
-        variables = {"NOT_FORWARDED": "here", "PYTHONPATH": str(TOYS.parent)}
-        printed, found = run_toy(standin, tmp_path, "toy_flow.py", *arguments, watch=lose_first_try, variables=variables)
-        tries = [(job.attempt, job.status, job.exit_code) for job in standin.jobs("work")]
-    assert found == {
-        "total": 6,
-        "attempts": [0, 1],
-        "package": "ModuleNotFoundError",
-        "checkout": "ModuleNotFoundError",
-        "file": "FileNotFoundError",
-        "variable": "KeyError",
-        "forwarded": "by value",
-        "secret": hashlib.sha256(CANARY.encode()).hexdigest(),
-        "folder": "/metaflow",
-        "home": [],
-    }
-    assert sorted(tries) == [(0, "FAILED", None), (0, "SUCCEEDED", 0), (1, "SUCCEEDED", 0)]
-    assert "Task is starting (retry)" in printed
-
-
-@pytest.mark.prove
-def test_metaflow_runs_a_step_in_two_nodes_at_once(tmp_path: Path) -> None:
-    with batch_standin(tmp_path / "standin", has_metadata_service=True) as standin:
-        variables = {"METAFLOW_BATCH_JOB_QUEUE": "on-demand"}
-        _, found = run_toy(standin, tmp_path, "nodes_flow.py", watch=lambda _: None, variables=variables)
-        [job] = standin.jobs("train")
-    assert found == [[node, 2, "127.0.0.1", f"{job.id}#{node}"] for node in range(2)]
-
-
-@pytest.mark.prove  # Three whole runs.
-def test_the_demonstration_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["batch_demo", "--preset", "test", "--folder", str(tmp_path / "demo")])
-    assert batch_demo.main() == 0, capsys.readouterr().out
+    def launch(self, name: str, *, loses_finetune: bool = False) -> Launched:
+        """Run the command in an empty folder to its end, and lose the machine of `finetune` once its first checkpoint is shared."""
+        cwd, before = self.folder / name, len(self.standin.jobs)
+        cwd.mkdir()
+        command = [sys.executable, str(FLOW), "--config-value", "settings", SETTINGS, "run", "--with", "batch"]
+        with (cwd / "printed.log").open("wb") as output:
+            process = subprocess.Popen(
+                command, cwd=cwd, env=self.standin.environment(**self.variables), stdout=output, stderr=subprocess.STDOUT
+            )
+            while process.poll() is None:
+                if loses_finetune and self.standin.objects("metaflow/chess-grpo/progress/finetune/"):
+                    [job] = (job for job in self.standin.jobs if job.step == "finetune")
+                    job.kill()
+                    loses_finetune = False
+                time.sleep(0.2)
+        printed = (cwd / "printed.log").read_text()
+        assert process.returncode == 0, printed[-4000:]
+        assert not loses_finetune, "finetune ended before its machine could be lost"
+        return Launched(self.standin.jobs[before:], printed)
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def stage(tmp_path_factory: pytest.TempPathFactory, stockfish: str) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("batch")
-    engine = os.environ.get("CHESS_GRPO_STOCKFISH")
-    with (
-        batch_standin(folder / "standin", engine=Path(engine) if engine else None) as standin,
-        mlflow_server(folder / "mlflow") as tracking,
-    ):
-        standin.put_secret(SECRET, {"MLFLOW_TRACKING_USERNAME": "me", "MLFLOW_TRACKING_PASSWORD": CANARY, "WANDB_API_KEY": CANARY})
-        yield Stage(folder=folder, standin=standin, tracking=tracking, settings=SETTINGS, canary=CANARY)
+    hosts = patch.dict(os.environ, MLFLOW_SERVER_ALLOWED_HOSTS="*")
+    with hosts, batch_standin(folder / "standin") as standin, ServerProcess(folder / "mlflow", host="0.0.0.0") as tracking:
+        yield Stage(folder, standin, tracking)
 
 
 @pytest.fixture(scope="module")
-def launched(stage: Stage) -> Launched:
-    return stage.launch("plain")
+def first(stage: Stage) -> Launched:
+    return stage.launch("first", loses_finetune=True)
 
 
-@pytest.fixture(scope="module")
-def result(stage: Stage, launched: Launched) -> Result:
-    return stage.result(launched)
+def test_every_step_is_a_job_and_the_lost_one_goes_on_from_its_progress(first: Launched) -> None:
+    assert [step for step, _ in itertools.groupby(job.step for job in first.jobs)] == STEPS
+    assert re.search(r"Verdict: (\w[\w ]*)", first.printed)[1].strip() in set(Verdict)  # type: ignore[index]
+    lost, retried = (job for job in first.jobs if job.step == "finetune")
+    assert {job.status for job in first.jobs if job is not lost} == {"SUCCEEDED"}
+    assert (lost.status, lost.attempt, retried.attempt) == ("FAILED", 0, 1)
+    assert "resuming from step" in retried.log()
 
 
-@pytest.mark.prove  # A run of some fifteen jobs.
-def test_the_command_comes_to_a_verdict_which_it_prints(launched: Launched, result: Result) -> None:
-    assert result.verdict in {verdict.value for verdict in Verdict}
-    assert f"Verdict: {result.verdict}" in launched.printed
-
-
-@pytest.mark.prove  # A run of some fifteen jobs.
-def test_every_step_is_a_job_that_succeeded_at_once(launched: Launched) -> None:
-    assert [job.status for job in launched.jobs] == ["SUCCEEDED"] * len(launched.jobs)
-    assert launched.num_retries == 0
-    steps = list(dict.fromkeys(job.step for job in launched.jobs))
-    assert [step for step in steps if step in LAST_STEPS] == LAST_STEPS
-    assert sum(job.step == "build_boards" for job in launched.jobs) == read_settings(SETTINGS).boards.num_tasks
-
-
-@pytest.mark.prove  # A run of some fifteen jobs.
-def test_each_job_asks_for_what_the_settings_say_of_its_kind(launched: Launched) -> None:
+def test_each_job_asks_for_what_the_settings_say_of_its_kind(first: Launched) -> None:
     resources = read_settings(SETTINGS).resources
     kinds = {"build_boards": resources.boards, "finetune": resources.training, "baseline": resources.games, "report": resources.others}
-    jobs = {job.step: job for job in launched.jobs}
+    jobs = {job.step: job for job in first.jobs}
     for step, task in kinds.items():
-        assert jobs[step].resources["VCPU"] == str(task.num_cpus)
-        assert jobs[step].resources["MEMORY"] == str(task.memory_mib)
+        assert (jobs[step].resources["VCPU"], jobs[step].resources["MEMORY"]) == (str(task.num_cpus), str(task.memory_mib))
         assert jobs[step].timeout_seconds == task.max_minutes * 60
-        assert jobs[step].variables[0]["CHESS_GRPO_THREADS"] == str(task.num_cpus)
+    assert {step for step, job in jobs.items() if job.queue == "gpu"} == {"pretrain", "finetune"}
 
 
-@pytest.mark.prove  # A run of some fifteen jobs.
-def test_outputs_are_in_the_shared_store_and_nothing_of_them_on_the_launchers_disk(stage: Stage, launched: Launched) -> None:
-    assert {job.variables[0]["CHESS_GRPO_SHARED"] for job in launched.jobs} == {f"{stage.standin.datastore}/chess-grpo"}
-    keys = objects_of(stage.standin, "metaflow/chess-grpo/outputs/")
-    assert {key.split("/")[3] for key in keys} >= {"join_boards", "pretrain", "finetune", "select", "report"}
-    assert sorted(path.name for path in (stage.folder / launched.name).iterdir()) == [".metaflow", "printed.log", "run_id"]
+def test_a_job_has_its_own_variables_and_the_archive_and_nothing_of_the_launcher(stage: Stage, first: Launched) -> None:
+    shared = "s3://chess-grpo-stand-in/metaflow/chess-grpo"
+    assert {job.variables["CHESS_GRPO_SHARED"] for job in first.jobs} == {shared}
+    # The tasks' code is in the folder of their job, and not in the checkout.
+    assert all((job.folder / "metaflow" / "steps" / "batch" / "deployment.py").exists() for job in first.jobs)
+    assert not any((job.folder / "metaflow" / "tests").exists() for job in first.jobs)
+    assert sorted(path.name for path in (stage.folder / "first").iterdir()) == [".metaflow", "printed.log"]
+    cards = {part for key in stage.standin.objects("metaflow/mf.cards/") if key.endswith(".html") for part in key.split("/")}
+    assert {"check_boards", "finetune", "select", "report"} <= cards
 
 
-@pytest.mark.prove  # A run of some fifteen jobs.
-def test_cards_are_there(stage: Stage, launched: Launched) -> None:
-    cards = {key.split("/")[-1].split("-")[0] for key in objects_of(stage.standin, "metaflow/mf.cards/") if key.endswith(".html")}
-    assert cards, launched.printed[-3000:]
-    steps = {part for key in objects_of(stage.standin, "metaflow/mf.cards/") for part in key.split("/")}
-    assert {"check_boards", "finetune", "select", "report"} <= steps
+def test_a_second_run_finds_what_the_first_has_made(stage: Stage, first: Launched) -> None:
+    before = stage.standin.objects("metaflow/chess-grpo/outputs/finetune/")
+    second = stage.launch("second")
+    assert stage.standin.objects("metaflow/chess-grpo/outputs/finetune/") == before
+    for step in ("pretrain", "finetune"):
+        [job] = (job for job in second.jobs if job.step == step)
+        assert "reused" in job.log()
 
 
-@pytest.mark.prove  # A run of some fifteen jobs.
-def test_the_code_package_holds_the_steps_and_nothing_of_what_surrounds_them(stage: Stage, launched: Launched) -> None:
-    [package] = objects_with(stage.standin, "Metaflow decorators for steps on AWS Batch or Kubernetes")
-    assert {job.variables[0]["METAFLOW_CODE_URL"] for job in launched.jobs} == {package}
-    assert objects_with(stage.standin, "The whole AWS Batch stand-in") == []
-
-
-@pytest.mark.prove  # A run of some fifteen jobs.
-def test_a_secret_of_the_launcher_is_found_nowhere_but_in_the_secrets_manager(stage: Stage, result: Result) -> None:
-    assert secrets_with(stage.standin, CANARY) == [SECRET]
-    assert stage.leaks() == []
-
-
-def objects_of(standin: StandIn, prefix: str) -> list[str]:
-    pages = standin.client("s3").get_paginator("list_objects_v2").paginate(Bucket="chess-grpo-stand-in", Prefix=prefix)
-    return [row["Key"] for page in pages for row in page.get("Contents", [])]
+def test_a_secret_of_the_launcher_is_found_nowhere(stage: Stage, first: Launched) -> None:
+    assert [key for key, content in stage.standin.objects().items() if holds(content, CANARY)] == []
+    assert files_with(stage.folder, CANARY) == []
+    assert CANARY not in repr([(job.command, job.variables) for job in first.jobs])
+    assert CANARY in repr(stage.standin.client("secretsmanager").get_secret_value(SecretId=SECRET))

@@ -98,14 +98,3 @@ def test_a_signal_is_not_lost_when_the_command_has_just_started(
     monkeypatch.setenv("BASH_ENV", str(at_start))
     container = start(containers, tmp_path, "bash", str(ENTRYPOINT), "sleep", "60")
     assert container.exit_code() == 128 + signal.SIGTERM
-
-
-@pytest.mark.parametrize("command", ["exit 0", "exit 3", "exit 202", "kill -9 $$"])
-def test_the_commands_exit_code_is_the_containers(command: str) -> None:
-    ran = subprocess.run(["bash", ENTRYPOINT, "bash", "-c", command], capture_output=True, check=False)
-    direct = subprocess.run(["bash", "-c", f"bash -c '{command}'; exit $?"], capture_output=True, check=False)
-    assert ran.returncode == direct.returncode
-
-
-def test_the_command_hears_its_input() -> None:
-    assert subprocess.run(["bash", ENTRYPOINT, "cat"], input=b"a line", capture_output=True, check=True).stdout == b"a line"

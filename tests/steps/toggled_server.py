@@ -163,9 +163,9 @@ def _hang_up(environ: dict[str, Any]) -> None:
 class ServerProcess:
     """A process that can be killed: the one that answers where people run `mlflow server`."""
 
-    def __init__(self, folder: Path, port: int | None = None) -> None:
+    def __init__(self, folder: Path, port: int | None = None, host: str = "127.0.0.1") -> None:
         """Serve what is kept in this folder, on this port or any that is free, each time it is started."""
-        self.folder = folder
+        self.folder, self.host = folder, host
         self.port = port or free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -177,7 +177,7 @@ class ServerProcess:
     def start(self) -> Self:
         """Start it, and return when it answers."""
         # What `mlflow server` starts, without that command itself: it imports all of MLflow a second time, and job runners seven times.
-        command = ["-m", "uvicorn", "--host", "127.0.0.1", "--port", str(self.port), "--log-level", "warning"]
+        command = ["-m", "uvicorn", "--host", self.host, "--port", str(self.port), "--log-level", "warning"]
         environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
         self.folder.mkdir(exist_ok=True)
         with (self.folder / "log").open("a") as log:

@@ -8,6 +8,7 @@ from typing import cast
 
 import chess
 import pytest
+from browser import Page, browser, missing
 from doubles import CPU, TINY
 
 from grpo.base.seeding import numpy_stream
@@ -23,7 +24,6 @@ from grpo.play.players import BestMovePlayer, RandomPlayer
 from grpo.play.viewer import viewer_page
 from grpo.policy.distribution import new_policy
 from grpo.settings.tree import ValuesConfig
-from infra.browser import Page, browser, missing
 from steps.policies.network import NetworkCompetitor
 
 pytestmark = pytest.mark.prove

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from logged_runs import machine_of
 
-from infra.canary import files_with
+from canary import files_with
 from steps.cli.main import COMMANDS, main
 from steps.pipeline.resume import find_origin
 from steps.runs.names import NotFoundError
@@ -27,7 +27,7 @@ NAMED = (
     ("card", "lsat"),
 )
 """The commands that take a policy or a run, with a name that nothing has."""
-OTHERS = (("doctor",), ("doctor", "--batch"), ("runs",), ("sweep", "test", "--seeds", "0", "--show"), ("ui", "--port", "5999"), ("track",))
+OTHERS = (("doctor",), ("runs",), ("sweep", "test", "--seeds", "0", "--show"), ("ui", "--port", "5999"), ("track",))
 """The others that ask the tracking store."""
 SECRETS = ("AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "HF_TOKEN", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 ADDRESSES = (

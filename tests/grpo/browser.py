@@ -45,7 +45,7 @@ def missing() -> str:
     absent = [str(path) for path in (CHROMIUM, CHROMEDRIVER) if not path.is_file()]
     if not absent:
         return ""
-    return f"no {' and no '.join(absent)}: `infra/install.sh .venv --browser` as root, or `sudo apt-get install chromium chromium-driver`"
+    return f"no {' and no '.join(absent)}: `sudo apt-get install chromium chromium-driver`"
 
 
 class Page:

@@ -1,1 +1,0 @@
-"""A package that the launcher can import and the archive does not have."""

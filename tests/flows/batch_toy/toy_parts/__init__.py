@@ -1,1 +1,0 @@
-"""A package beside the toy flow that goes into its archive."""

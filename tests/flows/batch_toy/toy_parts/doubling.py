@@ -1,5 +1,0 @@
-"""What the toy flow computes."""
-
-
-def double(number: int) -> int:
-    return 2 * number
