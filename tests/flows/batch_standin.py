@@ -137,12 +137,15 @@ class StandIn:
         """Keep variables in the Secrets Manager, as Metaflow's @secrets reads them."""
         self.client("secretsmanager").create_secret(Name=name, SecretString=json.dumps(dict(values)))
 
+    def keys(self, prefix: str = "") -> list[str]:
+        """Return the names of what is in the bucket."""
+        pages = self.client("s3").get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
+        return [row["Key"] for page in pages for row in page.get("Contents", [])]
+
     def objects(self, prefix: str = "") -> dict[str, bytes]:
         """Return key -> content of what is in the bucket."""
         s3 = self.client("s3")
-        pages = s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
-        keys = [row["Key"] for page in pages for row in page.get("Contents", [])]
-        return {key: s3.get_object(Bucket=BUCKET, Key=key)["Body"].read() for key in keys}
+        return {key: s3.get_object(Bucket=BUCKET, Key=key)["Body"].read() for key in self.keys(prefix)}
 
 
 @contextmanager

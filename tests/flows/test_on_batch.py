@@ -57,7 +57,9 @@ class Stage:
                 command, cwd=cwd, env=self.standin.environment(**self.variables), stdout=output, stderr=subprocess.STDOUT
             )
             while process.poll() is None:
-                if loses_finetune and self.standin.objects("metaflow/chess-grpo/progress/finetune/"):
+                if loses_finetune and any(
+                    key.endswith("/index.json") for key in self.standin.keys("metaflow/chess-grpo/progress/finetune/")
+                ):
                     [job] = (job for job in self.standin.jobs if job.step == "finetune")
                     job.kill()
                     loses_finetune = False
@@ -107,7 +109,7 @@ def test_a_job_has_its_own_variables_and_the_archive_and_nothing_of_the_launcher
     assert all((job.folder / "metaflow" / "steps" / "batch" / "deployment.py").exists() for job in first.jobs)
     assert not any((job.folder / "metaflow" / "tests").exists() for job in first.jobs)
     assert sorted(path.name for path in (stage.folder / "first").iterdir()) == [".metaflow", "printed.log"]
-    cards = {part for key in stage.standin.objects("metaflow/mf.cards/") if key.endswith(".html") for part in key.split("/")}
+    cards = {part for key in stage.standin.keys("metaflow/mf.cards/") if key.endswith(".html") for part in key.split("/")}
     assert {"check_boards", "finetune", "select", "report"} <= cards
 
 
