@@ -5,9 +5,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from canary import files_with
 from logged_runs import machine_of
 
-from canary import files_with
 from steps.cli.main import COMMANDS, main
 from steps.pipeline.resume import find_origin
 from steps.runs.names import NotFoundError

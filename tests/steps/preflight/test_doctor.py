@@ -24,6 +24,7 @@ def machine(tmp_path: Path, stockfish: str, monkeypatch: pytest.MonkeyPatch) -> 
     for name in [name for name in os.environ if name.startswith(("METAFLOW_", "WANDB_", "MLFLOW_TRACKING", "CHESS_GRPO_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("sys.prefix", str(tmp_path))  # Where no lock is recorded.
     monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("CHESS_GRPO_STOCKFISH", stockfish)
     return Machine.here()
