@@ -15,23 +15,20 @@ from torch import Tensor
 from grpo.board.phases import PHASES
 from grpo.dataset.table import BoardArrays
 from grpo.policy.distribution import MoveDistribution, Policy, PositionBatch
-from grpo.statistics.rank_correlation import rank_correlations
 
 _BATCH = 512
-_RANKED_AT_ONCE = 64  # Boards per batch of rank correlations, which need A x A numbers each.
 BLUNDER = 0.10
 """A move whose value is at least this much below the best is a blunder."""
 
 
 @torch.no_grad()
 def heldout_metrics(policy: Policy, boards: BoardArrays) -> dict[str, float]:
-    """Return regret, expected value, entropy and agreement with the engine at T = 1; `values` must be those of the stronger search."""
+    """Return regret, expected value, entropy and blunders at T = 1; `values` must be those of the stronger search."""
     columns: dict[str, list[Tensor]] = {}
     for distribution, of_moves in _distributions(policy, boards):
         probs, is_legal = distribution.probs, distribution.is_legal
         top, best = of_moves.masked_fill(~is_legal, -torch.inf).max(1)
         expected = distribution.expectation(of_moves)
-        spearman, kendall = _agreement(distribution, of_moves)
         found = {
             "heldout/expected_value": expected,
             "heldout/regret_sampled": top - expected,
@@ -39,13 +36,10 @@ def heldout_metrics(policy: Policy, boards: BoardArrays) -> dict[str, float]:
             "heldout/entropy": distribution.entropy(),
             "heldout/best_move_probability": probs.gather(1, best[:, None])[:, 0],
             "heldout/blunder_mass": (probs * (top[:, None] - of_moves >= BLUNDER) * is_legal).sum(1),
-            "heldout/spearman": spearman,
-            "heldout/kendall": kendall,
         }
         for name, column in found.items():
             columns.setdefault(name, []).append(column.cpu())
     whole = {name: torch.cat(parts) for name, parts in columns.items()}
-    ranked = {name: whole.pop(name) for name in ("heldout/spearman", "heldout/kendall")}
     phases = torch.from_numpy(boards.phases)
     return {
         **{name: column.mean().item() for name, column in whole.items()},
@@ -56,8 +50,6 @@ def heldout_metrics(policy: Policy, boards: BoardArrays) -> dict[str, float]:
             for index, phase in enumerate(PHASES)
             if (phases == index).any()
         },
-        # Boards whose moves all have equal values have no ranking and are skipped.
-        **{name: column.nanmean().item() for name, column in ranked.items() if not column.isnan().all()},
     }
 
 
@@ -96,12 +88,3 @@ def _distributions(policy: Policy, boards: BoardArrays) -> Iterator[tuple[MoveDi
     for rows in torch.split(torch.arange(len(boards)), _BATCH):
         distribution = policy.distribution(positions.select_rows(rows), temperature=1.0)
         yield distribution, values[rows][:, : distribution.is_legal.shape[1]].to(distribution.is_legal.device)
-
-
-def _agreement(distribution: MoveDistribution, of_moves: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the rank correlations between the policy's log-probabilities and the engine's values."""
-    pieces = zip(
-        *(torch.split(tensor, _RANKED_AT_ONCE) for tensor in (distribution.log_probs, of_moves, distribution.is_legal)), strict=True
-    )
-    spearman, kendall = zip(*(rank_correlations(*piece) for piece in pieces), strict=True)
-    return torch.cat(spearman), torch.cat(kendall)

@@ -3,17 +3,15 @@
 The best of many equal checkpoints looks better than it is (the winner's curse), so the three stages of selection share no game. Held-out
 regret screens all checkpoints, sequential halving (`grpo.evaluation.halving`) chooses one, and only the confirmation games, which are
 played after the choice, are reported. A policy can learn to beat its own start and be no stronger against anybody else, so the candidate
-and its start also meet the same opponents of the ladder. This module only computes on scores; callers pass in a function that plays the
-games.
+and its start also meet the same opponents of the ladder. This module only computes on scores.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from grpo.evaluation.phase_guard import PhaseChange
-from grpo.statistics.intervals import LEVEL, Z95, Estimate, Outcomes, ScoreInterval, Unit, elo_estimate, holm, p_value, paired_interval
-from grpo.statistics.sprt import Sprt, SprtOutcome
+from grpo.statistics.intervals import LEVEL, Z95, Estimate, ScoreInterval, Unit, elo_estimate, holm, p_value, paired_interval
 
 
 class Verdict(StrEnum):
@@ -31,29 +29,6 @@ class LadderFinding(StrEnum):
     HIGHER = "higher"
     NOT_SHOWN = "no difference shown"
     WORSE = "worse"
-
-
-class ConfirmationEnd(StrEnum):
-    """Why the confirmation games ended."""
-
-    ALL_PLAYED = "all planned pairs are played"
-    ACCEPTED = "the SPRT accepts"
-    REJECTED = "the SPRT rejects"
-    UNDECIDED = "the SPRT is undecided at the last pair"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Confirmation:
-    """Fresh games of the chosen candidate, played after the choice."""
-
-    pair_scores: tuple[float, ...]
-    end: ConfirmationEnd
-    interval: ScoreInterval
-    """Slightly biased if an SPRT stopped early; the verdict is then the SPRT's."""
-    p_value: float
-    """One-sided p-value of "no better". For an SPRT, its alpha if it accepts, else 1, because repeated looks invalidate a p-value."""
-    log_likelihood_ratio: float | None
-    """Log-likelihood ratio of the SPRT, if one was used."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,8 +63,6 @@ class Claim:
     """Holm-adjusted over the claims of its family."""
     is_shown: bool
     """Whether the adjusted p-value is at most 2.5 %."""
-    end: str
-    """Why its games ended, a `ConfirmationEnd`; empty where no test could end them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,50 +110,11 @@ def candidates_by_regret(regret_by_step: Mapping[int, float], count: int) -> lis
     return sorted(regret_by_step, key=lambda step: (regret_by_step[step], -step))[:count]
 
 
-def play_confirmation(play: Callable[[int], Sequence[float]], *, num_pairs: int, batch_pairs: int, sprt: Sprt | None) -> Confirmation:
-    """Play the confirmation games: all of them, or, with an SPRT, as few as it needs.
-
-    Args:
-        play: Takes a number of pairs, plays that many further openings, and returns the candidate's pair scores.
-        num_pairs: Number of pairs; with an SPRT the maximum.
-        batch_pairs: Pairs between two evaluations of the SPRT; without an SPRT all pairs are played at once.
-        sprt: With several deciding tests, give each alpha = `LEVEL` / their number, so that Holm can accept each by itself.
-
-    Raises ValueError if a number is not positive, or if `play` returns another number of scores.
-    """
-    if min(num_pairs, batch_pairs) < 1:
-        raise ValueError(f"num_pairs ({num_pairs}) and batch_pairs ({batch_pairs}) must be at least 1")
-    scores: list[float] = []
-    outcome = SprtOutcome.GO_ON
-    while len(scores) < num_pairs and outcome == SprtOutcome.GO_ON:
-        num_next = num_pairs if sprt is None else min(batch_pairs, num_pairs - len(scores))
-        fresh = play(num_next)
-        if len(fresh) != num_next:
-            raise ValueError(f"asked for {num_next} confirmation pairs and got {len(fresh)}")
-        scores.extend(fresh)
-        outcome = SprtOutcome.GO_ON if sprt is None else sprt.outcome(scores)
-    accepted = outcome == SprtOutcome.ACCEPT
-    return Confirmation(
-        pair_scores=tuple(scores),
-        end=ConfirmationEnd.ALL_PLAYED if sprt is None else _SPRT_ENDS[outcome],
-        interval=paired_interval(scores),
-        p_value=p_value(scores) if sprt is None else sprt.alpha if accepted else 1.0,
-        log_likelihood_ratio=None if sprt is None else sprt.log_likelihood_ratio(Outcomes.of_pairs(scores)),
-    )
-
-
-_SPRT_ENDS = {
-    SprtOutcome.ACCEPT: ConfirmationEnd.ACCEPTED,
-    SprtOutcome.REJECT: ConfirmationEnd.REJECTED,
-    SprtOutcome.GO_ON: ConfirmationEnd.UNDECIDED,
-}
-
-
 def decide(
     candidate: int,
     *,
-    against_initial: Confirmation,
-    against_previous: Confirmation | None,
+    against_initial: Sequence[float],
+    against_previous: Sequence[float] | None,
     beside: Mapping[str, Sequence[float]],
     ladder_gain: LadderGain,
     phases: Sequence[PhaseChange],
@@ -194,8 +128,8 @@ def decide(
 
     Args:
         candidate: Step of the checkpoint.
-        against_initial: The confirmation games against the initial policy.
-        against_previous: Confirmation games against the registry's champion; None if there is none or it is the initial policy.
+        against_initial: Pair scores of the confirmation games against the initial policy.
+        against_previous: Those against the registry's champion; None if there is none or it is the initial policy.
         beside: Name of a further claim -> its pair scores, at least one.
         ladder_gain: The candidate's ladder rating less the initial policy's.
         phases: Results of `phase_changes`; one that blocks prevents promotion.
@@ -203,8 +137,7 @@ def decide(
     deciding = {BETTER_THAN_INITIAL: against_initial}
     if against_previous is not None:
         deciding[BETTER_THAN_PREVIOUS] = against_previous
-    claims = _claims({name: (games.interval, games.p_value, games.end) for name, games in deciding.items()})
-    others = _claims({name: (paired_interval(scores), p_value(scores), "") for name, scores in beside.items()})
+    claims = _claims(deciding)
     worse = [change for change in phases if change.blocks]
     verdict = _verdict(claims[0].is_shown, ladder_gain.finding, is_worse_in_a_phase=bool(worse))
     promoted = verdict == Verdict.BETTER
@@ -215,7 +148,7 @@ def decide(
         replaces_previous=promoted and all(claim.is_shown for claim in claims),
         sentence=_sentence(candidate, claims[0], ladder_gain, [change.phase for change in worse]),
         claims=claims,
-        beside=others,
+        beside=_claims(beside),
         ladder_gain=ladder_gain,
         phases=tuple(phases),
     )
@@ -271,11 +204,11 @@ def _verdict(is_better: bool, on_ladder: LadderFinding, *, is_worse_in_a_phase: 
     return Verdict.WORSE_IN_A_PHASE if is_worse_in_a_phase else Verdict.BETTER
 
 
-def _claims(found: Mapping[str, tuple[ScoreInterval, float, str]]) -> tuple[Claim, ...]:
-    adjusted = holm([p for _, p, _ in found.values()])
+def _claims(pair_scores: Mapping[str, Sequence[float]]) -> tuple[Claim, ...]:
+    adjusted = holm([p_value(scores) for scores in pair_scores.values()])
     return tuple(
-        Claim(name=name, interval=interval, p_value=p, adjusted_p=by_holm, is_shown=by_holm <= LEVEL, end=end)
-        for (name, (interval, p, end)), by_holm in zip(found.items(), adjusted, strict=True)
+        Claim(name=name, interval=paired_interval(scores), p_value=p_value(scores), adjusted_p=by_holm, is_shown=by_holm <= LEVEL)
+        for (name, scores), by_holm in zip(pair_scores.items(), adjusted, strict=True)
     )
 
 

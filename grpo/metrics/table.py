@@ -380,15 +380,6 @@ _SPECS: Final = [
         "Mean probability at T = 1 of moves whose value is at least 0.10 below the best.",
     ),
     MetricSpec(
-        "heldout/spearman",
-        "factor",
-        Better.HIGHER,
-        "Mean rank correlation (Spearman) between the policy's probabilities and the values of a held-out board's moves, with ties.",
-    ),
-    MetricSpec(
-        "heldout/kendall", "factor", Better.HIGHER, "The same by Kendall's tau-b; boards whose moves all have equal values are skipped."
-    ),
-    MetricSpec(
         "heldout/reward", "points", Better.HIGHER, "Language model: graded reward of answers sampled at T = 1 on validation boards."
     ),
     MetricSpec("heldout/reward_stderr", "points", Better.NEITHER, "Standard error of `heldout/reward`, over prompts."),
@@ -451,16 +442,10 @@ _SPECS: Final = [
     MetricSpec("selection/score_adjudicated_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
     MetricSpec("selection/score_adjudicated_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
     MetricSpec(
-        "selection/verdict_score",
-        "score",
+        "selection/verdict_elo",
+        "Elo",
         Better.HIGHER,
-        "The score by which the verdict was taken: of the two above the one that `selection.scored` names, or, at `auto`, that the"
-        " screening games chose.",
-    ),
-    MetricSpec("selection/verdict_score_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
-    MetricSpec("selection/verdict_score_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
-    MetricSpec(
-        "selection/verdict_elo", "Elo", Better.HIGHER, "The same in Elo: the gain that the verdict's sentence and the run's name state."
+        "`selection/score_best` in Elo: what the verdict's sentence and the run's name state.",
     ),
     MetricSpec("selection/verdict_elo_low", "Elo", Better.HIGHER, "Lower end of its 95 % interval."),
     MetricSpec("selection/verdict_elo_high", "Elo", Better.HIGHER, "Upper end of its 95 % interval."),
@@ -530,7 +515,7 @@ _SECONDARY: Final = frozenset(
             "grpo/gradient_norm",
             "grpo/kl_old",
         ),
-        *("heldout/regret_sampled", "heldout/expected_value", "heldout/blunder_mass", "heldout/spearman", "heldout/reward"),
+        *("heldout/regret_sampled", "heldout/expected_value", "heldout/blunder_mass", "heldout/reward"),
         "time/transitions_per_second",
         *("language/parse_rate", "language/structure_rate", "language/truncated", "language/answer_tokens", "language/clip_fraction"),
         *("language/zero_variance_groups", "language/clone_loss", "language/clone_validation_loss", "language/gradient_norm"),

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -29,8 +29,6 @@ class End(StrEnum):
 UNDECIDED: Final = frozenset((End.REPETITION, End.FIFTY_MOVES, End.PLY_CAP))
 """Draws in which one side may have a winning position that it could not convert."""
 _LOST_BY_MOVER: Final = frozenset((End.CHECKMATE, End.FORFEIT))
-MOSTLY_UNDECIDED: Final = 0.5
-"""Above this fraction of undecided games, the adjudicated score is more informative than the score as played."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,11 +72,6 @@ class MatchResult:
     """None if the match was not adjudicated."""
 
     @property
-    def is_adjudicated(self) -> bool:
-        """Whether there is an adjudicated score."""
-        return self.adjudication is not None
-
-    @property
     def num_openings(self) -> int:
         """Number of distinct openings, move numbers ignored: the sample size if both players are deterministic."""
         return len({_without_move_number(game.opening) for game in self.games})
@@ -93,7 +86,7 @@ class MatchResult:
 
         Raises ValueError if `adjudicated` is set and the match was not adjudicated.
         """
-        if adjudicated and not self.is_adjudicated:
+        if adjudicated and self.adjudication is None:
             raise ValueError(
                 f"the match of {self.first} and {self.second} was not adjudicated: call grpo.play.adjudication.adjudicate first"
             )
@@ -104,34 +97,10 @@ class MatchResult:
         """Return the first player's score with its 95 % interval, computed over pairs."""
         return paired_interval(self.pair_scores(adjudicated=adjudicated))
 
-    def joined(self, other: "MatchResult") -> "MatchResult":
-        """Return the games of both matches as one match.
-
-        Raises ValueError if the players or the adjudication rules differ.
-        """
-        one, two = self.adjudication, other.adjudication
-        rules = [None if rule is None else (rule.depth, rule.centipawns) for rule in (one, two)]
-        if (self.first, self.second) != (other.first, other.second) or rules[0] != rules[1]:
-            raise ValueError(
-                f"{self.first} against {self.second} and {other.first} against {other.second}, adjudicated by {rules}, cannot be joined"
-            )
-        if one is not None and two is not None:
-            one = replace(one, num_failed=one.num_failed + two.num_failed)
-        return replace(self, games=self.games + other.games, adjudication=one)
-
     def ends(self) -> dict[str, int]:
         """Return the number of games for every way to end."""
         counts = Counter(game.end for game in self.games)
         return {end.value: counts[end] for end in End}
-
-    def undecided_fraction(self) -> float:
-        """Return the fraction of games that were drawn by repetition, by the fifty-move rule or by the ply cap.
-
-        Raises ValueError if there is no game.
-        """
-        if not self.games:
-            raise ValueError("no games, no fraction: play at least one opening")
-        return sum(game.end in UNDECIDED for game in self.games) / len(self.games)
 
     def replies(self) -> dict[str, ReplyCounts]:
         """Return player (`first` or `second`) -> answer counts over all games, for players that can fail to name a legal move."""

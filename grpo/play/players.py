@@ -89,10 +89,8 @@ class RandomPlayer:
 class EnginePlayer:
     """A UCI engine with a fixed limit per move, such as Stockfish at full strength with 50 nodes.
 
-    The pool determines the engine and its options (`Skill Level`, `UCI_Elo`). Each move is an independent search of the position without
-    the game's history, so repetitions are unknown to it. With a limit of nodes or depth, equal positions get equal moves, with one
-    exception: Stockfish with a `Skill Level` below 20, or with `UCI_LimitStrength`, chooses moves with random numbers that are seeded by
-    the clock, so such games are not reproducible. A `DilutedPlayer` is weaker and reproducible.
+    Each move is an independent search of the position without the game's history, so repetitions are unknown to it. With a limit of nodes
+    or depth, equal positions get equal moves. A `DilutedPlayer` is weaker.
     """
 
     def __init__(self, pool: EnginePool, *, limit: str, name: str) -> None:

@@ -233,9 +233,7 @@ class EvaluationConfig(Section):
     max_opening_centipawns: Annotated[Count, _PLAYS] = 120
     """A generated opening is used if a search scores it within plus or minus this."""
     opening_book: Annotated[str, Role(read_by=())] = ""
-    """A file (or folder, glob, `s3://` address) with openings to use instead of generated ones: PGN, EPD or FEN, plain or compressed."""
-    opening_book_plies: Annotated[int, Field(ge=1, le=200), _PLAYS] = 16
-    """Maximum number of plies taken from a game of the book. Positions (EPD, FEN) are used as they are."""
+    """A file (or folder, glob, `s3://` address) of positions (EPD, FEN) to begin from instead of generated ones."""
     max_plies: Annotated[Count, _PLAYS] = 240
     """A game with this many plies is a draw; reports count such draws separately."""
 
@@ -248,34 +246,13 @@ class SelectionConfig(Section):
     num_screening_pairs: Count = 40
     """Openings, with both colours, that each candidate plays in each round of sequential halving."""
     num_confirmation_pairs: Count = 300
-    """New openings of the confirmation match, the result that is reported; with `sprt` the maximum."""
+    """New openings of the confirmation match, the result that is reported."""
     num_tasks: Annotated[int, Field(ge=1, le=1_000), _WHERE] = 2
     """The confirmation games and the sampled games are divided among this many parallel tasks; only ties in the last bits can differ."""
     num_sampled_pairs: Count = 100
     """Openings of the games with moves sampled at T = 1. They are reported and decide nothing."""
-    confirmation: Literal["fixed", "sprt"] = "fixed"
-    """`fixed` plays all confirmation games. `sprt` is a sequential probability ratio test: fewer games, a wider interval."""
-    sprt_elo: Annotated[tuple[float, float], Field(strict=False)] = (0.0, 30.0)
-    """Elo bounds of the `sprt`."""
-    sprt_model: Literal["logistic", "normalised"] = "logistic"
-    """Elo model of the bounds."""
-    sprt_batch_pairs: Count = 20
-    """Openings between two evaluations of the `sprt`."""
-    scored: Literal["auto", "played_out", "adjudicated"] = "auto"
-    """Which score decides; both are reported. `adjudicated` counts a drawn game as won by the side that is clearly ahead; see
-    `evaluation.adjudication_depth`. `auto` is `adjudicated` if most games of the first screening round end in a draw by repetition, fifty
-    moves or `max_plies`; with only one candidate there is no screening and it is `played_out`."""
     phase_tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.01
     """A candidate is not promoted if its held-out regret has grown by significantly more than this in any phase."""
-
-    @model_validator(mode="after")
-    def _is_possible(self) -> Self:
-        if not 0 <= self.sprt_elo[0] < self.sprt_elo[1]:
-            raise ValueError(
-                f"sprt_elo = {list(self.sprt_elo)}: the first bound must be below the second and at least 0; below 0 an equal player would"
-                " count as better"
-            )
-        return self
 
 
 class TaskResources(Section):

@@ -1,1 +1,1 @@
-"""Statistics of games: confidence intervals, SPRT, Elo ratings, sample sizes and rank correlations."""
+"""Statistics of games: confidence intervals and Elo ratings."""

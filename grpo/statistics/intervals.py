@@ -1,23 +1,14 @@
-"""Confidence intervals of paired games: score, Elo, likelihood of superiority (LOS), and Holm's correction.
-
-There are two intervals. Ours (`paired_interval`, `match_statistics`) adds one lost and one won pair to the normal interval, so that a few
-pairs, or pairs with equal results, never look certain. The plain normal interval (`normal_statistics`) reproduces the figures of fastchess
-and fishtest to the digit; no verdict uses it. The two agree from about a hundred pairs on.
-"""
+"""Confidence intervals of paired games, Elo, and Holm's correction."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import NormalDist
-from typing import Final, Self
+from typing import Final
 
 LEVEL: Final = 0.025
 """One-sided error of a claim; "the lower end of the 95 % interval lies above one half" is the same test."""
-NORMALISED_ELO_SCALE: Final = 800 / math.log(10)
-"""Normalised Elo of a player whose expected score is one standard deviation of a game above one half."""
-EMPTY_COUNT: Final = 1e-3
-"""Replaces a count of 0, as in fastchess and fishtest, because a likelihood needs every outcome to be possible."""
 Z95: Final = 1.959964
 """Standard errors on each side of a 95 % interval."""
 _NORMAL: Final = NormalDist()
@@ -84,112 +75,6 @@ class ScoreInterval:
         return f"{self.estimate.text(Unit.SCORE)} = {elo_estimate(self.estimate).text(Unit.ELO, suffix=' Elo')}, {self.num_pairs} {pairs}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcomes:
-    """Counts of each score from the worst to the best: trinomial (games) or pentanomial (pairs)."""
-
-    counts: tuple[float, ...]
-    """Three counts of games (lost, drawn, won), or five of pairs (LL, LD, WL or DD, WD, WW)."""
-
-    @classmethod
-    def of_games(cls, *, wins: int, draws: int, losses: int) -> Self:
-        """Return the trinomial counts, which treat the two games of an opening as independent."""
-        return cls(counts=(losses, draws, wins))
-
-    @classmethod
-    def of_pairs(cls, pair_scores: Sequence[float]) -> Self:
-        """Return the pentanomial counts of the mean scores of pairs of games.
-
-        Raises ValueError if a score is not a multiple of a quarter in [0, 1].
-        """
-        counts = [0] * 5
-        for score in pair_scores:
-            if score not in (0, 0.25, 0.5, 0.75, 1):
-                raise ValueError(f"a pair of games cannot score {score}: its mean is 0, 0.25, 0.5, 0.75 or 1")
-            counts[int(4 * score)] += 1
-        return cls(counts=tuple(counts))
-
-    @property
-    def scores(self) -> tuple[float, ...]:
-        """Return the score of each count, equally spaced from 0 to 1."""
-        return tuple(index / (len(self.counts) - 1) for index in range(len(self.counts)))
-
-    @property
-    def games_each(self) -> int:
-        """Return the number of games per observation: 1, or 2 for pairs."""
-        return (len(self.counts) - 1) // 2
-
-    @property
-    def total(self) -> float:
-        """Return the number of observations."""
-        return sum(self.counts)
-
-    def without_empty(self) -> Self:
-        """Return the counts with `EMPTY_COUNT` in place of 0."""
-        return type(self)(counts=tuple(count or EMPTY_COUNT for count in self.counts))
-
-    def padded(self) -> Self:
-        """Return the counts with one more worst and one more best outcome (after Agresti and Coull)."""
-        return type(self)(counts=(self.counts[0] + 1, *self.counts[1:-1], self.counts[-1] + 1))
-
-    def mean_and_variance(self) -> tuple[float, float]:
-        """Return mean and variance of one observation's score."""
-        mean = sum(count * score for count, score in zip(self.counts, self.scores, strict=True)) / self.total
-        return mean, sum(count * (score - mean) ** 2 for count, score in zip(self.counts, self.scores, strict=True)) / self.total
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MatchStatistics:
-    """Statistics of a match from the first player's side; every number is finite."""
-
-    score: Estimate
-    elo: Estimate
-    """Logistic Elo: 400 log10(s / (1 - s)), clipped to +-1,200."""
-    likelihood_of_superiority: float
-    """Probability (LOS) that the first player is stronger, with a uniform prior."""
-
-
-def match_statistics(outcomes: Outcomes) -> MatchStatistics:
-    """Return the statistics that we report: intervals with one lost and one won observation added, and the unchanged score.
-
-    Raises ValueError if there is no game.
-    """
-    _refuse_empty(outcomes.total)
-    return _statistics(outcomes.mean_and_variance()[0], outcomes.padded())
-
-
-def normal_statistics(outcomes: Outcomes) -> MatchStatistics:
-    """Return the statistics that fastchess prints: plain normal intervals, with the variance of pairs if pairs are given.
-
-    Raises ValueError if there is no game.
-    """
-    _refuse_empty(outcomes.total)
-    filled = outcomes if outcomes.mean_and_variance()[1] > 0 else outcomes.without_empty()
-    return _statistics(filled.mean_and_variance()[0], filled)
-
-
-def _statistics(score: float, seen: Outcomes) -> MatchStatistics:
-    centre, variance = seen.mean_and_variance()
-    deviation = math.sqrt(variance)
-    half_width = Z95 * deviation / math.sqrt(seen.total)
-    points = (score, max(0.0, centre - half_width), min(1.0, centre + half_width))
-    return MatchStatistics(
-        score=_estimate(points),
-        elo=_estimate([elo(point) for point in points]),
-        likelihood_of_superiority=_NORMAL.cdf((centre - 0.5) / deviation * math.sqrt(seen.total)),
-    )
-
-
-def _estimate(points: Sequence[float]) -> Estimate:
-    value, low, high = points
-    return Estimate(value=value, low=low, high=high)
-
-
-def _refuse_empty(count: float) -> None:
-    if not count:
-        raise ValueError("no pairs, no score: play at least one opening")
-
-
 def paired_interval(pair_scores: Sequence[float]) -> ScoreInterval:
     """Return the mean of the pairs' scores with a 95 % interval.
 
@@ -222,7 +107,8 @@ def p_value(pair_scores: Sequence[float]) -> float:
 
 def _padded_mean(pair_scores: Sequence[float]) -> tuple[float, float]:
     """Return the mean after adding one lost and one won pair, and its standard error, which is never 0."""
-    _refuse_empty(len(pair_scores))
+    if not pair_scores:
+        raise ValueError("no pairs, no score: play at least one opening")
     padded = [*pair_scores, 0.0, 1.0]
     centre = sum(padded) / len(padded)
     variance = sum((score - centre) ** 2 for score in padded) / len(padded)

@@ -1,6 +1,5 @@
 """Strength measured by games: matches adjudicated, a place on the ladder, and both as plain data."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -100,28 +99,15 @@ def match_facts(result: MatchResult) -> dict[str, Any]:
         "wins": wins,
         "draws": draws,
         "losses": losses,
-        "pentanomial": _pentanomial(result.pair_scores()),
         "ends": result.ends(),
         "num_openings": result.num_openings,
-        **answer_facts(result),
     }
+    if answers := {player: counts.facts() for player, counts in result.replies().items()}:
+        facts["answers"] = answers
     if result.adjudication is None:
         return facts
     interval = result.interval(adjudicated=True)
-    adjudicated = {**asdict(interval), "text": str(interval), "pentanomial": _pentanomial(result.pair_scores(adjudicated=True))}
-    return {**facts, "adjudicated": adjudicated | asdict(result.adjudication)}
-
-
-def answer_facts(result: MatchResult) -> dict[str, dict[str, dict[str, int]]]:
-    """Return, as plain data, what the answers were like of the players who may fail to name a legal move; nothing where none is."""
-    answers = {player: counts.facts() for player, counts in result.replies().items()}
-    return {"answers": answers} if answers else {}
-
-
-def _pentanomial(pair_scores: Sequence[float]) -> list[int]:
-    """Return how many pairs scored 0, 1/4, 1/2, 3/4 and 1: lost, lost and drawn, even, won and drawn, won."""
-    counts = Counter(pair_scores)
-    return [counts[quarter / 4] for quarter in range(5)]
+    return {**facts, "adjudicated": asdict(interval) | {"text": str(interval)} | asdict(result.adjudication)}
 
 
 def num_ladder_openings(ladder: Ladder, config: EvaluationConfig) -> int:

@@ -86,8 +86,6 @@ def precompute_games(
 ) -> None:
     """Write games that the step `select` will need: the screening, or with that at hand a share of those that come after it.
 
-    Games of a sequential test are not precomputed: how many there are is known only as they are played.
-
     Args:
         settings: the run's.
         boards: folder of the joined dataset.
@@ -103,7 +101,6 @@ def precompute_games(
 
     Raises SelectionError when no checkpoint was measured on held-out boards.
     """
-    config = settings.selection
     contest = Contest.open(settings, pretrained=pretrained, finetuned=finetuned, previous=previous, device=device)
     with SelectionGames(
         settings,
@@ -123,11 +120,10 @@ def precompute_games(
             games.for_others().write(work.folder)
             return
         games.played.clear()  # The screening is there already.
-        if config.confirmation == "fixed":
-            games.confirmation(chosen, config.num_confirmation_pairs)
-            if contest.previous_champion is not None:
-                games.against_previous(chosen, config.num_confirmation_pairs)
-            games.sampled(chosen)
+        games.confirmation(chosen)
+        if contest.previous_champion is not None:
+            games.against_previous(chosen)
+        games.sampled(chosen)
         games.for_others().write(work.folder)
 
 

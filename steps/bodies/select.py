@@ -13,18 +13,17 @@ from grpo.board.phases import PHASES
 from grpo.evaluation.halving import HalvingTrace, sequential_halving
 from grpo.evaluation.phase_guard import PhaseChange, phase_changes
 from grpo.evaluation.regret import HeldoutScores
-from grpo.evaluation.verdict import Decision, LadderGain, decide, peak_step, play_confirmation
+from grpo.evaluation.verdict import Decision, LadderGain, decide, peak_step
 from grpo.metrics.table import Record
 from grpo.play.ladder import ladder_difference
 from grpo.play.viewer import viewer_page
 from grpo.policy.files import policy_file_names
 from grpo.settings.tree import SelectionConfig, Settings
-from grpo.statistics.intervals import LEVEL, Estimate, ScoreInterval, elo_estimate
-from grpo.statistics.sprt import Sprt, SprtModel
+from grpo.statistics.intervals import Estimate, ScoreInterval, elo_estimate
 from steps.bodies.game_cache import PrecomputedGames
 from steps.bodies.measure import match_facts, placement_facts, read_ladder
 from steps.bodies.screen import Contest
-from steps.bodies.selection_games import CONFIRMATION, PREVIOUS, SelectionGames
+from steps.bodies.selection_games import CONFIRMATION, SelectionGames
 from steps.step_io.aliases import CHAMPION, PEAK, PRETRAINED_STEP
 from steps.step_io.dataset import position_keys, read_boards
 from steps.step_io.names import DECISIONS, GAMES_PAGE, PGN, REPORT
@@ -97,51 +96,41 @@ def select_champion(
     ) as games:
         trace = sequential_halving(contest.candidates, games.screening)
         chosen = trace.winner
-        sprt = _sprt(config, num_claims=1 if previous_champion is None else 2)
-        sizes = {"num_pairs": config.num_confirmation_pairs, "batch_pairs": config.sprt_batch_pairs}
-        against_initial = play_confirmation(lambda count: games.confirmation(chosen, count), sprt=sprt, **sizes)
-        against_previous = (
-            None
-            if previous_champion is None
-            else play_confirmation(lambda count: games.against_previous(chosen, count), sprt=sprt, **sizes)
-        )
+        confirmed = games.confirmation(chosen)
+        against_previous = None if previous_champion is None else games.against_previous(chosen)
         sampled = games.sampled(chosen)
-        confirmed = games.joined(CONFIRMATION)
         ladder = read_ladder(calibrated)
         of_candidate, of_initial = games.placed(chosen, ladder)
         gain = LadderGain(
             played=ladder_difference(ladder, of_candidate, of_initial, adjudicated=False),
             adjudicated=ladder_difference(ladder, of_candidate, of_initial, adjudicated=True),
         )
-        other = "best moves, as played" if games.is_scored_by_adjudication else "best moves, adjudicated"
         candidate = games.policy(chosen)
         table = read_boards(boards)
         phases = _phase_changes(candidate.scores(table), initial.scores(table), config)
         candidate.write_decisions(work.folder, table, before=initial)
         decision = decide(
             chosen,
-            against_initial=against_initial,
-            against_previous=against_previous,
+            against_initial=confirmed.pair_scores(),
+            against_previous=None if against_previous is None else against_previous.pair_scores(),
             beside={
-                other: confirmed.pair_scores(adjudicated=not games.is_scored_by_adjudication),
+                "best moves, adjudicated": confirmed.pair_scores(adjudicated=True),
                 "sampled moves at T = 1, as played": sampled.pair_scores(),
             },
             ladder_gain=gain,
             phases=phases,
         )
         # Of the chosen one the confirmation counts: its screening games are those that it was chosen by.
-        against_start = {**trace.intervals(), chosen: against_initial.interval}
+        against_start = {**trace.intervals(), chosen: confirmed.interval()}
         peak = peak_step(games=against_start, regrets=regrets)
         scores = {"best": confirmed.interval(), "adjudicated": confirmed.interval(adjudicated=True), "sampled": sampled.interval()}
         if against_previous is not None:
-            scores["previous"] = against_previous.interval
-        gained = elo_estimate(against_initial.interval.estimate)
+            scores["previous"] = against_previous.interval()
         work.record(
             Record(
                 chosen,
                 {name: value for moves, interval in scores.items() for name, value in _score_metrics(f"score_{moves}", interval).items()}
-                | _score_metrics("verdict_score", against_initial.interval)
-                | _gain_metrics("selection/verdict_elo", gained)
+                | _gain_metrics("selection/verdict_elo", elo_estimate(confirmed.interval().estimate))
                 | {"selection/heldout_regret": regrets[chosen].mean}
                 | _estimate_metrics("selection/rating", of_candidate.rating, of_candidate.low, of_candidate.high)
                 | _estimate_metrics("selection/rating_pretrained", of_initial.rating, of_initial.low, of_initial.high)
@@ -149,7 +138,7 @@ def select_champion(
                 | _gain_metrics("selection/ladder_gain_adjudicated", gain.adjudicated),
             )
         )
-        highlights = games.highlights(chosen)
+        highlights = games.highlights(chosen, confirmed)
         (work.folder / PGN).write_text(games.pgn(highlights), encoding="utf-8")
         title = f"Step {chosen:,} against its own start: games worth looking at"
         (work.folder / GAMES_PAGE).write_text(viewer_page(highlights, title=title, event=CONFIRMATION), encoding="utf-8")
@@ -162,7 +151,6 @@ def select_champion(
             work.folder / REPORT,
             _decision_facts(decision, trace)
             | {
-                "scored_by": "adjudicated" if games.is_scored_by_adjudication else "played out",
                 "champion_step": chosen if decision.promoted else PRETRAINED_STEP,
                 "peak_step": peak,
                 "peak_low": against_start[peak].low,
@@ -171,18 +159,11 @@ def select_champion(
                 "heldout_regret_best": {str(step): asdict(regret) for step, regret in regrets.items()},
                 "confirmation_best_moves": match_facts(confirmed),
                 "confirmation_sampled_moves": match_facts(sampled),
-                "previous_champion": None if previous_champion is None else match_facts(games.joined(PREVIOUS)),
+                "previous_champion": None if against_previous is None else match_facts(against_previous),
                 "ladder": placement_facts(of_candidate, ladder),
                 "ladder_initial": placement_facts(of_initial, ladder),
             },
         )
-
-
-def _sprt(config: SelectionConfig, *, num_claims: int) -> Sprt | None:
-    if config.confirmation == "fixed":
-        return None
-    # So that Holm can accept each claim by itself.
-    return Sprt(elo0=config.sprt_elo[0], elo1=config.sprt_elo[1], alpha=LEVEL / num_claims, beta=0.05, model=SprtModel(config.sprt_model))
 
 
 def _phase_changes(after: HeldoutScores, before: HeldoutScores, config: SelectionConfig) -> tuple[PhaseChange, ...]:

@@ -14,7 +14,7 @@ from grpo.play.adjudication import adjudicate
 from grpo.play.annotations import AnnotatedGame, annotate
 from grpo.play.highlights import choose_highlights
 from grpo.play.ladder import Ladder, LadderPlacement
-from grpo.play.matches import MOSTLY_UNDECIDED, MatchResult, play_match
+from grpo.play.matches import MatchResult, play_match
 from grpo.play.openings import make_openings
 from grpo.play.pgn import match_pgn
 from grpo.play.players import Player
@@ -76,7 +76,6 @@ class SelectionGames:
         self._pool = EnginePool(engine_path, num_processes=num_processes, options={"Hash": PLAYING_HASH_MIB})
         self._rounds: dict[int, list[str]] = {}
         self._policies: dict[int, Competitor] = {}
-        self._by_adjudication: bool | None = {"auto": None, "played_out": False, "adjudicated": True}[settings.selection.scored]
 
     def __enter__(self) -> Self:
         return self
@@ -84,36 +83,23 @@ class SelectionGames:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._pool.close()
 
-    @property
-    def is_scored_by_adjudication(self) -> bool:
-        """Whether adjudicated scores decide; `scored = "auto"` takes it from the first screening games, before any that are reported.
-
-        Without screening games there is nothing to take it from, and games count as they were played.
-        """
-        return bool(self._by_adjudication)
-
     def screening(self, candidate: int, round_number: int) -> list[float]:
         """Return a candidate's pair scores of a round, whose openings all candidates share."""
         if round_number not in self._rounds:
             self._rounds[round_number] = self._openings(f"{SCREENING} {round_number}", self._settings.selection.num_screening_pairs)
-        result = self._against_initial(candidate, SCREENING, round_number, self._rounds[round_number])
-        if self._by_adjudication is None:
-            self._by_adjudication = result.undecided_fraction() > MOSTLY_UNDECIDED
-        return self.scores(result)
+        return self._against_initial(candidate, SCREENING, round_number, self._rounds[round_number]).pair_scores()
 
-    def confirmation(self, candidate: int, num_pairs: int) -> list[float]:
-        """Return a candidate's pair scores on further fresh openings."""
-        number = len(self.played.get(CONFIRMATION, []))
-        openings = self._openings(f"{CONFIRMATION} {number}", num_pairs)
-        return self.scores(self._against_initial(candidate, CONFIRMATION, number, openings))
+    def confirmation(self, candidate: int) -> MatchResult:
+        """Return a candidate's games against the initial policy on fresh openings."""
+        openings = self._openings(f"{CONFIRMATION} 0", self._settings.selection.num_confirmation_pairs)
+        return self._against_initial(candidate, CONFIRMATION, 0, openings)
 
-    def against_previous(self, candidate: int, num_pairs: int) -> list[float]:
-        """Return a candidate's pair scores against the previous champion, on further fresh openings."""
+    def against_previous(self, candidate: int) -> MatchResult:
+        """Return a candidate's games against the previous champion on further fresh openings."""
         assert self._previous is not None
-        number = len(self.played.get(PREVIOUS, []))
-        openings = self._openings(f"{PREVIOUS} {number}", num_pairs)
-        previous = self._previous.best_player(PREVIOUS, seed=self._settings.seed, stream=("asked again", PREVIOUS, number))
-        return self.scores(self._play(self._best(candidate, PREVIOUS, number), previous, PREVIOUS, openings))
+        openings = self._openings(f"{PREVIOUS} 0", self._settings.selection.num_confirmation_pairs)
+        previous = self._previous.best_player(PREVIOUS, seed=self._settings.seed, stream=("asked again", PREVIOUS, 0))
+        return self._play(self._best(candidate, PREVIOUS, 0), previous, PREVIOUS, openings)
 
     def sampled(self, candidate: int) -> MatchResult:
         """Return the games of both policies' sampled moves at T = 1."""
@@ -149,17 +135,6 @@ class SelectionGames:
         self.played[LADDER] = [part.result for placement in (of_candidate, of_initial) for part in (*placement.probes, *placement.games)]
         return of_candidate, of_initial
 
-    def scores(self, result: MatchResult) -> list[float]:
-        """Return pair scores in the way that decides."""
-        return result.pair_scores(adjudicated=self.is_scored_by_adjudication)
-
-    def joined(self, stage: str) -> MatchResult:
-        """Return all games of a stage as one match. Each of its matches must have had the same players."""
-        first, *others = self.played[stage]
-        for other in others:
-            first = first.joined(other)
-        return first
-
     def for_others(self) -> PrecomputedGames:
         """Return all games so far, to be played by nobody else."""
         precomputed = PrecomputedGames()
@@ -168,9 +143,9 @@ class SelectionGames:
                 precomputed.add(self._match(stage, result.first), result.games)
         return precomputed
 
-    def highlights(self, candidate: int) -> tuple[AnnotatedGame, ...]:
+    def highlights(self, candidate: int, confirmed: MatchResult) -> tuple[AnnotatedGame, ...]:
         """Return the confirmation games worth looking at, with both policies' probabilities and the scores of the reward's search."""
-        confirmed, values = self.joined(CONFIRMATION), self._settings.values
+        values = self._settings.values
         policies = (self.policy(candidate).move_probabilities, self._initial.move_probabilities)
         with EnginePool(self._engine_path, num_processes=self._num_processes, options=engine_options(values)) as pool:
             return annotate(confirmed, choose_highlights(confirmed), policies=policies, pool=pool, config=values)
@@ -181,7 +156,6 @@ class SelectionGames:
         for stage, results in self.played.items():
             start = 0
             for result in results:
-                annotated = {game.index - start: game for game in highlights if stage == CONFIRMATION and game.index >= start}
                 texts.append(
                     match_pgn(
                         result,
@@ -189,7 +163,7 @@ class SelectionGames:
                         seed=self._settings.seed,
                         played_on=None,  # A date would give two equal runs different outputs.
                         first_round=start // 2 + 1,
-                        annotated=annotated,
+                        annotated={game.index: game for game in highlights} if stage == CONFIRMATION else {},
                     )
                 )
                 start += len(result.games)

@@ -119,7 +119,7 @@ def checkpoint_figures(decision: DecisionFacts) -> list[CardPart]:
         for step, regret in sorted((int(step), regret) for step, regret in decision["heldout_regret_best"].items())
     ]
     note = (
-        f"Ringed: step {peak:,}, the peak, to resume from. Games count as {decision['scored_by']}. The confirmation, which is"
+        f"Ringed: step {peak:,}, the peak, to resume from. Games count as played. The confirmation, which is"
         " independent of the choice of the candidate, decides."
     )
     regret_note = "Best moves, stronger search; lower is better. Regret selects candidates; games decide."

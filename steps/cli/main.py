@@ -14,7 +14,6 @@ _BROKEN_PIPE: Final = 141
 """A shell's exit code for a program that was killed by SIGPIPE."""
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "doctor": ("doctor", "check this machine and the settings before a run, with a remedy for each problem"),
-    "plan-games": ("plan_games", "how many games show an Elo difference, and which difference given games can show"),
     "cost": ("language_model", "memory and time of GRPO on a language model, before paying for them"),
     "runs": ("runs", "list the runs in MLflow, newest first: settings, status and results"),
     "show": ("show", "show one run: settings, steps, results with confidence intervals, findings and locations"),

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from grpo.base.errors import PlainError
 from grpo.base.suggestions import nearest
-from grpo.engine.identity import EngineMissingError, find_engine, identify
+from grpo.engine.identity import identify
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
-from grpo.engine.process import START_SECONDS, EngineProcess
 from steps.runs.names import POLICY_NAMES
 from steps.runtime.machine import Machine
 
@@ -26,13 +25,11 @@ if TYPE_CHECKING:
 RANDOM: Final = "random"
 STOCKFISH: Final = "stockfish"
 UCI: Final = "uci"
-MAX_SKILL: Final = 20
 ALLOWED: Final = (
     f"{POLICY_NAMES}, with its best moves or, by @T, sampling at temperature T (champion@0.5); random;"
-    " stockfish:nodes=50, stockfish:depth=3, stockfish:nodes=100,skill=5, stockfish:nodes=1,random=0.5; uci:/path/to/engine:nodes=100"
+    " stockfish:nodes=50, stockfish:depth=3, stockfish:nodes=1,random=0.5; uci:/path/to/engine:nodes=100"
 )
 
-_SKILL: Final = "Skill Level"
 _MAX_LIMIT: Final[Mapping[str, int]] = {"nodes": 1_000_000_000, "depth": 100}
 
 
@@ -63,8 +60,6 @@ class Contestant:
     """For an engine: its path; None is this machine's Stockfish."""
     limit: str = ""
     """For an engine: the arguments of UCI's `go`."""
-    skill: int | None = None
-    """For Stockfish: its `Skill Level`; below 20 its random moves depend on the clock, so no game is reproducible."""
     random_share: float = 0.0
     """For an engine: the probability that a move is random instead."""
 
@@ -73,12 +68,7 @@ class Contestant:
         """Whether it always plays the same move in the same position, provided that a policy is a network."""
         if self.kind == PlayerKind.POLICY:
             return self.temperature is None
-        return self.kind == PlayerKind.ENGINE and not self.random_share and self.is_repeatable
-
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether the same command reproduces the same games."""
-        return self.skill in (None, MAX_SKILL)
+        return self.kind == PlayerKind.ENGINE and not self.random_share
 
 
 def parse_contestant(text: str) -> Contestant:
@@ -114,7 +104,7 @@ def _policy(text: str) -> Contestant:
 
 
 def _engine(text: str, path: str | None, settings: str) -> Contestant:
-    allowed = ("nodes", "depth", "random") + (("skill",) if path is None else ())
+    allowed = ("nodes", "depth", "random")
     given: dict[str, str] = {}
     for setting in settings.split(","):
         key, equals, value = setting.partition("=")
@@ -131,13 +121,12 @@ def _engine(text: str, path: str | None, settings: str) -> Contestant:
     if len(limits) != 1:
         raise _unreadable(text, "one of nodes=... and depth=... limits a move, and only one")
     limit = _whole(text, limits[0], given[limits[0]], least=1, most=_MAX_LIMIT[limits[0]])
-    skill, share = given.get("skill"), given.get("random")
+    share = given.get("random")
     return Contestant(
         text=text,
         kind=PlayerKind.ENGINE,
         engine=path,
         limit=f"{limits[0]} {limit}",
-        skill=None if skill is None else _whole(text, "skill", skill, least=0, most=MAX_SKILL),
         random_share=0.0 if share is None else _real(text, "random", share, below=1, allowed="a share between 0 and 1"),
     )
 
@@ -202,7 +191,7 @@ def entered(
 
     Raises:
         NotFoundError: there is no such policy, and what else `find_policy` raises.
-        EngineMissingError: there is no such engine, or it lacks a requested option.
+        EngineMissingError: there is no such engine.
     """
     with ExitStack() as stack:
         yield [
@@ -224,12 +213,8 @@ def _entrant(
     if contestant.kind == PlayerKind.POLICY:
         return _policy_entrant(contestant, place, base, machine=machine, device=device, seed=seed)
     path = machine.stockfish if contestant.engine is None else contestant.engine
-    options = {"Hash": str(PLAYING_HASH_MIB)}
-    if contestant.skill is not None:
-        _require_option(path, _SKILL)
-        options[_SKILL] = str(contestant.skill)
-    facts = {"engine": str(identify(path)), "limit": contestant.limit, "skill": contestant.skill, "random_share": contestant.random_share}
-    pool = stack.enter_context(EnginePool(path, num_processes=num_processes, options=options))
+    facts = {"engine": str(identify(path)), "limit": contestant.limit, "random_share": contestant.random_share}
+    pool = stack.enter_context(EnginePool(path, num_processes=num_processes, options={"Hash": PLAYING_HASH_MIB}))
     player = EnginePlayer(pool, limit=contestant.limit, name=contestant.text)
     if contestant.random_share:
         player = DilutedPlayer(player, random_fraction=contestant.random_share, rng=numpy_stream(seed, "contestant", place))
@@ -266,10 +251,3 @@ def _policy_entrant(
         is_deterministic=is_deterministic,
         move_probabilities=policy.move_probabilities,
     )
-
-
-def _require_option(path: str, option: str) -> None:
-    """Raise EngineMissingError when the engine has no such option, which it would otherwise ignore."""
-    with EngineProcess(find_engine(path), {}, start_seconds=START_SECONDS) as process:
-        if option not in process.declared:
-            raise EngineMissingError(f"{path} ({process.name}) has no option {option}; leave skill=... out, or use Stockfish")

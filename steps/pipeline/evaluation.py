@@ -132,10 +132,9 @@ def select(job: Job, contest: SelectionOutputs, precomputed: Sequence[StepOutput
 
     def publish(folder: Path, child: ChildRun) -> None:
         decision = read_json(folder / REPORT)
-        start = f"{decision['initial_weights']}, {decision['scored_by']}"
-        # Bounds can be compared only when they are of the same start and of games that count in the same way.
+        # Bounds can be compared only when they are of the same start.
         peak, champion = (
-            Choice(policy_step=decision[f"{part}_step"], initial_weights=start, low=low)
+            Choice(policy_step=decision[f"{part}_step"], initial_weights=decision["initial_weights"], low=low)
             for part, low in ((PEAK, decision["peak_low"]), (CHAMPION, None))
         )
         child.tag_flow_run({PEAK_STEP: decision["peak_step"], **verdict_tags(decision, job["settings"])})

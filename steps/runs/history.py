@@ -84,19 +84,18 @@ def _evaluations(run: TrackedRun, machine: Machine) -> tuple[Evaluation, ...]:
 
 
 def evaluations_of(report: Mapping[str, Any]) -> tuple[Evaluation, ...]:
-    """Return the confirmation by fresh games from a report of `select`, scored as the selection scores it.
+    """Return the confirmation by fresh games from a report of `select`.
 
     The candidate's score is against the pretrained policy, which scores 0.5 against itself.
     """
     games = report["confirmation_best_moves"]
-    counted = games["adjudicated"] if report["scored_by"] == "adjudicated" else games
     return (
         Evaluation(step=PRETRAINED_STEP, score=0.5, games=None, low=0.5, high=0.5),
         Evaluation(
             step=report["candidate_step"],
-            score=counted["score"],
+            score=games["score"],
             games=2 * games["num_pairs"],
-            low=counted["low"],
-            high=counted["high"],
+            low=games["low"],
+            high=games["high"],
         ),
     )

@@ -115,8 +115,6 @@ class ClaimFacts(TypedDict):
     adjusted_p: float
     """Holm-adjusted over its family."""
     is_shown: bool
-    end: str
-    """Why its games ended; empty for games that decide nothing."""
 
 
 class RoundFacts(TypedDict):
@@ -166,8 +164,6 @@ class DecisionFacts(TypedDict):
     peak_step: int
     peak_low: float
     """Lower bound of the peak's score against the pretrained policy."""
-    scored_by: str
-    """How games count for the claims: `played out` or `adjudicated`."""
     claims: list[ClaimFacts]
     """Those that decide: against the pretrained policy, and against the previous champion if there is one."""
     beside: list[ClaimFacts]
@@ -262,7 +258,6 @@ def read_results(path: Path) -> Results:
 _GAMES: Final = (
     "evaluation.max_plies",
     "evaluation.opening_book",
-    "evaluation.opening_book_plies",
     "evaluation.opening_plies",
     "evaluation.max_opening_centipawns",
 )

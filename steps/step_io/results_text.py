@@ -114,9 +114,7 @@ def trace_table(decision: DecisionFacts) -> HeadedRows:
         (f"halving, round {entry['round'] + 1}: step {entry['candidate']:,}", f"{entry['text']}; {'stays' if entry['kept'] else 'leaves'}")
         for entry in decision["screening"]
     ]
-    rows += [
-        (f"claim: {claim['name']}", f"{_found(claim)} (threshold {LEVEL}, after Holm); {claim['end']}") for claim in decision["claims"]
-    ]
+    rows += [(f"claim: {claim['name']}", f"{_found(claim)} (threshold {LEVEL}, after Holm)") for claim in decision["claims"]]
     gain = decision["ladder_gain"]
     rows.append((f"claim: {AGAINST_OTHERS}", gain["text"] + ("; BLOCKS" if gain["finding"] == LadderFinding.WORSE else "")))
     rows += [(f"beside, decides nothing: {claim['name']}", _found(claim)) for claim in decision["beside"]]
@@ -333,7 +331,7 @@ Intervals are of 95 %, by pairs of games; a win is 1, a draw 0.5. Candidate: ste
 is the pretrained policy, step 0. The confirmation games were played once, after it was chosen, from {confirmed["num_openings"]:,}
 openings that were not used before, each with both colors: the number of openings is the sample size of players who always play the same.
 They ended by: {escaped(ends)}. For the claims they count as
-{escaped(decision["scored_by"])}. Adjudicated: games drawn by repetition, fifty moves or the ply cap go to the side that a search{depth}
+played. Adjudicated: games drawn by repetition, fifty moves or the ply cap go to the side that a search{depth}
 finds better. Regret: win probability lost per move on held-out boards, by a search deeper than the reward's. Ratings are above a random
 mover, on the run's own ladder.
 {_answers(confirmed)}"""

@@ -12,7 +12,7 @@ from grpo.settings.tree import DEFAULT_PRESET, preset_names, read_settings
 from grpo.statistics.intervals import Estimate
 from steps.runtime.commands import FLOW_FILE
 from steps.step_io.results import DecisionFacts
-from steps.tracking.tags import RUN_NAME, SCORED_BY, SENTENCE, VERDICT
+from steps.tracking.tags import RUN_NAME, SENTENCE, VERDICT
 
 _SEED: Final = "seed"
 
@@ -83,7 +83,6 @@ def verdict_tags(decision: DecisionFacts, settings: Mapping[str, Any]) -> dict[s
     return {
         VERDICT: decision["verdict"],
         SENTENCE: decision["sentence"],
-        SCORED_BY: decision["scored_by"],
         RUN_NAME: f"{short} · {launch_of(settings).label}",
     }
 

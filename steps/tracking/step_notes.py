@@ -71,7 +71,7 @@ STEP_NOTES: Final[Mapping[str, StepNote]] = {
         text="Decides by the fresh games whether the candidate is significantly better than the pretrained policy and than the"
         " previous champion. Registers two policies: `champion`, to play, and `peak`, to resume from.",
         headlines=(
-            *(f"selection/{name}{end}" for name in ("verdict_elo", "verdict_score") for end in ("", "_low", "_high")),
+            *(f"selection/{name}{end}" for name in ("verdict_elo", "score_best") for end in ("", "_low", "_high")),
             "selection/ladder_gain",
             "selection/heldout_regret",
             "selection/rating",

@@ -109,9 +109,9 @@ def test_the_tracker_has_a_parent_with_a_child_for_each_step(first_run: FlowRun,
     assert {run.info.status for run in runs} == {"FINISHED"}
     assert set().union(*(run.data.metrics for run in runs)) <= {tracked_name(name) for name in METRICS}
     # By the parents runs are compared: a number there is one of a step's last.
-    for name in ("selection/verdict_score", "imitation/top1", "selection/heldout_regret", "run/findings"):
+    for name in ("selection/score_best", "imitation/top1", "selection/heldout_regret", "run/findings"):
         assert len(tracking.get_metric_history(parent.info.run_id, name)) == 1
-    assert parent.data.metrics["selection/verdict_score"] == report(first_run, "select")["claims"][0]["interval"]["score"]
+    assert parent.data.metrics["selection/score_best"] == report(first_run, "select")["claims"][0]["interval"]["score"]
     for run in children:
         assert run.data.tags["mlflow.note.content"].startswith(STEP_NOTES[run.data.tags["chess_grpo.step"]].text)
         step = run.data.tags["chess_grpo.step"]

@@ -6,11 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from grpo.evaluation.halving import HalvingTrace, sequential_halving
-from grpo.evaluation.verdict import Confirmation, Decision, LadderGain, candidates_by_regret, decide, play_confirmation
-from grpo.statistics.intervals import LEVEL, Estimate, expected_score
-from grpo.statistics.sprt import Sprt, SprtModel
-
-SPRT = Sprt(elo0=0.0, elo1=50.0, alpha=LEVEL, beta=0.05, model=SprtModel.LOGISTIC)
+from grpo.evaluation.verdict import Decision, LadderGain, candidates_by_regret, decide
+from grpo.statistics.intervals import Estimate, expected_score
 
 
 def gain(played: float, adjudicated: float = 0.0, *, margin: float = 30.0) -> LadderGain:
@@ -34,7 +31,6 @@ class Protocol:
     num_candidates: int = 5
     round_pairs: int = 40
     confirmation_pairs: int = 300
-    sprt: Sprt | None = None
     draw_rate: float = 0.5
     regret_noise: float = 0.004
     """Standard error of a held-out regret: 0.1 on 600 boards."""
@@ -48,14 +44,9 @@ def drawn_pairs(rng: np.random.Generator, num_pairs: int, *, elo: float, draw_ra
     return list(rng.choice([0.0, 0.5, 1.0], p=[1 - win - draw_rate, draw_rate, win], size=(num_pairs, 2)).mean(1).tolist())
 
 
-def confirmed(rng: np.random.Generator, elo: float, protocol: Protocol) -> Confirmation:
-    """Return fresh games of a player of this strength against the initial policy."""
-    return play_confirmation(
-        lambda count: drawn_pairs(rng, count, elo=elo, draw_rate=protocol.draw_rate),
-        num_pairs=protocol.confirmation_pairs,
-        batch_pairs=20,
-        sprt=protocol.sprt,
-    )
+def confirmed(rng: np.random.Generator, elo: float, protocol: Protocol) -> list[float]:
+    """Return the pair scores of fresh games of a player of this strength against the initial policy."""
+    return drawn_pairs(rng, protocol.confirmation_pairs, elo=elo, draw_rate=protocol.draw_rate)
 
 
 def screened(rng: np.random.Generator, elos: Mapping[int, float], protocol: Protocol) -> HalvingTrace:

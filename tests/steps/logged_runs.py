@@ -35,7 +35,6 @@ class LoggedRun:
     engine: str = "Stockfish 15.1"
     score: tuple[float, float, float] = (0.6, 0.55, 0.65)
     """Of the confirmation, as played, with its interval."""
-    scored_by: str = "played out"
     rating: tuple[float, float, float] = (700.0, 600.0, 800.0)
     ladder_gain: tuple[float, float, float] = (10.0, -20.0, 40.0)
     sentence: str = "Step 120 beats its own start, but was not shown to be stronger than it against everybody else: the two disagree."
@@ -78,9 +77,8 @@ def log_run(machine: Machine, run: LoggedRun, *, ends: bool = True) -> str:
                 child.tag_flow_run({FOUND: ",".join(each["name"] for each in run.findings) or "healthy"})
             if step == "select":
                 child.tag_flow_run({PEAK_STEP: run.candidate, VERDICT: run.verdict, SENTENCE: run.sentence})
-                start = f"{run.initial_weights}, {run.scored_by}"
-                peak = Choice(policy_step=run.candidate, initial_weights=start, low=run.score[1])
-                champion = Choice(policy_step=run.champion_step, initial_weights=start, low=None)
+                peak = Choice(policy_step=run.candidate, initial_weights=run.initial_weights, low=run.score[1])
+                champion = Choice(policy_step=run.champion_step, initial_weights=run.initial_weights, low=None)
                 seen = None if not run.is_beaten else _champion(tracker)
                 child.choose(Chosen(flow_run=parent, description="", peak=peak, champion=champion, is_beaten=run.is_beaten, seen=seen))
             if step == "join_boards" and run.sources:

@@ -1,7 +1,7 @@
 """The outputs of a run's steps, written by hand, and the results that the step `report` makes of them."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,8 @@ from typing import Any
 from grpo.base.files import write_json, write_manifest
 from grpo.evaluation.halving import sequential_halving
 from grpo.evaluation.phase_guard import phase_changes
-from grpo.evaluation.verdict import Confirmation, ConfirmationEnd, LadderGain, decide
-from grpo.statistics.intervals import Estimate, p_value, paired_interval
+from grpo.evaluation.verdict import LadderGain, decide
+from grpo.statistics.intervals import Estimate, paired_interval
 from steps.bodies.report import run_results
 from steps.bodies.select import _decision_facts
 from steps.step_io.names import DECISIONS, FINDINGS, HISTORY, REPORT
@@ -58,17 +58,6 @@ def match(score: float, num_pairs: int = 50, **more: Any) -> dict[str, Any]:
     return {**played, **counted, "adjudicated": {**judged, "depth": 10}, **more}
 
 
-def confirmation(scores: Sequence[float]) -> Confirmation:
-    """Return confirmation games with these scores."""
-    return Confirmation(
-        pair_scores=tuple(scores),
-        end=ConfirmationEnd.ALL_PLAYED,
-        interval=paired_interval(scores),
-        p_value=p_value(scores),
-        log_likelihood_ratio=None,
-    )
-
-
 def placement(rating: float) -> dict[str, Any]:
     """Return a place on the ladder."""
     ends = {"low": rating - 20, "high": rating + 20, "low_of_all": rating - 60, "high_of_all": rating + 60}
@@ -87,7 +76,7 @@ def made_reports(*, score: float = 0.75, elo: float = 10.0) -> dict[str, dict[st
     trace = sequential_halving([100, 250], lambda candidate, _: [0.75 if candidate == 100 else 0.5] * 8)
     decision = decide(
         100,
-        against_initial=confirmation([score] * 50),
+        against_initial=[score] * 50,
         against_previous=None,
         beside={"best moves, adjudicated": [1.0] * 5 + [0.5] * 5, "sampled moves at T = 1, as played": [0.5] * 10},
         ladder_gain=gain(elo),
@@ -132,7 +121,6 @@ def made_reports(*, score: float = 0.75, elo: float = 10.0) -> dict[str, dict[st
         },
         "select": json.loads(json.dumps(_decision_facts(decision, trace)))
         | {
-            "scored_by": "played out",
             "champion_step": 100 if decision.promoted else 0,
             "peak_step": 250,
             "peak_low": 0.5123,

@@ -63,7 +63,7 @@ def test_games_that_the_board_has_decided_are_not_looked_at(end: End, scripted: 
     result = adjudicated_by(engine, match_of(*games))
     assert engine.searches() == []
     assert result.games == tuple(games)
-    assert result.is_adjudicated
+    assert result.adjudication is not None
     assert result.pair_scores(adjudicated=True) == result.pair_scores() == [0.5]
 
 

@@ -126,27 +126,6 @@ def test_a_mate_on_the_last_ply_that_is_allowed_is_a_mate(max_plies: int, end: E
     assert game.score == (0.5 if end == End.PLY_CAP else 0.0)
 
 
-def test_plies_are_counted_from_the_opening_and_not_from_the_first_move_of_the_game() -> None:
-    board = chess.Board()
-    for move in KNIGHTS_OUT_AND_BACK.split():
-        board.push_uci(move)
-    game = played("e2e4 e7e5 d2d4", opening=board.fen(), max_plies=3)
-    assert (game.end, len(game.moves)) == (End.PLY_CAP, 3)
-
-
-@pytest.mark.parametrize(
-    ("opening", "end", "score"),
-    [
-        ("R5k1/5ppp/8/8/8/8/8/4K3 b - - 0 1", End.CHECKMATE, 1.0),
-        ("7k/5Q2/6K1/8/8/8/8/8 b - - 0 1", End.STALEMATE, 0.5),
-        ("4k3/8/8/8/8/8/8/4K3 w - - 0 1", End.MATERIAL, 0.5),
-    ],
-)
-def test_an_opening_that_is_over_is_a_game_without_a_move(opening: str, end: End, score: float) -> None:
-    game = played("", opening=opening)
-    assert (game.end, game.moves, game.score) == (end, (), score)
-
-
 @pytest.fixture(scope="module")
 def random_games() -> list[PlayedGame]:
     """Return games of random moves that end in all ways."""
@@ -236,36 +215,6 @@ def test_a_player_that_can_mate_scores_with_the_colour_that_has_the_mate() -> No
     assert result.interval().score == 0.75
 
 
-def test_games_two_i_and_two_i_plus_one_share_an_opening_and_differ_in_colours() -> None:
-    games = play_match(Fixed(1, "a"), Fixed(-1, "b"), OPENINGS, max_plies=10).games
-    assert [game.opening for game in games] == [opening for opening in OPENINGS for _ in range(2)]
-    assert [game.first_is_white for game in games] == [True, False] * len(OPENINGS)
-
-
-def game_with(score: float, end: End) -> PlayedGame:
-    """Return a game of no moves."""
-    return PlayedGame(opening=chess.STARTING_FEN, first_is_white=True, moves=(), end=end, score=score)
-
-
-def test_scores_intervals_and_ends_worked_by_hand() -> None:
-    ends = [End.CHECKMATE, End.CHECKMATE, End.CHECKMATE, End.STALEMATE, End.PLY_CAP, End.CHECKMATE]
-    games = tuple(game_with(score, end) for score, end in zip([1.0, 1.0, 1.0, 0.5, 0.5, 0.0], ends, strict=True))
-    result = MatchResult(first="a", second="b", games=games)
-    assert result.wins_draws_losses() == (3, 2, 1)
-    assert result.ends() == {
-        "checkmate": 4,
-        "stalemate": 1,
-        "insufficient material": 0,
-        "threefold repetition": 0,
-        "fifty moves": 0,
-        "ply cap": 1,
-        "no legal move named": 0,
-    }
-    assert result.interval() == paired_interval([1.0, 0.75, 0.25])
-    assert result.interval().num_pairs == 3
-    assert result.interval().score == pytest.approx(4 / 6)
-
-
 def test_scores_of_pairs_and_what_the_sample_is_worked_by_hand() -> None:
     other = "4k3/8/8/8/8/8/8/R3K3 w Q - 0 1"
     later = "4k3/8/8/8/8/8/8/R3K3 w Q - 0 30"  # The same opening, with another move number.
@@ -279,77 +228,17 @@ def test_scores_of_pairs_and_what_the_sample_is_worked_by_hand() -> None:
     )
     result = MatchResult(first="a", second="b", games=games)
     assert (result.num_openings, result.num_distinct_games) == (2, 5)
-    assert result.undecided_fraction() == 3 / 6
     assert result.pair_scores() == [0.5, 0.25, 0.5]
-    assert not result.is_adjudicated
     for ask in (result.pair_scores, result.interval):
         with pytest.raises(ValueError, match="not adjudicated"):
             ask(adjudicated=True)
 
     adjudicated = MatchResult(first="a", second="b", games=games, adjudication=Adjudication(depth=1, centipawns=250, num_failed=1))
-    assert adjudicated.is_adjudicated
     assert adjudicated.pair_scores() == [0.5, 0.25, 0.5]
     assert adjudicated.pair_scores(adjudicated=True) == [0.75, 0.25, 0.5]
     assert adjudicated.interval() == paired_interval([0.5, 0.25, 0.5])
     assert adjudicated.interval(adjudicated=True) == paired_interval([0.75, 0.25, 0.5])
     assert adjudicated.wins_draws_losses() == (0, 5, 1)
-
-
-# Matches in parts.
-
-
-def part_with(*openings: str, adjudication: Adjudication | None = None, **changes: str) -> MatchResult:
-    """Return a match of no moves, won in its first game and lost in its second."""
-    games = tuple(
-        PlayedGame(opening=opening, first_is_white=is_white, moves=(), end=End.CHECKMATE, score=float(is_white), adjudicated=None)
-        for opening in openings
-        for is_white in (True, False)
-    )
-    return MatchResult(**{"first": "a", "second": "b", **changes}, games=games, adjudication=adjudication)  # type: ignore[arg-type]
-
-
-def test_a_match_played_in_parts_is_the_match_played_at_once() -> None:
-    first, second = Fixed(1, "high"), Fixed(-1, "low")
-    whole = play_match(first, second, OPENINGS, max_plies=60)
-    parts = [play_match(first, second, OPENINGS[start : start + 5], max_plies=60) for start in range(0, len(OPENINGS), 5)]
-    assert len(parts) == 3
-    joined = parts[0].joined(parts[1]).joined(parts[2])
-    assert joined == whole
-    assert joined.pair_scores() == [score for part in parts for score in part.pair_scores()]
-    assert (joined.num_openings, joined.interval()) == (len(OPENINGS), whole.interval())
-
-
-def test_joined_matches_keep_their_rule_and_add_up_the_games_that_an_engine_failed_on() -> None:
-    rule = Adjudication(depth=4, centipawns=250, num_failed=1)
-    one = part_with(OPENINGS[0], adjudication=rule)
-    other = part_with(OPENINGS[1], OPENINGS[2], adjudication=Adjudication(depth=4, centipawns=250, num_failed=2))
-    joined = one.joined(other)
-    assert joined.adjudication == Adjudication(depth=4, centipawns=250, num_failed=3)
-    assert [game.opening for game in joined.games[::2]] == OPENINGS[:3]
-    assert len(joined.pair_scores(adjudicated=True)) == 3
-    assert one.adjudication == rule, "the parts stay as they were"
-    assert not part_with(OPENINGS[0]).joined(part_with(OPENINGS[1])).is_adjudicated
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        part_with(OPENINGS[1], first="c"),
-        part_with(OPENINGS[1], second="c"),
-        part_with(OPENINGS[1], first="b", second="a"),
-        part_with(OPENINGS[1], adjudication=Adjudication(depth=5, centipawns=250, num_failed=0)),
-        part_with(OPENINGS[1], adjudication=Adjudication(depth=4, centipawns=251, num_failed=0)),
-        part_with(OPENINGS[1]),
-    ],
-    ids=["first", "second", "swapped", "depth", "centipawns", "not adjudicated"],
-)
-def test_matches_of_other_players_or_rules_are_no_one_match(other: MatchResult) -> None:
-    # One thing differs at a time: players without a rule, or rules of the same players.
-    rule = Adjudication(depth=4, centipawns=250, num_failed=0) if (other.first, other.second) == ("a", "b") else None
-    mine = part_with(OPENINGS[0], adjudication=rule)
-    for one, two in ((mine, other), (other, mine)):
-        with pytest.raises(ValueError, match="cannot be joined"):
-            one.joined(two)
 
 
 # Many at once.
@@ -394,30 +283,6 @@ def test_players_are_told_the_place_of_each_game_in_the_match() -> None:
     assert len(play_match(Numbered(1, "first"), Numbered(-1, "second"), OPENINGS, max_plies=30).games) == 2 * len(OPENINGS)
 
 
-def test_each_player_is_asked_only_for_boards_on_which_it_is_to_move_and_of_its_own_colour() -> None:
-    class Asked(Fixed):
-        """Remembers the boards."""
-
-        def __init__(self, sign: int, name: str) -> None:
-            super().__init__(sign, name)
-            self.boards: list[tuple[str, str]] = []
-
-        def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
-            self.boards += [(board.root().fen(), board.fen()) for board in boards]
-            return super().choose(boards, games)
-
-    first, second = Asked(1, "a"), Asked(-1, "b")
-    result = play_match(first, second, OPENINGS, max_plies=20)
-    expected: dict[bool, list[tuple[str, str]]] = {True: [], False: []}
-    for game in result.games:
-        board = chess.Board(game.opening)
-        for move in game.moves:
-            expected[(board.turn == chess.WHITE) == game.first_is_white].append((game.opening, board.fen()))
-            board.push_uci(move)
-    assert sorted(first.boards) == sorted(expected[True])
-    assert sorted(second.boards) == sorted(expected[False])
-
-
 def test_it_tells_how_many_games_are_over_up_to_the_last() -> None:
     told: list[int] = []
     result = play_match(Fixed(1, "a"), Fixed(-1, "b"), OPENINGS, max_plies=60, on_games_done=told.append)
@@ -425,15 +290,6 @@ def test_it_tells_how_many_games_are_over_up_to_the_last() -> None:
     assert told[-1] == len(result.games) == 2 * len(OPENINGS)
     lengths = sorted(len(game.moves) for game in result.games)
     assert told == [sum(length <= limit for length in lengths) for limit in sorted(set(lengths))]
-
-
-def test_a_player_that_answers_for_fewer_boards_than_it_was_asked_is_an_error() -> None:
-    class Lazy(Fixed):
-        def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
-            return super().choose(boards, games)[:-1]
-
-    with pytest.raises(ValueError, match="shorter"):
-        play_match(Lazy(1, "lazy"), Fixed(1, "b"), OPENINGS, max_plies=4)
 
 
 # With engines.

@@ -201,18 +201,6 @@ def test_any_uci_engine_can_play_with_options_of_its_own(fairy_stockfish: str) -
 
 
 @pytest.mark.usefixtures("no_process_left")
-def test_skill_and_depth_reach_the_engine(stockfish: str) -> None:
-    # At full strength and depth 8 one answer is enough; at skill 0 it is drawn among four lines, so that two dozen searches differ.
-    board = chess.Board("r1bqkbnr/pppp1ppp/2n5/4p3/4P3/5N2/PPPP1PPP/RNBQKB1R w KQkq - 2 3")
-    answers = {}
-    for skill in (0, 20):
-        with EnginePool(stockfish, num_processes=1, options={"Hash": 1, "Skill Level": skill}) as pool:
-            answers[skill] = set(moves_of(EnginePlayer(pool, limit="depth 8", name=f"skill {skill}"), [board] * 24))
-    assert len(answers[20]) == 1
-    assert len(answers[0]) > 1
-
-
-@pytest.mark.usefixtures("no_process_left")
 def test_castling_written_as_the_king_taking_its_rook_is_played_as_castling(
     scripted: Callable[..., ScriptedEngine], pool_of: Callable[..., EnginePool], monkeypatch: pytest.MonkeyPatch
 ) -> None:

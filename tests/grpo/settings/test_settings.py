@@ -4,7 +4,7 @@ import json
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from doubles import FIELD_NOTES
@@ -16,13 +16,11 @@ from grpo.settings.tree import (
     PRESET_FOLDER,
     ConfigError,
     GrpoConfig,
-    SelectionConfig,
     Settings,
     preset_names,
     read_settings,
 )
 from grpo.settings.types import Section
-from grpo.statistics.sprt import SprtModel
 
 FILES = 'boards.source = "files"\nboards.files = "x.pgn"\n'
 DEFAULT = Settings()
@@ -38,7 +36,6 @@ BAD_SETTINGS = (
     ("evaluation.ladder.nodes = [0, 1]", "evaluation.ladder.nodes.0 = 0: input should be greater than or equal to 1"),
     ("boards.games.nodes = []", "boards.games.nodes = []: input should have at least one item"),
     ("boards.files = 3", "boards.files = 3: input should be a list, in square brackets"),
-    ("selection.sprt_elo = [0]", "selection.sprt_elo = [0]: item 2 is missing"),
     ('{"seed": 1', "not readable: Expecting ',' delimiter: line 1 column 11 (char 10), which is: {\"seed\": 1; write TOML"),
     # Contradictions.
     ("boards.num_train = 100", "boards: num_train must be a multiple of 3"),
@@ -65,8 +62,6 @@ BAD_SETTINGS = (
     ("evaluation.ladder.random_fractions = [0.9, 0.5]", "random_fractions must start at 1.0"),
     ("evaluation.ladder.random_fractions = [1.0, 0.5, 0.5]", "random_fractions must start at 1.0"),
     ("evaluation.ladder.nodes = [1, 1]", "evaluation.ladder: nodes must rise from rung to rung"),
-    ("selection.sprt_elo = [5, 5]", "sprt_elo = [5.0, 5.0]: the first bound must be below the second and at least 0"),
-    ("selection.sprt_elo = [-5, 0]", "sprt_elo = [-5.0, 0.0]: the first bound must be below the second and at least 0"),
 )
 
 
@@ -274,10 +269,6 @@ def test_a_preset_file_that_is_absent_or_laid_over_itself_is_refused(tmp_path: P
 
 
 # Boards from files.
-
-
-def test_the_sequential_tests_models_are_those_that_the_library_knows() -> None:
-    assert set(get_args(SelectionConfig.model_fields["sprt_model"].annotation)) == set(SprtModel)
 
 
 def test_the_default_confirmation_is_of_the_size_that_the_claim_is_made_of() -> None:

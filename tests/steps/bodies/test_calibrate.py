@@ -75,15 +75,8 @@ def test_the_ladder_is_the_same_to_the_last_byte_whatever_the_runs_seed_and_the_
     "text",
     [
         "seed = 1",
-        "grpo.learning_rate = 2e-3",
         "boards.num_train = 300",
-        "policy.width = 24",
-        "selection.num_candidates = 1",
-        "evaluation.heldout_depth = 4",
-        "evaluation.num_baseline_pairs = 3",
-        "evaluation.opponent_nodes = 2",
         "evaluation.adjudication_depth = 4",
-        "evaluation.adjudication_centipawns = 300",
         "evaluation.ladder = {num_probe_pairs = 2, num_rung_pairs = 5}",
     ],
 )

@@ -54,9 +54,8 @@ def test_unusable_input_is_exit_code_2_with_the_reason(words: list[str], said: s
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("scored_by", "score"), [("played out", 0.5), ("adjudicated", 0.8)])
-def test_the_games_of_a_run_count_as_its_selection_counts_them(scored_by: str, score: float) -> None:
+def test_the_games_of_a_run_count_as_played() -> None:
     games = {"score": 0.5, "low": 0.45, "high": 0.55, "num_pairs": 30, "adjudicated": {"score": 0.8, "low": 0.7, "high": 0.9}}
-    start, candidate = evaluations_of({"confirmation_best_moves": games, "scored_by": scored_by, "candidate_step": 40})
+    start, candidate = evaluations_of({"confirmation_best_moves": games, "candidate_step": 40})
     assert (start.step, start.score, start.low, start.high) == (0, 0.5, 0.5, 0.5)
-    assert (candidate.step, candidate.score, candidate.games) == (40, score, 60)
+    assert (candidate.step, candidate.score, candidate.games) == (40, 0.5, 60)

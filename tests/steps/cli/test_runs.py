@@ -29,9 +29,7 @@ FASTER = 'preset = "smoke"\ngrpo.learning_rate = 5e-3\nseed = 4'
 FILES = "lichess.pgn.zst 512 boards (1.2% read), chess_com.pgn 208 boards (100% read)"
 FIRST = LoggedRun(name="1001", champion_step=0, sources=FILES)
 SECOND = LoggedRun(name="1002", settings=FASTER, score=(0.75, 0.7, 0.8), regret_after=0.03, is_beaten=False, findings=[FINDING])
-OTHER_START = LoggedRun(
-    name="1003", initial_weights="start-b", dataset="boards-b", ladder="ladder-b", scored_by="adjudicated", is_beaten=False
-)
+OTHER_START = LoggedRun(name="1003", initial_weights="start-b", dataset="boards-b", ladder="ladder-b", is_beaten=False)
 KILLED = LoggedRun(name="1004", last="baseline")
 
 

@@ -185,7 +185,6 @@ def test_a_forfeit_is_decided_and_no_engine_is_asked_who_stood_better(scripted: 
     assert End.FORFEIT not in UNDECIDED
     engine = scripted()
     result = against_random(ScriptedSpeaker(lambda fen, _: ""))
-    assert result.undecided_fraction() == 0
     with EnginePool(engine.path, num_processes=1, options={}) as pool:
         judged = adjudicate(result, pool, depth=3, centipawns=1)
     assert engine.searches() == []
