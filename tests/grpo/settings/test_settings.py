@@ -269,9 +269,3 @@ def test_a_preset_file_that_is_absent_or_laid_over_itself_is_refused(tmp_path: P
 
 
 # Boards from files.
-
-
-def test_the_default_confirmation_is_of_the_size_that_the_claim_is_made_of() -> None:
-    # Issue 5: at least 600 fresh paired games.
-    assert Settings().selection.confirmation == "fixed"
-    assert 2 * Settings().selection.num_confirmation_pairs >= 600
