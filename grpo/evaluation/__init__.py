@@ -1,1 +1,1 @@
-"""Evaluation of checkpoints: held-out regret, puzzles, EPD suites, sequential halving, phase guard, and the verdict."""
+"""Evaluation of checkpoints: held-out regret, exercises, sequential halving, phase guard, and the verdict."""

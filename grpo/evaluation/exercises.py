@@ -1,137 +1,155 @@
-"""Shared parts of puzzles and EPD suites: rejected entries with reasons, expected credits, and solved fractions with intervals."""
+"""Exercises with known answers: Lichess puzzles (https://database.lichess.org/#puzzles) and EPD suites (`bm`, `am`)."""
 
-import math
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, Final
+import csv
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 import chess
-import numpy as np
-import torch
-from numpy.typing import NDArray
 
-from grpo.board.actions import action_id
-from grpo.policy.distribution import Policy, PositionBatch
-from grpo.reading.games import Reason
+from grpo.play.players import Player
+from grpo.play.replies import Reply, ReplyCounts
+from grpo.reading.epd import MAX_LINE_SIZE, lines
+from grpo.reading.games import SourceError
 from grpo.statistics.intervals import wilson_interval
 
-_BATCH: Final = 512
-
-
-class Fault(StrEnum):
-    """Why an entry is not an exercise, in addition to `Reason` of games and positions."""
-
-    UNREADABLE_ROW = "unreadable row"
-    """Not a row of the table, or not valid EPD operations."""
-    NO_RATING = "no rating"
-    """Not a number, or outside Lichess's range."""
-    UNFINISHED = "unfinished solution"
-    """The solution ends with the opponent's move, or has no move of the solver."""
-    NO_ANSWER = "no answer"
-    """The entry does not say which moves are right or wrong."""
-    CONTRADICTING_ANSWERS = "contradicting answers"
+COLUMNS: Final = ("PuzzleId", "FEN", "Moves", "Rating", "Themes")
+"""Required columns of a table of puzzles, in any order; others are ignored."""
+_BAND: Final = 200
+_AT_ONCE: Final = 512
+_MAX_DETAIL: Final = 120
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LeftOut:
-    """A rejected entry of a file of exercises."""
+class Exercise:
+    """One or several positions of one solution, each with its right moves."""
 
-    source: str
-    offset: int
-    """Byte offset of its line in the decompressed file."""
-    reason: Reason | Fault
-    detail: str
-    """What was found, in at most 120 characters."""
-
-    def __str__(self) -> str:
-        return f"{self.source}, byte {self.offset:,}: {self.reason}{f' ({self.detail})' if self.detail else ''}"
+    steps: tuple[tuple[chess.Board, frozenset[chess.Move]], ...]
+    groups: tuple[str, ...] = ()
+    """What it counts for beside the whole: of a puzzle its band of ratings and its themes."""
 
 
-class ExerciseError(ValueError):
-    """An entry is not a valid exercise, for this reason."""
-
-    def __init__(self, reason: Reason | Fault, detail: str) -> None:
-        super().__init__(reason, detail)
-        self.reason, self.detail = reason, detail
-
-
-@dataclass(kw_only=True, slots=True)
-class LeftOuts:
-    """Counts of rejected entries by reason, with the first example of each."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    examples: dict[str, str] = field(default_factory=dict)
-
-    def add(self, entry: LeftOut) -> None:
-        """Count a rejected entry."""
-        self.counts[entry.reason.value] += 1
-        self.examples.setdefault(entry.reason.value, str(entry))
-
-    def facts(self) -> dict[str, Any]:
-        """Return the counts and first examples as plain data."""
-        return {reason: {"count": count, "first": self.examples[reason]} for reason, count in sorted(self.counts.items())}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SolvedFraction:
-    """The solved fraction of some exercises, with Wilson's 95 % interval."""
-
-    num: int
-    solved: float
-    """Number of solved exercises: an integer for best moves, an expected value for sampled moves, or a sum of fractions of points."""
-    low: float
-    high: float
-
-    @property
-    def share(self) -> float:
-        """The solved fraction, in [0, 1]."""
-        return self.solved / self.num
-
-    def __str__(self) -> str:
-        return f"{self.share:6.1%} [{self.low:.1%}, {self.high:.1%}], {self.num:,}"
-
-    def facts(self) -> dict[str, float]:
-        """Return all numbers as plain data."""
-        return {"num": self.num, "solved": self.solved, "share": self.share, "low": self.low, "high": self.high}
-
-
-def solved_fraction(parts: Sequence[float]) -> SolvedFraction:
-    """Return the solved fraction of at least one exercise, each a number in [0, 1]; other values than 0 and 1 make the interval wide."""
-    low, high = wilson_interval(math.fsum(parts), len(parts))
-    return SolvedFraction(num=len(parts), solved=math.fsum(parts), low=low, high=high)
-
-
-Credits = tuple[float, float]
-"""Two credits for one move, each in [0, 1]: for a puzzle, continuing the solution and mating otherwise; for a suite, solving and points."""
-Solver = Callable[[Sequence[chess.Board], Sequence[Mapping[chess.Move, Credits]]], NDArray[np.float64]]
-"""Function from B boards, with the credits of their moves, to the expected credits of the solver's move, [B, 2]."""
-
-
-@torch.no_grad()
-def expected_credits(
-    policy: Policy, boards: Sequence[chess.Board], credited: Sequence[Mapping[chess.Move, Credits]], *, temperature: float
-) -> NDArray[np.float64]:
-    """Return the exact expected credits, [B, 2], of the policy's move on each board; no moves are sampled.
+def read_puzzles_with_answers(chunks: Iterable[bytes], source: str) -> Iterator[Exercise | str]:
+    """Yield each puzzle of a table, or the reason why a row is none; skip blank lines.
 
     Args:
-        policy: The policy.
-        boards: B boards with a legal move each.
-        credited: For each board, legal move -> credits; other moves have none.
-        temperature: Sampling temperature; 0 means the most likely move.
+        chunks: The decompressed bytes, split anywhere.
+        source: Name of the file.
+
+    Raises SourceError if there is no header with all of `COLUMNS`.
     """
-    parts = [np.zeros((0, 2))]
-    for start in range(0, len(boards), _BATCH):
-        positions = PositionBatch.from_boards(boards[start : start + _BATCH])
-        ids_BA, is_legal_BA = positions.action_ids.numpy(), positions.is_legal.numpy()
-        credits_BA2 = np.zeros((*ids_BA.shape, 2))
-        for row, (board, of_moves) in enumerate(zip(boards[start:], credited[start : start + _BATCH], strict=False)):
-            legal = ids_BA[row, : is_legal_BA[row].sum()]
-            for move, credit in of_moves.items():
-                credits_BA2[row, legal.searchsorted(action_id(move, board.turn))] = credit
-        distribution = policy.distribution(positions, temperature=temperature or 1.0)
-        best_BA = torch.zeros(ids_BA.shape).scatter_(1, distribution.best().cpu()[:, None], 1.0)
-        probs_BA = (distribution.probs.cpu() if temperature else best_BA).double().numpy()
-        parts.append(np.einsum("ba,bak->bk", probs_BA, credits_BA2))
-    return np.concatenate(parts)
+    columns: list[int] | None = None
+    for offset, line in lines(chunks):
+        if not line.strip():
+            continue
+        try:
+            if len(line) > MAX_LINE_SIZE:
+                raise ValueError(f"longer than {MAX_LINE_SIZE:,} bytes")
+            (cells,) = csv.reader([line.decode()], strict=True)
+            if columns is None:
+                columns = [cells.index(column) for column in COLUMNS]
+            else:
+                yield _puzzle(*(cells[index].strip() for index in columns))
+        except (ValueError, IndexError, csv.Error) as error:
+            if columns is None:
+                raise SourceError(
+                    f"{source}: its first line is not the header of a puzzle table with the columns {', '.join(COLUMNS)}: download it"
+                    " again from https://database.lichess.org"
+                ) from error
+            yield _left_out(source, offset, error)
+    if columns is None:
+        raise SourceError(f"{source}: no header and no puzzle in it; download it again from https://database.lichess.org")
+
+
+def _puzzle(_: str, fen: str, moves: str, rating: str, themes: str) -> Exercise:
+    board = _valid(chess.Board(fen))
+    steps: list[tuple[chess.Board, frozenset[chess.Move]]] = []
+    for ply, text in enumerate(moves.split()):
+        move = board.parse_uci(text)
+        if not move:
+            raise ValueError("a null move")
+        if ply % 2:  # The first move is the opponent's.
+            steps.append((board.copy(stack=False), frozenset((move,))))
+        board.push(move)
+    if not steps or len(moves.split()) % 2:
+        raise ValueError(f"the solution does not end with a move of the solver: {moves!r}")
+    low = int(rating) // _BAND * _BAND
+    return Exercise(steps=tuple(steps), groups=(f"{low}-{low + _BAND - 1}", *dict.fromkeys(themes.split())))
+
+
+def read_suite(chunks: Iterable[bytes], source: str) -> Iterator[Exercise | str]:
+    """Yield each problem of an EPD file, or the reason why a line is none; skip blank lines and `#` comments.
+
+    The right moves are the best ones (`bm`) or, without those, all but the ones to avoid (`am`).
+
+    Args:
+        chunks: The decompressed bytes, split anywhere.
+        source: Name of the file.
+    """
+    for offset, line in lines(chunks):
+        if not line.strip() or line.lstrip().startswith(b"#"):
+            continue
+        try:
+            if len(line) > MAX_LINE_SIZE:
+                raise ValueError(f"longer than {MAX_LINE_SIZE:,} bytes")
+            board, operations = chess.Board.from_epd(line.decode("utf-8", "replace"))
+            best, avoid = (operations.get(name) or [] for name in ("bm", "am"))
+            if not isinstance(best, list) or not isinstance(avoid, list) or not (best or avoid):
+                raise ValueError("no answer: neither bm nor am")
+            right = frozenset(best or board.legal_moves) - frozenset(avoid)
+            if not right:
+                raise ValueError("no legal move is right")
+            yield Exercise(steps=((_valid(board), right),))
+        except (ValueError, IndexError, AssertionError) as error:  # python-chess asserts on some broken operations.
+            yield _left_out(source, offset, error)
+
+
+def _valid(board: chess.Board) -> chess.Board:
+    if not board.is_valid():
+        raise ValueError(f"impossible position ({board.status().name})")
+    return board
+
+
+def _left_out(source: str, offset: int, error: Exception) -> str:
+    return f"{source}, byte {offset:,}: {str(error)[:_MAX_DETAIL] or type(error).__name__}"
+
+
+def solve(player: Player, exercises: Sequence[Exercise]) -> tuple[list[bool], ReplyCounts]:
+    """Return which exercises a player solves, and counts of its answers if it can fail to name a legal move.
+
+    Each of its moves must be right, or give checkmate, which ends the exercise, as on Lichess.
+    """
+    boards = [board for exercise in exercises for board, _ in exercise.steps]
+    chosen: list[chess.Move | None] = []
+    counts = ReplyCounts()
+    for start in range(0, len(boards), _AT_ONCE):
+        part = boards[start : start + _AT_ONCE]
+        for answer in player.choose(part, range(start, start + len(part))):
+            if isinstance(answer, Reply):
+                counts += answer.counts
+            chosen.append(answer.move if isinstance(answer, Reply) else answer)
+    moves = iter(chosen)
+    return [_is_solved(exercise, [next(moves) for _ in exercise.steps]) for exercise in exercises], counts
+
+
+def _is_solved(exercise: Exercise, moves: Sequence[chess.Move | None]) -> bool:
+    for (board, right), move in zip(exercise.steps, moves, strict=True):
+        if move is None:
+            return False
+        after = board.copy(stack=False)
+        after.push(move)
+        if after.is_checkmate():
+            return True
+        if move not in right:
+            return False
+    return True
+
+
+def solved_fraction(solved: Sequence[bool]) -> str:
+    """Return the fraction that is solved with Wilson's 95 % interval, and the number of exercises.
+
+    >>> solved_fraction([True, False, False, False])
+    ' 25.0% [4.6%, 69.9%], 4'
+    """
+    low, high = wilson_interval(sum(solved), len(solved))
+    return f"{sum(solved) / len(solved):6.1%} [{low:.1%}, {high:.1%}], {len(solved):,}"

@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, Any
 import chess
 import torch
 
-from grpo.base.errors import PlainError
 from grpo.base.seeding import numpy_stream
-from grpo.evaluation.exercises import Solver
 from grpo.evaluation.regret import HeldoutScores
 from grpo.language.generate.player import LanguagePlayer
 from grpo.language.generate.retries import AnswerGenerator
 from grpo.language.generate.uci_search import LanguageMoveFinder
-from grpo.language.learn.evaluation import EvaluationBoards, LanguageSolver, evaluate_language
+from grpo.language.learn.evaluation import EvaluationBoards, evaluate_language
 from grpo.learning.checkpoints import weights_hash
 from grpo.play.players import Player
-from grpo.play.replies import ReplyCounts
 from grpo.policy.files import LANGUAGE
 from grpo.settings.language import LanguageConfig
 from grpo.uci.search import MoveFinder
@@ -27,10 +24,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from steps.policies.open import Competitor
-
-
-class NoDistributionError(PlainError, ValueError):
-    """A language model has no probabilities of moves, of which expectations could be computed."""
 
 
 class LanguageCompetitor:
@@ -45,7 +38,6 @@ class LanguageCompetitor:
         self._hash_weights = hash_weights
         self.facts: Mapping[str, Any] = {"policy": LANGUAGE, "max_questions": generator.config.max_questions}
         self._generator = generator
-        self._solver = LanguageSolver(generator)
 
     @cached_property
     def weights(self) -> str:
@@ -70,19 +62,6 @@ class LanguageCompetitor:
 
     def write_decisions(self, folder: Path, boards: "pa.Table", *, before: "Competitor | None" = None) -> None:
         """Write none: they are told with the probabilities of moves."""
-
-    def solver(self, *, temperature: float) -> Solver:
-        """Return what solves by best answers; raises NoDistributionError at any temperature but 0."""
-        if temperature:
-            raise NoDistributionError(
-                f"--temperature {temperature:g}: the shares solved at a temperature are expectations over the probabilities of moves, and a"
-                " language model has none; leave --temperature out, so that its best answers are counted"
-            )
-        return self._solver
-
-    def solver_replies(self) -> ReplyCounts:
-        """Return what the answers to exercises were like so far."""
-        return self._solver.counts
 
     def move_probabilities(self, boards: Sequence[chess.Board]) -> None:
         """Return None: its answers are texts."""

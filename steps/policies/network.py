@@ -12,7 +12,6 @@ from grpo.base.seeding import torch_stream
 from grpo.board.actions import action_move
 from grpo.dataset.table import Split, board_arrays
 from grpo.evaluation.decisions import notable_decisions
-from grpo.evaluation.exercises import Solver, expected_credits
 from grpo.evaluation.regret import HeldoutScores, heldout_metrics, heldout_scores
 from grpo.learning.checkpoints import load_policy, weights_hash
 from grpo.play.players import BestMovePlayer, Player, SamplingPlayer
@@ -67,13 +66,6 @@ class NetworkCompetitor:
         other = before.policy if isinstance(before, NetworkCompetitor) else None
         found = notable_decisions(self.policy, judged, count=_NUM_OF_EACH_KIND, before=other)
         write_json(folder / DECISIONS, found.facts() | {"num_boards": len(judged)})
-
-    def solver(self, *, temperature: float) -> Solver:
-        """Return exact expectations at a temperature; 0 is the likeliest move."""
-        return lambda boards, credited: expected_credits(self.policy, boards, credited, temperature=temperature)
-
-    def solver_replies(self) -> None:
-        """Return None: the mask leaves legal moves alone."""
 
     @torch.no_grad()
     def move_probabilities(self, boards: Sequence[chess.Board]) -> list[dict[str, float]]:

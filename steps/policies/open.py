@@ -8,10 +8,8 @@ import chess
 import torch
 
 from grpo.base.files import verified_manifest
-from grpo.evaluation.exercises import Solver
 from grpo.evaluation.regret import HeldoutScores
 from grpo.play.players import Player
-from grpo.play.replies import ReplyCounts
 from grpo.policy.files import LANGUAGE, NETWORK, policy_kind
 from grpo.settings.language import LanguageConfig
 from grpo.uci.search import MoveFinder
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Competitor(Protocol):
-    """A policy that can play, be measured and solve exercises, whatever is inside."""
+    """A policy that can play and be measured, whatever is inside."""
 
     kind: str
     """`network` or `language`."""
@@ -49,12 +47,6 @@ class Competitor(Protocol):
 
     def write_decisions(self, folder: Path, boards: "pa.Table", *, before: "Competitor | None" = None) -> None:
         """Write its most telling decisions, beside those of another policy, if its kind has any to tell."""
-
-    def solver(self, *, temperature: float) -> Solver:
-        """Return what solves puzzles and suites; raises PlainError when its kind cannot be asked at this temperature."""
-
-    def solver_replies(self) -> ReplyCounts | None:
-        """Return what its answers to exercises were like so far; None for who never fails to name a legal move."""
 
     def move_probabilities(self, boards: Sequence[chess.Board]) -> list[dict[str, float]] | None:
         """Return for each board UCI move -> probability at temperature 1; None for a kind that has no probabilities of moves."""

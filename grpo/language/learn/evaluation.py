@@ -1,6 +1,6 @@
-"""A language model on held-out boards and exercises: regret of its best answer and of drawn ones, and how many say something legal.
+"""A language model on held-out boards: regret of its best answer and of drawn ones, and how many say something legal.
 
-It has no distribution over moves: what needs one (entropy, rank correlations, the mass of blunders and of illegal moves) is not measured.
+It has no distribution over moves: what needs one (entropy, the mass of blunders and of illegal moves) is not measured.
 An answer that names no legal move is worth 0, a loss, and nobody is asked again: rules of play would hide what is measured here.
 """
 
@@ -17,10 +17,8 @@ from numpy.typing import NDArray
 from grpo.base.seeding import numpy_stream
 from grpo.board.phases import PHASES, Phase
 from grpo.dataset.table import Split
-from grpo.evaluation.exercises import Credits
 from grpo.evaluation.regret import HeldoutScores
 from grpo.language.generate.retries import AnswerGenerator, NamedMove, greedy_moves, sampled_moves
-from grpo.play.replies import ReplyCounts
 from grpo.settings.language import LanguageConfig
 
 _ROOT: Final = 0  # Of all draws: two policies that are compared draw with the same numbers.
@@ -130,20 +128,3 @@ def evaluate_language(generator: AnswerGenerator, boards: EvaluationBoards) -> L
         is_whole=np.array([named.is_whole for named in best]),
         is_legal=np.array([named.move is not None for named in best]),
     )
-
-
-class LanguageSolver:
-    """Solves exercises by best answers, one question each; an answer without a legal move has no credit."""
-
-    def __init__(self, generator: AnswerGenerator) -> None:
-        """Ask nothing yet."""
-        self._generator = generator
-        self.counts = ReplyCounts()
-        """Of all answers so far; every failed one counts as a forfeit, for nobody is asked again."""
-
-    def __call__(self, boards: Sequence[chess.Board], credited: Sequence[Mapping[chess.Move, Credits]]) -> NDArray[np.float64]:
-        """Return the credits, [B, 2], of the moves named."""
-        named = greedy_moves(self._generator, boards)
-        self.counts = sum((answer.counts(is_first=True) for answer in named), self.counts)
-        found = [(0.0, 0.0) if answer.move is None else of.get(answer.move, (0.0, 0.0)) for answer, of in zip(named, credited, strict=True)]
-        return np.array(found, dtype=np.float64).reshape(-1, 2)

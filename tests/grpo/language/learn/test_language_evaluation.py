@@ -14,9 +14,7 @@ from grpo.board.phases import PHASES, Phase
 from grpo.dataset.table import Position, Split, board_row, board_table
 from grpo.engine.answers import Score
 from grpo.engine.move_values import ValueTable
-from grpo.evaluation.puzzles import Puzzle, solve_puzzles
-from grpo.evaluation.suites import Problem, read_suite, solve_suite
-from grpo.language.learn.evaluation import EvaluationBoards, LanguageSolver, evaluate_language
+from grpo.language.learn.evaluation import EvaluationBoards, evaluate_language
 from grpo.metrics.table import METRICS
 from grpo.settings.language import LanguageConfig
 
@@ -168,36 +166,3 @@ def test_the_same_boards_draw_with_the_same_numbers() -> None:
 
     one, again = (evaluate_language(ScriptedSpeaker(half), boards).scores for _ in range(2))
     assert (one.regret_sampled == again.regret_sampled).all()
-
-
-# Exercises.
-
-PUZZLE = Puzzle(
-    puzzle_id="x",
-    board=chess.Board("6k1/5ppp/8/8/8/8/r4PPP/1R4K1 b - - 0 1"),
-    moves=tuple(map(chess.Move.from_uci, ("a2a3", "b1b8"))),
-    rating=1_000,
-    themes=(),
-)
-
-
-@pytest.mark.parametrize(("named", "solved"), [("b1b8", 1.0), ("b1b7", 0.0), ("b8b1", 0.0), ("?", 0.0)])
-def test_a_puzzle_is_solved_by_the_best_answer_alone(named: str, solved: float) -> None:
-    speaker = ScriptedSpeaker(lambda fen, number: naming(named) if number is None else naming("b1b8"))
-    solver = LanguageSolver(speaker)
-    assert solve_puzzles(solver, [PUZZLE]).tolist() == [solved]
-    assert speaker.asked == [(None, 1)]
-    assert (solver.counts.num_answers, solver.counts.num_illegal, solver.counts.num_unreadable) == (
-        1,
-        int(named == "b8b1"),
-        int(named == "?"),
-    )
-
-
-def test_a_suite_is_solved_so_too_and_counts_go_on_from_file_to_file() -> None:
-    (problem,) = (one for one in read_suite([b'8/8/8/8/8/6k1/4q3/7K b - - bm Qf1#; id "x";\n'], "x") if isinstance(one, Problem))
-    solver = LanguageSolver(ScriptedSpeaker(lambda fen, _: naming("e2f1")))
-    assert solve_suite(solver, [problem])[0, 0] == 1
-    assert solve_puzzles(solver, [PUZZLE]).tolist() == [0.0]
-    assert (solver.counts.num_answers, solver.counts.num_illegal) == (2, 1)
-    assert solve_suite(solver, []).shape == (0, 2)
