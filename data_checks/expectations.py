@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from data_checks.columns import WHERE, Columns
 from data_checks.report import MAX_EXAMPLES, CheckReport, CheckResult
 
 if TYPE_CHECKING:
@@ -16,38 +17,31 @@ if TYPE_CHECKING:
     from great_expectations.core import ExpectationValidationResult
     from great_expectations.expectations import Expectation
 
-# Number of unexpected values that Great Expectations lists; the list may contain duplicates.
-_NUM_LISTED: Final = 100
 _SITE: Final = "data_docs"
+_TEXTS: Final = (WHERE, "split", "phase", "key", "game_id", "engine", "limit")
+"""Columns of text; all others are numbers."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NamedCheck:
-    """One check of a frame: a name, its meaning and remedy, and one or more expectations."""
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check: a name, its meaning and remedy, and one or more expectations."""
 
     name: str
     meaning: str
+    """The condition that must hold."""
     remedy: str
-    expectations: Mapping[str, "Expectation"]
-    """Label -> expectation. The label names the rows that a row count is about."""
+    """The usual cause of a failure, and how to fix it."""
+    expectations: "Mapping[str, Expectation]"
+    """Label -> expectation. The label says in messages what was found."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suite:
-    """Checks of one frame."""
+    """Checks of one table."""
 
     name: str
-    checks: tuple[NamedCheck, ...]
-    frame: "pd.DataFrame"
-    """Columns of text, all of it `guarded` (escaped)."""
-
-
-def guarded(text: str | None) -> str | None:
-    """Return the text escaped for HTML, because Great Expectations does not escape values in its pages.
-
-    File names and game headers are untrusted input.
-    """
-    return html.escape(text) if text else text
+    checks: Sequence[Check]
+    columns: Columns
 
 
 def prepare_great_expectations() -> None:
@@ -99,8 +93,8 @@ def run_suites(suites: Sequence[Suite], *, data_docs: Path | None = None) -> dic
             ValidationDefinition(name=suite.name, data=whole, suite=context.suites.add(expectations))
         )
         outcome = definition.run(
-            batch_parameters={"dataframe": suite.frame},
-            result_format={"result_format": "BASIC", "partial_unexpected_count": _NUM_LISTED},
+            batch_parameters={"dataframe": _frame(suite)},
+            result_format={"result_format": "COMPLETE", "unexpected_index_column_names": [WHERE]},
         )
         # Great Expectations does not keep the order of the expectations.
         found = {(result.expectation_config.meta["check"], result.expectation_config.meta["label"]): result for result in outcome.results}
@@ -111,6 +105,20 @@ def run_suites(suites: Sequence[Suite], *, data_docs: Path | None = None) -> dic
         context.build_data_docs(site_names=[_SITE])
         _drop_unused_images(data_docs)
     return reports
+
+
+def _frame(suite: Suite) -> "pd.DataFrame":
+    """Return the columns that the checks use; texts of files are escaped, for Great Expectations does not escape values in its pages."""
+    import pandas as pd
+
+    used = {WHERE, "split", "phase", *(getattr(each, "column", WHERE) for check in suite.checks for each in check.expectations.values())}
+    frame = pd.DataFrame({name: values for name, values in suite.columns.items() if name in used})
+    for name, column in frame.items():
+        if name in _TEXTS:
+            frame[name] = column.map(html.escape, na_action="ignore").astype("str")
+        else:
+            frame[name] = column.astype("float64")
+    return frame
 
 
 def _site(folder: Path) -> dict[str, Any]:
@@ -130,7 +138,11 @@ def _drop_unused_images(folder: Path) -> None:
             path.unlink()
 
 
-def _result(check: NamedCheck, results: "Sequence[ExpectationValidationResult]") -> CheckResult:
+def _shown(value: float | None) -> str:
+    return "nothing" if value is None else f"{value:,.6g}"
+
+
+def _result(check: Check, results: "Sequence[ExpectationValidationResult]") -> CheckResult:
     num_checked = num_unexpected = 0
     examples: list[str] = []
     for label, result in zip(check.expectations, results, strict=True):
@@ -138,11 +150,12 @@ def _result(check: NamedCheck, results: "Sequence[ExpectationValidationResult]")
         if "observed_value" in found:
             num_checked += 1
             num_unexpected += not result.success
-            examples += [] if result.success else [f"{label}: {found['observed_value']:,} found"]
+            examples += [] if result.success else [f"{label}: {_shown(found['observed_value'])} found"]
         elif "unexpected_count" in found:
-            num_checked += found["element_count"] - found["missing_count"]
+            num_checked += found["element_count"] - found.get("missing_count", 0)
             num_unexpected += found["unexpected_count"]
-            examples += [html.unescape(str(value)) for value in found["partial_unexpected_list"]]
+            listed = found.get("unexpected_index_list") or []
+            examples += [f"{html.unescape(row[WHERE])}: {label} {row[label]}" for row in listed[:MAX_EXAMPLES]]
         else:
             # Great Expectations reports its own errors as failed expectations.
             raise RuntimeError(f"Great Expectations could not run {check.name} ({label}): {result.exception_info}")

@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Final
 
 from data_checks.dataset import check_dataset_tables
-from data_checks.summary import summary_markdown, summary_page, summary_text
+from data_checks.summary import summary_markdown, summary_text
 from grpo.base.errors import PlainError
 from grpo.base.files import ASIDE, read_json, write_json
 from grpo.metrics.table import Record
 from grpo.settings.tree import Settings
 from steps.step_io.dataset import read_boards, read_game_table
-from steps.step_io.names import REPORT, SUMMARY, SUMMARY_PAGE
+from steps.step_io.names import REPORT, SUMMARY
 from steps.step_io.names import REPORT as BOARDS_REPORT
 from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
@@ -20,7 +20,7 @@ SPEC: Final = StepSpec(
     body=__name__,
     reads="check_boards",
     inputs=("boards",),
-    published=(REPORT, SUMMARY_PAGE),
+    published=(REPORT,),
 )
 DATA_DOCS: Final = f"{ASIDE}/data_docs"
 """Great Expectations' own pages: aside, for there are times in them."""
@@ -44,4 +44,3 @@ def check_dataset(settings: Settings, boards: Path, work: Work) -> None:
         raise ChecksError(f"the dataset is not fit to train on:\n{report.as_text()}\n\n== {boards} ==\n{summary_text(facts)}")
     write_json(work.folder / REPORT, report.to_dict() | {"dataset": facts})
     (work.folder / SUMMARY).write_text(summary_markdown(report, facts), encoding="utf-8")
-    (work.folder / SUMMARY_PAGE).write_text(summary_page(report, facts, table), encoding="utf-8")

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from data_checks.dataset import check_dataset_tables
-from data_checks.report import DatasetReport
+from data_checks.report import CheckResult, DatasetReport
 from grpo.board.actions import action_move, legal_action_ids
 from grpo.board.draws import drawing_moves
 from grpo.board.encoding import position_key
@@ -36,24 +36,13 @@ class Dataset:
     boards: list[Row]
     games: list[Row]
     facts: dict[str, Any] = field(default_factory=dict)
-    moves_follow_labels: bool = True
-    """Whether the games' moves are the boards' labels, whatever those are."""
 
     def game(self, row: Row) -> Row:
         """Return the game of a board."""
         return next(game for game in self.games if game["game_id"] == row["game_id"])
 
     def tables(self) -> tuple[pa.Table, pa.Table]:
-        return board_table(self.boards), pa.Table.from_pylist([self._played(game) for game in self.games], schema=GAME_SCHEMA)
-
-    def _played(self, game: Row) -> Row:
-        if not self.moves_follow_labels or not game["moves"]:
-            return game
-        moves = list(game["moves"])
-        for row in self.boards:
-            if row["game_id"] == game["game_id"] and row["label"] is not None and 0 <= row["ply"] < len(moves):
-                moves[row["ply"]] = row["label"]
-        return game | {"moves": moves}
+        return board_table(self.boards), pa.Table.from_pylist(self.games, schema=GAME_SCHEMA)
 
     def report_facts(self) -> dict[str, Any]:
         """Return what the join would report of these tables, less what was planted."""
@@ -82,6 +71,10 @@ def check(dataset: Dataset, config: BoardsConfig = CONFIG, values: ValuesConfig 
 
 def failed(report: DatasetReport) -> set[str]:
     return {result.name for suite in report.suites.values() for result in suite.results if not result.is_met}
+
+
+def result_of(report: DatasetReport, name: str) -> CheckResult:
+    return next(result for suite in report.suites.values() for result in suite.results if result.name == name)
 
 
 def game_id_in(split: Split, name: str, config: BoardsConfig = CONFIG) -> str:

@@ -10,7 +10,7 @@ from made_datasets import Dataset, sound_dataset
 from grpo.base.files import ASIDE, verified_manifest, write_json, write_manifest
 from grpo.settings.tree import Settings, read_settings
 from steps.bodies.check_boards import DATA_DOCS, ChecksError, check_dataset
-from steps.step_io.names import BOARDS, GAMES, REPORT, SUMMARY, SUMMARY_PAGE
+from steps.step_io.names import BOARDS, GAMES, REPORT, SUMMARY
 from steps.step_io.names import REPORT as BOARDS_REPORT
 from steps.step_io.work import Work, read_history
 
@@ -47,7 +47,7 @@ def test_two_equal_datasets_have_equal_outputs_though_their_data_docs_differ(tmp
     first, second = (verified_manifest(checked(boards, tmp_path / name)) for name in ("first", "second"))
 
     assert first["output_hash"] == second["output_hash"]
-    assert sorted(first["files"]) == ["history.jsonl", REPORT, SUMMARY_PAGE, SUMMARY]
+    assert sorted(first["files"]) == ["history.jsonl", REPORT, SUMMARY]
     assert set(first["aside"]) != set(second["aside"]), "the time is in the names of the pages"
     assert f"{ASIDE}/data_docs/index.html" in first["aside"]
     for suite in ("games", "boards", "values", "labels"):
@@ -68,14 +68,14 @@ def test_a_dataset_that_fails_is_refused_with_the_report_and_what_is_in_it(tmp_p
         check_dataset(SETTINGS, write(dataset, tmp_path / "boards"), work)
 
     text = str(refusal.value)
-    assert text.startswith("the dataset is not fit to train on:\n1 of 57 checks failed: labels: label_legal")
+    assert text.startswith("the dataset is not fit to train on:\n2 of 31 checks failed: labels: label_legal, labels: label_as_played")
     for words in (
-        "the label a1a1 is not a legal move",
+        f"{dataset.boards[0]['fen']}: label_faults 1",
         "18 boards from 18 games",
         "Splits: train 12, heldout 3, validation 3",
         "list.epd 3",
     ):
         assert words in text
     work.write_history()
-    assert [record.metrics for record in read_history(tmp_path)] == [{"checks/failed": 1.0}]
+    assert [record.metrics for record in read_history(tmp_path)] == [{"checks/failed": 2.0}]
     assert not (tmp_path / REPORT).exists()

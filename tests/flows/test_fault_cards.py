@@ -18,7 +18,7 @@ from steps.bodies.join_boards import join_units
 from steps.cards import live
 from steps.cards.registry import watch
 from steps.pipeline.make_output import make_output
-from steps.step_io.names import SUMMARY, SUMMARY_PAGE
+from steps.step_io.names import SUMMARY
 from steps.step_io.terminal import TerminalSink
 from steps.step_io.work import Work
 from steps.store.outputs import StepOutput, Store
@@ -99,14 +99,14 @@ def test_html_in_the_headers_of_games_and_in_their_files_name_is_text_everywhere
         watch(output["step"]).finished(output)
     folder = store.open(checks)
     docs = list((folder / DATA_DOCS).rglob("*.html"))
-    shown = {page.name: page.read_text(encoding="utf-8") for page in (folder / SUMMARY_PAGE, folder / SUMMARY, *docs)}
+    shown = {page.name: page.read_text(encoding="utf-8") for page in (folder / SUMMARY, *docs)}
     # Metaflow's Markdown may hold HTML, and here holds nothing else.
     rendered = [component.render() for component in card.components]
     assert {part["type"] for part in rendered} == {"markdown"}
     assert all(part["source"].startswith(("\n<div", "\n<style")) for part in rendered)
     shown["card"] = json.dumps(rendered)
     assert len(docs) >= 8
-    for name in (SUMMARY_PAGE, SUMMARY, "card"):
+    for name in (SUMMARY, "card"):
         assert "alert" in shown[name], "the file's name is shown"
     for name, content in shown.items():
         assert "<script>alert" not in content, name

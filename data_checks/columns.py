@@ -1,0 +1,212 @@
+"""Numbers derived from a dataset's tables, a column for each thing that a check looks at.
+
+Most count faults, so that 0 is right. None means that it cannot be told because something else is wrong with the row (no legal moves
+without a valid FEN): one fault is reported once.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import chess
+import pyarrow as pa
+
+from grpo.board.actions import ACTION_UCI, legal_action_ids
+from grpo.board.draws import drawing_moves
+from grpo.board.encoding import position_key
+from grpo.board.phases import phase_of
+from grpo.dataset.quotas import split_fractions, split_of_game
+from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Split
+from grpo.engine.answers import Score
+from grpo.engine.move_values import TRANSFORMS
+from grpo.settings.tree import BoardsConfig, ValuesConfig
+
+WHERE: Final = "where"
+"""Column with the name of the row."""
+_NUM_FEN_FIELDS: Final = 6
+_NO_NUMBER: Final = -1.0
+"""In place of a value that is missing or NaN: outside of every range."""
+
+Row = Mapping[str, Any]
+Columns = dict[str, list[Any]]
+
+
+def board_columns(boards: pa.Table, games: pa.Table, values: ValuesConfig) -> Columns:
+    """Return the columns of the table of boards."""
+    game_of = {game["game_id"]: game for game in games.select(["game_id", "num_plies", "moves"]).to_pylist()}
+    splits_of: dict[str, set[str]] = {}
+    for game_id, split in zip(boards["game_id"].to_pylist(), boards["split"].to_pylist(), strict=True):
+        splits_of.setdefault(game_id, set()).add(split)
+    rows = [
+        _board_row(row, game_of.get(row["game_id"]), len(splits_of[row["game_id"]]), values)
+        for batch in boards.to_batches(max_chunksize=1_024)
+        for row in batch.to_pylist()
+    ]
+    named = {name: boards[name].to_pylist() for name in ("split", "phase", "key", "engine", "limit")}
+    return _by_column(rows, _board_row(dict.fromkeys(BOARD_SCHEMA.names), None, 0, values)) | named
+
+
+def _by_column(rows: Sequence[Row], names: Row) -> Columns:
+    return {name: [row[name] for row in rows] for name in names}
+
+
+def _board_row(row: Row, game: Row | None, num_splits: int, config: ValuesConfig) -> dict[str, Any]:
+    board = None if row["fen"] is None else _board(row["fen"])
+    legal = None if board is None else [ACTION_UCI[board.turn][index] for index in legal_action_ids(board)]
+    values, scores = _values(row, legal), _scores(row, legal)
+    label_gain, label_variance = _gain(row, values)
+    return {
+        WHERE: str(row["fen"]),
+        "missing": _num_missing(row, BOARD_SCHEMA),
+        "fen_faults": None if row["fen"] is None else int(board is None),
+        "phase_faults": None if board is None else int(row["phase"] != phase_of(board)),
+        "key_faults": None if board is None else int(row["key"] != position_key(board)),
+        "move_faults": None if legal is None or row["moves"] is None else _num_differences(row["moves"], legal),
+        "num_plies": None if game is None else game["num_plies"],
+        "ply_faults": None if game is None else int(not 0 <= (row["ply"] or 0) < max(1, game["num_plies"] or 0)),
+        "game_splits": num_splits,
+        "values_lost": _num_lost(row["values"], legal),
+        **_range("value", row["values"]),
+        "score_faults": None if legal is None else _score_faults(row, len(legal)),
+        "value_error": None if values is None or scores is None else _largest_error(values, scores, config),
+        "false_mates": None if board is None or scores is None else _false_mates(board, row["moves"], scores),
+        "false_draws": None if board is None or scores is None else _false_draws(board, row["moves"], scores),
+        "strong_faults": int((row["strong_values"] is not None) != (row["split"] == Split.HELDOUT)),
+        "strong_lost": None if row["strong_values"] is None else _num_lost(row["strong_values"], legal),
+        **_range("strong", row["strong_values"]),
+        "is_flat": None if values is None else float(min(values) == max(values)),
+        "label_faults": None if legal is None else int(row["label"] not in legal),
+        "label_loss": _loss(row, values),
+        "label_gain": label_gain,
+        "label_variance": label_variance,
+        "unplayed_labels": _unplayed(row, game),
+    }
+
+
+def _num_missing(row: Row, schema: pa.Schema) -> int:
+    return sum(row[field.name] is None for field in schema if not field.nullable)
+
+
+def _board(fen: str) -> chess.Board | None:
+    """Return the board of a FEN that can occur in a game and has all its fields."""
+    try:
+        board = chess.Board(fen)
+    except ValueError:
+        return None
+    return board if board.is_valid() and len(fen.split()) == _NUM_FEN_FIELDS else None
+
+
+def _num_differences(moves: Sequence[str], legal: Sequence[str]) -> int:
+    return 0 if moves == legal else max(1, len(set(moves) ^ set(legal)))
+
+
+def _num_lost(values: Sequence[Any] | None, legal: Sequence[str] | None) -> int | None:
+    return None if values is None or legal is None else abs(len(values) - len(legal))
+
+
+def _range(name: str, values: Sequence[float | None] | None) -> dict[str, float | None]:
+    numbers = [_NO_NUMBER if value is None or math.isnan(value) else value for value in values or ()]
+    return {f"lowest_{name}": min(numbers, default=None), f"highest_{name}": max(numbers, default=None)}
+
+
+def _values(row: Row, legal: list[str] | None) -> list[float] | None:
+    """Return the values, if there is a sound one for each legal move."""
+    values: list[float] | None = row["values"]
+    if values is None or legal is None or row["moves"] != legal or len(values) != len(legal):
+        return None
+    return values if all(value is not None and 0 <= value <= 1 for value in values) else None
+
+
+def _score_faults(row: Row, num_moves: int) -> int:
+    """Return how many moves have not one score, of centipawns or a distance to mate."""
+    pairs = list(zip(row["centipawns"] or (), row["mate_in"] or (), strict=False))
+    return abs(num_moves - len(pairs)) + sum((centipawns is None) == (mate_in is None) for centipawns, mate_in in pairs)
+
+
+def _scores(row: Row, legal: list[str] | None) -> list[Score] | None:
+    """Return the engine's scores, if there is one for each legal move."""
+    if legal is None or row["moves"] != legal or _score_faults(row, len(legal)) or len(row["expected"] or ()) != len(legal):
+        return None
+    return [
+        Score(centipawns, expected=expected) if mate_in is None else Score(mate_in, is_mate=True, expected=expected)
+        for centipawns, mate_in, expected in zip(row["centipawns"], row["mate_in"], row["expected"], strict=True)
+    ]
+
+
+def _largest_error(values: Sequence[float], scores: Sequence[Score], config: ValuesConfig) -> float:
+    """Return the largest difference of a value from what the transform makes of its score."""
+    return max((abs(value - due) for value, due in zip(values, TRANSFORMS[config.transform](scores, config), strict=True)), default=0.0)
+
+
+def _false_mates(board: chess.Board, moves: Sequence[str], scores: Sequence[Score]) -> int:
+    """Return how many moves are said to mate at once and do not."""
+    num_false = 0
+    for move, score in zip(moves, scores, strict=True):
+        if score.is_mate and score.value == 1:
+            board.push(chess.Move.from_uci(move))
+            num_false += not board.is_checkmate()
+            board.pop()
+    return num_false
+
+
+def _false_draws(board: chess.Board, moves: Sequence[str], scores: Sequence[Score]) -> int:
+    """Return how many moves draw by rule and have another score than 0."""
+    drawing = {move.uci() for move in drawing_moves(board)}
+    return sum(move in drawing and (score.is_mate or score.value != 0) for move, score in zip(moves, scores, strict=True))
+
+
+def _loss(row: Row, values: Sequence[float] | None) -> float | None:
+    """Return by how much a label of the engine is worse than the best move."""
+    if row["label_from"] != "engine" or values is None or row["label"] not in row["moves"]:
+        return None
+    of_label: float = values[row["moves"].index(row["label"])]
+    return max(values) - of_label
+
+
+def _gain(row: Row, values: Sequence[float] | None) -> tuple[float | None, float | None]:
+    """Return the gain of a played label over a random move, and the variance that the gain of a random label has."""
+    if row["label_from"] != "game" or values is None or row["label"] not in row["moves"]:
+        return None, None
+    mean = math.fsum(values) / len(values)
+    return values[row["moves"].index(row["label"])] - mean, math.fsum((value - mean) ** 2 for value in values) / len(values)
+
+
+def _unplayed(row: Row, game: Row | None) -> int | None:
+    """Return whether a label that was played is another move than its game has at that ply."""
+    if row["label_from"] != "game" or game is None or row["ply"] is None or not 0 <= row["ply"] < len(game["moves"] or ()):
+        return None
+    return int(game["moves"][row["ply"]] != row["label"])
+
+
+def game_columns(games: pa.Table, boards: pa.Table, config: BoardsConfig) -> Columns:
+    """Return the columns of the table of games."""
+    phases_of: dict[str, Counter[str]] = {}
+    for game_id, phase in zip(boards["game_id"].to_pylist(), boards["phase"].to_pylist(), strict=True):
+        phases_of.setdefault(game_id, Counter())[phase] += 1
+    fractions = split_fractions(config)
+    rows = [_game_row(row, phases_of.get(row["game_id"], Counter()), fractions) for row in games.to_pylist()]
+    named = {name: games[name].to_pylist() for name in ("game_id", "white_rating", "black_rating")}
+    return _by_column(rows, _game_row(dict.fromkeys(GAME_SCHEMA.names), Counter(), fractions)) | named
+
+
+def _game_row(row: Row, phases: Counter[str], fractions: Mapping[Split, float]) -> dict[str, Any]:
+    return {
+        WHERE: f"{row['game_id']} ({row['source']} at {row['offset']})",
+        "missing": _num_missing(row, GAME_SCHEMA),
+        "ply_faults": _ply_faults(row),
+        "num_boards": phases.total(),
+        "most_of_a_phase": max(phases.values(), default=0),
+        "split_faults": None if row["game_id"] is None else int(row["split"] != split_of_game(row["game_id"], fractions)),
+    }
+
+
+def _ply_faults(row: Row) -> int | None:
+    """Return whether a game lacks a move or a key of a ply, or has labels at plies that it does not have, or not in order."""
+    num_plies, moves, keys, labels = (row[name] for name in ("num_plies", "moves", "keys", "label_plies"))
+    if None in (num_plies, moves, keys, labels):
+        return None
+    is_whole = len(moves) == len(keys) == num_plies and None not in moves and None not in keys
+    is_rising = all(one < other for one, other in pairwise(labels))
+    return int(not (is_whole and is_rising and set(labels) <= set(range(num_plies))))
