@@ -91,8 +91,7 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         meaning="The language model loses the answer format: fewer and fewer of its answers can be parsed.",
         cause="The policy has left the reference, which knew the format, for something with a higher reward, or because of too large"
         " steps. If truncated answers are left out of the loss, nothing trains the model to end an answer.",
-        remedy="Go back to a checkpoint from before; use a larger `grpo.kl_coefficient`, or a larger weight of structure and parsing in"
-        " `[language.rewards]`.",
+        remedy="Go back to a checkpoint from before; use a larger `grpo.kl_coefficient`.",
     ),
     "impossible_entropy": Entry(
         severity=_CRITICAL,

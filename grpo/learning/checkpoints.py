@@ -66,7 +66,7 @@ NETWORK_FORMAT: Final = PolicyFormat(kind=NETWORK, save=save_policy, load=load_p
 
 def weights_hash(policy: TrainablePolicy) -> str:
     """Return a hash of the weights: equal for equal numbers, wherever they lie."""
-    return hash_of_weights(policy.weights())
+    return hash_of_weights(policy.network.state_dict())
 
 
 def hash_of_weights(weights: Mapping[str, Tensor]) -> str:

@@ -33,7 +33,7 @@ class Snapshot:
     """A copy of all that a step changes, kept in memory so that an interrupted step can be undone."""
 
     weights: Mapping[str, Tensor]
-    """Of the evaluation policy; empty where training changes no more than an adapter, which the state has."""
+    """Of the evaluation policy."""
     state: TrainingState
     reference: Mapping[str, Tensor]
     """Weights of the reference, where a later step may refresh it for the first time; else empty."""
@@ -45,13 +45,12 @@ class TrainerLifecycle(ABC, Generic[_Policy]):
     Call `step` as often as wanted, and look at `outcome` after each.
     """
 
-    def __init__(self, policy: _Policy, trained: nn.Module, reference: nn.Module, config: GrpoConfig, *, first_step: int) -> None:
+    def __init__(self, policy: _Policy, reference: nn.Module, config: GrpoConfig, *, first_step: int) -> None:
         """Prepare.
 
         Args:
             policy: what is trained.
-            trained: the module of it whose weights training changes: its network, or an adapter of that.
-            reference: the same of the frozen policy of the KL terms, which nobody else may use: refreshing it changes its weights.
+            reference: the network of the frozen policy of the KL terms, which nobody else may use: refreshing it changes its weights.
             config: GRPO's settings.
             first_step: rollouts done when this run began; schedules count from there.
         """
@@ -65,11 +64,10 @@ class TrainerLifecycle(ABC, Generic[_Policy]):
         self._config = config
         self._first_step = first_step
         self._precision = PRECISIONS[config.precision]
-        self._trained = trained
         self._reference_module = reference
         self._reference_hash = self._hash_of_reference()
         self._is_reference_refreshed = False
-        self._parameters = [parameter for parameter in trained.parameters() if parameter.requires_grad]
+        self._parameters = [parameter for parameter in policy.network.parameters() if parameter.requires_grad]
         self._optimiser = torch.optim.Adam(self._parameters, lr=config.learning_rate)
         self._clock = StepClock()
 
@@ -119,9 +117,8 @@ class TrainerLifecycle(ABC, Generic[_Policy]):
         )
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Load the weights of a checkpoint's policy, before its state; those of an adapter are in the state."""
-        if self._trains_network:
-            self.policy.network.load_state_dict(dict(weights))
+        """Load the weights of a checkpoint's policy, before its state."""
+        self.policy.network.load_state_dict(dict(weights))
 
     def restore(self, state: TrainingState) -> None:
         """Resume from a checkpoint's state; the policy has its weights already.
@@ -151,7 +148,7 @@ class TrainerLifecycle(ABC, Generic[_Policy]):
         state = self.state({})
         will_be_refreshed = self._config.steps_per_reference_refresh and not self._is_reference_refreshed
         return Snapshot(
-            weights=copied(self.evaluation_policy.network.state_dict()) if self._trains_network else {},
+            weights=copied(self.evaluation_policy.network.state_dict()),
             state=replace(state, optimiser=copied(state.optimiser), controllers=copied(state.controllers)),
             reference=copied(self._reference_module.state_dict()) if will_be_refreshed else {},
         )
@@ -203,10 +200,6 @@ class TrainerLifecycle(ABC, Generic[_Policy]):
             "control/kl_coefficient": knobs.kl_coefficient,
             "control/learning_rate": knobs.learning_rate,
         }
-
-    @property
-    def _trains_network(self) -> bool:
-        return self._trained is self.policy.network
 
     # Parts of a step.
 
@@ -283,7 +276,7 @@ class TrainerLifecycle(ABC, Generic[_Policy]):
         every = self._config.steps_per_reference_refresh
         if not every or (self.num_steps_done - self._first_step) % every or not self.control.is_healthy:
             return []
-        self._reference_module.load_state_dict(self._trained.state_dict())
+        self._reference_module.load_state_dict(self.policy.network.state_dict())
         self._reference_hash = self._hash_of_reference()
         self._is_reference_refreshed = True
         return [Event("reference_refreshed", f"step {self.num_steps_done:,}: the reference is the policy as it is now")]

@@ -65,7 +65,7 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
         self._reference = copy.deepcopy(reference).at_precision(precision, is_compiled=False)
         self._average = WeightAverage(policy, decay=config.weight_averaging) if config.weight_averaging else None
         policy = policy.at_precision(precision, is_compiled=config.is_compiled)
-        super().__init__(policy, policy.network, self._reference.network, config, first_step=first_step)
+        super().__init__(policy, self._reference.network, config, first_step=first_step)
         self._states = states
         self._seed = seed
         self._roller = Roller(config, seed=seed, values=values, opponent=opponent)

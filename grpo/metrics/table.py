@@ -271,13 +271,7 @@ _SPECS: Final = [
         Better.LOWER,
         "Answers truncated at the maximum length, which loss and group means leave out.",
     ),
-    *_by_task("language/answer_tokens", "tokens", Better.NEITHER, "Mean length of an answer, without its thought."),
-    MetricSpec(
-        "language/think_tokens",
-        "tokens",
-        Better.NEITHER,
-        "Policy task, with `language.think_tokens`: mean length of a thought, without the label that ends it.",
-    ),
+    *_by_task("language/answer_tokens", "tokens", Better.NEITHER, "Mean length of an answer, its end included."),
     *_by_task(
         "language/entropy",
         "nats",
@@ -293,7 +287,6 @@ _SPECS: Final = [
         "KL(policy || reference) of an answer: exact at each token, summed along sampled answers, before the update.",
     ),
     MetricSpec("language/kl_max", "nats", Better.NEITHER, "The largest KL(policy || reference) of an answer."),
-    MetricSpec("language/kl_masked", "fraction of answers", Better.LOWER, "Answers left out for `language.max_collection_kl`."),
     MetricSpec(
         "language/sampled_scored_gap",
         "nats",

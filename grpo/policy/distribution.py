@@ -4,7 +4,7 @@ Legend: B boards, A most legal moves of a board in the batch (padded), G moves o
 so that sums over A are finite (with minus infinity, 0 * -inf would be NaN).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -199,10 +199,6 @@ class NetworkPolicy:
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._precision == torch.bfloat16):
             logits = self._forward(*batch.inputs)
         return MoveDistribution.from_logits(logits, batch.is_legal, temperature=temperature)
-
-    def weights(self) -> Mapping[str, Tensor]:
-        """Return the weights of the network."""
-        return self.network.state_dict()
 
     def at_precision(self, precision: torch.dtype, *, is_compiled: bool) -> "NetworkPolicy":
         """Return a policy that shares this network and computes at another precision."""

@@ -1,6 +1,6 @@
 """What training needs of a policy: its weights, their device, and how a folder holds it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -21,9 +21,6 @@ class TrainablePolicy(Protocol):
     @property
     def device(self) -> torch.device:
         """Where it computes."""
-
-    def weights(self) -> Mapping[str, torch.Tensor]:
-        """Return what a folder holds of it, by name, as a `state_dict` of its network."""
 
 
 _Policy = TypeVar("_Policy", bound=TrainablePolicy)

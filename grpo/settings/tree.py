@@ -459,8 +459,6 @@ _ABBREVIATIONS: Final[Mapping[str, str]] = {
     "clip": "clip_low",
     "epsilon": "clip_low",
     "max_grad_norm": "max_gradient_norm",
-    "r": "rank",
-    "lora_alpha": "alpha",
 }
 """What other trainers (TRL, peft, Stable-Baselines3) and people call a setting -> its key here."""
 _PLAINER: Final[Mapping[str, str]] = {

@@ -59,8 +59,7 @@ def write_answers(
                 {
                     "whose": name,
                     "text": answer.text,
-                    **({"thought": answer.thought} if answer.thought else {}),
-                    "num_tokens": answer.num_tokens,
+                    "num_tokens": len(answer.token_ids),
                     "is_truncated": answer.is_truncated,
                     "reward": None if grades is None else grades.total(),
                     "parts": {} if grades is None else dict(grades.parts),

@@ -7,9 +7,8 @@ from typing import Any, Final
 import torch
 
 from grpo.dataset.table import Split
-from grpo.language.generate.generator import PolicyAnswerGenerator
-from grpo.language.learn.evaluation import EvaluationBoards, evaluate_language
-from grpo.language.learn.heldout_reward import heldout_reward, questions
+from grpo.language.generate.player import AnswerGenerator
+from grpo.language.learn.evaluation import EvaluationBoards, evaluate_language, heldout_reward, questions
 from grpo.language.learn.trainer import LanguageTrainer
 from grpo.language.model.loading import LANGUAGE_FORMAT, load_language_policy
 from grpo.language.text.examples import Example, LanguageBoards
@@ -61,14 +60,14 @@ def finetune_language(
     table = read_boards(boards)
     policy, policy_config = load_language_policy(pretrained, device)
     policy.config = settings.language  # Of this run; a checkpoint says by which rules it answers in games.
-    policy, reference = policy.with_reference(settings.language.lora, seed=settings.seed)
+    reference = policy.copied()
     origin = None
     if checkpoint is not None:
         resumed, _, origin = load_checkpoint(checkpoint, torch.device("cpu"), LANGUAGE_FORMAT)
     first = 0 if origin is None else origin.step
 
     def grader(example: Example, text: str) -> Grades:
-        return grade(example, text, settings.language.rewards, logistic_slope=settings.values.logistic_slope)
+        return grade(example, text, logistic_slope=settings.values.logistic_slope)
 
     trainer = LanguageTrainer(
         policy,
@@ -79,11 +78,11 @@ def finetune_language(
         first_step=first,
     )
     if origin is not None:
-        trainer.load_weights(resumed.weights())
+        trainer.load_weights(resumed.network.state_dict())
         trainer.begin_from(origin)
     evaluated = EvaluationBoards.of_table(table, config=settings.language)
     asked = questions(LanguageBoards.of_table(table, Split.VALIDATION, config=settings.language), settings.language.num_heldout_boards)
-    generator = PolicyAnswerGenerator(trainer.evaluation_policy, settings.language)
+    generator = AnswerGenerator(trainer.evaluation_policy, settings.language)
     TrainingLoop(
         trainer,
         policy_config,

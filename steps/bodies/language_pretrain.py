@@ -1,5 +1,6 @@
 """Take a language model, let it imitate the value tables' answers, and see that it can be read before GRPO is paid for."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -8,9 +9,8 @@ import torch
 from grpo.base.files import write_json
 from grpo.dataset.table import Split
 from grpo.language.generate.answers import refuse_too_long
-from grpo.language.generate.thoughts import prompt_tokens
 from grpo.language.learn.cloning import clone
-from grpo.language.learn.parse_rate_gate import parse_rates, refuse_unreadable
+from grpo.language.learn.parse_rate_gate import gate_metrics, parse_rates, refuse_unreadable
 from grpo.language.model.loading import load_model, save_language_policy
 from grpo.language.text.examples import LanguageBoards
 from grpo.learning.checkpoints import weights_hash
@@ -37,13 +37,13 @@ def pretrain_language(settings: Settings, boards: Path, device: torch.device, wo
     """Write the cloned policy with the lowest validation loss, how cloning went, and how much of what it writes can be read.
 
     Raises UnreadableError when that is too little, NonFiniteError when weights are no numbers, TooLongError before cloning when the model
-    has no room for a prompt, a thought and an answer; nothing is written then.
+    has no room for a prompt and an answer; nothing is written then.
     """
     config, table = settings.language, read_boards(boards)
     train, validation = (LanguageBoards.of_table(table, split, config=config) for split in (Split.TRAIN, Split.VALIDATION))
     policy = load_model(config, seed=settings.seed, device=device)
     shown = shown_examples(validation, seed=settings.seed)
-    refuse_too_long(policy, prompt_tokens(policy, [example.prompt for example in shown]))
+    refuse_too_long(policy, policy.tokens([example.prompt for example in shown]))
     looks: list[Record] = []
     for record in clone(policy, train, validation, config.cloning, seed=settings.seed):
         work.record(record)
@@ -51,7 +51,7 @@ def pretrain_language(settings: Settings, boards: Path, device: torch.device, wo
         looks.append(record)
     rates = parse_rates(policy, validation, num_prompts=config.num_gate_prompts, seed=settings.seed)
     refuse_unreadable(rates, config)
-    work.record(Record(config.cloning.num_steps, rates.metrics()))
+    work.record(Record(config.cloning.num_steps, gate_metrics(rates)))
     save_language_policy(work.folder, policy, settings.policy)
     write_answers(work.folder, {"cloned": policy}, shown)
     best = min(looks, key=lambda look: look.metrics["language/clone_validation_loss"], default=None)
@@ -65,7 +65,7 @@ def pretrain_language(settings: Settings, boards: Path, device: torch.device, wo
             "num_steps": config.cloning.num_steps,
             "best_step": 0 if best is None else best.step,
             "weights": weights_hash(policy),
-            "parse_rates": rates.report(),
+            "parse_rates": {str(task): asdict(rate) for task, rate in rates.items()},
             **({} if best is None else {name.removeprefix("language/"): value for name, value in best.metrics.items()}),
         },
     )

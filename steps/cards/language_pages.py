@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from grpo.metrics.table import REWARD_PARTS, TASKS
-from steps.cards.html import CardPart, Html, TableCell, badge, block, details, heading, html_table, listing, number_text, paragraph, text
+from steps.cards.html import CardPart, Html, TableCell, block, details, heading, html_table, listing, number_text, paragraph
 from steps.cards.metric_tables import critical_level, metric_figure
 from steps.cards.state import KindPages, Seen
 from steps.step_io.names import ANSWERS
@@ -18,7 +18,7 @@ def _pretrain_page(seen: Seen) -> list[CardPart]:
     tasks = {f"language/clone_validation_loss/{task}": f"validation, {words} task" for task, words in TASKS.items()}
     losses = {"language/clone_loss": "training", "language/clone_validation_loss": "validation", **tasks}
     return [
-        block(heading("Behaviour cloning of answers made from value tables", 1), seen.state(), _outcome(report), _cloned(report)),
+        block(heading("Behaviour cloning of answers made from value tables", 1), seen.state(), _cloned(report)),
         *metric_figure("loss per answer token", records, losses, note="The weights with the best validation loss are saved."),
         block(heading("Parse rates"), _gate(report)),
         _answers(seen),
@@ -99,30 +99,10 @@ def _training_figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
             note="0 at the first step, before any update; otherwise sampling and scoring differ.",
         ),
         *metric_figure(
-            "sampled against scored log-probability of a token",
-            records,
-            {"language/sampled_scored_gap": "largest difference"},
-            note="Rounding is below 0.0001. More means that the scored model differs from the one that sampled.",
-        ),
-        *metric_figure(
             "held-out regret, stronger search",
             records,
             {"heldout/regret_best": "best answers", "heldout/regret_sampled": "sampled at T = 1"},
             note="Lower is better; an answer without a legal move has the largest regret.",
-        ),
-        *metric_figure(
-            "zero-variance groups",
-            records,
-            {"language/zero_variance_groups": "all rewards of a group equal"},
-            note="Their advantage is zero.",
-        ),
-        *metric_figure(
-            "tokens per answer", records, {"language/answer_tokens": "mean length", "language/think_tokens": "thought before it"}
-        ),
-        *metric_figure(
-            "KL and entropy coefficients",
-            records,
-            {"control/kl_coefficient": "KL, with warm-up", "control/entropy_coefficient": "entropy"},
         ),
         _answers(seen),
     ]
@@ -143,21 +123,12 @@ def _prompt(row: Mapping[str, Any], *, is_open: bool) -> str:
     graded = []
     for answer in row["answers"]:
         cut = " (truncated)" if answer["is_truncated"] else ""
-        if thought := answer.get("thought"):
-            rows.append([f"{answer['whose']}, thought", thought, None])
         rows.append([f"{answer['whose']}{cut}", answer["text"], answer["reward"]])
         if answer["parts"]:
             parts = ", ".join(f"{_PARTS[part]} {number_text(value)}" for part, value in answer["parts"].items())
             graded.append(f"{answer['whose']}: {parts}")
     prompt = f"{TASKS[row['task']]} task: {row['prompt']}"
     return details(prompt, html_table(["", "answer", "reward"], rows, wide=[1]) + listing(graded), is_open=is_open)
-
-
-def _outcome(report: Mapping[str, Any]) -> str:
-    if not report:
-        return ""
-    rates = ", ".join(f"{TASKS[task]} task {rate['rate']:.2f}" for task, rate in _by_task(report["parse_rates"]))
-    return f"<p>{badge('parse rate passed', 'good')} {text(rates)}</p>"
 
 
 def _by_task(rates: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -14,7 +14,6 @@ _BROKEN_PIPE: Final = 141
 """A shell's exit code for a program that was killed by SIGPIPE."""
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "doctor": ("doctor", "check this machine and the settings before a run, with a remedy for each problem"),
-    "cost": ("language_model", "memory and time of GRPO on a language model, before paying for them"),
     "runs": ("runs", "list the runs in MLflow, newest first: settings, status and results"),
     "show": ("show", "show one run: settings, steps, results with confidence intervals, findings and locations"),
     "card": ("card", "open a step's card: the report of a run, the curves of its training, the games that decided"),
@@ -28,7 +27,6 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "match": ("match", "play paired games between two players, with confidence intervals"),
     "solve": ("solve", "how many puzzles (Lichess CSV) or problems (EPD: bm, am, points) a policy solves"),
     "export": ("export", "export a model for other programs: safetensors, JSON and a model card"),
-    "single-batch": ("language_model", "print one rollout of a language model; optionally overfit it as a test of the training code"),
 }
 """Command -> its module, which has `add_commands`, and what it does."""
 

@@ -18,7 +18,7 @@ _MODEL_FILE: Final = "config.json"
 
 
 def _preflight(settings: "Settings", machine: Machine) -> tuple[bool, str]:
-    """Look for the packages of the extra, for a model's folder, and for the layers that get adapters; `pretrain` asks the hub itself."""
+    """Look for the packages of the extra, and for a model's folder; `pretrain` asks the hub itself."""
     from grpo.language.model.requirements import MissingExtraError, require_language_extra
     from grpo.settings.language import SMALL, model_folder
 
@@ -35,14 +35,6 @@ def _preflight(settings: "Settings", machine: Machine) -> tuple[bool, str]:
         lack = f"has no {_MODEL_FILE}" if folder.is_dir() else "is not an existing folder"
         remedy = "give a folder that transformers' `save_pretrained` wrote, the name of a model on the hub, or small"
         return False, f"language.model = {model!r} {lack}; {remedy}"
-    if settings.language.lora.rank:
-        from grpo.language.model.loading import LanguageModelError, empty_model
-        from grpo.language.model.lora import LoraError, target_layers
-
-        try:
-            target_layers(empty_model(settings.language), settings.language.lora)
-        except (LanguageModelError, LoraError) as error:
-            return False, str(error)
     return True, "small, built in" if folder is None else f"the folder {folder}"
 
 

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from grpo.engine.identity import EngineIdentity
-from grpo.settings.language import LoraConfig
 from grpo.settings.roles import is_read_by, may_change, settings_read_by
 from grpo.settings.tree import Settings
-from grpo.settings.types import StepName
 from steps.store import external_inputs
 
 ALLOW_ENGINE: Final = "engine"
@@ -23,12 +21,6 @@ ALLOWABLE: Final = (ALLOW_ENGINE, ALLOW_OBJECTIVE)
 """What is refused unless it is allowed by name."""
 
 _KIND: Final = "policy.kind"
-_ADAPTER: Final = "language.lora."
-"""What Adam's moments are of: to no others do they fit."""
-_COMPARED_WHOLE: Final[tuple[StepName, ...]] = ("pretrain", "finetune")
-"""Steps of which a setting that the origin does not know is a change."""
-_LATER_SETTINGS: Final = {"lora": LoraConfig().model_dump(mode="json"), "think_tokens": 0}
-"""Settings of `[language]` that older origins do not know, with the values that say what these did."""
 _MAX_SHOWN: Final = 400
 
 
@@ -71,9 +63,6 @@ def changes_since(manifests: Mapping[str, Mapping[str, Any]], action_table: str,
         now: what this run would be made with.
     """
     parts = {step: manifest["parts"] for step, manifest in manifests.items()}
-    for compared in _COMPARED_WHOLE:
-        if compared in parts:
-            parts[compared] = _with_later_settings(parts[compared], settings_read_by(compared, now.settings))
     kind = parts["pretrain"]["settings"]["policy"].get("kind", "network")
     if kind != now.settings.policy.kind:  # Beside that no other difference says anything.
         return [Change(field=_KIND, before=kind, after=now.settings.policy.kind, is_refused=True)]
@@ -109,19 +98,9 @@ def changes_since(manifests: Mapping[str, Mapping[str, Any]], action_table: str,
         found[name] = Change(field=name, before=before, after=after, is_refused=True, allowed_as=ALLOW_ENGINE)
     for name, before, after in rest:
         is_objective = is_read_by("finetune", name.partition(".")[0]) and not may_change(name)
-        is_allowable = is_objective and not name.startswith(_ADAPTER)
-        change = Change(field=name, before=before, after=after, is_refused=is_objective, allowed_as=ALLOW_OBJECTIVE if is_allowable else "")
+        change = Change(field=name, before=before, after=after, is_refused=is_objective, allowed_as=ALLOW_OBJECTIVE if is_objective else "")
         found.setdefault(name, change)
     return sorted(found.values(), key=lambda change: (not change.is_refused, change.field))
-
-
-def _with_later_settings(parts: Mapping[str, Any], read: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what an output was made from, with what its language model did when some of the settings read now were not there yet."""
-    settings = parts["settings"]
-    if "language" not in settings:
-        return parts
-    later = {name: value for name, value in _LATER_SETTINGS.items() if name in read.get("language", {})}
-    return {**parts, "settings": {**settings, "language": {**later, **settings["language"]}}}
 
 
 def _known(now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:

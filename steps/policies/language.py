@@ -10,10 +10,9 @@ import torch
 
 from grpo.base.seeding import numpy_stream
 from grpo.evaluation.regret import HeldoutScores
-from grpo.language.generate.player import LanguagePlayer
-from grpo.language.generate.retries import AnswerGenerator
-from grpo.language.generate.uci_search import LanguageMoveFinder
+from grpo.language.generate.player import AnswerGenerator, LanguageMoveFinder, LanguagePlayer
 from grpo.language.learn.evaluation import EvaluationBoards, evaluate_language
+from grpo.language.model.loading import load_language_policy
 from grpo.learning.checkpoints import weights_hash
 from grpo.play.players import Player
 from grpo.policy.files import LANGUAGE
@@ -76,8 +75,5 @@ def open_language_policy(folder: Path, device: torch.device, rules: LanguageConf
 
     Raises PlainError when the extra is missing, or the files do not make one.
     """
-    from grpo.language.generate.generator import PolicyAnswerGenerator
-    from grpo.language.model.loading import load_language_policy
-
     policy, _ = load_language_policy(folder, device)
-    return LanguageCompetitor(PolicyAnswerGenerator(policy, policy.config if rules is None else rules), lambda: weights_hash(policy))
+    return LanguageCompetitor(AnswerGenerator(policy, rules or policy.config), lambda: weights_hash(policy))

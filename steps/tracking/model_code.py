@@ -31,11 +31,11 @@ class PolicyModel(PythonModel):  # type: ignore[misc]  # MLflow has no types.
         folder, device = Path(context.artifacts["policy"]), torch.device("cpu")
         self._is_language = policy_kind(folder) == LANGUAGE
         if self._is_language:
-            from grpo.language.generate.generator import PolicyAnswerGenerator
+            from grpo.language.generate.player import AnswerGenerator
             from grpo.language.model.loading import load_language_policy
 
             policy, _ = load_language_policy(folder, device)
-            self._generator = PolicyAnswerGenerator(policy, policy.config)
+            self._generator = AnswerGenerator(policy, policy.config)
         else:
             from grpo.learning.checkpoints import load_policy
 
@@ -95,7 +95,7 @@ class PolicyModel(PythonModel):  # type: ignore[misc]  # MLflow has no types.
         return rows
 
     def _answers(self, boards: "list[chess.Board]", temperature: float, rng: np.random.Generator) -> list[dict[str, Any]]:
-        from grpo.language.generate.retries import moves_with_retries
+        from grpo.language.generate.player import moves_with_retries
 
         replies = moves_with_retries(self._generator, boards, temperature=temperature or None, streams=rng.spawn(len(boards)))
         return [_OVER if reply.move is None else _OVER | {"move": reply.move.uci(), "moves": [reply.move.uci()]} for reply in replies]

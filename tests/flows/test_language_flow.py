@@ -23,7 +23,6 @@ SETTINGS: Final[Mapping[str, Any]] = {
         "num_gate_prompts": 4,
         "max_questions": 1,
         "num_heldout_boards": 6,
-        "num_sampled_answers": 1,
     },
     "grpo": {"num_steps": 2, "states_per_step": 4, "group_size": 4, "steps_per_checkpoint": 1},
     "evaluation": {"max_plies": 20, "num_baseline_pairs": 1},

@@ -2,8 +2,7 @@
 
 Equal prompts, such as those of a group, are read once: their answers begin with copies of one cache of keys and values. A token is drawn
 by inverse transform sampling, with one number of its prompt's own random stream, so that an answer does not depend on the other prompts of
-its batch, up to the rounding of the scores. Its log-probability is taken from the very distribution that it was drawn from. A thought may
-come before an answer (`grpo.language.generate.thoughts`).
+its batch, up to the rounding of the scores. Its log-probability is taken from the very distribution that it was drawn from.
 """
 
 from collections.abc import Sequence
@@ -15,9 +14,7 @@ import torch
 from torch import Tensor
 
 from grpo.base.errors import NonFiniteError, PlainError
-from grpo.language.generate.thoughts import Draft, PromptTokens, prompt_tokens
 from grpo.language.model.policy import LanguagePolicy, token_distribution
-from grpo.policy.distribution import MoveDistribution
 
 _NOT_FINITE: Final = "the language model's scores are NaN or infinite: its weights are damaged, or overflow; use an intact model"
 
@@ -28,26 +25,18 @@ class TooLongError(PlainError, ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GeneratedAnswer:
-    """The model's answer to one prompt, and the thought before it."""
+    """The model's answer to one prompt."""
 
     text: str
-    """The answer, without the end token."""
-    thought: str
-    """Without its label; empty if there is none."""
-    num_tokens: int
-    """Of the answer, including the end token."""
-    num_thought: int | None
-    """Tokens of the thought, without its label; None for a prompt without one."""
+    """Without the end token."""
     is_truncated: bool
     """Whether the answer was cut at `language.max_answer_tokens`."""
     prompt_ids: tuple[int, ...]
     """What the model read before it wrote."""
     token_ids: tuple[int, ...]
-    """All that follows: thought, label, answer, end token."""
-    is_forced: tuple[bool, ...]
-    """Of each of these tokens: whether it was forced and not sampled."""
+    """The answer, with the end token."""
     log_probs: tuple[float, ...] = field(compare=False)
-    """In nats, of each sampled token in the distribution that it was drawn from; of a greedy answer, at T = 1."""
+    """In nats, of each token in the distribution that it was drawn from; of a greedy answer, at T = 1."""
 
 
 def greedy_answers(policy: LanguagePolicy, prompts: Sequence[str]) -> list[GeneratedAnswer]:
@@ -84,14 +73,14 @@ def sampled_answers(
 def _answers(
     policy: LanguagePolicy, prompts: Sequence[str], *, temperature: float, streams: Sequence[np.random.Generator] | None
 ) -> list[GeneratedAnswer]:
-    tokens = prompt_tokens(policy, prompts)
-    refuse_too_long(policy, tokens)
+    ids = [tuple(tokens) for tokens in policy.tokens(prompts)]
+    refuse_too_long(policy, ids)
     answers: dict[int, GeneratedAnswer] = {}
     # Rows of similar length are batched together, for less padding, and so are equal prompts.
-    order = sorted(range(len(prompts)), key=lambda index: (len(tokens[index].ids), tokens[index].ids))
+    order = sorted(range(len(prompts)), key=lambda index: (len(ids[index]), ids[index]))
     size = policy.config.answers_per_forward
     for rows in (order[start : start + size] for start in range(0, len(order), size)):
-        batch = _Batch(policy, [tokens[row] for row in rows], None if streams is None else [streams[row] for row in rows], temperature)
+        batch = _Batch(policy, [ids[row] for row in rows], None if streams is None else [streams[row] for row in rows], temperature)
         answers |= zip(rows, batch.answers(), strict=True)
     return [answers[index] for index in range(len(prompts))]
 
@@ -102,13 +91,14 @@ class _Batch:
     def __init__(
         self,
         policy: LanguagePolicy,
-        prompts: Sequence[PromptTokens],
+        prompts: Sequence[tuple[int, ...]],
         streams: Sequence[np.random.Generator] | None,
         temperature: float,
     ) -> None:
         self._policy, self._prompts, self._streams, self._temperature = policy, prompts, streams, temperature
-        self._drafts = [Draft(policy, prompt.label) for prompt in prompts]
-        distinct = {ids: index for index, ids in enumerate(dict.fromkeys(prompt.ids for prompt in prompts))}
+        self._written: list[list[int]] = [[] for _ in prompts]
+        self._log_probs: list[list[float]] = [[] for _ in prompts]
+        distinct = {ids: index for index, ids in enumerate(dict.fromkeys(prompts))}
         width = max(map(len, distinct))
         padded = torch.tensor([[*[policy.pad_id] * (width - len(prompt)), *prompt] for prompt in distinct])
         mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in distinct])
@@ -116,7 +106,7 @@ class _Batch:
         self._mask = mask.to(policy.device)
         output = policy.forward(padded.to(policy.device), self._mask, num_last=1, use_cache=True)
         self._cache = output.past_key_values
-        copies = torch.tensor([distinct[prompt.ids] for prompt in prompts], device=policy.device)
+        copies = torch.tensor([distinct[prompt] for prompt in prompts], device=policy.device)
         self._keep(copies)
         self._logits = output.logits[copies]
 
@@ -134,7 +124,7 @@ class _Batch:
             written = chosen[is_open, None].to(policy.device)
             output = policy.forward(written, self._mask, num_last=1, use_cache=True, past_key_values=self._cache)
             self._logits = output.logits
-        return [_answer(policy, prompt, draft) for prompt, draft in zip(self._prompts, self._drafts, strict=True)]
+        return [self._answer(row) for row in range(len(self._prompts))]
 
     def _write(self) -> tuple[Tensor, Tensor]:
         """Write the next token of each open row, and return it, [R], and whether another one follows, [R] bool; both on the CPU."""
@@ -142,55 +132,42 @@ class _Batch:
         if not bool((logits < torch.inf).all()):  # False for NaN too.
             raise NonFiniteError(_NOT_FINITE)
         distribution = token_distribution(logits, temperature=self._temperature)
-        chosen = self._chosen(distribution)
-        log_probs = distribution.log_prob(chosen[:, None].to(logits.device))[:, 0].tolist()
-        is_open = [
-            self._drafts[row].write(token, log_prob) for row, token, log_prob in zip(self._rows, chosen.tolist(), log_probs, strict=True)
-        ]
-        return chosen, torch.tensor(is_open)
-
-    def _chosen(self, distribution: MoveDistribution) -> Tensor:
-        forced = [self._drafts[row].forced for row in self._rows]
         if self._streams is None:
             chosen = distribution.best().cpu()
-        else:  # A forced token takes no number from its stream.
-            numbers = [[self._streams[row].random() if token is None else 0.0] for row, token in zip(self._rows, forced, strict=True)]
+        else:
+            numbers = [[self._streams[row].random()] for row in self._rows]
             chosen = distribution.sample_at(torch.tensor(numbers, dtype=torch.float64))[:, 0]
-        return torch.tensor([drawn if token is None else token for drawn, token in zip(chosen.tolist(), forced, strict=True)])
+        log_probs = distribution.log_prob(chosen[:, None].to(logits.device))[:, 0].tolist()
+        for row, token, log_prob in zip(self._rows, chosen.tolist(), log_probs, strict=True):
+            self._written[row].append(token)
+            self._log_probs[row].append(log_prob)
+        # All open answers have the same length.
+        is_cut = len(self._written[self._rows[0]]) == self._policy.config.max_answer_tokens
+        return chosen, (chosen != self._policy.end_id) & (not is_cut)
 
     def _keep(self, rows: Tensor) -> None:
         """Keep these rows of cache and mask, and no others; a row may be named more than once."""
         self._cache.batch_select_indices(rows)
         self._mask = self._mask[rows]
 
-
-def _answer(policy: LanguagePolicy, prompt: PromptTokens, draft: Draft) -> GeneratedAnswer:
-    ids, start = draft.ids, draft.answer_start
-    is_truncated = ids[-1] != policy.end_id
-    text = policy.tokenizer.decode(ids[start:] if is_truncated else ids[start:-1], clean_up_tokenization_spaces=False)
-    thought = policy.tokenizer.decode(ids[: draft.num_thought], clean_up_tokenization_spaces=False) if draft.num_thought else ""
-    return GeneratedAnswer(
-        text=str(text),
-        thought=str(thought),
-        num_tokens=len(ids[start:]),
-        num_thought=draft.num_thought,
-        is_truncated=is_truncated,
-        prompt_ids=prompt.ids,
-        token_ids=tuple(ids),
-        is_forced=tuple(draft.is_forced),
-        log_probs=tuple(draft.log_probs),
-    )
+    def _answer(self, row: int) -> GeneratedAnswer:
+        policy, ids = self._policy, self._written[row]
+        is_truncated = ids[-1] != policy.end_id
+        text = policy.tokenizer.decode(ids if is_truncated else ids[:-1], clean_up_tokenization_spaces=False)
+        return GeneratedAnswer(
+            text=str(text),
+            is_truncated=is_truncated,
+            prompt_ids=self._prompts[row],
+            token_ids=tuple(ids),
+            log_probs=tuple(self._log_probs[row]),
+        )
 
 
-def refuse_too_long(policy: LanguagePolicy, prompts: Sequence[PromptTokens]) -> None:
-    """Raise TooLongError if a prompt, the longest thought if it has one, and the longest answer exceed the model's context."""
-    config, room = policy.config, policy.max_positions
-    lengths = [(len(prompt.ids) + len(prompt.label), config.think_tokens if prompt.label else 0) for prompt in prompts]
-    length, num_thought = max(lengths, key=sum, default=(0, 0))
-    if room is not None and length + num_thought + config.max_answer_tokens > room:
-        thought, remedy = (f", a thought of language.think_tokens = {num_thought}", "language.think_tokens, ") if num_thought else ("", "")
+def refuse_too_long(policy: LanguagePolicy, prompts: Sequence[Sequence[int]]) -> None:
+    """Raise TooLongError if a prompt and the longest answer exceed the model's context."""
+    most, room, longest = policy.config.max_answer_tokens, policy.max_positions, max(map(len, prompts), default=0)
+    if room is not None and longest + most > room:
         raise TooLongError(
-            f"a prompt of {length} tokens{thought} and an answer of language.max_answer_tokens = {config.max_answer_tokens} do not fit into"
-            f" the model's {room}: lower {remedy}language.max_answer_tokens or language.num_history_moves, or raise"
-            " language.small.max_tokens"
+            f"a prompt of {longest} tokens and an answer of language.max_answer_tokens = {most} do not fit into the model's {room}: lower"
+            " language.max_answer_tokens or language.num_history_moves, or raise language.small.max_tokens"
         )

@@ -1,13 +1,122 @@
-"""A language model as a player: illegal answers are counted and retried, and then the game is forfeited."""
+"""Moves from a language model, as a player and as a UCI engine: illegal answers are counted and asked again, and then the game is lost."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
 import chess
 import numpy as np
 
-from grpo.language.generate.retries import AnswerGenerator, moves_with_retries
+from grpo.base.seeding import numpy_stream
+from grpo.board.encoding import fen_of
+from grpo.language.generate.answers import greedy_answers, sampled_answers
+from grpo.language.model.policy import LanguagePolicy
+from grpo.language.text.tasks import move_prompt, read_move_answer
 from grpo.play.players import NUM_ROOTS, GameStreams
-from grpo.play.replies import Reply
+from grpo.play.replies import Reply, ReplyCounts
+from grpo.settings.language import LanguageConfig
+from grpo.uci.options import BEST_MOVE, UciOptions
+from grpo.uci.search import UciSearchResult
+
+_RETRY_TEMPERATURE: Final = 1.0  # The training temperature.
+
+
+class AnswerGenerator:
+    """Answers batches of prompts with a language model policy."""
+
+    def __init__(self, policy: LanguagePolicy, config: LanguageConfig) -> None:
+        """Store the policy, and the settings to use, which may differ from those that the policy was saved with."""
+        self.policy = policy
+        self.config = config
+
+    def greedy(self, prompts: Sequence[str]) -> list[str]:
+        """Return the greedy answers."""
+        return [answer.text for answer in greedy_answers(self.policy, prompts)]
+
+    def sampled(self, prompts: Sequence[str], *, temperature: float, streams: Sequence[np.random.Generator]) -> list[str]:
+        """Return answers sampled at a temperature, each from its own stream."""
+        return [answer.text for answer in sampled_answers(self.policy, prompts, temperature=temperature, streams=streams)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NamedMove:
+    """The move in a parsed answer."""
+
+    move: chess.Move | None
+    """The named best move if it is legal."""
+    is_unreadable: bool
+    """Whether the answer names no best move at all."""
+    is_whole: bool
+    """Whether every field of the answer is valid."""
+
+    def counts(self, *, is_first: bool) -> ReplyCounts:
+        """Return the answer counts of this answer, the first one for a move or a retry."""
+        return ReplyCounts(
+            num_moves=int(is_first),
+            num_answers=1,
+            num_unreadable=int(self.is_unreadable),
+            num_illegal=int(self.move is None and not self.is_unreadable),
+        )
+
+
+def board_prompts(boards: Sequence[chess.Board]) -> list[str]:
+    """Return the prompts that ask for a move on each board."""
+    return [move_prompt(fen_of(board)) for board in boards]
+
+
+def named_move(board: chess.Board, answer: str, *, allowed: frozenset[str] = frozenset()) -> NamedMove:
+    """Parse an answer to a board's prompt.
+
+    Moves are in UCI notation: castling is the king's move of two squares.
+
+    Args:
+        board: Position with at least one legal move.
+        answer: Answer to the board's prompt.
+        allowed: Allowed moves in UCI; all legal moves if empty.
+    """
+    legal = {move.uci(): move for move in board.legal_moves}
+    read = read_move_answer(answer, num_legal=len(legal))
+    move = None if read.best is None or (allowed and read.best not in allowed) else legal.get(read.best)
+    return NamedMove(move=move, is_unreadable=read.best is None, is_whole=read.is_readable)
+
+
+def moves_with_retries(
+    generator: AnswerGenerator,
+    boards: Sequence[chess.Board],
+    *,
+    temperature: float | None,
+    streams: Sequence[np.random.Generator],
+    allowed: frozenset[str] = frozenset(),
+) -> list[Reply]:
+    """Return a reply for each board, without a move if `max_questions` answers in a row named no legal one.
+
+    The first answer is greedy or sampled. Retries are sampled at T = 1, because a greedy answer would not change. All boards whose last
+    answer failed are retried as one batch.
+
+    Args:
+        generator: The language model.
+        boards: Positions with at least one legal move.
+        temperature: Temperature of the first answer; None for greedy.
+        streams: Random stream of each board.
+        allowed: Allowed moves in UCI; all legal moves if empty.
+    """
+    replies = [Reply(move=None, counts=ReplyCounts())] * len(boards)
+    prompts = board_prompts(boards)
+    rows = list(range(len(boards)))
+    for attempt in range(generator.config.max_questions):
+        asked = [prompts[row] for row in rows]
+        if attempt == 0 and temperature is None:
+            answers = generator.greedy(asked)
+        else:
+            hot = temperature if attempt == 0 and temperature is not None else _RETRY_TEMPERATURE
+            answers = generator.sampled(asked, temperature=hot, streams=[streams[row] for row in rows])
+        for row, answer in zip(rows, answers, strict=True):
+            named = named_move(boards[row], answer, allowed=allowed)
+            replies[row] = Reply(move=named.move, counts=replies[row].counts + named.counts(is_first=attempt == 0))
+        rows = [row for row in rows if replies[row].move is None]
+        if not rows:
+            break
+    return replies
 
 
 class LanguagePlayer:
@@ -31,3 +140,25 @@ class LanguagePlayer:
         """Return replies with a move, or without one if no allowed answer named a legal move, and with the answer counts."""
         streams = [self._streams.of(game) for game in games]
         return moves_with_retries(self._generator, boards, temperature=self._temperature, streams=streams)
+
+
+class LanguageMoveFinder:
+    """Chooses moves of the UCI engine with a language model, one board at a time."""
+
+    def __init__(self, generator: AnswerGenerator) -> None:
+        """Store the language model."""
+        self._generator = generator
+
+    def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> UciSearchResult:
+        """Return the named move, and a remark with the answer counts.
+
+        Samples depend on the seed, the game and the number of moves played, so that a repeated `go` on the same board gives the same move.
+        """
+        temperature = None if options.temperature == BEST_MOVE else options.temperature
+        stream = numpy_stream(seed, "uci", num_games, board.ply())
+        (reply,) = moves_with_retries(self._generator, [board], temperature=temperature, streams=[stream], allowed=allowed)
+        counts = reply.counts
+        remark = f"language model: {counts.num_answers} answers, {counts.num_unreadable} unreadable, {counts.num_illegal} illegal"
+        if reply.move is None:
+            return UciSearchResult(best=None, shown=(), remarks=(f"{remark}: no legal move, so it resigns",))
+        return UciSearchResult(best=reply.move, shown=(reply.move,), remarks=(remark,))

@@ -7,7 +7,7 @@ from typing import Final, Self
 import torch
 from torch import Tensor
 
-from grpo.language.generate.answers import GeneratedAnswer, TooLongError
+from grpo.language.generate.answers import TooLongError
 from grpo.language.model.policy import LanguagePolicy
 
 IGNORED: Final = -100
@@ -15,9 +15,9 @@ IGNORED: Final = -100
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class AnswerBatch:
-    """Prompts with what was written behind them, thought and answer, here all called the answer.
+    """Prompts with the answers behind them.
 
-    Legend: R rows, C columns, A the longest answer's tokens, K tokens of all answers that are to be predicted, V the vocabulary.
+    Legend: R rows, C columns, A the longest answer's tokens, K tokens of all answers, V the vocabulary.
 
     Prompts are padded on the left and answers on the right, so that all answers begin in one column, as they do when the model writes them.
     """
@@ -27,7 +27,7 @@ class AnswerBatch:
     attention_mask: Tensor
     """[R, C], 1 on tokens of a prompt or answer."""
     targets: Tensor
-    """[R, A], the answers' tokens, each to be predicted from the column before it, and the end; -100 after that and for forced tokens."""
+    """[R, A], the answers' tokens, each to be predicted from the column before it, and the end; -100 after that."""
 
     @classmethod
     def of(cls, policy: LanguagePolicy, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> Self:
@@ -56,14 +56,6 @@ class AnswerBatch:
             targets=targets.to(policy.device),
         )
 
-    @classmethod
-    def of_written(cls, policy: LanguagePolicy, answers: Sequence[GeneratedAnswer]) -> Self:
-        """Return the batch of answers that the model wrote; forced tokens are read, and not to be predicted."""
-        batch = cls.of(policy, [answer.prompt_ids for answer in answers], [answer.token_ids for answer in answers])
-        for targets, answer in zip(batch.targets, answers, strict=True):
-            targets[: len(answer.is_forced)][torch.tensor(answer.is_forced, device=policy.device)] = IGNORED
-        return batch
-
     def __len__(self) -> int:
         return len(self.targets)
 
@@ -74,7 +66,7 @@ class AnswerBatch:
 
     @property
     def is_token(self) -> Tensor:
-        """Where an answer has a token that is to be predicted, [R, A] bool."""
+        """Where an answer has a token, [R, A] bool."""
         return self.targets != IGNORED
 
     @property

@@ -1,7 +1,6 @@
 """Behaviour cloning: a language model learns to answer as the value tables do, before GRPO is let near it.
 
-The loss is on the answers' tokens alone, with the one that ends them; prompts are read and not learned. With `language.think_tokens` the
-label that ends a thought is learned too, behind an empty thought.
+The loss is on the answers' tokens alone, with the one that ends them; prompts are read and not learned.
 """
 
 import copy
@@ -14,7 +13,6 @@ from torch import Tensor
 
 from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import numpy_stream
-from grpo.language.generate.thoughts import prompt_tokens
 from grpo.language.learn.answer_batch import AnswerBatch
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example, LanguageBoards
@@ -24,6 +22,7 @@ from grpo.settings.language import CloningConfig
 
 _WARMUP: Final = 0.05
 _BETAS: Final = (0.9, 0.98)  # The second nearer than AdamW's own: as usual for language models, whose gradients' size changes fast.
+_WEIGHT_DECAY: Final = 0.01
 _MAX_GRADIENT_NORM: Final = 1.0
 _NUM_VALIDATION: Final = 256
 _VALIDATION_BATCH: Final = 64
@@ -37,7 +36,7 @@ def clone(
     Raises NonFiniteError when a loss is not finite, TooLongError when an example does not fit into the model.
     """
     parameters = [parameter for parameter in policy.network.parameters() if parameter.requires_grad]
-    optimiser = torch.optim.AdamW(parameters, lr=config.learning_rate, betas=_BETAS, weight_decay=config.weight_decay, fused=True)
+    optimiser = torch.optim.AdamW(parameters, lr=config.learning_rate, betas=_BETAS, weight_decay=_WEIGHT_DECAY, fused=True)
     looked_at = validation.draw(numpy_stream(seed, "cloning", "validation"), min(_NUM_VALIDATION, len(validation)))
     best, best_weights = math.inf, copy.deepcopy(policy.network.state_dict())
     losses: list[float] = []
@@ -88,10 +87,8 @@ def _sums(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[LanguageT
     found: dict[LanguageTask, tuple[Tensor, int]] = {}
     for task in LanguageTask:
         if rows := [example for example in examples if example.task == task]:
-            prompts = prompt_tokens(policy, [example.prompt for example in rows])
-            targets = policy.tokens([example.target for example in rows])
-            answers = [[*prompt.label, *ids, policy.end_id] for prompt, ids in zip(prompts, targets, strict=True)]
-            batch = AnswerBatch.of(policy, [prompt.ids for prompt in prompts], answers)
+            answers = [[*ids, policy.end_id] for ids in policy.tokens([example.target for example in rows])]
+            batch = AnswerBatch.of(policy, policy.tokens([example.prompt for example in rows]), answers)
             loss = torch.nn.functional.cross_entropy(batch.logits(policy), batch.tokens, reduction="sum")
             found[task] = loss, len(batch.tokens)
     return found

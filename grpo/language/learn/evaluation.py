@@ -4,10 +4,11 @@ It has no distribution over moves: what needs one (entropy, the mass of blunders
 An answer that names no legal move is worth 0, a loss, and nobody is asked again: rules of play would hide what is measured here.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
-from typing import Final, Self
+from typing import Final
 
 import chess
 import numpy as np
@@ -18,11 +19,16 @@ from grpo.base.seeding import numpy_stream
 from grpo.board.phases import PHASES, Phase
 from grpo.dataset.table import Split
 from grpo.evaluation.regret import HeldoutScores
-from grpo.language.generate.retries import AnswerGenerator, NamedMove, greedy_moves, sampled_moves
+from grpo.language.generate.answers import sampled_answers
+from grpo.language.generate.player import AnswerGenerator, NamedMove, board_prompts, named_move
+from grpo.language.learn.rollouts import Grader
+from grpo.language.model.policy import LanguagePolicy
+from grpo.language.text.examples import Example, LanguageBoards
 from grpo.settings.language import LanguageConfig
 
 _ROOT: Final = 0  # Of all draws: two policies that are compared draw with the same numbers.
-_BY_PHASE: Final = ("heldout/expected_value", "heldout/regret_sampled", "heldout/regret_best")
+_NUM_SAMPLED: Final = 2
+"""Answers sampled for each board, beside the greedy one."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -39,7 +45,7 @@ class EvaluationBoards:
         return len(self.boards)
 
     @classmethod
-    def of_table(cls, table: pa.Table, *, config: LanguageConfig) -> Self:
+    def of_table(cls, table: pa.Table, *, config: LanguageConfig) -> "EvaluationBoards":
         """Return `num_heldout_boards` held-out boards of a dataset's table, in its order: the first of each phase, in equal parts.
 
         Where a phase has too few, the others fill up. Positions keep the clocks and move numbers that they had in their games.
@@ -81,41 +87,36 @@ class LanguageEvaluation:
 
     def metrics(self) -> dict[str, float]:
         """Return the means, those of each phase that has boards, and the fractions of answers that are whole and legal."""
-        columns = {
-            "heldout/expected_value": self.scores.expected_value,
-            "heldout/regret_sampled": self.scores.regret_sampled,
-            "heldout/regret_best": self.scores.regret_best,
-        }
-        best, phases = self.scores.regret_best, self.scores.phases
-        return {
-            **{name: float(column.mean()) for name, column in columns.items()},
-            # One board has no spread, and no standard error.
-            **({"heldout/regret_best_stderr": float(best.std(ddof=1)) / len(best) ** 0.5} if len(best) > 1 else {}),
-            **{
-                f"{name}/{phase}": float(columns[name][phases == index].mean())
-                for name in _BY_PHASE
-                for index, phase in enumerate(PHASES)
-                if (phases == index).any()
-            },
-            "heldout/parse_rate": float(self.is_whole.mean()),
-            "heldout/legal_rate": float(self.is_legal.mean()),
-        }
+        scores = self.scores
+        found = {"heldout/parse_rate": float(self.is_whole.mean()), "heldout/legal_rate": float(self.is_legal.mean())}
+        for name in ("expected_value", "regret_sampled", "regret_best"):
+            column = getattr(scores, name)
+            found[f"heldout/{name}"] = float(column.mean())
+            for index, phase in enumerate(PHASES):
+                if (rows := scores.phases == index).any():
+                    found[f"heldout/{name}/{phase}"] = float(column[rows].mean())
+        if len(self.is_whole) > 1:  # One board has no spread, and no standard error.
+            found["heldout/regret_best_stderr"] = _stderr(scores.regret_best)
+        return found
 
 
 def evaluate_language(generator: AnswerGenerator, boards: EvaluationBoards) -> LanguageEvaluation:
-    """Return regret and rates: of the best answers, and of `num_sampled_answers` drawn at T = 1, whose mean is the expected value.
+    """Return regret and rates: of the best answers, and of two drawn at T = 1, whose mean is the expected value.
 
     Every board draws from streams of its own, the same for all policies.
     """
-    best = greedy_moves(generator, boards.boards)
-    num_drawn = generator.config.num_sampled_answers
-    drawn = sampled_moves(
-        generator,
-        [board for board in boards.boards for _ in range(num_drawn)],
+    prompts = board_prompts(boards.boards)
+    best = [named_move(*pair) for pair in zip(boards.boards, generator.greedy(prompts), strict=True)]
+    answers = generator.sampled(
+        [prompt for prompt in prompts for _ in range(_NUM_SAMPLED)],
         temperature=1.0,
-        streams=[numpy_stream(_ROOT, "judged", row, number) for row in range(len(boards)) for number in range(num_drawn)],
+        streams=[numpy_stream(_ROOT, "judged", row, number) for row in range(len(boards)) for number in range(_NUM_SAMPLED)],
     )
-    expected = np.mean([boards.worth(drawn[number::num_drawn]) for number in range(num_drawn)], axis=0)
+    drawn = [
+        boards.worth([named_move(*pair) for pair in zip(boards.boards, answers[number::_NUM_SAMPLED], strict=True)])
+        for number in range(_NUM_SAMPLED)
+    ]
+    expected = np.mean(drawn, axis=0)
     tops = np.array([max(of.values()) for of in boards.values])
     scores = HeldoutScores(
         regret_best=tops - boards.worth(best),
@@ -128,3 +129,41 @@ def evaluate_language(generator: AnswerGenerator, boards: EvaluationBoards) -> L
         is_whole=np.array([named.is_whole for named in best]),
         is_legal=np.array([named.move is not None for named in best]),
     )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class HeldoutReward:
+    """What a policy's answers to N questions are worth, drawn at T = 1."""
+
+    rewards: NDArray[np.float64]
+    """[N] points, all parts at full weight."""
+    is_readable: NDArray[np.bool_]
+    """[N], whether every field of the answer can be read."""
+
+    def metrics(self) -> dict[str, float]:
+        """Return mean, its standard error, and the fraction of answers that can be read."""
+        return {
+            "heldout/reward": float(self.rewards.mean()),
+            "heldout/reward_stderr": _stderr(self.rewards),
+            "heldout/parse_rate_drawn": float(self.is_readable.mean()),
+        }
+
+
+def questions(boards: LanguageBoards, count: int) -> list[Example]:
+    """Return examples of a split's boards, always the same."""
+    return boards.draw(numpy_stream(_ROOT, "held-out questions"), count)
+
+
+def heldout_reward(policy: LanguagePolicy, examples: Sequence[Example], grader: Grader) -> HeldoutReward:
+    """Return what drawn answers are worth; the draws are the same for all policies as far as their distributions are."""
+    streams = [numpy_stream(_ROOT, "held-out answers", number) for number in range(len(examples))]
+    answers = sampled_answers(policy, [example.prompt for example in examples], temperature=1.0, streams=streams)
+    grades = [grader(example, answer.text) for example, answer in zip(examples, answers, strict=True)]
+    return HeldoutReward(
+        rewards=np.array([one.total() for one in grades]),
+        is_readable=np.array([one.reading.is_readable for one in grades]),
+    )
+
+
+def _stderr(values: NDArray[np.float64]) -> float:
+    return float(values.std(ddof=1)) / math.sqrt(len(values))

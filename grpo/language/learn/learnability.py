@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Final
 
-from grpo.language.learn.logprobs import ADVICE, Gap
-from grpo.language.learn.parse_rate_gate import ParseRates, parse_rates
+from grpo.language.learn.logprobs import MAX_GAP
+from grpo.language.learn.parse_rate_gate import ParseRate, parse_rates
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import LanguageBoards
+from grpo.language.text.tasks import LanguageTask
 from grpo.learning.learnability import Consequence, Learnability, LearnabilityFinding, finding
 from grpo.metrics.table import TASKS
 from grpo.settings.tree import Settings
@@ -19,13 +20,12 @@ _MAX_TRUNCATED: Final = 0.5
 
 
 def assess_language_learnability(
-    metrics: Mapping[str, float], gap: Gap, policy: LanguagePolicy, boards: LanguageBoards, settings: Settings, *, is_at_reference: bool
+    metrics: Mapping[str, float], policy: LanguagePolicy, boards: LanguageBoards, settings: Settings, *, is_at_reference: bool
 ) -> Learnability:
     """Return the findings on the first rollout, before any update.
 
     Args:
         metrics: of that rollout.
-        gap: between sampled and scored log-probabilities.
         policy: what is to be trained.
         boards: where the gate's prompts come from.
         settings: the run's.
@@ -33,7 +33,7 @@ def assess_language_learnability(
     """
     rates = parse_rates(policy, boards, num_prompts=settings.language.num_gate_prompts, seed=settings.seed)
     findings = (
-        _gap(gap),
+        _gap(metrics, policy),
         _reference(metrics, is_at_reference=is_at_reference),
         *_parsing(rates, settings),
         _truncation(metrics),
@@ -41,14 +41,19 @@ def assess_language_learnability(
         _zero_variance(metrics["language/zero_variance_groups"]),
         _entropy(metrics, settings),
     )
-    return Learnability(findings=findings, metrics={**metrics, "language/sampled_scored_gap": gap.largest})
+    return Learnability(findings=findings, metrics=metrics)
 
 
-def _gap(gap: Gap) -> LearnabilityFinding:
+def _gap(metrics: Mapping[str, float], policy: LanguagePolicy) -> LearnabilityFinding:
+    gap = metrics["language/sampled_scored_gap"]
     return finding(
         "sampled = scored log-probability",
-        str(gap),
-        (not gap.is_within, Consequence.REFUSAL, ADVICE[gap.cause or "unknown"]),
+        f"{gap:.2e} nats a token at most",
+        (
+            not gap <= MAX_GAP[policy.precision],
+            Consequence.REFUSAL,
+            "Answers are not sampled from the distribution that scores them: padding, positions, dropout, temperature or sampling differ",
+        ),
     )
 
 
@@ -71,7 +76,7 @@ def _reference(metrics: Mapping[str, float], *, is_at_reference: bool) -> Learna
     )
 
 
-def _parsing(rates: ParseRates, settings: Settings) -> list[LearnabilityFinding]:
+def _parsing(rates: Mapping[LanguageTask, ParseRate], settings: Settings) -> list[LearnabilityFinding]:
     least = settings.language.min_parse_rate
     return [
         finding(
@@ -85,7 +90,7 @@ def _parsing(rates: ParseRates, settings: Settings) -> list[LearnabilityFinding]
                 " knows this format",
             ),
         )
-        for task, rate in rates.tasks.items()
+        for task, rate in rates.items()
     ]
 
 

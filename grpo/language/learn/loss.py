@@ -4,8 +4,7 @@ Legend: R answers of a minibatch, T tokens of the longest answer, K tokens of al
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +16,6 @@ from grpo.language.learn.rollouts import LanguageRollout
 from grpo.language.model.policy import LanguagePolicy, token_distribution
 from grpo.learning.objective import Moves, grpo_objective
 from grpo.settings.grpo import GrpoConfig
-from grpo.settings.language import LanguageConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,15 +32,11 @@ class Minibatch:
 
 
 def backward(
-    policy: LanguagePolicy,
-    reference: LanguagePolicy,
-    rollout: LanguageRollout,
-    rows: Tensor,
-    *,
-    config: GrpoConfig,
-    knobs: Knobs,
+    policy: LanguagePolicy, reference: LanguagePolicy, rollout: LanguageRollout, rows: Tensor, *, config: GrpoConfig, knobs: Knobs
 ) -> Minibatch:
-    """Add the gradient of a minibatch's loss to the parameters', and return what was measured. Denominators are of the whole minibatch.
+    """Add the gradient of a minibatch's loss to the parameters', and return what was measured.
+
+    All tokens of the minibatch weigh alike (DAPO, arXiv 2503.14476).
 
     Args:
         policy: what is trained.
@@ -53,35 +47,35 @@ def backward(
         knobs: temperature and coefficients.
     """
     rows = rows.to(policy.device)
-    fractions = token_fractions(rollout.batch.is_token[rows], policy.config)
+    is_token = rollout.batch.is_token[rows].float()
+    fractions = is_token / is_token.sum()
     loss = kl_term = clipped = kl_old = 0.0
     low, high = math.inf, -math.inf
-    with _recomputing(policy):
-        for places in pieces(torch.arange(len(rows), device=policy.device), rollout.batch, policy):
-            piece = rollout.batch.select_rows(rows[places])
-            mask = piece.is_token
-            new = token_distribution(piece.logits(policy), temperature=knobs.temperature)
-            with torch.no_grad():
-                before = token_distribution(piece.logits(reference), temperature=knobs.temperature)
-            advantages = rollout.advantages.to(policy.device)[rows[places], None].expand_as(mask)[mask][:, None]
-            moves = Moves(
-                columns=piece.tokens[:, None],
-                weights=torch.ones_like(advantages),
-                old_log_probs=rollout.sampled[rows[places]][mask][:, None],
-                advantages=advantages,
-            )
-            objective = grpo_objective(new=new, old=None, reference=before, moves=moves, config=config, knobs=knobs)
-            weights = fractions[places][mask]
-            value = (objective.loss * weights).sum()
-            loss += value.item()
-            if not math.isfinite(loss):
-                break
-            value.backward()  # type: ignore[no-untyped-call]
-            ratios = objective.ratios.detach()
-            kl_term += (objective.weighted["reference_kl"].detach() * weights).sum().item()
-            clipped += float((objective.is_clipped_low | objective.is_clipped_high).sum())
-            kl_old += (ratios - 1 - ratios.log()).sum().item()
-            low, high = min(low, ratios.min().item()), max(high, ratios.max().item())
+    for places in pieces(torch.arange(len(rows), device=policy.device), rollout.batch, policy):
+        piece = rollout.batch.select_rows(rows[places])
+        mask = piece.is_token
+        new = token_distribution(piece.logits(policy), temperature=knobs.temperature)
+        with torch.no_grad():
+            before = token_distribution(piece.logits(reference), temperature=knobs.temperature)
+        advantages = rollout.advantages.to(policy.device)[rows[places], None].expand_as(mask)[mask][:, None]
+        moves = Moves(
+            columns=piece.tokens[:, None],
+            weights=torch.ones_like(advantages),
+            old_log_probs=rollout.sampled[rows[places]][mask][:, None],
+            advantages=advantages,
+        )
+        objective = grpo_objective(new=new, old=None, reference=before, moves=moves, config=config, knobs=knobs)
+        weights = fractions[places][mask]
+        value = (objective.loss * weights).sum()
+        loss += value.item()
+        if not math.isfinite(loss):
+            break
+        value.backward()  # type: ignore[no-untyped-call]
+        ratios = objective.ratios.detach()
+        kl_term += (objective.weighted["reference_kl"].detach() * weights).sum().item()
+        clipped += float((objective.is_clipped_low | objective.is_clipped_high).sum())
+        kl_old += (ratios - 1 - ratios.log()).sum().item()
+        low, high = min(low, ratios.min().item()), max(high, ratios.max().item())
     measures = {
         "language/kl_term": kl_term,
         "language/clip_fraction": clipped / int(rollout.batch.is_token[rows].sum()),
@@ -89,32 +83,3 @@ def backward(
         "language/ratio_max": high,
     }
     return Minibatch(loss=loss, measures=measures, kl_old=kl_old / len(rows))
-
-
-@contextmanager
-def _recomputing(policy: LanguagePolicy) -> Iterator[None]:
-    """Hold the network in training mode where gradients are checkpointed, for transformers does so in no other; it has no dropout."""
-    if policy.config.gradient_checkpointing:
-        policy.network.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
-        policy.network.train()
-    try:
-        yield
-    finally:
-        policy.network.eval()  # type: ignore[no-untyped-call]
-
-
-def token_fractions(is_token: Tensor, language: LanguageConfig) -> Tensor:
-    """Return the weight of each token of a minibatch in its loss, [R, T], by `language.loss`.
-
-    `dapo`: equal for all tokens (arXiv 2503.14476). `grpo`: equal for all answers, and for the tokens of one (arXiv 2402.03300). `dr_grpo`:
-    equal for all tokens, such that an answer of the maximum length, with its thought, has the weight of one answer (arXiv 2503.20783).
-
-    Args:
-        is_token: [R, T].
-        language: the settings.
-    """
-    mask = is_token.float()
-    if language.loss == "dapo":
-        return mask / mask.sum()
-    lengths = mask.sum(1, keepdim=True) if language.loss == "grpo" else float(language.max_answer_tokens + language.think_tokens)
-    return mask / (lengths * len(mask))

@@ -1,8 +1,8 @@
 """The gate before GRPO: a model that does not write what can be read has nothing to learn from rewards, and is refused with the reason."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 from grpo.base.errors import PlainError
 from grpo.base.seeding import numpy_stream
@@ -41,30 +41,7 @@ class ParseRate:
         return f"{self.rate:.2f} [{self.low:.2f}, {self.high:.2f}] of {self.num} answers, such as {self.example!r}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ParseRates:
-    """What the gate found."""
-
-    tasks: Mapping[LanguageTask, ParseRate]
-
-    def metrics(self) -> dict[str, float]:
-        """Return the rates under their names in `grpo.metrics.table`."""
-        total = sum(rate.num for rate in self.tasks.values())
-        legal = [rate.legal_rate for rate in self.tasks.values() if rate.legal_rate is not None]
-        return {
-            "language/parse_rate": sum(rate.rate * rate.num for rate in self.tasks.values()) / total,
-            **{f"language/parse_rate/{task}": rate.rate for task, rate in self.tasks.items()},
-            "language/truncated": sum(rate.truncated * rate.num for rate in self.tasks.values()) / total,
-            **{f"language/truncated/{task}": rate.truncated for task, rate in self.tasks.items()},
-            **({"language/legal_rate": legal[0]} if legal else {}),
-        }
-
-    def report(self) -> dict[str, Any]:
-        """Return all of it as JSON."""
-        return {str(task): asdict(rate) for task, rate in self.tasks.items()}
-
-
-def parse_rates(policy: LanguagePolicy, boards: LanguageBoards, *, num_prompts: int, seed: int) -> ParseRates:
+def parse_rates(policy: LanguagePolicy, boards: LanguageBoards, *, num_prompts: int, seed: int) -> dict[LanguageTask, ParseRate]:
     """Return how many answers of each task that is trained can be read; the prompts are boards drawn without repetition.
 
     Raises NonFiniteError when weights are NaN or infinite.
@@ -72,12 +49,26 @@ def parse_rates(policy: LanguagePolicy, boards: LanguageBoards, *, num_prompts: 
     policy.refuse_nonfinite()
     share = policy.config.environment_share
     tasks = [task for task in LanguageTask if (share if task == LanguageTask.ENVIRONMENT else 1 - share) > 0]
-    return ParseRates(tasks={task: _rate(policy, _prompts(boards, task, num_prompts, seed), seed=seed) for task in tasks})
+    return {task: _rate(policy, _prompts(boards, task, num_prompts, seed), seed=seed) for task in tasks}
 
 
-def refuse_unreadable(rates: ParseRates, config: LanguageConfig) -> None:
+def gate_metrics(rates: Mapping[LanguageTask, ParseRate]) -> dict[str, float]:
+    """Return the rates under their names in `grpo.metrics.table`."""
+    total = sum(rate.num for rate in rates.values())
+    found = {
+        "language/parse_rate": sum(rate.rate * rate.num for rate in rates.values()) / total,
+        "language/truncated": sum(rate.truncated * rate.num for rate in rates.values()) / total,
+    }
+    for task, rate in rates.items():
+        found |= {f"language/parse_rate/{task}": rate.rate, f"language/truncated/{task}": rate.truncated}
+        if rate.legal_rate is not None:
+            found["language/legal_rate"] = rate.legal_rate
+    return found
+
+
+def refuse_unreadable(rates: Mapping[LanguageTask, ParseRate], config: LanguageConfig) -> None:
     """Raise UnreadableError, with the rates and the reason, when a task's parse rate is below `min_parse_rate`."""
-    low = {task: rate for task, rate in rates.tasks.items() if rate.rate < config.min_parse_rate}
+    low = {task: rate for task, rate in rates.items() if rate.rate < config.min_parse_rate}
     if not low:
         return
     is_random = config.model == SMALL and config.cloning.num_steps == 0

@@ -66,19 +66,17 @@ class LanguageRollout:
     batch: AnswerBatch
     """The same as tokens; rows are answers."""
     sampled: Tensor
-    """[B, T] nats: the log-probability that the sampler gave each token; 0 where there is none, and for forced tokens."""
+    """[B, T] nats: the log-probability that the sampler gave each token; 0 where there is none."""
     measures: ExactMeasures
     is_truncated: Tensor
     """[B] bool."""
-    is_far: Tensor
-    """[B] bool: left out because its divergence is above the bound at collection."""
     advantages: Tensor
-    """[B] points: the reward less the mean of its group; 0 for answers that are left out, which no mean has a part of."""
+    """[B] points: the reward less the mean of its group; 0 for truncated answers, which no mean has a part of."""
 
     @property
     def is_trained(self) -> Tensor:
-        """Which answers the loss and the means of their groups have, [B] bool: those that are whole, and not too far from the reference."""
-        return ~self.is_truncated & ~self.is_far
+        """Which answers the loss and the means of their groups have, [B] bool: those that are whole."""
+        return ~self.is_truncated
 
     @property
     def largest_gap(self) -> float:
@@ -94,11 +92,6 @@ class LanguageRollout:
     def totals(self) -> Tensor:
         """The grades with all parts at full weight, [B]."""
         return torch.tensor([answer.grades.total() for answer in self.answers], dtype=torch.float64)
-
-    @property
-    def num_trained(self) -> int:
-        """Answers that the loss does not leave out."""
-        return int(self.is_trained.sum())
 
     def of_task(self, task: LanguageTask) -> Tensor:
         """Return which answers are of a task, [B] bool."""
@@ -118,7 +111,6 @@ def write_rollout(
     *,
     grader: Grader,
     content_fraction: float,
-    max_collection_kl: float,
     step: int,
 ) -> LanguageRollout:
     """Write and grade a group of answers to each example's prompt.
@@ -130,7 +122,6 @@ def write_rollout(
         settings: the run's.
         grader: grades an answer.
         content_fraction: of the weights of the reward's chess parts.
-        max_collection_kl: nats; answers above are left out of loss and means; 0 is no bound.
         step: names the random streams, one for each answer.
 
     Raises RewardError when an answer gets no grade, NonFiniteError when the policy's scores are NaN or infinite, TooLongError.
@@ -140,23 +131,19 @@ def write_rollout(
     streams = [numpy_stream(settings.seed, "answers", step, row) for row in range(len(asked))]
     written = sampled_answers(policy, [example.prompt for example in asked], temperature=config.temperature, streams=streams)
     answers = tuple(_graded(*pair, grader, content_fraction, step) for pair in zip(asked, written, strict=True))
-    batch = AnswerBatch.of_written(policy, written)
-    measures = exact_measures(policy, reference, batch, temperature=config.temperature)
+    batch = AnswerBatch.of(policy, [answer.prompt_ids for answer in written], [answer.token_ids for answer in written])
     sampled = torch.tensor([log_prob for answer in written for log_prob in answer.log_probs], device=policy.device)
     is_truncated = torch.tensor([answer.is_truncated for answer in written])
-    far = measures.of_answers()[1].cpu() > max_collection_kl if max_collection_kl else torch.zeros_like(is_truncated)
-    is_far = far & ~is_truncated
     # In float32, so that the mean of equal rewards is that reward.
     rewards = torch.tensor([answer.reward for answer in answers]).view(-1, config.group_size)
-    is_member = (~is_truncated & ~is_far).view(-1, config.group_size)
+    is_member = ~is_truncated.view(-1, config.group_size)
     return LanguageRollout(
         answers=answers,
         group_size=config.group_size,
         batch=batch,
         sampled=torch.zeros(batch.targets.shape, device=policy.device).masked_scatter(batch.is_token, sampled),
-        measures=measures,
+        measures=exact_measures(policy, reference, batch, temperature=config.temperature),
         is_truncated=is_truncated,
-        is_far=is_far,
         advantages=group_advantages(rewards, config, is_member_BG=is_member).flatten(),
     )
 
@@ -186,18 +173,16 @@ def rollout_metrics(rollout: LanguageRollout) -> dict[str, float]:
     of_prompts = totals.view(-1, rollout.group_size).mean(1)
     moves = rollout.of_task(LanguageTask.MOVE)
     legal = [answer.grades.is_legal_best for answer in rollout.answers if answer.example.task == LanguageTask.MOVE]
-    thoughts = [answer.answer.num_thought for answer in rollout.answers if answer.answer.num_thought is not None]
     return {
         **metrics,
         **({"language/legal_rate": sum(legal) / len(legal)} if moves.any() else {}),
-        **({"language/think_tokens": sum(thoughts) / len(thoughts)} if thoughts else {}),
         **({"language/reward_stderr": (of_prompts.std() / math.sqrt(len(of_prompts))).item()} if len(of_prompts) > 1 else {}),
         **_reward_parts(rollout),
         "language/reward_std": totals.std().item(),
         "language/reward_trained": rewards.mean().item(),
         "language/token_entropy": token_entropy,
         "language/kl_max": divergences.max().item(),
-        "language/kl_masked": rollout.is_far.double().mean().item(),
+        "language/sampled_scored_gap": rollout.largest_gap,
         "language/advantage_max": rollout.advantages.abs().max().item(),
         "language/prompts": float(len(rollout.answers) // rollout.group_size),
     }
@@ -216,7 +201,7 @@ def _of(rollout: LanguageRollout, rows: Tensor) -> dict[str, float]:
         "structure_rate": _fraction(answer.has_structure for answer in read),
         "malformed": _fraction(answer.is_malformed for answer in read),
         "truncated": rollout.is_truncated[rows].double().mean().item(),
-        "answer_tokens": sum(answer.answer.num_tokens for answer in answers) / len(answers),
+        "answer_tokens": sum(len(answer.answer.token_ids) for answer in answers) / len(answers),
         "entropy": entropies.mean().item(),
         "kl_reference": divergences.mean().item(),
         "zero_variance_groups": _fraction((advantages == 0).all(1).tolist()),

@@ -1,13 +1,12 @@
 """The GRPO loop of a language model, one record a step; the same promises as `grpo.learning.trainer`, to which the loop around it holds.
 
-Whether sampling and scoring are one distribution is looked at in each rollout, and before the first update and every few steps after it on
-prompts of mixed length, where the cause of a difference is named.
+Whether sampling and scoring are one distribution is asserted in each rollout.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -16,24 +15,18 @@ from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import numpy_stream, torch_stream
 from grpo.control.controller import Knobs, Observation
 from grpo.language.learn.learnability import assess_language_learnability
-from grpo.language.learn.logprobs import ADVICE, MAX_GAP, Gap, sampled_scored_gap
+from grpo.language.learn.logprobs import MAX_GAP
 from grpo.language.learn.loss import Minibatch, backward
 from grpo.language.learn.rollouts import Grader, LanguageRollout, agreement, rollout_metrics, write_rollout
-from grpo.language.learn.schedules import content_fraction, kl_fraction
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import LanguageBoards
-from grpo.learning.checkpoints import TrainingState, weights_hash
+from grpo.learning.checkpoints import weights_hash
 from grpo.learning.invariants import InvariantError
 from grpo.learning.learnability import Learnability
-from grpo.learning.lifecycle import PRECISIONS, TrainerLifecycle, copied, prefixed, unprefixed
+from grpo.learning.lifecycle import PRECISIONS, TrainerLifecycle
 from grpo.learning.trainer import refuse_dropout
 from grpo.metrics.table import TERM_PAIRS, TERMS, Event, Record
 from grpo.settings.tree import Settings
-
-_NUM_GAP_PROMPTS: Final = 8
-_NUM_GAP_DRAWS: Final = 64
-_ADAPTER: Final = "adapter."
-"""Prefix of an adapter's weights among a checkpoint's tensors; the checkpoint's policy has them merged into its own."""
 
 
 class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
@@ -52,8 +45,8 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
         """Prepare training.
 
         Args:
-            policy: what is trained: a copy of the reference, a resumed policy, or one with an adapter. Changed in place.
-            reference: the frozen policy of the KL term, which nobody else may use; for a policy with an adapter, the one that came with it.
+            policy: what is trained: a copy of the reference, or a resumed policy. Changed in place.
+            reference: the frozen policy of the KL term, which nobody else may use.
             boards: where prompts come from, and what answers are graded by.
             settings: the run's.
             grader: grades an answer.
@@ -68,20 +61,12 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
         self._reference.config = settings.language
         self._reference.network.requires_grad_(requires_grad=False)
         policy = policy.at_precision(precision)
-        super().__init__(policy, policy.trained, self._reference.trained, settings.grpo, first_step=first_step)
+        super().__init__(policy, self._reference.network, settings.grpo, first_step=first_step)
         self.policy.config = settings.language
         self._settings = settings
         self._language = settings.language
         self._boards = boards
         self._grader = grader
-        self._has_looked = False
-
-    def _own_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        return {}, {} if self._trains_network else prefixed(_ADAPTER, copied(self._trained.state_dict()))
-
-    def _load_training_weights(self, state: TrainingState, *, begins_run: bool) -> None:  # noqa: ARG002
-        if not self._trains_network:
-            self._trained.load_state_dict(unprefixed(_ADAPTER, state.tensors))
 
     def _hash_of_reference(self) -> str:
         return weights_hash(self._reference)
@@ -91,11 +76,8 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
 
         Raises NonFiniteError when a weight, or what the policy makes of a prompt, is NaN or infinite.
         """
-        gap = self._look()
-        rollout = self._rollout()
         return assess_language_learnability(
-            rollout_metrics(rollout),
-            gap,
+            rollout_metrics(self._rollout()),
             self.policy,
             self._boards,
             self._settings,
@@ -111,42 +93,23 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
         """
         self.policy.refuse_nonfinite()  # No later step could mend them.
         knobs = self._begin_step()
-        metrics: dict[str, float] = {}
-        if not self._has_looked or self._is_look_due():
-            gap = self._look()
-            metrics |= {"language/sampled_scored_gap": gap.largest} if self._is_look_due() else {}
-            if not gap.is_within:
-                raise InvariantError(
-                    f"step {self.num_steps_done + 1:,}: sampled and scored log-probabilities differ: {gap}: {ADVICE[gap.cause]}"
-                )
         rollout, problem = self._finite_rollout()
         if rollout is None:
-            return self._end_skipped_step(problem, {**metrics, **self._knob_metrics(knobs), "language/skipped": 1.0})
+            return self._end_skipped_step(problem, {**self._knob_metrics(knobs), "language/skipped": 1.0})
+        self._refuse_gap(rollout)
         events: list[Event] = []
-        metrics |= rollout_metrics(rollout) | self._knob_metrics(knobs) | self._learn(rollout, knobs, events)
+        metrics = rollout_metrics(rollout) | self._knob_metrics(knobs) | self._learn(rollout, knobs, events)
         metrics["language/normalised_entropy"] = metrics["language/token_entropy"] / self._log_vocabulary()
         self.num_steps_done += 1
         return self._end_step(metrics, self._observation(metrics, rollout), events)
 
-    def _is_look_due(self) -> bool:
-        return (self.num_steps_done - self._first_step) % self._config.steps_per_gradient_budget == 0
-
-    def _look(self) -> Gap:
-        """Compare how answers to prompts of mixed length are sampled with how they are scored."""
-        rng = numpy_stream(self._settings.seed, "gap", self.num_steps_done)
-        drawn = [example.prompt for example in self._boards.draw(rng, _NUM_GAP_DRAWS)]
-        # The first half of one too: prompts may be of one length, and then show nothing of padding.
-        drawn.append(drawn[0][: len(drawn[0]) // 2])
-        by_length = sorted(set(drawn), key=lambda prompt: (len(self.policy.tokens([prompt])[0]), prompt))
-        indices = torch.linspace(0, len(by_length) - 1, min(_NUM_GAP_PROMPTS, len(by_length))).round().long().tolist()
-        gap = sampled_scored_gap(
-            self.policy,
-            [by_length[index] for index in indices],
-            temperature=self._config.temperature,
-            streams=[numpy_stream(self._settings.seed, "gap", self.num_steps_done, row) for row in range(len(indices))],
-        )
-        self._has_looked = True
-        return gap
+    def _refuse_gap(self, rollout: LanguageRollout) -> None:
+        """Raise InvariantError unless tokens were sampled from the distribution that scores them."""
+        if not rollout.largest_gap <= MAX_GAP[self._precision]:
+            raise InvariantError(
+                f"step {self.num_steps_done + 1:,}: sampled and scored log-probabilities of a token differ by up to"
+                f" {rollout.largest_gap:.2e} nats: the policy that is trained is not the one that wrote the answers"
+            )
 
     def _finite_rollout(self) -> tuple[LanguageRollout | None, str]:
         """Return the rollout; none, and why, where a probability or a reward is NaN or infinite."""
@@ -169,8 +132,7 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
                 examples,
                 self._settings,
                 grader=self._grader,
-                content_fraction=content_fraction(self._language, step - self._first_step),
-                max_collection_kl=self._language.max_collection_kl,
+                content_fraction=self._warmed_up(self._language.reward_warmup_steps),
                 step=step,
             )
 
@@ -229,7 +191,11 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
             )
 
     def _kl_coefficient(self, knobs: Knobs) -> float:
-        return knobs.kl_coefficient * kl_fraction(self._language, self.num_steps_done - self._first_step)
+        return knobs.kl_coefficient * self._warmed_up(self._language.kl_warmup_steps)
+
+    def _warmed_up(self, num_steps: int) -> float:
+        """Return the fraction of its value that something has which warms up over so many steps: a line from above 0 to 1."""
+        return min(1.0, (self.num_steps_done - self._first_step + 1) / max(1, num_steps))
 
     def _knob_metrics(self, knobs: Knobs) -> dict[str, float]:
         own = {"control/kl_coefficient": self._kl_coefficient(knobs), "control/recovery_coefficient": knobs.recovery_coefficient}

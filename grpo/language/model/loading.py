@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 _PROBE: Final = "P: 8/5k2/3p4/1PpP4/4r3/2N5/QB4K1/8 b KQkq c3 0 40    M: e2e4 a7a8q    E: 0.35 -1.20    B: e2e4+0.001+"
 _ERROR_NUMBER: Final = re.compile(r"\(os error (\d+)\)")
 """How safetensors tells the disk's refusal: in its text alone."""
-DEFAULT_GPT2: Final = "jrahn/RookWorld-LM-124M"
-"""A model on the hub whose shape is that of transformers' GPT-2 by default: it is known without asking the hub."""
 _COMMIT: Final = re.compile("[0-9a-f]{40}")
 _DROPOUTS: Final = ("dropout", "pdrop", "drop_rate", "layerdrop")
 
@@ -56,30 +54,6 @@ def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> La
     return _policy(network, tokenizer, device, config, ModelOrigin(model=config.model, commit=commit))
 
 
-def empty_model(config: LanguageConfig) -> "PreTrainedModel":
-    """Return the language model that the settings name without its weights, for its shape; of a hub or folder only config.json is read.
-
-    Raises MissingExtraError, ModelError.
-    """
-    require_language_extra()
-    _quiet()
-    from transformers import AutoModelForCausalLM, GPT2Config
-
-    with torch.device("meta"):
-        if config.model == SMALL:
-            from grpo.language.model.small_gpt2 import small_config
-            from grpo.language.text.tokenizer import chess_tokenizer
-
-            described: PreTrainedConfig = small_config(config.small, chess_tokenizer())
-        elif config.model == DEFAULT_GPT2:
-            described = GPT2Config()
-        else:
-            folder = model_folder(config.model)
-            described = _config(config.model, config.revision) if folder is None else _config(str(folder), "")
-        network: PreTrainedModel = AutoModelForCausalLM.from_config(described, trust_remote_code=False)  # type: ignore[no-untyped-call]
-    return network
-
-
 def save_language_policy(folder: Path, policy: LanguagePolicy, policy_config: PolicyConfig) -> None:
     """Write the model as transformers has it (so that anybody can load it from there), and what else is needed, into an existing folder.
 
@@ -87,7 +61,7 @@ def save_language_policy(folder: Path, policy: LanguagePolicy, policy_config: Po
     """
     policy.tokenizer.save_pretrained(folder)
     try:
-        policy.network.save_pretrained(folder, state_dict=dict(policy.weights()))
+        policy.network.save_pretrained(folder, state_dict=policy.network.state_dict())
     except SafetensorError as error:
         if (number := _ERROR_NUMBER.search(str(error))) is None:
             raise

@@ -39,6 +39,7 @@ DRAW_REWARD: Final = 0.5
 ILLEGAL_REWARD: Final = -1.0
 """Rewards in environment answers for the player who moved, as in RookWorld's arbiter."""
 
+_ILLEGAL_MOVE_SHARE: Final = 0.05  # So that a model learns the flag for it.
 _COLUMNS: Final = ("fen", "moves", "values", "centipawns", "mate_in")
 
 
@@ -201,8 +202,8 @@ class LanguageBoards:
 
         The dataset does not have the moves before a board, so histories are generated. Half of the environment examples are of the board
         itself without a history, and half of a position after up to `num_history_moves - 1` random legal moves. The move is a random legal
-        one. If the board has a move that ends the game, such a move is used half the time, and a fraction `illegal_move_share` of the
-        examples uses an illegal move of one of the mover's pieces.
+        one. If the board has a move that ends the game, such a move is used half the time, and a fraction `_ILLEGAL_MOVE_SHARE` of
+        the examples uses an illegal move of one of the mover's pieces.
         """
         row = self._row(index)
         if task == LanguageTask.MOVE:
@@ -212,7 +213,7 @@ class LanguageBoards:
         num_history_moves = self._config.num_history_moves
         if not moves and num_history_moves > 1 and rng.random() < 0.5:
             board = _after_random_moves(board, int(rng.integers(1, num_history_moves)), rng)
-        if rng.random() < self._config.illegal_move_share:
+        if rng.random() < _ILLEGAL_MOVE_SHARE:
             moves = _illegal_moves(board)
         moves = moves or [move.uci() for move in board.legal_moves]
         return environment_example(board, moves[int(rng.integers(len(moves)))], num_history_moves=num_history_moves, index=index)

@@ -27,13 +27,18 @@ from typing import Final
 from grpo.language.text.examples import EnvironmentExample, Example, MoveExample
 from grpo.language.text.fen_similarity import fen_similarity
 from grpo.language.text.tasks import NUM_MOVES, EnvironmentAnswer, MoveAnswer, Reading
-from grpo.settings.language import RewardWeights
 
 EVALUATION_TOLERANCE: Final = 0.25
 """In win probability: an evaluation with this error gets 0, so that always writing 0.00 gets little on unbalanced boards."""
 
-FORM: Final = ("structure", "parsing")
-"""Parts for an answer's format; the other parts are for its chess content."""
+STRUCTURE: Final = (0.2, 1.0)
+"""Points for the sections that an answer has: for one, and for all."""
+PARSING: Final = (0.1, 0.8)
+"""Points for the fields that can be parsed: for one, and for all."""
+CHESS: Final[Mapping[str, float]] = {"move_quality": 1.0, "evaluation": 0.5, "best_move": 2.0, "similarity": 2.0, "outcome": 0.5}
+"""Points for each part of an answer's chess."""
+MALFORMED: Final = -0.3
+"""Reward of an answer in which no section can be found."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +46,7 @@ class Grades:
     """The reward of an answer by parts."""
 
     parts: Mapping[str, float]
-    """The task's parts of `grpo.metrics.table.REWARD_PARTS`, each times its weight; all 0 for a malformed answer."""
+    """The task's parts of `grpo.metrics.table.REWARD_PARTS`, in points; all 0 for a malformed answer."""
     malformed: float
     """Reward of a malformed answer; 0 for every other."""
     reading: Reading
@@ -51,28 +56,23 @@ class Grades:
 
     def total(self, content_weight: float = 1.0) -> float:
         """Return the total reward, with the content parts multiplied by `content_weight` (warm-up)."""
-        return self.malformed + sum(value * (1.0 if name in FORM else content_weight) for name, value in self.parts.items())
+        return self.malformed + sum(value * (content_weight if name in CHESS else 1.0) for name, value in self.parts.items())
 
 
-def grade(example: Example, text: str, weights: RewardWeights, *, logistic_slope: float) -> Grades:
+def grade(example: Example, text: str, *, logistic_slope: float) -> Grades:
     """Return the grades of an answer; never raises.
 
     Args:
         example: The example with the prompt.
         text: The model's answer.
-        weights: Reward weights of the settings.
         logistic_slope: `values.logistic_slope` of the settings, which turns evaluations into win probabilities.
-
     """
     if isinstance(example, MoveExample):
         choice = example.read(text)
-        chess = _choice_parts(example, choice, logistic_slope)
-        weight_of = {"move_quality": weights.move_quality, "evaluation": weights.evaluation, "best_move": weights.best_move}
-        return _graded(choice, chess, weight_of, weights, is_legal_best=choice.best in example.moves)
+        return _graded(choice, _choice_parts(example, choice, logistic_slope), is_legal_best=choice.best in example.moves)
     assert isinstance(example, EnvironmentExample)
     answer = example.read(text)
-    weight_of = {"similarity": weights.similarity, "outcome": weights.outcome}
-    return _graded(answer, _environment_parts(example, answer), weight_of, weights, is_legal_best=False)
+    return _graded(answer, _environment_parts(example, answer), is_legal_best=False)
 
 
 def win_probability(pawns: float, slope: float) -> float:
@@ -80,16 +80,14 @@ def win_probability(pawns: float, slope: float) -> float:
     return (1 + math.tanh(50 * slope * pawns)) / 2
 
 
-def _graded(
-    reading: Reading, chess: Mapping[str, float], weight_of: Mapping[str, float], weights: RewardWeights, *, is_legal_best: bool
-) -> Grades:
+def _graded(reading: Reading, chess: Mapping[str, float], *, is_legal_best: bool) -> Grades:
     parts = {
-        "structure": _graded_fraction(reading.num_sections, reading.num_sections_expected, weights.structure),
-        "parsing": _graded_fraction(reading.num_fields, reading.num_fields_expected, weights.parsing),
-        **{name: weight_of[name] * value for name, value in chess.items()},
+        "structure": _graded_fraction(reading.num_sections, reading.num_sections_expected, STRUCTURE),
+        "parsing": _graded_fraction(reading.num_fields, reading.num_fields_expected, PARSING),
+        **{name: CHESS[name] * value for name, value in chess.items()},
     }
     if reading.is_malformed:
-        return Grades(parts=dict.fromkeys(parts, 0.0), malformed=weights.malformed, reading=reading, is_legal_best=False)
+        return Grades(parts=dict.fromkeys(parts, 0.0), malformed=MALFORMED, reading=reading, is_legal_best=False)
     return Grades(parts=parts, malformed=0.0, reading=reading, is_legal_best=is_legal_best)
 
 

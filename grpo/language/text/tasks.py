@@ -28,8 +28,6 @@ NUM_MOVES: Final = 5
 """Number of moves in an answer; all legal moves if there are fewer."""
 
 _GAP: Final = "    "
-ANSWER_LABEL: Final = f"{_GAP}M:"
-"""The end of a policy prompt; a model that thinks before its answer writes it itself (`grpo.language.generate.thoughts`)."""
 _MOVE: Final = re.compile(r"[a-h][1-8][a-h][1-8][nbrq]?")
 # Bounded, so that no number is infinite; ASCII digits, because `\d` matches other scripts' digits.
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,4}(?:\.[0-9]{1,4})?")
@@ -47,7 +45,7 @@ class LanguageTask(StrEnum):
 
 def move_prompt(fen: str) -> str:
     """Return the prompt of the move task; the answer begins with a blank and the first move."""
-    return f"P: {fen}{ANSWER_LABEL}"
+    return f"P: {fen}{_GAP}M:"
 
 
 def environment_prompt(fen: str, move: str, history: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from made_training import in_store
 from written_language import CPU, settings, writer, written_boards
 
 from grpo.base.files import read_json, verified_manifest
-from grpo.language.learn.heldout_reward import heldout_reward, questions
+from grpo.language.learn.evaluation import heldout_reward, questions
 from grpo.language.learn.trainer import LanguageTrainer
 from grpo.language.model.loading import LANGUAGE_FORMAT
 from grpo.language.text.rewards import grade
@@ -29,7 +29,7 @@ def finetuned(home: Path, *, change: Callable[[LanguageTrainer], None] = lambda 
     boards = written_boards(config)
 
     def grader(example: Any, text: str) -> Any:
-        return grade(example, text, config.language.rewards, logistic_slope=config.values.logistic_slope)
+        return grade(example, text, logistic_slope=config.values.logistic_slope)
 
     trainer = LanguageTrainer(writer(config), writer(config), boards, config, grader=grader)
     trainer.preflight = lambda: Learnability(findings=(), metrics={})

@@ -10,7 +10,6 @@ from listeners import Listener
 from small_language import boards_table, cloned_folder
 
 from grpo.base.files import read_json
-from grpo.language.generate.answers import TooLongError
 from grpo.language.learn.parse_rate_gate import UnreadableError
 from grpo.language.model.loading import load_language_policy
 from grpo.learning.checkpoints import weights_hash
@@ -66,12 +65,6 @@ def test_random_weights_get_no_further_and_leave_nothing(tmp_path: Path) -> None
     with pytest.raises(UnreadableError, match=r"random weights: .*clone first: language\.cloning\.num_steps"):
         pretrained(tmp_path, "random", given)
     assert list((tmp_path / "random").iterdir()) == []
-
-
-def test_a_context_too_short_for_a_thought_and_an_answer_is_refused_before_cloning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("steps.bodies.language_pretrain.clone")  # Who calls it fails.
-    with pytest.raises(TooLongError, match=r"a thought of language\.think_tokens = 100 and an answer of .* fit into the model's 256"):
-        pretrained(tmp_path, "short", settings(think_tokens=100))
 
 
 def test_a_cloned_model_of_a_folder_passes_as_it_comes(tmp_path: Path) -> None:

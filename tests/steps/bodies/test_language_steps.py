@@ -12,15 +12,13 @@ import pytest
 from grpo.engine.identity import EngineIdentity
 from grpo.language.model import loading
 from grpo.language.model import requirements as extra
-from grpo.settings.language import LanguageConfig, model_folder
+from grpo.settings.language import LanguageConfig
 from grpo.settings.roles import may_change, settings_read_by
 from grpo.settings.tree import Settings, read_settings
 from steps.pipeline.resume_changes import Change, Now, changes_since
 from steps.preflight.checks import preflight
-from steps.preflight.doctor import examine
 from steps.runtime.machine import Machine
 from steps.store import external_inputs
-from steps.store.versions import LANGUAGE_LOCK
 
 LANGUAGE = read_settings('preset = "test"\npolicy.kind = "language"\nlanguage.cloning.learning_rate = 1e-4')
 NETWORK = read_settings("test")
@@ -36,24 +34,16 @@ FIELDS: Mapping[str, tuple[Any, set[str]]] = {
     "revision": ("abc", set(STEPS)),
     "small": ({"width": 64}, set(STEPS)),
     "cloning": ({"num_steps": 5}, set(STEPS)),
-    "rewards": ({"best_move": 3.0}, {"finetune"}),
     "environment_share": (0.5, set(STEPS)),
-    "illegal_move_share": (0.2, set(STEPS)),
     "num_history_moves": (4, set(STEPS)),
     "max_answer_tokens": (99, set(STEPS)),
-    "think_tokens": (8, set(STEPS)),
     "answers_per_forward": (8, set(STEPS)),
-    "gradient_checkpointing": (True, {"finetune"}),
-    "lora": ({"rank": 4}, {"finetune"}),
-    "loss": ("grpo", {"finetune"}),
     "min_parse_rate": (0.5, set(STEPS)),
     "num_gate_prompts": (8, set(STEPS)),
     "kl_warmup_steps": (3, {"finetune"}),
     "reward_warmup_steps": (3, {"finetune"}),
-    "max_collection_kl": (2.0, {"finetune"}),
     "max_questions": (2, {"baseline", "finetune", "select"}),
     "num_heldout_boards": (9, {"baseline", "finetune", "select"}),
-    "num_sampled_answers": (3, {"baseline", "finetune", "select"}),
 }
 
 
@@ -76,13 +66,6 @@ def test_a_field_is_in_the_versions_of_the_steps_that_read_it_and_in_no_others(f
     )
 
 
-@pytest.mark.parametrize("field", LanguageConfig.model_fields)
-def test_cloning_is_handed_no_field_that_is_not_in_its_version(field: str) -> None:
-    value, steps = FIELDS[field]
-    handed = external_inputs.seen_by_cloning(with_language(**{field: value}))
-    assert (handed.language != external_inputs.seen_by_cloning(LANGUAGE).language) == ("pretrain" in steps)
-
-
 def test_a_models_folder_is_an_input_by_its_content(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     settings = with_language(model=str(tmp_path))
@@ -98,22 +81,13 @@ def test_a_hubs_model_is_an_input_by_its_commit() -> None:
     assert external_inputs.model_inputs(with_language(model="jrahn/RookWorld-LM-124M", revision=commit)) == {"model": commit}
 
 
-def test_folders_are_told_from_a_hubs_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert model_folder("small") is model_folder("gpt2") is model_folder("jrahn/RookWorld-LM-124M") is None
-    for name in ("/models/rook", "./rook", "../rook", "~/rook"):
-        assert model_folder(name) is not None, "a path is one, whether it is there or not"
-    (tmp_path / "models" / "rook").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    assert model_folder("models/rook") == Path("models/rook"), "as transformers looks, at folders first"
-
-
 # Resuming.
 
 ENGINE = EngineIdentity(name="Scripted 1", sha256="0" * 64)
 CODE = {"commit": "abc", "is_dirty": False, "lock": "l1", "language_lock": "e1"}
 
 
-def changes(then: Settings, now: Settings, code: Mapping[str, Any] = CODE, *, knew_all: bool = True, **inputs: str) -> list[Change]:
+def changes(then: Settings, now: Settings, code: Mapping[str, Any] = CODE, **inputs: str) -> list[Change]:
     made: dict[str, Any] = {
         "join_boards": {"settings": settings_read_by("build_boards", then), "inputs": external_inputs.source_inputs(then, ENGINE)},
         "pretrain": {
@@ -124,10 +98,6 @@ def changes(then: Settings, now: Settings, code: Mapping[str, Any] = CODE, *, kn
         "finetune": {"settings": settings_read_by("finetune", then), "inputs": {"engine": str(ENGINE)}},
         "select": {"settings": settings_read_by("select", then), "inputs": {}},
     }
-    if not knew_all:
-        del made["finetune"]["settings"]["language"]["lora"]
-        for step in STEPS:
-            del made[step]["settings"]["language"]["think_tokens"]
     manifests = json.loads(json.dumps({step: {"parts": parts, "code": CODE} for step, parts in made.items()}))
     return changes_since(manifests, "a", Now(settings=now, engine=ENGINE, code=code, device="cpu", action_table="a"))
 
@@ -141,15 +111,7 @@ def test_of_each_field_it_is_decided_whether_it_may_change(field: str, monkeypat
     for change in found:
         assert change.field.startswith(f"language.{field}")
         assert change.is_refused == (not may_change(f"language.{field}"))
-        assert (change.allowed_as == "objective") == (field in ("rewards", "loss")), "what made the policy cannot be allowed"
-
-
-def test_an_origin_that_did_not_know_adapters_and_thoughts_had_none() -> None:
-    assert changes(LANGUAGE, LANGUAGE, knew_all=False) == []
-    [change] = changes(LANGUAGE, with_language(lora={"rank": 4}), knew_all=False)
-    assert (change.before, change.after, change.is_refused, change.allowed_as) == (0, 4, True, "")
-    [change] = changes(LANGUAGE, with_language(think_tokens=8), knew_all=False)
-    assert (change.before, change.after, change.is_refused) == (0, 8, True)
+        assert not change.allowed_as, "what made the policy cannot be allowed"
 
 
 @pytest.mark.parametrize(("then", "now"), [(NETWORK, LANGUAGE), (LANGUAGE, NETWORK)])
@@ -218,17 +180,3 @@ def test_a_folder_that_is_not_there_or_holds_no_model_is_found_and_a_hubs_name_i
     is_fine, detail = language_line(machine, with_language(model="jrahn/RookWorld-LM-124M"))
     assert is_fine
     assert "of the hub, downloaded by `pretrain`" in detail
-
-
-def test_layers_that_cannot_have_an_adapter_are_found(machine: Machine) -> None:
-    assert language_line(machine, with_language(lora={"rank": 16})) == (True, "small, built in")
-    is_fine, detail = language_line(machine, with_language(lora={"rank": 16, "target_modules": ["q_proj"]}))
-    assert not is_fine
-    assert "language.lora.target_modules: 'q_proj' is not the name" in detail
-
-
-def test_the_doctor_compares_with_the_extras_lock(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = {finding.what: finding.detail for finding in examine(LANGUAGE, machine)}
-    assert lines["packages"].endswith(f"as in {LANGUAGE_LOCK.name}")
-    lines = {finding.what: finding.detail for finding in examine(NETWORK, machine)}
-    assert lines["packages"].endswith("as in requirements-run.lock")

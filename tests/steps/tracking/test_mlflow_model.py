@@ -297,10 +297,10 @@ def test_a_language_model_has_the_same_interface(language_model: tuple[Machine, 
         "import json, sys, mlflow\n"
         f"model = mlflow.pyfunc.load_model('models:/{MODEL}@{PEAK}')\n"
         "import grpo\n"
-        "from grpo.language.generate.generator import PolicyAnswerGenerator\n"
+        "from grpo.language.generate.player import AnswerGenerator\n"
         "untaught = model.predict([sys.argv[1]], params={'temperature': 0.5})\n"
         "answers = lambda self, prompts, **_: [sys.argv[3]] * len(prompts)\n"
-        "PolicyAnswerGenerator.greedy = PolicyAnswerGenerator.sampled = answers\n"
+        "AnswerGenerator.greedy = AnswerGenerator.sampled = answers\n"
         "found = model.predict([sys.argv[1], sys.argv[2], sys.argv[1]], params={'temperature': 0.0})\n"
         "print(json.dumps([grpo.__file__, list(untaught.columns), found['moves'].tolist(), found['move'][0]]))\n"
     )

@@ -1,8 +1,6 @@
 """A language model in games: what it names is played, what fails is counted and asked again by rule, and then the game is lost."""
 
-import io
 from collections.abc import Callable
-from datetime import date
 
 import chess
 import chess.pgn
@@ -13,17 +11,14 @@ from speakers import ScriptedSpeaker, naming
 
 from grpo.base.seeding import numpy_stream
 from grpo.engine.pool import EnginePool
-from grpo.language.generate.player import LanguagePlayer
-from grpo.language.generate.retries import moves_with_retries, named_move
+from grpo.language.generate.player import LanguagePlayer, moves_with_retries, named_move
 from grpo.play.adjudication import adjudicate
 from grpo.play.matches import UNDECIDED, End, MatchResult, play_match
-from grpo.play.pgn import match_pgn
-from grpo.play.players import DilutedPlayer, RandomPlayer
+from grpo.play.players import RandomPlayer
 from grpo.play.replies import ReplyCounts
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
-START = chess.Board()
 OPENINGS = [board.fen() for board in some_boards(4, max_plies=30)]
 
 
@@ -69,20 +64,7 @@ def test_the_best_move_counts_if_it_is_legal_as_uci_writes_it(fen: str, answer: 
     )
 
 
-def test_an_answer_that_can_be_read_in_part_is_not_whole() -> None:
-    assert named_move(START, naming("e2e4")).is_whole
-    assert not named_move(START, "B: e2e4").is_whole
-
-
 # Asking again.
-
-
-def test_who_names_a_legal_move_is_asked_once_and_draws_nothing() -> None:
-    speaker, stream = ScriptedSpeaker(lambda fen, _: naming(first_legal(fen))), numpy_stream(0, "game")
-    (reply,) = moves_with_retries(speaker, [START], temperature=None, streams=[stream])
-    assert reply.move == chess.Move.from_uci("a2a3")
-    assert reply.counts == ReplyCounts(num_moves=1, num_answers=1)
-    assert stream.random() == numpy_stream(0, "game").random()
 
 
 def test_what_fails_is_asked_again_drawn_at_1_all_failed_boards_together() -> None:
@@ -108,17 +90,11 @@ def test_what_fails_is_asked_again_drawn_at_1_all_failed_boards_together() -> No
 @pytest.mark.parametrize("max_questions", [1, 2, 5])
 def test_after_so_many_answers_without_a_legal_move_there_is_none(max_questions: int) -> None:
     speaker = ScriptedSpeaker(lambda fen, _: naming("e2e5"), max_questions=max_questions)
-    (reply,) = moves_with_retries(speaker, [START], temperature=None, streams=[numpy_stream(0, "game")])
+    (reply,) = moves_with_retries(speaker, [chess.Board()], temperature=None, streams=[numpy_stream(0, "game")])
     assert reply.move is None
     assert len(speaker.asked) == max_questions
     assert reply.counts == ReplyCounts(num_moves=1, num_answers=max_questions, num_illegal=max_questions)
     assert (reply.counts.num_retries, reply.counts.num_forfeits) == (max_questions - 1, 1)
-
-
-def test_a_sampling_player_draws_the_first_answer_at_its_temperature_and_later_ones_at_1() -> None:
-    speaker = ScriptedSpeaker(lambda fen, _: "")
-    moves_with_retries(speaker, [START], temperature=0.5, streams=[numpy_stream(0, "game")])
-    assert speaker.asked == [(0.5, 1), (1.0, 1), (1.0, 1)]
 
 
 def a_drawn_move(fen: str, number: float | None) -> str:
@@ -189,31 +165,3 @@ def test_a_forfeit_is_decided_and_no_engine_is_asked_who_stood_better(scripted: 
         judged = adjudicate(result, pool, depth=3, centipawns=1)
     assert engine.searches() == []
     assert judged.interval(adjudicated=True).score == 0
-
-
-def test_diluted_the_player_keeps_its_answers_and_its_forfeits() -> None:
-    speaker = ScriptedSpeaker(lambda fen, _: "?", max_questions=2)
-    diluted = DilutedPlayer(player(speaker), random_fraction=0.5, rng=numpy_stream(0, "diluted"))
-    result = play_match(diluted, RandomPlayer(numpy_stream(0, "random")), OPENINGS, max_plies=40)
-    assert result.ends()["no legal move named"] == len(result.games)
-    counts = result.replies()["first"]
-    assert (counts.num_moves, counts.num_answers) == (len(result.games), 2 * len(result.games)), "random moves are no answers"
-    assert max(len(game.moves) for game in result.games) > 2
-
-
-def test_the_pgn_says_how_a_game_was_given_up_and_by_what_answers() -> None:
-    result = play_match(
-        player(ScriptedSpeaker(falls_silent(as_white=True), max_questions=3)),
-        RandomPlayer(numpy_stream(0, "random")),
-        [chess.STARTING_FEN],
-        max_plies=12,
-    )
-    text = io.StringIO(match_pgn(result, event="test", seed=0, played_on=date(2026, 1, 1)))
-    lost, other = (chess.pgn.read_game(text) for _ in range(2))
-    assert lost is not None
-    assert other is not None
-    assert (lost.headers["Result"], lost.headers["Termination"]) == ("0-1", "no legal move named")
-    assert lost.headers["WhiteAnswers"] == "8 answers for 6 moves: 3 unreadable, 0 illegal, 2 asked again, 1 games forfeited"
-    assert other.headers["BlackAnswers"] == "6 answers for 6 moves: 0 unreadable, 0 illegal, 0 asked again, 0 games forfeited"
-    assert "BlackAnswers" not in lost.headers
-    assert "WhiteAnswers" not in other.headers

@@ -4,7 +4,7 @@ import chess
 import pytest
 from speakers import Answer, ScriptedSpeaker, naming
 
-from grpo.language.generate.uci_search import LanguageMoveFinder
+from grpo.language.generate.player import LanguageMoveFinder
 from grpo.uci.options import UciOptions
 from grpo.uci.server import RESIGNATION, UciEngine
 
@@ -28,19 +28,6 @@ def said(answer: Answer, *commands: str, max_questions: int = 3) -> list[str]:
 def best_moves(lines: list[str]) -> list[str]:
     """Return the moves told."""
     return [line.removeprefix("bestmove ") for line in lines if line.startswith("bestmove ")]
-
-
-def test_it_plays_the_move_that_is_named_and_shows_it_alone() -> None:
-    lines = said(lambda fen, _: naming("e2e4"), "position startpos", "go movetime 10")
-    assert lines[0] == "info string language model: 1 answers, 0 unreadable, 0 illegal"
-    assert [line.split(" time ")[0] for line in lines if " pv " in line] == ["info depth 1 seldepth 1 multipv 1 score cp 0 nodes 1"]
-    assert lines[-1] == "bestmove e2e4"
-
-
-def test_an_answer_without_a_legal_move_is_asked_again() -> None:
-    lines = said(lambda fen, number: "?" if number is None else naming("d2d4"), "position startpos", "go")
-    assert "info string language model: 2 answers, 1 unreadable, 0 illegal" in lines
-    assert best_moves(lines) == ["d2d4"]
 
 
 @pytest.mark.parametrize("max_questions", [1, 4])

@@ -9,9 +9,7 @@ from small_language import CONFIG, boards_table
 from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import numpy_stream
 from grpo.dataset.table import Split
-from grpo.language.generate.answers import TooLongError
 from grpo.language.learn import cloning
-from grpo.language.learn.answer_batch import AnswerBatch
 from grpo.language.learn.cloning import clone, validation_losses
 from grpo.language.model.loading import load_model
 from grpo.language.model.policy import LanguagePolicy
@@ -46,24 +44,6 @@ def test_it_is_the_same_whenever_it_is_run() -> None:
     assert weights_hash(one) != weights_hash(cloned(seed=1)[0])
 
 
-def test_what_others_draw_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = weights_hash(cloned()[0])
-    before = validation_losses
-
-    def drawing(*given):  # As a look that uses the global generator would.
-        torch.rand(5)
-        return before(*given)
-
-    monkeypatch.setattr(cloning, "validation_losses", drawing)
-    assert weights_hash(cloned()[0]) == expected
-
-
-def test_a_record_has_the_loss_of_each_task() -> None:
-    record = cloned()[1][0]
-    names = {"clone_loss", "clone_validation_loss", "clone_validation_loss/move", "clone_validation_loss/environment"}
-    assert record.metrics.keys() == {f"language/{name}" for name in names}
-
-
 def test_the_policy_ends_with_the_best_weights_of_all_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
@@ -93,21 +73,6 @@ def test_only_answers_are_learned() -> None:
     assert validation_losses(policy, examples)["language/clone_validation_loss"] == pytest.approx(total / count, rel=1e-5)
 
 
-def test_answers_begin_in_one_column_whatever_the_prompts_length() -> None:
-    policy = new_policy()
-    examples = [boards(Split.TRAIN).example(index, LanguageTask.ENVIRONMENT, rng=numpy_stream(0, index)) for index in range(6)]
-    answers = [[*ids, policy.end_id] for ids in policy.tokens([example.target for example in examples])]
-    batch = AnswerBatch.of(policy, policy.tokens([example.prompt for example in examples]), answers)
-    assert len({int(row.sum()) for row in batch.attention_mask}) > 1
-    width = batch.input_ids.shape[1] - batch.targets.shape[1]
-    for row, example in enumerate(examples):
-        real = batch.input_ids[row, : width + 1][batch.attention_mask[row, : width + 1].bool()].tolist()
-        assert policy.tokenizer.decode(real) == example.prompt
-        answer = [token for token in batch.targets[row].tolist() if token != -100]
-        assert policy.tokenizer.decode(answer[:-1]) == example.target
-        assert answer[-1] == policy.end_id
-
-
 def test_padding_that_is_the_end_does_not_hide_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = new_policy()
     examples = boards(Split.TRAIN).draw(numpy_stream(0, "test"), 8)
@@ -122,10 +87,3 @@ def test_a_loss_that_is_no_number_stops_it_by_name() -> None:
     policy.network.transformer.wte.weight.data[:] = torch.nan
     with pytest.raises(NonFiniteError, match=r"cloning step 1: the loss is nan; lower language\.cloning\.learning_rate"):
         next(clone(policy, boards(Split.TRAIN), boards(Split.VALIDATION), SHORT, seed=0))
-
-
-def test_an_example_that_does_not_fit_is_refused_by_length() -> None:
-    policy = new_policy()
-    policy.network.config.n_positions = 90
-    with pytest.raises(TooLongError, match=r"an example of \d+ tokens does not fit into the model's 90"):
-        list(clone(policy, boards(Split.TRAIN), boards(Split.VALIDATION), SHORT, seed=0))

@@ -1,12 +1,10 @@
 """The gate: a model that learned the format passes, random and broken weights are refused by name and with the reason."""
 
 import pytest
-import torch
 from small_language import CONFIG, cloned_policy, language_boards
 
-from grpo.base.errors import NonFiniteError
 from grpo.dataset.table import Split
-from grpo.language.learn.parse_rate_gate import ParseRate, ParseRates, UnreadableError, parse_rates, refuse_unreadable
+from grpo.language.learn.parse_rate_gate import ParseRate, UnreadableError, gate_metrics, parse_rates, refuse_unreadable
 from grpo.language.text.tasks import LanguageTask
 from grpo.metrics.table import METRICS
 from grpo.settings.language import LanguageConfig
@@ -18,8 +16,8 @@ def rate_of(rate: float, *, num: int = 50) -> ParseRate:
     return ParseRate(rate=rate, low=low, high=high, num=num, legal_rate=None, truncated=0.0, example="e2e4 is good")
 
 
-def rates_of(*, move: float, environment: float) -> ParseRates:
-    return ParseRates(tasks={LanguageTask.MOVE: rate_of(move), LanguageTask.ENVIRONMENT: rate_of(environment, num=150)})
+def rates_of(*, move: float, environment: float) -> dict[LanguageTask, ParseRate]:
+    return {LanguageTask.MOVE: rate_of(move), LanguageTask.ENVIRONMENT: rate_of(environment, num=150)}
 
 
 def test_a_cloned_model_passes_and_the_rates_are_repeatable() -> None:
@@ -27,19 +25,11 @@ def test_a_cloned_model_passes_and_the_rates_are_repeatable() -> None:
     rates = parse_rates(cloned_policy(), boards, num_prompts=40, seed=1)
     refuse_unreadable(rates, CONFIG)
     assert rates == parse_rates(cloned_policy(), boards, num_prompts=40, seed=1)
-    assert rates.tasks[LanguageTask.MOVE].legal_rate is not None
-    assert rates.metrics().keys() <= METRICS.keys()
-    for rate in rates.tasks.values():
+    assert rates[LanguageTask.MOVE].legal_rate is not None
+    assert gate_metrics(rates).keys() <= METRICS.keys()
+    for rate in rates.values():
         assert rate.low < rate.rate <= rate.high <= 1
         assert rate.num == 40
-
-
-@pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_broken_weights_are_refused_by_name(value: float) -> None:
-    policy = cloned_policy()
-    policy.network.transformer.h[1].mlp.c_fc.weight.data[2, 3] = value
-    with pytest.raises(NonFiniteError, match=r"NaN or infinite weights: transformer\.h\.1\.mlp\.c_fc\.weight; "):
-        parse_rates(policy, language_boards(Split.VALIDATION), num_prompts=4, seed=1)
 
 
 def test_each_task_must_pass_and_only_those_that_do_not_are_named() -> None:
@@ -55,21 +45,15 @@ def test_each_task_must_pass_and_only_those_that_do_not_are_named() -> None:
 def test_a_task_that_is_not_trained_is_not_asked() -> None:
     only_moves = CONFIG.model_copy(update={"environment_share": 0.0})
     rates = parse_rates(cloned_policy(only_moves), language_boards(Split.VALIDATION), num_prompts=4, seed=1)
-    assert list(rates.tasks) == [LanguageTask.MOVE]
+    assert list(rates) == [LanguageTask.MOVE]
     only_environment = CONFIG.model_copy(update={"environment_share": 1.0})
     rates = parse_rates(cloned_policy(only_environment), language_boards(Split.VALIDATION), num_prompts=4, seed=1)
-    assert list(rates.tasks) == [LanguageTask.ENVIRONMENT]
-    assert "language/legal_rate" not in rates.metrics()
+    assert list(rates) == [LanguageTask.ENVIRONMENT]
 
 
 def test_an_answer_that_was_cut_is_not_readable_however_it_reads() -> None:
     """A move answer has at least 23 tokens here: cut at 16 none is whole."""
     cut = CONFIG.model_copy(update={"max_answer_tokens": 16, "environment_share": 0.0})
     rates = parse_rates(cloned_policy(cut), language_boards(Split.VALIDATION), num_prompts=4, seed=1)
-    assert rates.tasks[LanguageTask.MOVE].rate == 0
-    assert rates.tasks[LanguageTask.MOVE].truncated == 1
-
-
-def test_the_overall_rate_is_that_of_all_answers() -> None:
-    metrics = rates_of(move=0.5, environment=1.0).metrics()
-    assert metrics["language/parse_rate"] == pytest.approx((0.5 * 50 + 150) / 200)
+    assert rates[LanguageTask.MOVE].rate == 0
+    assert rates[LanguageTask.MOVE].truncated == 1

@@ -16,7 +16,7 @@ from grpo.language.text.examples import (
     move_example,
     pawns,
 )
-from grpo.language.text.tasks import ALPHABET, LanguageTask, read_move_answer
+from grpo.language.text.tasks import LanguageTask
 from grpo.settings.language import LanguageConfig
 
 CONFIG = LanguageConfig()
@@ -83,12 +83,6 @@ def test_targets_of_the_policy_task_are_whole_and_list_the_best_legal_moves(boar
         assert answer.evaluations == tuple(evaluation[move] for move in listed)
 
 
-def test_a_board_with_few_moves_has_a_target_with_as_many() -> None:
-    [corner] = boards_of(["7k/8/8/8/8/8/8/K7 w - - 0 1"]).draw(np.random.default_rng(0), 1)
-    assert len(read_move_answer(corner.target).moves) == 3
-    assert corner.read(corner.target).is_readable
-
-
 def test_targets_of_the_environment_task_are_what_the_rules_say(boards: LanguageBoards) -> None:
     examples = drawn(boards, 300) + drawn(boards_of(TERMINAL_FENS), 200)
     for example in examples:
@@ -124,45 +118,11 @@ def test_a_history_leads_from_the_dataset_s_board_to_the_prompt_s(boards: Langua
     assert 0.4 < np.mean([len(example.history) == 1 for example in examples]) < 0.62
 
 
-def test_the_share_of_illegal_moves_is_the_setting_s() -> None:
-    fens = [chess.STARTING_FEN, TERMINAL_FENS[4]]
-    assert not any(example.truncated for example in drawn(boards_of(fens, illegal_move_share=0.0), 200))
-    assert all(example.truncated for example in drawn(boards_of(fens, illegal_move_share=1.0), 50))
-    assert 0.2 < np.mean([example.truncated for example in drawn(boards_of(fens, illegal_move_share=0.3), 300)]) < 0.4
-
-
-def test_a_board_with_an_ending_move_shows_the_end_half_the_time() -> None:
-    examples = drawn(boards_of(TERMINAL_FENS[:1], illegal_move_share=0.0), 200)
-    assert 0.4 < np.mean([example.terminated for example in examples]) < 0.65
-
-
-def test_a_draw_that_somebody_must_claim_is_no_end() -> None:
-    # Every move but the pawn's is the hundredth half-move without progress; no more of them than by chance are drawn.
-    examples = drawn(boards_of(["7k/8/8/8/8/8/P7/K7 w - - 99 90"], illegal_move_share=0.0, num_history_moves=1), 200)
-    assert {example.reward for example in examples} == {0.001}
-    assert 0.38 < np.mean([example.move.startswith("a2") for example in examples]) < 0.6
-
-
-def test_history_can_be_left_out() -> None:
-    examples = drawn(boards_of([chess.STARTING_FEN], num_history_moves=0), 50)
-    assert {example.history for example in examples} == {()}
-    assert {example.fen for example in examples} == {chess.STARTING_FEN}
-    assert all(example.prompt.endswith(f"+{example.move}++") for example in examples)
-
-
 def test_castling_and_en_passant_are_told_as_the_rules_have_them() -> None:
     castled = environment_example(chess.Board("r3k2r/8/8/8/8/8/8/R3K2R b KQkq - 4 20"), "e8c8", num_history_moves=10, index=0)
     assert castled.target == "2kr3r/8/8/8/8/8/8/R3K2R w KQ - 5 21+0.001+0+0"
     taken = environment_example(chess.Board(TERMINAL_FENS[4]), "e5f6", num_history_moves=10, index=0)
     assert taken.target == "rnbqkbnr/ppp1p1pp/5P2/3p4/8/8/PPPP1PPP/RNBQKBNR b KQkq - 0 3+0.001+0+0"
-
-
-def test_the_same_stream_gives_the_same_examples_and_another_others(boards: LanguageBoards) -> None:
-    def examples(seed: int) -> list[tuple[str, str]]:
-        return [(example.prompt, example.target) for example in boards.draw(np.random.default_rng(seed), 40)]
-
-    assert examples(3) == examples(3)
-    assert examples(3) != examples(4)
 
 
 def test_a_draw_has_each_task_in_its_share_and_each_board_once_while_they_last(boards: LanguageBoards) -> None:
@@ -175,11 +135,6 @@ def test_a_draw_has_each_task_in_its_share_and_each_board_once_while_they_last(b
     assert 0.18 < np.mean([task == LanguageTask.ENVIRONMENT for task in ones]) < 0.32
     assert sum(example.task == LanguageTask.ENVIRONMENT for example in examples[:20]) not in (0, 10)
     assert len(boards.draw(rng, NUM_BOARDS + 5)) == NUM_BOARDS + 5
-
-
-def test_the_alphabet_is_what_texts_are_made_of_and_no_more(boards: LanguageBoards) -> None:
-    examples = [*boards.draw(np.random.default_rng(2), NUM_BOARDS), *drawn(boards_of(TERMINAL_FENS), 100)]
-    assert set("".join(example.prompt + example.target for example in examples)) == set(ALPHABET)
 
 
 def test_boards_are_of_one_split_and_an_empty_one_is_refused() -> None:

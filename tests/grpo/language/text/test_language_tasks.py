@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo.board.actions import ACTION_UCI
-from grpo.language.text.fen_similarity import FIELD_WEIGHT, fen_similarity, read_fen
+from grpo.language.text.fen_similarity import FIELD_WEIGHT, fen_similarity
 from grpo.language.text.tasks import (
     ALPHABET,
     NUM_MOVES,
@@ -113,15 +113,6 @@ def test_what_is_no_uci_move_is_not_read(move: str) -> None:
     assert read_move_answer(GOOD.replace("B: e2e4", f"B: {move}")).best is None
 
 
-@pytest.mark.parametrize(("num_legal", "expected"), [(2, (5, 5)), (3, (5, 7)), (1, (3, 5)), (20, (5, 11))])
-def test_an_answer_with_another_number_of_moves_is_readable_and_has_all_its_fields_only_where_so_many_are_expected(
-    num_legal: int, expected: tuple[int, int]
-) -> None:
-    answer = read_move_answer(" a1a2 a1b1    E: 0.10 0.00    B: a1a2", num_legal=num_legal)
-    assert answer.is_readable
-    assert (answer.num_fields, answer.num_fields_expected) == expected
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -190,37 +181,6 @@ def test_sections_and_words_that_do_not_belong_are_counted(text: str, expected: 
 )
 def test_parts_that_do_not_belong_are_counted(text: str, expected: tuple[int, int, int, int]) -> None:
     assert counts(read_environment_answer(text)) == expected
-
-
-def test_a_cut_answer_is_not_readable() -> None:
-    assert not any(read_move_answer(GOOD[:length]).is_readable for length in range(len(GOOD)))
-    assert not any(read_environment_answer(GOOD_ENVIRONMENT[:length]).is_readable for length in range(len(GOOD_ENVIRONMENT)))
-
-
-@pytest.mark.parametrize(
-    "word",
-    [
-        "8/8/8/8/8/8/8",
-        "8/8/8/8/8/8/8/8/8",
-        "9/8/8/8/8/8/8/8",
-        "44/8/8/8/8/8/8/8",
-        "7/8/8/8/8/8/8/8",
-        "x7/8/8/8/8/8/8/8",
-        "\u0668/8/8/8/8/8/8/8",
-        "/8/8/8/8/8/8/8",
-    ],
-)
-def test_a_placement_of_other_than_64_squares_in_its_one_form_is_none(word: str) -> None:
-    assert read_fen(f"{word} w - - 0 1").num_readable == 0
-    assert fen_similarity(f"{word} w - - 0 1", AFTER_E4, before=START) == 0
-
-
-@pytest.mark.parametrize(
-    "rest",
-    ["W KQkq - 0 1", "b QK - 0 1", "b  - 0 1", "b KQkq e4 0 1", "b KQkq - 00 1", "b KQkq - 0 0", "b KQkq - -1 1", "b KQkq - 0 \u0661"],
-)
-def test_a_field_in_another_form_is_not_read(rest: str) -> None:
-    assert read_fen(f"8/8/8/8/8/8/8/8 {rest}").num_readable < 6
 
 
 def test_similarity_worked_by_hand() -> None:

@@ -56,26 +56,10 @@ def test_each_square_has_its_own_place_whatever_stands_before_it(random_boards: 
             assert chess.parse_square(square) == chess.square(place % 8, 7 - place // 8)
 
 
-def test_no_move_hides_in_a_board() -> None:
-    board = "r3k3/b1b5/b1b1b1b1/8/8/8/8/4K3 b - - 0 1"
-    assert "@" in TOKENIZER.convert_ids_to_tokens(ids_of(move_prompt(board)))[12]
-
-
 def test_moves_are_two_tokens_and_numbers_few() -> None:
     assert TOKENIZER.convert_ids_to_tokens(ids_of(" e2e4 a7a8q    E: 0.35 -1.20    B: e2e4")) == [
         *(" e2", "e4", " a7", "a8q", "    E:", " 0", ".35", " -1", ".20", "    B:", " e2", "e4"),
     ]
-
-
-def test_end_and_padding_are_tokens_apart() -> None:
-    assert (TOKENIZER.eos_token_id, TOKENIZER.pad_token_id) == (0, 1)
-    assert ids_of(END) == [0]
-    assert TOKENIZER.padding_side == "left"
-    assert TOKENIZER.decode([0, 5, 1], skip_special_tokens=True) == TOKENIZER.decode([5])
-
-
-def test_bytes_that_are_no_text_do_not_stop_a_decoder() -> None:
-    assert text_of([TOKENIZER.get_vocab()["<ff>"]]) == "\ufffd"
 
 
 def test_a_folder_with_other_tokens_is_told_from_one_with_these(tmp_path: Path) -> None:
