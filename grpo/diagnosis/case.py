@@ -10,7 +10,7 @@ from typing import Final
 from grpo.diagnosis.findings import ENTRIES, Finding, Severity
 from grpo.diagnosis.given import Given
 from grpo.diagnosis.history import History, Sample, Series
-from grpo.diagnosis.trends import Shift, fall_from_peak, level_change, noise, rise_from_start
+from grpo.diagnosis.trends import Shift, fall_from_peak, level_change, noise
 
 MOST_LEGAL_MOVES: Final = 218
 """The largest number of legal moves in a chess position (R3R2Q/... of Petrovic, 1964)."""
@@ -88,25 +88,10 @@ class Case:
 
     @cached_property
     def learns(self) -> bool:
-        """Return whether reward rises, in a line or at once, a regret falls, or evaluations get better, beyond their error."""
-        return self._rises or self._rose_at_once or self.regret_falls
-
-    @cached_property
-    def _rises(self) -> bool:
+        """Return whether reward rises, or a regret falls, beyond its error."""
         reward = self.history.get("reward")
-        if reward is None:
-            return False
-        rise, error = reward.total_rise()
-        return rise > _LEARNS * error
-
-    @cached_property
-    def _rose_at_once(self) -> bool:
-        """Return whether reward has risen from its first rows, with a plateau behind it of which a line sees nothing."""
-        reward = self.history.get("reward")
-        if reward is None:
-            return False
-        rise = rise_from_start(reward)
-        return rise.exceeds(_SURELY) and rise.size > self.change_of_note and fall_from_peak(reward).size > -rise.size / 2
+        rise, error = (0.0, 0.0) if reward is None else reward.total_rise()
+        return rise > _LEARNS * error or self.regret_falls
 
     @cached_property
     def regret_is_low(self) -> bool:

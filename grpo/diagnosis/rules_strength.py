@@ -15,8 +15,8 @@ _WORTH_A_WORD: Final = 0.06
 _FEW_GAMES, _STANDS_OUT, _STANDS_OUT_OF_FEW = 200, 2.2, 0.03
 """Of few games a best score that is so much higher tempts; of more games it must stand out by standard errors (not yet corrected)."""
 _MANY_ROWS: Final = 10
-_WORSE_REGRET, _WORSE_REWARD = 0.15, 0.1
-"""Fractions of the level before."""
+_WORSE_REGRET: Final = 0.15
+"""Fraction of the level before."""
 _LOST_SIGMAS: Final = 2.33
 """Standard errors of a one-sided 99 % bound, for a critical finding."""
 _TREND_SIGMAS: Final = 2.0
@@ -160,13 +160,13 @@ def reward_hacking(case: Case) -> Finding | None:
 def _worse_heldout(case: Case, *, is_peak_enough: bool) -> list[tuple[Sample, str]]:
     """Return the last row of each held-out measure that got worse, with a text: compared with its beginning, or also with its best."""
     found = []
-    for name, sign, fraction in (("regret", -1, _WORSE_REGRET), ("regret_best", -1, _WORSE_REGRET), ("heldout_reward", 1, _WORSE_REWARD)):
+    for name in ("regret", "regret_best"):
         series = case.history.get(name)
         if series is None or len(series) < 3:
             continue
-        goodness = Series(series.column, [Sample(row.step, sign * row.value, row.end) for row in series.rows])
+        goodness = Series(series.column, [Sample(row.step, -row.value, row.end) for row in series.rows])
         change, best = level_change(goodness), fall_from_peak(goodness)
-        least = fraction if len(series) >= _FEW_MEASURES else _WORSE_OF_FEW
+        least = _WORSE_REGRET if len(series) >= _FEW_MEASURES else _WORSE_OF_FEW
         needed = least * abs(change.before)
         if is_peak_enough and -best.size > -change.size and best.before > change.before:
             change, needed = best, max(least * abs(best.before), (best.before - goodness.early()) / 2)

@@ -69,12 +69,6 @@ def level_change(series: Series) -> Shift:
     return Shift(statistics.median(values[:size]), statistics.median(values[-size:]), _error(values, size))
 
 
-def rise_from_start(series: Series) -> Shift:
-    """Return the change from the first three rows to the late part, for a rise that is over before the early part is."""
-    values = series.values
-    return Shift(statistics.median(values[:_MIN_BLOCK]), statistics.median(values[-part_size(len(values)) :]), _error(values, _MIN_BLOCK))
-
-
 def fall_from_peak(series: Series) -> Shift:
     """Return the change from the best tenth of the rows to the last tenth."""
     values = series.values

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from grpo.metrics.table import Event, Record
-from steps.step_io.terminal import Pace, TerminalSink, time_text
+from steps.step_io.terminal import TerminalSink
 
 
 @pytest.fixture
@@ -46,27 +46,3 @@ def test_numbers_of_several_records_are_one_line_where_steps_count_nothing() -> 
     sink.log(Record(0, {"baseline/rating": 1178.0}))
     sink.finish()
     assert said == ["baseline: score_random 1, rating 1178"]
-
-
-def test_the_estimate_follows_the_pace_of_the_latest_minutes_and_waits_for_something_to_go_by(at: Callable[[float], None]) -> None:
-    pace = Pace()
-    at(50)
-    assert pace.text(1, 300, "steps") == "1 of 300 steps"  # After 50 s of loading.
-    at(100)
-    assert pace.text(4, 300, "steps") == "4 of 300 steps"  # Too few steps.
-    at(110)
-    assert pace.text(7, 300, "steps") == "7 of 300 steps, 0.1/s, about 49 min left"
-    for second in range(120, 241, 10):
-        at(second)
-        text = pace.text(7 + second - 110, 300, "steps")
-    assert text == "137 of 300 steps, 1/s, about 3 min left"  # The slow beginning is forgotten.
-    at(250)
-    assert pace.text(300, 300, "steps") == "300 of 300 steps"
-    assert pace.text(2, 10, "games") == "2 of 10 games"  # Other work.
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"), [(20, "under a minute"), (31, "about 1 min"), (7_000, "about 117 min"), (9_000, "about 2 h 30 min")]
-)
-def test_a_length_of_time_is_said_as_people_say_it(seconds: float, said: str) -> None:
-    assert time_text(seconds) == said
