@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from grpo.diagnosis import rules_entropy, rules_objective, rules_reward, rules_stability, rules_strength
 from grpo.diagnosis.case import Case, DiagnosisRule
-from grpo.diagnosis.findings import ENTRIES, HEALTHY, Finding, Severity, may_follow
+from grpo.diagnosis.findings import ENTRIES, HEALTHY, Finding, Severity
 from grpo.diagnosis.given import Given, with_recorded
 from grpo.diagnosis.history import History
 from grpo.metrics.table import Record
@@ -74,24 +74,15 @@ class Diagnosis:
         """Return the value of the run's tag: `healthy`, or the names of all findings that are not notes."""
         return HEALTHY if self.is_healthy else ", ".join(each.name for each in self.findings if each.severity != Severity.NOTE)
 
-    @property
-    def begin_with(self) -> dict[str, tuple[str, ...]]:
-        """Findings that no other one explains -> those of the others that may follow from them; without notes."""
-        found = [each.name for each in self.findings if each.severity != Severity.NOTE]
-        explained = frozenset[str]().union(*map(may_follow, found))
-        followers = {name: tuple(other for other in found if other in may_follow(name)) for name in found if name not in explained}
-        return {name: names for name, names in followers.items() if names}
-
     def facts(self) -> dict[str, Any]:
         """Return the findings as plain data."""
         return {
             "verdict": HEALTHY if self.is_healthy else "findings",
             "findings": [finding.facts() for finding in self.findings],
-            "begin_with": {name: list(names) for name, names in self.begin_with.items()},
         }
 
     def text(self) -> str:
-        """Return the findings as text, with evidence, cause, remedy and page of each, and at the end where to begin."""
+        """Return the findings as text, with evidence, cause, remedy and page of each."""
         parts = []
         for finding in self.findings:
             if finding.name == HEALTHY:
@@ -105,9 +96,6 @@ class Diagnosis:
                 f"{finding.severity.value.upper():8}  {finding.name}{steps}: {ENTRIES[finding.name].meaning}{evidence}"
                 f"\n  cause   {finding.cause}\n  remedy  {finding.remedy}\n  more    {finding.page}"
             )
-        order = [f"{name}; these may follow from it: {', '.join(names)}." for name, names in self.begin_with.items()]
-        if order:
-            parts.append("Begin with " + "\nThen look at ".join(order))
         return "\n\n".join(parts)
 
 

@@ -62,8 +62,6 @@ class Entry:
     remedy: str
     ours: str = ""
     """The cause in a run of our own trainer, where entropy and KL are exact, if it differs."""
-    leads_to: tuple[str, ...] = ()
-    """Findings that may follow from this one directly, because their causes name what this one finds."""
 
 
 _CRITICAL, _WARNING, _NOTE = Severity.CRITICAL, Severity.WARNING, Severity.NOTE
@@ -84,7 +82,6 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         " 0, and NaN if they are divided by the group's standard deviation.",
         remedy="Load the pretrained weights and refuse to start without them; clone behaviour first; grade the reward, so that a nearly"
         " right answer is worth more than garbage.",
-        leads_to=("nan_steps", "silent_groups"),
     ),
     "lost_format": Entry(
         severity=_CRITICAL,
@@ -101,7 +98,6 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         " causes the spikes.",
         remedy="Compute entropy exactly, -sum p ln p over the legal moves, for logging, for the bonus and for monitors.",
         ours="Our entropy is exact, so the history is damaged or mixed up, or the code has a bug.",
-        leads_to=("kl_trap", "entropy_collapse"),
     ),
     "kl_trap": Entry(
         severity=_CRITICAL,
@@ -114,7 +110,6 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         " add KL(reference || policy) to a frozen healthy reference, whose gradient does not vanish (`grpo.recovery.kind`).",
         ours="The policy term was stronger than the largest entropy coefficient. After a collapse no multiple of the bonus helps:"
         " its gradient vanishes with the entropy.",
-        leads_to=("entropy_collapse",),
     ),
     "entropy_collapse": Entry(
         severity=_CRITICAL,
@@ -123,7 +118,6 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         " weak (a sampled bonus has zero expected gradient on-policy). The moves of a group then agree, advantages vanish, and the loss"
         " rises towards 0 without any improvement.",
         remedy="Go back to a checkpoint from before, with a lower learning rate or a stronger, exact entropy term.",
-        leads_to=("group_agreement", "silent_groups", "flat_reward", "falling_reward", "lost_strength"),
     ),
     "scored_otherwise": Entry(
         severity=_CRITICAL,
@@ -133,7 +127,6 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         " tokenizer that does not round-trip. With one update per rollout every ratio is 1 anyway and shows nothing.",
         remedy="Use the same positions, mask, temperature and distribution for both, and assert it at the start of a run on prompts of"
         " mixed length, as `grpo/language` does.",
-        leads_to=("kl_at_step_zero", "saturated_controller", "high_clip_fraction"),
     ),
     "temperature_mismatch": Entry(
         severity=_CRITICAL,
@@ -143,7 +136,6 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         " moves of different groups. Clipping, KL and every controller based on them then work on an artefact.",
         remedy="Score with the same distribution that was sampled, including the temperature, from one code path, and assert at each"
         " rollout that before the first update every ratio is 1 and no move is clipped.",
-        leads_to=("kl_at_step_zero", "saturated_controller", "high_clip_fraction"),
     ),
     "kl_at_step_zero": Entry(
         severity=_CRITICAL,
@@ -160,7 +152,6 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         remedy="Use the exact entropy and an exact KL to a frozen reference, with a large coefficient for only one of the two; log each"
         " term's gradient, not its value.",
         ours="Two terms of the objective have opposite gradients of similar size at nearly every step, so that they cancel.",
-        leads_to=("flat_reward",),
     ),
     "loss_budget": Entry(
         severity=_WARNING,
@@ -187,14 +178,12 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         cause="Either the policy has moved far from the one that was sampled (too many optimiser steps for one rollout, or too large"
         " ones), or it is scored by another distribution than it was sampled from (see temperature_mismatch).",
         remedy="First rule out a mismatch; then sync the sampled policy more often, with fewer inner steps or a lower learning rate.",
-        leads_to=("flat_reward",),
     ),
     "stale_policy": Entry(
         severity=_WARNING,
         meaning="The rollout is stale: the trained policy has moved far from the one that was sampled.",
         cause="Too many optimiser steps, or too large ones, on one rollout: ratios spread, and a few moves make up the gradient.",
         remedy="Fewer inner epochs, a trust region that ends them (`grpo.max_kl_old`), or a lower learning rate.",
-        leads_to=("high_clip_fraction",),
     ),
     "diverging": Entry(
         severity=_CRITICAL,
@@ -203,7 +192,6 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         " to hold the policy. Each update then makes the next rollout and its ratios worse.",
         remedy="Clip the gradient norm (1.0 is usual) and the ratios, and use fewer updates per rollout. A larger learning rate makes it"
         " worse.",
-        leads_to=("nan_steps", "falling_reward", "stale_policy"),
     ),
     "falling_reward": Entry(
         severity=_CRITICAL,
@@ -211,7 +199,6 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         cause="The updates make the policy worse: the learning rate is too high, the sign of the advantages is wrong, or the policy has"
         " left the states and answers for which its reward is meaningful. A curriculum that gets harder looks the same.",
         remedy="Check the sign and the group of each reward. Do not raise the learning rate.",
-        leads_to=("lost_strength",),
     ),
     "reward_hacking": Entry(
         severity=_CRITICAL,
@@ -247,14 +234,12 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         cause="The policy samples the same move again and again (see group_agreement), or the reward does not distinguish moves.",
         remedy="If moves agree, the policy has collapsed: go back to an earlier checkpoint. If not, use other boards, larger groups, or a"
         " finer reward.",
-        leads_to=("flat_reward",),
     ),
     "group_agreement": Entry(
         severity=_WARNING,
         meaning="The moves of a group are nearly all the same.",
         cause="Entropy is nearly 0; with equal moves all advantages are 0, and only regularisers train.",
         remedy="Go back to an earlier checkpoint; keep entropy up before it collapses.",
-        leads_to=("silent_groups",),
     ),
     "flat_reward": Entry(
         severity=_WARNING,
@@ -298,9 +283,3 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     ),
 }
 """In the order of reports: of equal severity, the worst first."""
-
-
-def may_follow(name: str) -> frozenset[str]:
-    """Return the findings that may follow from this one, directly or by others."""
-    direct = ENTRIES[name].leads_to
-    return frozenset(direct).union(*map(may_follow, direct))

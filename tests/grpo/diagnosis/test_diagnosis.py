@@ -89,28 +89,6 @@ def test_settings_sharpen_the_remedy(run: str, finding: str, words: list[str]) -
     assert not any(word in remedy(None) for word in words if "here" in word)
 
 
-@pytest.mark.parametrize(
-    ("run", "order"),
-    [
-        ("jan15_collapse", {"entropy_collapse": ("falling_reward",)}),
-        ("jan19_kl_trap", {"impossible_entropy": ("kl_trap", "entropy_collapse", "group_agreement")}),
-        (
-            "feb04_loss_budget",
-            {
-                "temperature_mismatch": ("kl_at_step_zero", "saturated_controller", "high_clip_fraction", "flat_reward"),
-                "cancelling_terms": ("flat_reward",),
-            },
-        ),
-        ("feb05_clean_run", {"temperature_mismatch": ("kl_at_step_zero", "high_clip_fraction", "flat_reward")}),
-        ("lm_explosion", {"unlearned_language_model": ("nan_steps",)}),
-    ],
-)
-def test_the_root_causes_come_with_what_may_follow_from_them(run: str, order: dict[str, tuple[str, ...]]) -> None:
-    found = diagnose(notes_history(run), SETTINGS[run])
-    assert found.begin_with == order
-    assert f"\n\nBegin with {next(iter(order))}; these may follow from it: " in found.text()
-
-
 # A healthy run of another trainer, and what single columns look like when something is wrong.
 STEPS = range(0, 1_200, 20)
 Column = Callable[[float], float | None]
