@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo.base.files import MANIFEST, read_json, sha256_file, verified_manifest
-from grpo.policy.files import is_policy, missing_files, policy_facts, policy_kind, weights_file
+from grpo.policy.files import is_policy, missing_files, policy_kind, weights_file
 from steps.runs.names import POLICY_NAMES, NotFoundError, is_folder
 from steps.runtime.commands import pasteable, resume_command, shortened
 from steps.runtime.machine import Machine
@@ -127,14 +127,12 @@ def _in_folder(given: Path) -> FoundPolicy:
     if not is_policy(folder):
         state = f"is not the folder of a policy: it has no {' and '.join(missing_files(given))}" if given.is_dir() else "is not a folder"
         raise NotFoundError(f"{given} {state}; give {POLICY_NAMES}; a run's last lines name its champion's")
-    if (folder / MANIFEST).is_file():
-        verified_manifest(folder)
-    exported = policy_facts(folder)
-    if "run" in exported:  # Written by `chess-grpo export`.
-        return _model(folder, run=str(exported["run"]), policy_step=exported.get("policy_step"))
+    facts = verified_manifest(folder) if (folder / MANIFEST).is_file() else {}
+    if facts.get("kind") == "export":
+        return _model(folder, run=facts["run"], policy_step=facts["policy_step"])
     # A champion's folder has the same name in every run, so the output's name is added.
     run = f"{folder.parent.name}-{folder.name}" if folder.name in ALIASES else given.name
-    return _model(folder, run=run, policy_step=_written_step(folder))
+    return _model(folder, run=run, policy_step=_written_step(folder, facts))
 
 
 def _model(folder: Path, *, run: str, policy_step: int | None) -> FoundPolicy:
@@ -143,9 +141,8 @@ def _model(folder: Path, *, run: str, policy_step: int | None) -> FoundPolicy:
     )
 
 
-def _written_step(folder: Path) -> int | None:
+def _written_step(folder: Path, facts: dict[str, Any]) -> int | None:
     """Return the training step from a checkpoint's manifest, or from the report beside a champion."""
-    facts: dict[str, Any] = read_json(folder / MANIFEST) if (folder / MANIFEST).is_file() else {}
     if "step" in facts and facts.get("kind") == "checkpoint":
         return int(facts["step"])
     if folder.name == CHAMPION and (folder.parent / REPORT).is_file():

@@ -36,7 +36,9 @@ def test_the_folder_has_the_weights_a_card_and_a_manifest(tmp_path: Path, monkey
     (source / "optimiser.safetensors").write_text("the rest of a checkpoint")
     assert export(source, out) == 0
     assert sorted(verified_manifest(out)["files"]) == ["README.md", "policy.json", "weights.safetensors"]
-    assert find_policy(str(out), Machine.here()).weights_hash == sha256_file(source / "weights.safetensors")
+    found = find_policy(str(out), Machine.here())
+    assert (found.run, found.policy_step) == ("policy", None), "of whom it was exported"
+    assert found.weights_hash == sha256_file(source / "weights.safetensors")
     card = (out / "README.md").read_text()
     assert sha256_file(source / "weights.safetensors") in card
     assert "its strength is unknown here" in card.lower()
