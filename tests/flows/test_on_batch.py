@@ -119,7 +119,7 @@ def test_a_second_run_finds_what_the_first_has_made(stage: Stage, first: Launche
     assert stage.standin.objects("metaflow/chess-grpo/outputs/finetune/") == before
     for step in ("pretrain", "finetune"):
         [job] = (job for job in second.jobs if job.step == step)
-        assert "reused" in job.log()
+        assert "reusing version" in job.log()
 
 
 def test_a_secret_of_the_launcher_is_found_nowhere(stage: Stage, first: Launched) -> None:
