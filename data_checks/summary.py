@@ -36,7 +36,7 @@ def summary_text(facts: Mapping[str, Any]) -> str:
 def _size(facts: Mapping[str, Any]) -> str:
     return (
         f"{facts['rows']:,} boards from {facts['used_games']:,} games and listed positions, of {facts['games']:,} usable ones;"
-        f" {facts['rejected_lines']:,} were rejected, {facts['duplicates']:,} repeated positions were left out."
+        f" {sum(facts['rejected'].values()):,} were rejected, {facts['duplicates']:,} repeated positions were left out."
     )
 
 

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from grpo.board.encoding import position_key
 from grpo.reading.epd import read_positions, read_puzzles
 from grpo.reading.games import Game, Reason, Rejection, SourceError
+from grpo.reading.pgn import read_games
 from grpo.reading.streams import FileKind, SourceFile, find_files, fingerprint_of_all, read_chunks
 
 # Entries rejected for these reasons contain no position that needs to be excluded.
-_HARMLESS: Final = frozenset({Reason.GAME_OVER, Reason.DUPLICATE, Reason.NOT_A_GAME})
+_HARMLESS: Final = frozenset({Reason.GAME_OVER, Reason.NOT_A_GAME})
 _MAX_NAMED: Final = 20
 _LINE: Final = "\n  "
 
@@ -81,12 +82,10 @@ def _boards(file: SourceFile, bad: list[str]) -> Iterator[chess.Board]:
         elif entry.reason == Reason.NO_MOVES:  # Chapters of a study: of text alone, or of a problem.
             yield chess.Board(entry.detail or chess.STARTING_FEN)
         elif entry.reason not in _HARMLESS:
-            bad.append(f"{file.uri}, byte {entry.offset:,}: {entry.reason} ({entry.detail})")
+            bad.append(f"{file.uri}, {entry.place}: {entry.reason} ({entry.detail})")
 
 
 def _entries(file: SourceFile) -> Iterator[chess.Board | Game | Rejection]:
-    from grpo.reading.pgn import read_games
-
     chunks = read_chunks(file)
     if file.kind == FileKind.PUZZLES:
         return read_puzzles(chunks, file.name)

@@ -20,6 +20,7 @@ from grpo.reading.games import Game, Reason, Rejection
 from grpo.settings.tree import BoardsConfig
 
 QuotaCell = tuple[Split, Phase]
+_MAX_NAMED: Final = 10
 FILTERED: Final = "filtered: "
 """In a report, the beginning of the reason of a game that a filter dropped; the filter's name follows."""
 
@@ -63,6 +64,8 @@ class SourceReport:
     """Usable games (and listed positions)."""
     rejected: Counter[str] = field(default_factory=Counter)
     """Reason -> games; for a filter, `filtered: NAME`."""
+    first_rejected: list[str] = field(default_factory=list)
+    """File, place and reason of the first games that were rejected for what they are."""
     natural_phases: Counter[str] = field(default_factory=Counter)
     """Phase -> positions read, before balancing."""
     num_duplicates: int = 0
@@ -72,13 +75,19 @@ class SourceReport:
 
     def reject(self, rejection: Rejection) -> None:
         """Count a rejected game."""
-        self.rejected[f"{FILTERED}{rejection.detail}" if rejection.reason == Reason.FILTERED else rejection.reason.value] += 1
+        if rejection.reason == Reason.FILTERED:
+            self.rejected[f"{FILTERED}{rejection.detail}"] += 1
+            return
+        self.rejected[rejection.reason.value] += 1
+        if len(self.first_rejected) < _MAX_NAMED:
+            self.first_rejected.append(f"{rejection.source}, {rejection.place}: {rejection.reason} ({rejection.detail})")
 
     def as_facts(self) -> dict[str, Any]:
         """Return the report as plain data."""
         return {
             "games": self.num_games,
             "rejected": dict(self.rejected),
+            "first_rejected": self.first_rejected,
             "natural_phases": {phase.value: self.natural_phases[phase] for phase in PHASES},
             "duplicates": self.num_duplicates,
             "left_out": dict(self.left_out),
@@ -91,9 +100,11 @@ class SourceReport:
         for part in facts:
             report.num_games += part["games"]
             report.rejected.update(part["rejected"])
+            report.first_rejected += part["first_rejected"]
             report.natural_phases.update(part["natural_phases"])
             report.num_duplicates += part["duplicates"]
             report.left_out.update(part["left_out"])
+        report.first_rejected = sorted(report.first_rejected)[:_MAX_NAMED]
         return report
 
 

@@ -2,12 +2,13 @@
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from grpo.dataset.filters import dropped_by
 from grpo.reading.epd import read_positions
-from grpo.reading.games import Game, Rejection, SourceError
-from grpo.reading.pgn import SeenGames, read_games
+from grpo.reading.games import Game, Reason, Rejection, SourceError
+from grpo.reading.pgn import read_games
 from grpo.reading.streams import FileKind, SourceFile, find_files, read_chunks
 from grpo.settings.tree import BoardsConfig
 
@@ -20,18 +21,6 @@ def file_games(config: BoardsConfig, *, unit: int) -> Iterator[Game | Rejection]
 
     Raises SourceError if a file cannot be read, is damaged, or has another content than its name says.
     """
-    seen = SeenGames()
-
-    def is_mine(digest: bytes) -> bool:
-        return int.from_bytes(digest[:8], "big") % config.num_units == unit
-
-    def entries(file: SourceFile) -> Iterator[Game | Rejection]:
-        chunks = read_chunks(file)
-        if file.kind == FileKind.GAMES:
-            filters = config.filters
-            return read_games(chunks, file.name, is_mine=is_mine, seen=seen, dropped_by=lambda headers: dropped_by(headers, filters))
-        return read_positions(chunks, file.name, is_mine=is_mine)
-
     files = find_files(config.files)
     for file in files:
         if file.kind == FileKind.PUZZLES:
@@ -39,12 +28,34 @@ def file_games(config: BoardsConfig, *, unit: int) -> Iterator[Game | Rejection]
                 f"{file.uri}: a .csv is read as a table of puzzles, which measure a policy: give it to boards.exclude, or to `chess-grpo"
                 " solve`; boards.files takes games (.pgn) and lists of positions, one FEN a line and nothing before it (.epd, .fen)"
             )
-    waiting = map(entries, files)
-    turns = deque(entry for _, entry in zip(range(_MAX_OPEN), waiting, strict=False))
+    seen: set[str] = set()
+    for entry in _in_turns(_entries(file, place, unit, config) for place, file in enumerate(files)):
+        if isinstance(entry, Game) and entry.game_id in seen:
+            yield Rejection(source=entry.source, offset=entry.offset, reason=Reason.DUPLICATE)
+            continue
+        if isinstance(entry, Game):
+            seen.add(entry.game_id)
+        yield entry
+
+
+def _entries(file: SourceFile, place: int, unit: int, config: BoardsConfig) -> Iterator[Game | Rejection]:
+    """Yield the unit's part of a file; units begin with different games of different files, since a file may have a single one."""
+
+    def is_mine(number: int) -> bool:
+        return (number + place) % config.num_units == unit
+
+    if file.kind == FileKind.POSITIONS:
+        return read_positions(read_chunks(file), file.name, is_mine=is_mine)
+    filters = config.filters
+    return read_games(read_chunks(file), file.name, is_mine=is_mine, dropped_by=lambda headers: dropped_by(headers, filters))
+
+
+def _in_turns(files: Iterator[Iterator[Game | Rejection]]) -> Iterator[Game | Rejection]:
+    turns = deque(islice(files, _MAX_OPEN))
     while turns:
         reading = turns.popleft()
         if (entry := next(reading, None)) is not None:
             yield entry
             turns.append(reading)
-        elif (following := next(waiting, None)) is not None:
+        elif (following := next(files, None)) is not None:
             turns.append(following)

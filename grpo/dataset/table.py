@@ -46,7 +46,7 @@ class Position:
     source: str
     """`engine`, or the file's name."""
     offset: int
-    """Byte offset in a file, or the game's number among engine games."""
+    """Number of the game in the file or among engine games, the first being 0; for a list, byte offset of the line."""
     white_rating: int | None = None
     black_rating: int | None = None
     date: str | None = None

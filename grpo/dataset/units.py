@@ -37,7 +37,6 @@ def fill_unit(
     players: EnginePool,
     report: SourceReport,
     excluded: Container[str],
-    on_rejection: Callable[[Rejection], None],
     on_candidates: Callable[[list[Candidate], Quota], None],
 ) -> Quota:
     """Fill the quota of one unit as far as its games go, and return the quota with the boards that are still missing.
@@ -49,7 +48,6 @@ def fill_unit(
         players: Engines for engine games, without MultiPV.
         report: Where positions and rejections are counted.
         excluded: Keys of evaluation positions, which must not be selected.
-        on_rejection: Called with each rejected game.
         on_candidates: Called with the candidates of many games at a time; it discards unusable ones from the quota.
     """
     quota = Quota(unit_boards_per_cell(config), config, seed=seed, report=report, excluded=excluded)
@@ -64,7 +62,6 @@ def fill_unit(
     for game in games:
         if isinstance(game, Rejection):
             report.reject(game)
-            on_rejection(game)
             continue
         selected = quota.offer(game)
         pending += selected

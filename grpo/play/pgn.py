@@ -7,11 +7,11 @@ from datetime import date
 from typing import Final
 
 import chess
+import chess.pgn
 
 from grpo.engine.answers import Score
 from grpo.play.annotations import AnnotatedGame, MoveNote, round_number
 from grpo.play.matches import MatchResult, PlayedGame
-from grpo.reading.pgn_split import TAG_NAME
 
 _LINE_WIDTH: Final = 80  # The PGN standard's export format.
 _SITE: Final = "chess-grpo"  # As online services do; the name of a machine is nobody's business.
@@ -53,7 +53,7 @@ def match_pgn(
     """
     facts, annotated = facts or {}, annotated or {}
     for name in facts:
-        if name in _WRITTEN_HERE or not re.fullmatch(TAG_NAME, name):
+        if name in _WRITTEN_HERE or not chess.pgn.TAG_NAME_REGEX.match(name):
             raise ValueError(
                 f"{name!r} cannot be a further tag: {'the match itself writes it' if name in _WRITTEN_HERE else 'it is not a tag name'}"
             )

@@ -1,7 +1,6 @@
 """Parsers of position lists with one position per line (EPD, FEN), and of Lichess's puzzle table (CSV)."""
 
 import csv
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
@@ -23,9 +22,7 @@ _QUOTED: Final = re.compile(r'"[^"]*"')
 _OPERATION: Final = re.compile(r"([A-Za-z]\w*)\s*(.*)")
 
 
-def read_positions(
-    chunks: Iterable[bytes], source: str, *, start: int = 0, is_mine: Callable[[bytes], bool] = lambda _: True
-) -> Iterator[Game | Rejection]:
+def read_positions(chunks: Iterable[bytes], source: str, *, is_mine: Callable[[int], bool] = lambda _: True) -> Iterator[Game | Rejection]:
     """Yield each line's position as a game without moves, or a Rejection; skip blank lines and `#` comments.
 
     A line is a FEN of 4 to 6 fields or an EPD. The EPD operations `hmvc` and `fmvn` set the clocks; a missing half-move clock is 0, and a
@@ -34,14 +31,14 @@ def read_positions(
     Args:
         chunks: The decompressed bytes, split anywhere.
         source: Name of the file.
-        start: Offset of the first chunk in the file, where a line begins.
-        is_mine: Whether to read the line with this digest; other lines are skipped. The digest depends only on the line's first four
-            fields, so that a position that is listed twice with different clocks has one digest.
+        is_mine: Whether to read the entry with this number; the first is 0. Other entries are skipped.
     """
-    for offset, line in lines(chunks, start):
+    number = -1
+    for offset, line in lines(chunks):
         if line.lstrip().startswith(b"#") or (not line.strip() and len(line) <= MAX_LINE_SIZE):
             continue
-        if not is_mine(hashlib.sha256(b" ".join(line[:MAX_LINE_SIZE].split(None, 4)[:4])).digest()):
+        number += 1
+        if not is_mine(number):
             continue
         found = read_line(line)
         if isinstance(found, chess.Board):
@@ -148,14 +145,14 @@ def _clocks(rest: str) -> tuple[str, str]:
     return clocks["hmvc"], clocks["fmvn"]
 
 
-def lines(chunks: Iterable[bytes], start_offset: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yield the byte offset of each line (that of the first is `start_offset`), and the line.
+def lines(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield the byte offset of each line in the decompressed file, and the line.
 
     It has neither its line end nor a byte order mark, and no NUL bytes at its end.
 
     A line longer than `MAX_LINE_SIZE` is truncated to bound memory, but is still longer than `MAX_LINE_SIZE`.
     """
-    offset, rest, num_dropped = start_offset, b"", 0
+    offset, rest, num_dropped = 0, b"", 0
     for chunk in chain(chunks, (b"\n",)):  # The last line may lack a line end.
         text, start = rest + chunk, 0
         for end in _LINE_END.finditer(text):

@@ -18,26 +18,17 @@ class Reason(StrEnum):
     NOT_A_GAME = "not a game"
     """Text outside any game."""
     TOO_LONG = "too long"
-    """More bytes, a longer token, deeper variations or more plies than in any real game."""
+    """A line longer than any real position or puzzle."""
     NUL_BYTES = "NUL bytes"
-    UNREADABLE_TAG = "unreadable tag"
     VARIANT = "variant"
     CHESS960 = "Chess960"
     IMPOSSIBLE_START = "impossible start position"
     UNREADABLE_MOVE = "unreadable move"
-    """A token that is not a move, comment, variation, glyph, move number or result."""
     ILLEGAL_MOVE = "illegal move"
     AMBIGUOUS_MOVE = "ambiguous move"
     NULL_MOVE = "null move"
-    UNCLOSED_COMMENT = "unclosed comment"
-    UNBALANCED_VARIATION = "unbalanced variation"
-    TEXT_AFTER_RESULT = "text after the result"
     NO_MOVES = "no moves"
     """The detail is the start position, if it is one of the game's own."""
-    UNKNOWN_RESULT = "unknown result"
-    CONTRADICTING_RESULTS = "result in the tag against result after the moves"
-    RESULT_AGAINST_BOARD = "result against the board"
-    """The final position (checkmate, stalemate, insufficient material) contradicts the result."""
     DUPLICATE = "duplicate"
     """The same game was read before."""
     ENGINE_FAILURE = "engine failure"
@@ -56,10 +47,15 @@ class Rejection:
     source: str
     """Name of the file, as in `Game.source`."""
     offset: int
-    """Byte offset in the decompressed file."""
+    """Number of the game in the file, the first being 0; for a list, byte offset of the line."""
     reason: Reason
     detail: str = ""
     """What was found, in at most 120 characters; for `FILTERED`, the filter's name."""
+
+    @property
+    def place(self) -> str:
+        """Where it is in the file, for people."""
+        return f"game {self.offset + 1:,}" if ".pgn" in self.source.lower() else f"byte {self.offset:,}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +67,7 @@ class Game:
     source: str
     """`engine`, or the file's name."""
     offset: int
-    """Byte offset in the decompressed file, or the game's number among engine games."""
+    """Number of the game in the file or among engine games, the first being 0; for a list, byte offset of the line."""
     boards: tuple[chess.Board, ...]
     """Before each move, without move stacks; for a listed position, that position alone."""
     moves: tuple[chess.Move, ...]

@@ -1,14 +1,22 @@
 """S3 objects as files: listing, streaming reads, and readable AWS errors."""
 
 import fnmatch
+import io
+import os
 import re
+import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 from grpo.reading.games import SourceError
-from grpo.reading.remote import RemoteFile
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+_MAX_BREAKS: Final = 5
+"""In a row, without a byte read between them."""
+_BACK_OFF_SECONDS: Final = 0.5  # After the first break, doubled after each further one: 15 s in total.
 S3_SCHEME: Final = "s3://"
 
 _REMEDIES: Final = {
@@ -60,39 +68,102 @@ def list_objects(pattern: str) -> tuple[bool, list[str]]:
     return False, sorted(f"{S3_SCHEME}{bucket}/{found}" for found in matching)
 
 
-class S3Object(RemoteFile):
-    """One S3 object as a seekable file; see `RemoteFile`."""
+class S3Object(io.RawIOBase):
+    """One S3 object as a seekable file; all reads are of the version that was opened, and go on where a connection broke.
+
+    Raises SourceError if it cannot be opened, if it is replaced while it is read, or if the connection breaks too often.
+    """
 
     def __init__(self, uri: str, *, client: Any = None) -> None:
         """Open the object with the given client, or with a new one."""
-        super().__init__(uri)
+        super().__init__()
+        self._uri = uri
         self._bucket, self._key = split_address(uri)
         with _in_words(uri):
             self._client = client or new_client()
             answer = self._client.get_object(Bucket=self._bucket, Key=self._key)
-        self.size = answer["ContentLength"]
-        self.etag = answer["ETag"]
-        self._body = answer["Body"]
+        self.size: int = answer["ContentLength"]
+        """In bytes."""
+        self.etag: str = answer["ETag"]
+        """Names the version."""
+        self._position = self._body_at = 0
+        self._body: Any = answer["Body"]
+        """Streams the bytes from `_body_at` on."""
 
-    def _open_at(self, position: int) -> Any:
-        # IfMatch, so that the rest is never that of another version.
-        rest = f"bytes={position}-"
-        return self._client.get_object(Bucket=self._bucket, Key=self._key, Range=rest, IfMatch=self.etag)["Body"]
+    def readable(self) -> bool:
+        """Return True."""
+        return True
 
-    def _breaks(self) -> tuple[type[Exception], ...]:
-        import botocore.exceptions
-        import urllib3.exceptions
+    def seekable(self) -> bool:
+        """Return True; after a seek, the next read requests the range from the new position."""
+        return True
 
-        return (
-            botocore.exceptions.HTTPClientError,
-            botocore.exceptions.ConnectionError,
-            botocore.exceptions.IncompleteReadError,
-            urllib3.exceptions.HTTPError,
-            OSError,
-        )
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Set the position and return it."""
+        position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size}[whence]
+        if position < 0:
+            raise ValueError(f"negative seek position {position}")
+        self._position = position
+        return position
 
-    def _in_words(self, but: tuple[type[Exception], ...]) -> AbstractContextManager[None]:
-        return _in_words(self._uri, but)
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
+        """Read the next available bytes into the buffer and return their number; 0 means the end."""
+        target = memoryview(buffer).cast("B")
+        breaks = _breaks()
+        for num_breaks in range(_MAX_BREAKS + 1):
+            if self._position >= self.size:
+                return 0
+            if self._body_at != self._position:
+                self._drop()
+            try:
+                with _in_words(self._uri, breaks):
+                    if self._body is None:
+                        # IfMatch, so that the rest is never that of another version.
+                        self._body = self._client.get_object(
+                            Bucket=self._bucket, Key=self._key, Range=f"bytes={self._position}-", IfMatch=self.etag
+                        )["Body"]
+                        self._body_at = self._position
+                    piece = self._body.read(len(target))
+                    if not piece:
+                        raise ConnectionError(f"{self._position} read, but total bytes expected is {self.size}")
+            except breaks as error:
+                self._drop()
+                if num_breaks == _MAX_BREAKS:
+                    raise SourceError(
+                        f"{self._uri}: the connection broke {num_breaks + 1} times in a row at byte {self._position:,} of {self.size:,}"
+                        f" ({error}); {_OTHER_REMEDY}"
+                    ) from error
+                time.sleep(_BACK_OFF_SECONDS * 2**num_breaks)
+                continue
+            target[: len(piece)] = piece
+            self._position += len(piece)
+            self._body_at = self._position
+            return len(piece)
+        raise AssertionError("the last break raises")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._drop()
+        super().close()
+
+    def _drop(self) -> None:
+        if self._body is not None:
+            self._body.close()
+            self._body = None
+
+
+def _breaks() -> tuple[type[Exception], ...]:
+    """Return the errors after which the connection is made anew."""
+    import botocore.exceptions
+    import urllib3.exceptions
+
+    return (
+        botocore.exceptions.HTTPClientError,
+        botocore.exceptions.ConnectionError,
+        botocore.exceptions.IncompleteReadError,
+        urllib3.exceptions.HTTPError,
+        OSError,
+    )
 
 
 def split_address(uri: str) -> tuple[str, str]:

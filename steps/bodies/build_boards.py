@@ -17,9 +17,8 @@ from grpo.engine.answers import EngineError
 from grpo.engine.identity import EngineIdentity
 from grpo.engine.move_values import ValueTable, engine_options, value_tables
 from grpo.engine.pool import EnginePool
-from grpo.reading.rejections import sort_rejections, write_rejection
 from grpo.settings.tree import Settings
-from steps.step_io.names import BOARDS, GAMES, REJECTED, REPORT
+from steps.step_io.names import BOARDS, GAMES, REPORT
 from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
 
@@ -29,7 +28,7 @@ SPEC: Final = StepSpec(
 
 
 def build_units(settings: Settings, units: Sequence[int], engine: EngineIdentity, engine_path: str, work: Work) -> None:
-    """Write boards with the value of every legal move, their games, and what was left out, for each unit; and a report of all."""
+    """Write boards with the value of every legal move, and their games, for each unit; and a report of all."""
     # What is imported stays; looking through it again and again took a fifth of this step's own time.
     gc.freeze()
     excluded = ExcludedPositions.read(settings.boards.exclude) if settings.boards.exclude else frozenset[str]()
@@ -67,18 +66,15 @@ def _build_unit(
         parts.append(board_table(valuer.rows(candidates, quota)))
         progress()
 
-    with (folder / f"unit-{unit:04d}.{REJECTED}").open("w", encoding="utf-8") as rejected:
-        quota = fill_unit(
-            settings.boards,
-            unit=unit,
-            seed=settings.seed,
-            players=players,
-            report=report,
-            excluded=excluded,
-            on_rejection=lambda rejection: write_rejection(rejected, rejection),
-            on_candidates=value_candidates,
-        )
-    sort_rejections(folder / f"unit-{unit:04d}.{REJECTED}")
+    quota = fill_unit(
+        settings.boards,
+        unit=unit,
+        seed=settings.seed,
+        players=players,
+        report=report,
+        excluded=excluded,
+        on_candidates=value_candidates,
+    )
     pq.write_table(pa.concat_tables(parts), folder / f"unit-{unit:04d}.{BOARDS}")
     pq.write_table(pa.Table.from_pylist(list(quota.games.values()), schema=GAME_SCHEMA), folder / f"unit-{unit:04d}.{GAMES}")
     return report.as_facts()

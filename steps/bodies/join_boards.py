@@ -1,9 +1,7 @@
 """Join the units into the dataset: exact quotas of each phase and split, no board twice, and an account of what was left out."""
 
-import heapq
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,13 +17,12 @@ from grpo.dataset.quotas import FILTERED, SourceReport, boards_per_cell, cell_na
 from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Position, Split, phase_counts
 from grpo.metrics.table import Record
 from grpo.reading.games import SourceError
-from grpo.reading.rejections import rejection_place
 from grpo.settings.tree import Settings
-from steps.step_io.names import BOARDS, GAMES, REJECTED, REPORT
+from steps.step_io.names import BOARDS, GAMES, REPORT
 from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
 
-SPEC: Final = StepSpec(name="join_boards", body=__name__, reads="build_boards", inputs=("sources",), published=(REPORT, REJECTED))
+SPEC: Final = StepSpec(name="join_boards", body=__name__, reads="build_boards", inputs=("sources",), published=(REPORT,))
 _ROWS_PER_GROUP: Final = 16_384
 _NUM_SIGNATURES_SHOWN: Final = 20
 
@@ -57,8 +54,7 @@ def join_units(settings: Settings, folders: Sequence[Path], work: Work) -> None:
     games = games.take(sorted(first.values()))
     pq.write_table(boards, work.folder / BOARDS, row_group_size=_ROWS_PER_GROUP)
     pq.write_table(games, work.folder / GAMES)
-    num_rejected = _join_rejected(folders, work.folder / REJECTED)
-    facts = report.as_facts() | _dataset_facts(boards, games) | {"missing": cell_names(missing), "rejected_lines": num_rejected}
+    facts = report.as_facts() | _dataset_facts(boards, games) | {"missing": cell_names(missing)}
     write_json(work.folder / REPORT, facts)
     work.record(
         Record(
@@ -102,17 +98,6 @@ def _dataset_facts(boards: pa.Table, games: pa.Table) -> dict[str, Any]:
         "used_games": games.num_rows,
         "endgame_signatures": {"distinct": len(signatures), "commonest": dict(signatures.most_common(_NUM_SIGNATURES_SHOWN))},
     }
-
-
-def _join_rejected(folders: Sequence[Path], target: Path) -> int:
-    """Write all rejections by file and offset, and return how many there are; each unit's are in that order already."""
-    paths = sorted((path for folder in folders for path in folder.glob(f"unit-*.{REJECTED}")), key=lambda path: path.name)
-    num_lines = 0
-    with ExitStack() as stack, target.open("w", encoding="utf-8") as joined:
-        for line in heapq.merge(*(stack.enter_context(path.open(encoding="utf-8")) for path in paths), key=rejection_place):
-            joined.write(line)
-            num_lines += 1
-    return num_lines
 
 
 def _concatenated(folders: Sequence[Path], name: str, schema: pa.Schema) -> pa.Table:

@@ -99,13 +99,15 @@ def _dataset(facts: Mapping[str, Any]) -> Iterator[CardPart]:
         "Positions left out": facts["left_out"],
         f"Most common of {facts['endgame_signatures']['distinct']:,} endgame materials": facts["endgame_signatures"]["commonest"],
     }
+    if facts["first_rejected"]:
+        yield block(heading("First rejected games"), listing(facts["first_rejected"]))
     yield block(heading("Counts"), *(_counts(title, found) for title, found in tables.items() if any(found.values())))
 
 
 def _sizes(facts: Mapping[str, Any]) -> str:
     return (
         f"{facts['rows']:,} boards from {facts['used_games']:,} games and listed positions, of {facts['games']:,} usable ones;"
-        f" {facts['rejected_lines']:,} were rejected, {facts['duplicates']:,} positions were duplicates."
+        f" {sum(facts['rejected'].values()):,} were rejected, {facts['duplicates']:,} positions were duplicates."
     )
 
 

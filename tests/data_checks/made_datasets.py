@@ -57,7 +57,7 @@ class Dataset:
             "sources": dict(Counter(row["source"] for row in self.boards)),
             "labels": dict(Counter(row["label_from"] for row in self.boards)),
             "rejected": {"illegal move": 2, "filtered: min_rating": 1},
-            "rejected_lines": 3,
+            "first_rejected": [],
             "duplicates": 4,
             "left_out": {"judged": 1},
             "missing": {},

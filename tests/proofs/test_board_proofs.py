@@ -1,22 +1,15 @@
 """Proofs about boards that take minutes, run by `make prove`."""
 
-import json
 import multiprocessing
-import os
 import resource
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
-import zstandard
 
 from grpo.engine.identity import identify
-from grpo.reading.games import SourceError
-from grpo.reading.streams import find_files, read_chunks
 from grpo.settings.tree import Settings, read_settings
 from steps.bodies.build_boards import build_units
 from steps.bodies.check_boards import check_dataset
@@ -26,61 +19,6 @@ from steps.step_io.dataset import read_boards
 from steps.step_io.work import Work
 
 pytestmark = pytest.mark.prove
-
-_GAMES_IN_SAMPLE = 2_878
-_INSPECT = """
-import json, resource, sys
-from grpo.settings.tree import BoardsConfig
-from steps.cli.inspect_files import inspect_files
-rejections = []
-report = inspect_files(BoardsConfig(source="files", files=(sys.argv[1],)), on_rejection=rejections.append)
-print(json.dumps({
-    "usable": report.source.num_games,
-    "rejected": dict(report.source.rejected),
-    "lines": len(rejections),
-    "seconds": report.seconds,
-    "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-}))
-"""
-
-
-@pytest.fixture(scope="module")
-def hundred_megabytes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """Return the sample games written again and again up to 100 MB, compressed, and how many games that is."""
-    folder = os.environ.get("CHESS_GRPO_SAMPLE_DATA")
-    if not folder:
-        pytest.skip("CHESS_GRPO_SAMPLE_DATA is not set: large files of real games are not tested")
-    text = (Path(folder) / "lichess_fishnet_games.pgn").read_bytes()
-    copies = 100_000_000 // len(text) + 1
-    path = tmp_path_factory.mktemp("large") / "games.pgn.zst"
-    with path.open("wb") as file, zstandard.ZstdCompressor(level=3).stream_writer(file) as writer:
-        for _ in range(copies):
-            writer.write(text)
-    return path, copies * _GAMES_IN_SAMPLE
-
-
-def test_of_100_megabytes_every_game_is_accounted_for_in_less_than_a_gigabyte(hundred_megabytes: tuple[Path, int]) -> None:
-    path, num_games = hundred_megabytes
-    told = subprocess.run([sys.executable, "-c", _INSPECT, str(path)], capture_output=True, text=True, check=True).stdout
-    facts = json.loads(told)
-    print(f"{num_games:,} games, {num_games / facts['seconds']:,.0f}/s, {facts['memory'] / 1e6:,.0f} MB: {facts}")
-    assert facts["usable"] + sum(facts["rejected"].values()) == num_games
-    assert facts["lines"] == sum(facts["rejected"].values())
-    # All copies but the first are duplicates.
-    assert facts["usable"] == _GAMES_IN_SAMPLE
-    assert facts["memory"] < 1_000_000_000
-
-
-def test_a_compressed_file_cut_at_any_of_20_offsets_is_noticed(hundred_megabytes: tuple[Path, int], tmp_path: Path) -> None:
-    whole = hundred_megabytes[0].read_bytes()
-    for number in range(20):
-        path = tmp_path / f"cut-{number}.pgn.zst"
-        path.write_bytes(whole[: (number + 1) * len(whole) // 21])
-        [file] = find_files([str(path)])
-        with pytest.raises(SourceError, match=path.name):
-            for _ in read_chunks(file):
-                pass
-        path.unlink()
 
 
 def test_50_000_boards_are_built_with_most_of_the_time_in_the_engine(tmp_path: Path) -> None:

@@ -44,12 +44,6 @@ def test_the_positions_of_a_list_their_mirrors_and_no_others_are_judged(tmp_path
         assert (position_key(board) in found) == (position_key(board) in keys)
 
 
-def test_clocks_and_move_numbers_make_no_other_position(tmp_path: Path) -> None:
-    found = judged(tmp_path, list_fen=f"{ENDGAME}\n{ENDGAME[:-4]} 40 90\n{chess.Board(ENDGAME).mirror().fen()}\n")
-    assert len(found) == 1
-    assert position_key(chess.Board(f"{ENDGAME[:-4]} 7 7")) in found
-
-
 def test_every_position_in_which_a_puzzle_is_solved_is_judged(tmp_path: Path) -> None:
     found = judged(tmp_path, puzzles_csv=PUZZLES)
     assert len(found) == 4
@@ -69,18 +63,6 @@ def test_every_position_of_a_game_is_judged_the_last_one_too(tmp_path: Path) -> 
     assert positions_of("e4", "e5", "Nc3")[-1] not in found
 
 
-def test_files_of_all_kinds_count_together(tmp_path: Path) -> None:
-    assert len(judged(tmp_path, book_pgn=GAME, puzzles_csv=PUZZLES, list_epd=ENDGAME)) == 4 + 4 + 1
-
-
-def test_the_largest_and_the_smallest_hash_are_looked_up_like_any(tmp_path: Path, random_boards: list[chess.Board]) -> None:
-    # A key is missing whether its hash lies below, between or above those of the set.
-    for size in (1, 2, 3):
-        boards = random_boards[1_000 : 1_000 + size]
-        found = judged(tmp_path, list_epd="\n".join(board.fen() for board in boards))
-        assert [position_key(board) in found for board in random_boards[1_000:1_100]] == [True] * size + [False] * (100 - size)
-
-
 def test_all_unreadable_entries_of_all_files_are_one_error(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as refusal:
         judged(
@@ -93,7 +75,7 @@ def test_all_unreadable_entries_of_all_files_are_one_error(tmp_path: Path) -> No
     assert message.startswith("boards.exclude: 4 entries cannot be read")
     assert "list.epd, byte 49: illegal position (TOO_MANY_KINGS" in message
     assert "list.epd, byte 78: illegal position" in message
-    assert "book.pgn, byte 0: illegal move" in message
+    assert "book.pgn, game 1: illegal move" in message
     assert "puzzles.csv, byte 93: illegal position (line 3: not a puzzle: only 1 cells)" in message
     with pytest.raises(SourceError, match=r"30 entries .*(?s:.*)and 10 more$"):
         judged(tmp_path, list_epd="rubbish\n" * 30, book_pgn=GAME, puzzles_csv=PUZZLES)
@@ -111,17 +93,6 @@ def test_a_studys_chapter_without_moves_counts_by_its_position(tmp_path: Path) -
     assert position_key(chess.Board(ENDGAME)) in found
     assert position_key(chess.Board()) in found
     assert len(found) == 2
-
-
-def test_the_fingerprint_is_of_the_contents(tmp_path: Path) -> None:
-    def of(folder: str, **files: str) -> str:
-        (tmp_path / folder).mkdir()
-        return judged(tmp_path / folder, **files).fingerprint
-
-    first = of("1", a_epd=ENDGAME, b_csv=PUZZLES)
-    assert first == of("2", z_epd=ENDGAME, y_csv=PUZZLES)
-    assert first != of("3", a_epd=ENDGAME)
-    assert first != of("4", a_epd=ENDGAME + "\n", b_csv=PUZZLES)
 
 
 @pytest.mark.skipif(not SAMPLE_DATA, reason="CHESS_GRPO_SAMPLE_DATA is not set")

@@ -279,6 +279,7 @@ def test_joined_reports_are_the_sums_of_their_parts() -> None:
     assert SourceReport.joined([one.as_facts(), other.as_facts()]).as_facts() == {
         "games": 7,
         "rejected": {"illegal move": 2},
+        "first_rejected": ["s, byte 0: illegal move ()"] * 2,
         "natural_phases": {"opening": 3, "middlegame": 0, "endgame": 7},
         "duplicates": 6,
         "left_out": {"judged": 3, "engine failure": 1},

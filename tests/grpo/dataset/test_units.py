@@ -14,7 +14,7 @@ import chess
 import chess.pgn
 import pytest
 import zstandard
-from made_games import HEADER, as_epd, random_pgn, with_planted_games
+from made_games import as_epd, random_pgn
 from scripted_engine import ScriptedEngine
 
 from grpo.board.encoding import position_key
@@ -23,7 +23,6 @@ from grpo.dataset.quotas import Candidate, Quota, QuotaCell, SourceReport, board
 from grpo.dataset.table import Position, Split
 from grpo.dataset.units import fill_unit, unit_boards_per_cell
 from grpo.engine.pool import EnginePool
-from grpo.reading.games import Reason, Rejection
 from grpo.settings.tree import BoardsConfig, EngineGames
 
 SMALL: dict[str, Any] = {"num_train": 60, "num_validation": 15, "num_heldout": 15, "num_units": 2, "num_tasks": 1}
@@ -37,7 +36,6 @@ class Filled:
 
     positions: list[Position] = field(default_factory=list)
     report: SourceReport = field(default_factory=SourceReport)
-    rejections: list[Rejection] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
     missing: dict[QuotaCell, int] = field(default_factory=dict)
     games: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -79,7 +77,6 @@ def filled(
             players=pool,
             report=made.report,
             excluded=excluded,
-            on_rejection=made.rejections.append,
             on_candidates=value_candidates,
         )
     made.missing, made.games = quota.missing, quota.games
@@ -148,11 +145,11 @@ def test_a_file_fills_the_quotas_of_a_unit_exactly(long_games: Path) -> None:
     assert not any(made.missing.values())
 
 
-def test_every_position_is_found_again_at_its_place_in_the_file(long_games: Path) -> None:
-    content = long_games.read_bytes()
+def test_every_position_is_found_again_at_its_place_in_the_file(long_games: Path, games_text: str) -> None:
+    stream = io.StringIO(games_text)
+    games = list(iter(lambda: chess.pgn.read_game(stream), None))
     for position in filled(files_config(long_games)).positions[::7]:
-        game = chess.pgn.read_game(io.StringIO(content[position.offset :].decode()))
-        assert game is not None
+        game = games[position.offset]
         moves = list(game.mainline_moves())
         board = game.board()
         for move in moves[: position.ply]:
@@ -173,15 +170,6 @@ def test_units_share_no_game_and_together_have_all(long_games: Path) -> None:
     assert set(found.values()) == {1}
 
 
-def test_which_unit_a_game_belongs_to_depends_on_its_text_alone(long_games: Path, games_text: str, tmp_path: Path) -> None:
-    first, second = games_text[: games_text.index("[Event", 30_000)], games_text[games_text.index("[Event", 30_000) :]
-    (tmp_path / "elsewhere.pgn").write_text(second)
-    (tmp_path / "other.pgn").write_bytes(first.replace("\n", "\r\n").encode())
-    whole, parts = (filled(files_config(path, **{**ENDLESS, "num_units": 2}), unit=1) for path in (long_games, tmp_path))
-    assert whole.games.keys() == parts.games.keys()
-    assert 0 < len(whole.games) < 60
-
-
 def test_files_are_read_only_as_far_as_needed(long_games: Path, tmp_path: Path) -> None:
     shutil.copy(long_games, tmp_path / "a.pgn")
     (tmp_path / "b.pgn.zst").write_bytes(zstandard.compress(random_pgn(60, seed=9).encode()))
@@ -200,27 +188,6 @@ def test_a_list_of_positions_fills_the_quotas_without_a_move_to_imitate(games_te
     assert len({position.game_id for position in made.positions}) == len(made.positions)
 
 
-def test_what_cannot_be_used_is_told_with_file_and_byte_and_all_the_rest_is_used(games_text: str, tmp_path: Path) -> None:
-    text = with_planted_games(games_text)
-    (tmp_path / "planted.pgn").write_text(text)
-    made = filled(files_config(tmp_path / "planted.pgn", **ENDLESS))
-    planted = set(Reason) - {
-        *(Reason.FILTERED, Reason.ENGINE_FAILURE),
-        *(Reason.ILLEGAL_POSITION, Reason.GAME_OVER),  # These are of lists.
-    }
-    assert Counter(rejection.reason for rejection in made.rejections) == dict.fromkeys(planted, 1)
-    assert made.report.rejected == {reason.value: 1 for reason in planted}
-    assert made.report.num_games == 60
-    assert [rejection.offset for rejection in made.rejections] == sorted(rejection.offset for rejection in made.rejections)
-    for rejection in made.rejections:
-        assert rejection.source == "planted.pgn"
-        assert text[rejection.offset :].startswith("[Event" if rejection.reason is not Reason.NOT_A_GAME else "This letter")
-    (tmp_path / "good.pgn").write_text(games_text)
-    good = filled(files_config(tmp_path / "good.pgn", **ENDLESS))
-    assert made.games.keys() == good.games.keys()
-    assert made.keys == good.keys
-
-
 # Giving back, and knowing when to stop.
 
 
@@ -236,14 +203,6 @@ def test_what_the_judge_gives_back_is_replaced_and_counted(long_games: Path) -> 
     check_positions(made.positions)
 
 
-def test_a_judge_that_refuses_all_leaves_everything_missing_and_is_asked_about_each_game(long_games: Path) -> None:
-    config = files_config(long_games, num_units=1)
-    made = filled(config, refuses=lambda _: True)
-    assert made.missing == boards_per_cell(config)
-    assert made.report.num_games == 60
-    assert made.report.left_out["refused"] == sum(made.batches)
-
-
 def test_candidates_are_judged_many_at_a_time_and_none_is_left_over(long_games: Path) -> None:
     made = filled(files_config(long_games, **{**ENDLESS, "max_per_game_and_phase": 50}))
     assert len(made.batches) > 3
@@ -251,15 +210,6 @@ def test_candidates_are_judged_many_at_a_time_and_none_is_left_over(long_games: 
     assert max(made.batches) < 512 + 150
     assert sum(made.batches) == len(made.positions)
     assert Counter(position.game_id for position in made.positions).keys() == made.games.keys()
-
-
-def test_a_file_may_go_on_for_long_with_nothing_that_is_needed(long_games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grpo.dataset.units.MAX_IDLE_GAMES", 5)
-    openings = "".join(HEADER.replace('"a"', f'"player {number}"') + "\n1. e4 e5 2. Nf3 Nc6 3. Bb5 a6 *\n\n" for number in range(200))
-    (tmp_path / "a.pgn").write_text(openings)
-    shutil.copy(long_games, tmp_path / "b.pgn")
-    config = files_config(tmp_path, num_units=1)
-    assert filled(config).cells == boards_per_cell(config)
 
 
 def test_an_unfillable_quota_of_a_file_is_returned_with_what_is_missing(tmp_path: Path) -> None:

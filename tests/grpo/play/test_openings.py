@@ -243,7 +243,7 @@ def test_too_small_a_book_is_an_error_with_both_numbers_and_nothing_is_used_up(b
         ("book.csv", b"PuzzleId,FEN,Moves\n", "not an opening book"),
         ("book.pgn", b"1. e4 *\n", "not an opening book"),
         ("book.tsv", b"eco\tname\tpgn\n", "cannot tell by its suffix"),
-        ("book.epd.gz", gzip.compress(b"8/pp2nkR1/5n1p/3p4/5p2/P2BP3/1PPKN3/8 b - -\n" * 99)[:-9], "truncated"),
+        ("book.epd.gz", gzip.compress(b"8/pp2nkR1/5n1p/3p4/5p2/P2BP3/1PPKN3/8 b - -\n" * 99)[:-9], "damaged or cut short"),
         ("book.epd", b"# nothing\n", "only 0 are available: "),
     ],
 )

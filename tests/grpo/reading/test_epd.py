@@ -1,20 +1,12 @@
-import os
-import random
 import re
-import tracemalloc
-from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import chess
 import pytest
 
-from grpo.board.encoding import position_key
-from grpo.reading.epd import MAX_LINE_SIZE, read_positions, read_puzzles
+from grpo.reading.epd import read_positions, read_puzzles
 from grpo.reading.games import Game, Reason, Rejection, SourceError
-from grpo.reading.streams import find_files, read_chunks
 
-SAMPLE_DATA = os.environ.get("CHESS_GRPO_SAMPLE_DATA", "")
 START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq -"
 ENDGAME = "8/pp2nkR1/5n1p/3p4/5p2/P2BP3/1PPKN3/8 b - -"
 
@@ -85,30 +77,6 @@ def test_what_is_written_is_read_back(random_boards: list[chess.Board]) -> None:
     ]
 
 
-@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1 << 20])
-@pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"])
-def test_lines_end_and_chunks_are_cut_as_they_like(end: bytes, size: int, bom: bytes) -> None:
-    lines = [START.encode(), b"", b"# comment", b"  ", f"{ENDGAME} 3 9".encode(), b"nonsense", f"{ENDGAME} hmvc 4;".encode()]
-    offsets = [len(bom) * (number > 0) + sum(len(line) + len(end) for line in lines[:number]) for number in (0, 4, 5, 6)]
-    for last_end in (end, b""):
-        found = entries(bom + end.join(lines) + last_end, size)
-        assert [entry.offset for entry in found] == offsets
-        assert [entry.boards[0].fen() if isinstance(entry, Game) else entry.reason for entry in found] == [
-            f"{START} 0 1",
-            f"{ENDGAME} 3 9",
-            Reason.ILLEGAL_POSITION,
-            f"{ENDGAME} 4 1",
-        ]
-
-
-def test_an_id_may_be_in_any_character_set() -> None:
-    assert fens(f'{ENDGAME} id "Müller";\n'.encode("latin-1") + f'{START} id "Ławniczak \u2028";'.encode()) == [
-        f"{ENDGAME} 0 1",
-        f"{START} 0 1",
-    ]
-
-
 @pytest.mark.parametrize(
     ("line", "detail"),
     [
@@ -166,68 +134,6 @@ def test_nul_bytes_are_told() -> None:
     assert {entry.reason for entry in entries(f"{ENDGAME}\n".encode("utf-16-le")) if isinstance(entry, Rejection)} == {Reason.NUL_BYTES}
 
 
-@pytest.mark.parametrize(("end", "filling"), [(b"\n", b"x"), (b"\r\n", b" "), (b"\r", b"\0")])
-def test_a_line_of_20_megabytes_is_left_out_in_bounded_memory(end: bytes, filling: bytes) -> None:
-    def chunks() -> Iterator[bytes]:
-        yield ENDGAME.encode() + end
-        for _ in range(80):
-            yield filling * 2**18
-        yield b"last" + end  # A lone \r ends a chunk, and the line.
-        yield START.encode() + end + ENDGAME.encode() + end
-
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    found = list(read_positions(chunks(), "list.epd"))
-    assert tracemalloc.get_traced_memory()[1] - before < 2**21
-    tracemalloc.stop()
-    start = len(ENDGAME) + len(end)
-    after = start + 80 * 2**18 + 4 + len(end)
-    assert [entry.offset for entry in found] == [0, start, after, after + len(START) + len(end)]
-    assert [entry.reason if isinstance(entry, Rejection) else None for entry in found] == [None, Reason.TOO_LONG, None, None]
-
-
-def test_a_line_may_be_64_kibibytes_and_no_more() -> None:
-    line = ENDGAME + " " * (MAX_LINE_SIZE - len(ENDGAME))
-    assert fens(line) == [f"{ENDGAME} 0 1"]
-    for size in (1_000, 2**16, 2**17):
-        (rejection,) = entries(line + " ", size)
-        assert isinstance(rejection, Rejection)
-        assert rejection.reason == Reason.TOO_LONG
-
-
-def test_readers_share_the_lines_so_that_each_is_read_by_one(random_boards: list[chess.Board]) -> None:
-    lines = [board.fen() for board in random_boards[::50]] + [
-        "nonsense",
-        "x" * 70_000,
-        f"{ENDGAME} 3 9",
-        f"{ENDGAME}  4",
-        f"{ENDGAME} bm e4;",
-    ]
-    data = "\n".join(lines).encode()
-
-    def share_of(unit: int, size: int) -> list[Game | Rejection]:
-        return list(read_positions(cut(data, size), "list.epd", is_mine=lambda digest: digest[0] % 3 == unit))
-
-    shares = [share_of(unit, 1 << 20) for unit in range(3)]
-    assert shares == [share_of(unit, 997) for unit in range(3)]
-    assert all(shares)
-    assert sorted((entry for share in shares for entry in share), key=lambda entry: entry.offset) == entries(data)
-    # One position, whatever its clocks, has one reader.
-    key = position_key(chess.Board(ENDGAME))
-    assert [sum(isinstance(entry, Game) and position_key(entry.boards[0]) == key for entry in share) for share in shares].count(3) == 1
-
-
-def test_any_bytes_give_entries_in_order_and_no_error() -> None:
-    rng = random.Random(6)
-    for _ in range(300):
-        data = bytearray(f'{START} 0 1\n{ENDGAME} bm Nf3; id "x"; hmvc 3;\r\n4k3/8/8/8/8/8/4P3/4K3 b - - 5 60\r{START} c0 "y";'.encode())
-        for _ in range(rng.randrange(1, 8)):
-            data[rng.randrange(len(data))] = rng.choice([rng.randrange(256), *b'\r\n"; 0123456789/-kKqQ'])
-        whole = entries(bytes(data))
-        assert whole == entries(bytes(data), rng.randrange(1, 20))
-        assert [entry.offset for entry in whole] == sorted({entry.offset for entry in whole})
-
-
 def test_nul_bytes_at_the_end_of_a_line_are_passed_over() -> None:
     padded = f"{ENDGAME} bm Bxf5;\0\n{START} id x; \0\0\r\n\0\n".encode()
     assert fens(padded) == fens(padded.replace(b"\0", b""))
@@ -253,12 +159,6 @@ def test_a_puzzle_gives_its_start_and_each_position_of_the_solver() -> None:
         "r6k/pp2R2p/5p1Q/3p4/8/1N1P2b1/P1P3PP/1q5K w - - 1 26",
         "r6k/pp2R2p/5p1Q/3p4/8/3P2b1/P1P3PP/2q4K w - - 0 27",
     ]
-
-
-def test_puzzles_may_be_ordered_quoted_and_cut_otherwise() -> None:
-    expected = puzzles(HEADER + MATE_IN_TWO)
-    fen, moves = MATE_IN_TWO.split(",")[1:3]
-    assert puzzles(f'\ufeffMoves,x,"FEN"\r\n\r\n{moves},"a, ""b""","{fen}"\r\n', 5) == expected
 
 
 @pytest.mark.parametrize(
@@ -295,36 +195,3 @@ def test_a_puzzle_that_cannot_be_read_is_a_rejection_and_the_next_is_read(data: 
     assert len(found) == 1
     assert re.search(message, found[0])
     assert puzzles(f"{data.rstrip()}\n{MATE_IN_TWO}")[-4:] == puzzles(HEADER + MATE_IN_TWO)
-
-
-def test_the_line_of_an_error_is_counted_right_however_lines_end_and_chunks_are_cut() -> None:
-    data = (HEADER + MATE_IN_TWO + "\n" + MATE_IN_TWO + "bad\n").encode()
-    for end in (b"\n", b"\r\n", b"\r"):
-        for size in (1, 2, 3, 1_000):
-            assert puzzles(data.replace(b"\n", end), size)[-1].startswith("illegal position: line 5: not a puzzle")
-
-
-@pytest.mark.prove  # Most of a minute.
-@pytest.mark.skipif(not SAMPLE_DATA, reason="CHESS_GRPO_SAMPLE_DATA is not set")
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("endgames.epd.zip", {"usable": 157_846}),
-        ("popularpos_lichess_v3.epd.zip", {"usable": 200_000}),
-    ],
-)
-def test_the_sample_lists_are_read_whole(name: str, expected: dict[str, int]) -> None:
-    (file,) = find_files([str(Path(SAMPLE_DATA) / name)])
-    found = Counter("usable" if isinstance(entry, Game) else entry.reason for entry in read_positions(read_chunks(file), file.name))
-    assert found == expected
-
-
-@pytest.mark.skipif(not SAMPLE_DATA, reason="CHESS_GRPO_SAMPLE_DATA is not set")
-def test_the_sample_puzzles_are_read_whole() -> None:
-    (file,) = find_files([str(Path(SAMPLE_DATA) / "lichess_puzzles_1499.csv")])
-    boards = list(read_puzzles(read_chunks(file), file.name))
-    lines = (Path(SAMPLE_DATA) / "lichess_puzzles_1499.csv").read_text().splitlines()[1:]
-    assert len(lines) == 1_499
-    # One before the puzzle, and one for each pair of moves.
-    assert len(boards) == sum(1 + len(line.split(",")[2].split()) // 2 for line in lines)
-    assert len({position_key(board) for board in boards}) > 1_499 * 2

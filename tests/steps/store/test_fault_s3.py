@@ -17,7 +17,7 @@ from grpo.reading.games import SourceError
 from grpo.reading.streams import find_files, read_chunks
 from steps.store.objects import SharedStoreError, objects_at
 
-CONTENT = bytes(range(256)) * 1_000
+CONTENT = bytes(range(1, 256)) * 1_000
 Use = Callable[[Path], bytes]
 
 
