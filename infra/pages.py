@@ -26,10 +26,9 @@ seed = 7
 grpo.learning_rate = 5e-4
 ```
 
-`make run CONFIG=my.toml` or `make run CONFIG=smoke SET="seed=7"` reads them. Bad keys and values stop
-the run before any work. The classes in `grpo/settings` have ranges and full meanings; a few defaults
-differ for [language models](language.md). Facts of the machine are
-[environment variables](environment.md).
+`make run CONFIG=my.toml` or `make run CONFIG=smoke SET="seed=7"` reads them. The classes in
+`grpo/settings` have ranges and full meanings; a few defaults differ for [language
+models](language.md). Facts of the machine are [environment variables](environment.md).
 """
 _METRICS: Final = f"""# Metrics
 
@@ -65,7 +64,7 @@ def pages() -> dict[str, str]:
     """Return name -> text of each page."""
     families: dict[str, tuple[str, str]] = {}
     for spec in METRICS.values():
-        families.setdefault(family(spec.name), (spec.unit, _sentence(spec.meaning)))
+        families.setdefault(family(spec.name), (spec.unit, re.split(r"[;:] ", _sentence(spec.meaning))[0]))
     findings = ((f'<a id="{name}"></a>{name}', entry.meaning, entry.remedy) for name, entry in ENTRIES.items())
     return {
         "configuration.md": f"{_CONFIGURATION}\n{_table('setting default meaning', settings())}",
