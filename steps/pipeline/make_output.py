@@ -21,7 +21,6 @@ def make_output(
     sinks: tuple[Sink, ...],
     terminal: TerminalSink,
     watcher: Watcher | None = None,
-    whose: Mapping[str, Any] | None = None,
 ) -> StepOutput:
     """Return a new output, computed by `body`.
 
@@ -36,12 +35,11 @@ def make_output(
         sinks: what logs the records, and logs them again after a kill.
         terminal: logs each of them once.
         watcher: follows the records.
-        whose: facts of the run and its machine, saved with shared progress.
 
     Raises BusyError when `resumes` and another process is computing this version.
     """
     progressing: AbstractContextManager[StepProgress | None] = (
-        store.progressing(step, version, is_fresh=is_fresh, facts=whose) if resumes else nullcontext()
+        store.progressing(step, version, is_fresh=is_fresh) if resumes else nullcontext()
     )
     with progressing as progress:
         if (made := store.find(step, version)) is not None:

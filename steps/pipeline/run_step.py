@@ -1,7 +1,6 @@
 """Runs a step: its output comes from the store if its version is there, else from its body; the tracker logs which."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ from steps.runtime.machine import Machine
 from steps.step_io.spec import StepSpec
 from steps.step_io.terminal import TerminalSink, time_text
 from steps.step_io.work import Sink, Watcher, Work, read_history
-from steps.store.object_lease import Lease, shared_lease, tracking_lease_key
-from steps.store.objects import objects_at
 from steps.store.outputs import StepOutput, Store
 from steps.store.versions import StepVersion, step_version
 from steps.tracking.child_run import ChildRun
@@ -55,10 +52,7 @@ def run_step(
     store, tracker = Store.of(machine), Tracker(machine)
     version = step_version(spec, settings=settings, inputs=inputs, code=job["code"])
     tags = code_tags(job["code"]) | {"metaflow.run": job["metaflow_run"], "metaflow.step": step}
-    with (
-        _only_writer(job, machine, version) as lease,
-        tracker.child(job["mlflow_run"], step, tags, job.get("story", ""), job["settings"], part=part) as child,
-    ):
+    with tracker.child(job["mlflow_run"], step, tags, job.get("story", ""), job["settings"], part=part) as child:
         # What an earlier attempt of this task has computed is fresh.
         is_fresh = job["is_fresh"] and machine.attempt == 0
         found = _found(job, machine, store, version, is_fresh=is_fresh)
@@ -75,7 +69,6 @@ def run_step(
                 sinks=(child, *sinks),
                 terminal=TerminalSink(step, spec.shown, lambda text: print(text, flush=True), axis=spec.axis),
                 watcher=watcher,
-                whose={"run": job["metaflow_run"], "device": inputs.get("device", "")},
             )
         else:
             print(f"{step}: {_count(step)}: reusing version {found['version'][:12]}, output {found['output_hash'][:12]}", flush=True)
@@ -84,7 +77,6 @@ def run_step(
             if spec.resumes:
                 store.forget_progress(step, found["version"])
         folder = store.folder(step, found["version"])
-        lease.confirm()
         child.output(found, folder, is_archived=spec.is_archived, published=spec.published)
         if note := step_note(step, folder):
             child.note(note)
@@ -113,17 +105,6 @@ def _overall(step: str, seconds: Mapping[str, float]) -> str:
 
 def _count(step: str) -> str:
     return f"step {list(STEP_NOTES).index(step) + 1} of {len(STEP_NOTES)}"
-
-
-def _only_writer(job: Job, machine: Machine, version: StepVersion) -> AbstractContextManager[Lease]:
-    """Hold the lease of what this step writes into the run: a second scheduler of the same run is refused, a later attempt takes over."""
-    step = str(version.parts["step"])
-    return shared_lease(
-        objects_at(machine.leases),
-        tracking_lease_key(job["mlflow_run"], f"{step}-{version.version}"),
-        what=f"{step} of run {job['metaflow_run']}",
-        writer=machine.writer,
-    )
 
 
 def _found(job: Job, machine: Machine, store: Store, wanted: StepVersion, *, is_fresh: bool) -> StepOutput | None:

@@ -11,7 +11,6 @@ from typing import Final, Self
 from urllib.parse import parse_qs, urlsplit
 
 from grpo.base.errors import PlainError
-from steps.runtime.process_id import Writer
 
 _DEBIAN_STOCKFISH: Final = "/usr/games/stockfish"  # Not on root's PATH.
 SHARED: Final = "CHESS_GRPO_SHARED"
@@ -86,16 +85,6 @@ class Machine:
     def shown_uri(self) -> str:
         """The tracking URI as messages show it: without user, password and query."""
         return without_secrets(self.tracking_uri)
-
-    @property
-    def writer(self) -> Writer:
-        """The identity of this process, as leases record it."""
-        return Writer.here(self.task, self.attempt)
-
-    @property
-    def leases(self) -> str | Path:
-        """Where leases are: the same place for all processes that write to the same tracked runs."""
-        return self.shared or self.home
 
     @property
     def artifact_root(self) -> Path | None:

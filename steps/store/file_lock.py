@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -9,8 +10,6 @@ from pathlib import Path
 from typing import TextIO
 
 from grpo.base.errors import PlainError
-from grpo.base.files import CorruptError, json_text, parse_json_object
-from steps.runtime.process_id import Writer
 
 
 class BusyError(PlainError, RuntimeError):
@@ -25,7 +24,7 @@ def file_lock(path: Path, *, what: str) -> Iterator[None]:
     """
     with _locked(path, what) as file:
         file.truncate(0)
-        file.write(json_text({"writer": Writer.here().facts(), "since": datetime.now(UTC).isoformat(timespec="seconds")}))
+        file.write(f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now(UTC).isoformat(timespec='seconds')}")
         file.flush()
         yield
         path.unlink()
@@ -46,7 +45,7 @@ def _locked(path: Path, what: str) -> TextIO:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            holder = _holder(file.read())
+            holder = file.read() or "another process"
             file.close()
             raise BusyError(
                 f"{what} is being made by {holder} (it holds {path}): wait for it or stop it, then run the same command again"
@@ -54,16 +53,6 @@ def _locked(path: Path, what: str) -> TextIO:
         if _is_at(path, file):
             return file
         file.close()  # The previous holder has deleted the file, so this lock protects nothing.
-
-
-def _holder(text: str) -> str:
-    """Return the holder that the lock file names; "another process" when the file is stale."""
-    try:
-        facts = parse_json_object(text.encode(), "a lock")
-        writer = Writer.from_facts(facts["writer"])
-    except (CorruptError, TypeError, KeyError):
-        return "another process"
-    return "another process" if writer.is_alive_here() is False else f"{writer}, since {facts['since']}"
 
 
 def _is_at(path: Path, file: TextIO) -> bool:

@@ -1,10 +1,9 @@
-"""Object storage in a folder or in S3, with conditional writes: create if absent, and compare-and-swap by ETag."""
+"""Object storage in a folder or in S3; an object can be written on the condition that there is none."""
 
-import hashlib
 import shutil
+import uuid
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Protocol
 
@@ -12,9 +11,7 @@ from grpo.base.errors import PlainError
 from grpo.base.files import atomic_file, replace_file
 from grpo.reading.games import SourceError
 from grpo.reading.s3 import S3_SCHEME, S3Object, in_words, new_client, split_address, storage_errors
-from steps.store.file_lock import waiting_lock
 
-_LOCK: Final = ".lock"
 _CONFLICTS: Final = ("PreconditionFailed", "ConditionalRequestConflict")
 """S3's error codes when another writer was first, or is writing right now."""
 _ABSENT: Final = "NoSuchKey"
@@ -26,29 +23,17 @@ class SharedStoreError(PlainError, OSError):
     may_pass = True
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """An object's content."""
-
-    data: bytes
-    tag: str
-    """ETag: changes with the content."""
-
-
 class Objects(Protocol):
     """Objects by key; a key is a relative path, with `/` between its parts."""
 
-    def get(self, key: str) -> Stored | None:
-        """Return an object; None when there is none."""
+    def get(self, key: str) -> bytes | None:
+        """Return an object's content; None when there is none."""
 
-    def put(self, key: str, data: bytes) -> str:
-        """Write an object unconditionally and return its tag."""
+    def put(self, key: str, data: bytes) -> None:
+        """Write an object unconditionally."""
 
-    def create(self, key: str, data: bytes) -> str | None:
-        """Write an object unless there is one, and return its tag; None when there is one."""
-
-    def replace(self, key: str, data: bytes, *, tag: str) -> str | None:
-        """Write an object if it still has this tag, and return its new one; None when it has another, or is gone."""
+    def create(self, key: str, data: bytes) -> bool:
+        """Write an object unless there is one, and return whether it was written."""
 
     def delete(self, key: str) -> None:
         """Delete an object, if it is there."""
@@ -92,38 +77,37 @@ class FolderObjects:
         return str(self._folder)
 
     @_as_store_error()
-    def get(self, key: str) -> Stored | None:
+    def get(self, key: str) -> bytes | None:
         """See `Objects`."""
         try:
-            data = self._path(key).read_bytes()
+            return self._path(key).read_bytes()
         except FileNotFoundError:
             return None
-        return Stored(data, _tag(data))
 
     @_as_store_error()
-    def put(self, key: str, data: bytes) -> str:
+    def put(self, key: str, data: bytes) -> None:
         """See `Objects`."""
-        with self._locked():
-            return self._write(key, data)
+        self._path(key).parent.mkdir(parents=True, exist_ok=True)
+        replace_file(self._path(key), data)
 
     @_as_store_error()
-    def create(self, key: str, data: bytes) -> str | None:
+    def create(self, key: str, data: bytes) -> bool:
         """See `Objects`."""
-        with self._locked():
-            return None if self._path(key).exists() else self._write(key, data)
-
-    @_as_store_error()
-    def replace(self, key: str, data: bytes, *, tag: str) -> str | None:
-        """See `Objects`."""
-        with self._locked():
-            held = self.get(key)
-            return self._write(key, data) if held is not None and held.tag == tag else None
+        self._path(key).parent.mkdir(parents=True, exist_ok=True)
+        made = self._path(key).with_name(f".{uuid.uuid4().hex}")
+        try:
+            replace_file(made, data)
+            self._path(key).hardlink_to(made)
+        except FileExistsError:
+            return False
+        finally:
+            made.unlink(missing_ok=True)
+        return True
 
     @_as_store_error()
     def delete(self, key: str) -> None:
         """See `Objects`."""
-        with self._locked():
-            self._path(key).unlink(missing_ok=True)
+        self._path(key).unlink(missing_ok=True)
 
     @_as_store_error()
     def keys(self, prefix: str) -> list[str]:
@@ -150,15 +134,6 @@ class FolderObjects:
     def _path(self, key: str) -> Path:
         return self._folder / key
 
-    def _write(self, key: str, data: bytes) -> str:
-        self._path(key).parent.mkdir(parents=True, exist_ok=True)
-        replace_file(self._path(key), data)
-        return _tag(data)
-
-    def _locked(self) -> AbstractContextManager[None]:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        return waiting_lock(self._folder / _LOCK)
-
 
 class S3Objects:
     """Objects below a prefix of a bucket."""
@@ -173,27 +148,32 @@ class S3Objects:
     def __str__(self) -> str:
         return self._uri
 
-    def get(self, key: str) -> Stored | None:
+    def get(self, key: str) -> bytes | None:
         """See `Objects`."""
         with self._translated_errors(key):
             found = self._opened(key)
             if found is None:
                 return None
             with found:
-                return Stored(found.readall(), found.etag)
+                return found.readall()
 
-    def put(self, key: str, data: bytes) -> str:
+    def put(self, key: str, data: bytes) -> None:
         """See `Objects`."""
         with self._translated_errors(key):
-            return str(self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data)["ETag"])
+            self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data)
 
-    def create(self, key: str, data: bytes) -> str | None:
+    def create(self, key: str, data: bytes) -> bool:
         """See `Objects`."""
-        return self._put_if(key, data, IfNoneMatch="*")
-
-    def replace(self, key: str, data: bytes, *, tag: str) -> str | None:
-        """See `Objects`."""
-        return self._put_if(key, data, IfMatch=tag)
+        with self._translated_errors(key):
+            try:
+                self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data, IfNoneMatch="*")
+            except storage_errors() as error:
+                if _code(error) not in _CONFLICTS:
+                    raise
+            else:
+                return True
+        # The response to an earlier attempt may have been lost: then our own write was first.
+        return self.get(key) == data
 
     def delete(self, key: str) -> None:
         """See `Objects`."""
@@ -232,19 +212,6 @@ class S3Objects:
                 return None
             raise
 
-    def _put_if(self, key: str, data: bytes, **condition: str) -> str | None:
-        with self._translated_errors(key):
-            try:
-                return str(self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data, **condition)["ETag"])
-            except storage_errors() as error:
-                # The object to be replaced may be gone.
-                if _code(error) not in (*_CONFLICTS, _ABSENT):
-                    raise
-                has_retried = getattr(error, "response", {}).get("ResponseMetadata", {}).get("RetryAttempts", 0)
-        # The response to an earlier attempt may have been lost: then our own write was first.
-        held = self.get(key) if has_retried else None
-        return held.tag if held is not None and held.data == data else None
-
     @contextmanager
     def _translated_errors(self, key: str) -> Iterator[None]:
         try:
@@ -257,10 +224,6 @@ class S3Objects:
 
 def _code(error: Any) -> str:
     return str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))
-
-
-def _tag(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 @contextmanager

@@ -1,9 +1,11 @@
 """Step outputs by version: an existing output of the same version is reused, and an interrupted step resumes from its progress."""
 
 import sys
+import time
+import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -19,9 +21,7 @@ from grpo.base.files import (
     write_manifest,
 )
 from steps.runtime.machine import Machine
-from steps.runtime.process_id import Writer
 from steps.store.file_lock import BusyError, file_lock
-from steps.store.object_lease import Lease, LeaseLostError, shared_lease
 from steps.store.objects import SharedStoreError, objects_at
 from steps.store.shared import SharedStore, StepOutput
 
@@ -36,16 +36,15 @@ SET_ASIDE: Final = ".set-aside-"
 class Store:
     """A folder of outputs, `outputs/STEP/VERSION/`, each with a manifest of hashes; missing outputs are fetched from a shared store."""
 
-    def __init__(self, home: Path, shared: SharedStore | None = None, writer: Writer | None = None) -> None:
+    def __init__(self, home: Path, shared: SharedStore | None = None) -> None:
         self._root = home / OUTPUTS
         self._in_progress = home / IN_PROGRESS
         self._shared = shared
-        self._writer = Writer.here() if writer is None else writer
 
     @classmethod
     def of(cls, machine: Machine) -> Self:
         """Return the store of a machine, with its shared store if it has one."""
-        return cls(machine.home, SharedStore(objects_at(machine.shared)) if machine.shared else None, machine.writer)
+        return cls(machine.home, SharedStore(objects_at(machine.shared)) if machine.shared else None)
 
     def folder(self, step: str, version: str) -> Path:
         """Return the path of an output, whether or not it exists."""
@@ -151,24 +150,23 @@ class Store:
         print(f"{output['step']}: output {output['output_hash'][:12]} fetched from {shared}", file=sys.stderr, flush=True)
 
     @contextmanager
-    def progressing(self, step: str, version: str, *, is_fresh: bool, facts: Mapping[str, Any] | None = None) -> Iterator["StepProgress"]:
+    def progressing(self, step: str, version: str, *, is_fresh: bool) -> Iterator["StepProgress"]:
         """Yield the progress folder of this version, locked for this process while the block lasts; it survives kills.
 
         It is deleted when the block ends with the output in the store. Otherwise it stays, so that the next process that computes this
-        version resumes: on this machine or, from the last copy in a shared store, on another.
+        version resumes: on this machine or, from the newest whole copy in a shared store, on another. Between machines there is no lock:
+        equal versions have equal outputs.
 
         Args:
             step: name of the step.
             version: version of its output.
             is_fresh: begin with an empty folder; existing progress is deleted.
-            facts: identify the owner in the shared store: `run`, and what distinguishes kinds of machines.
 
         Raises BusyError when another process has the lock.
         """
         folder = self._in_progress / step / version
         folder.parent.mkdir(parents=True, exist_ok=True)
-        what = f"the output of {step}, version {version},"
-        with file_lock(folder.with_name(f"{version}.lock"), what=what), self._leased(step, version, what) as lease:
+        with file_lock(folder.with_name(f"{version}.lock"), what=f"the output of {step}, version {version},"):
             # Temporary files of killed processes hold hard links to files of outputs, which would keep them on the disk.
             for place in (folder, self.folder(step, version)):
                 remove_abandoned(place)
@@ -177,22 +175,15 @@ class Store:
                     remove_folder(folder)
                 if self._shared is not None:
                     self._shared.delete_progress(step, version)
-            progress = StepProgress(folder, step, version, self._shared, lease, facts or {})
+            progress = StepProgress(folder, step, version, self._shared)
             progress.fetch()
             folder.mkdir(exist_ok=True)
             remove_leftovers(folder)
             yield progress
             if self.folder(step, version).exists():
-                if self._shared is not None and lease is not None:
-                    with suppress(LeaseLostError):  # Then the progress there is another process's.
-                        lease.confirm()
-                        self._shared.delete_progress(step, version)
+                if self._shared is not None:
+                    self._shared.delete_progress(step, version)
                 remove_folder(folder)
-
-    def _leased(self, step: str, version: str, what: str) -> AbstractContextManager[Lease | None]:
-        if self._shared is None:
-            return nullcontext()
-        return shared_lease(self._shared.objects, f"leases/{step}/{version}.json", what=what, writer=self._writer)
 
     def forget_progress(self, step: str, version: str) -> None:
         """Delete the progress of a process that was killed after its output had entered the store."""
@@ -224,41 +215,19 @@ class StepProgress:
     _step: str
     _version: str
     _shared: SharedStore | None
-    _lease: Lease | None
-    _facts: Mapping[str, Any]
+    _attempt: str = field(default_factory=lambda: f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}")
+    """The name of its copies; a later attempt's name is greater."""
 
     def fetch(self) -> None:
-        """Update the folder from the last copy of another machine; warn when a lost machine's progress cannot be resumed here."""
+        """Replace the folder by the newest whole copy of another attempt, if there is one that the folder has not begun from."""
+        if self._shared is not None and self._shared.fetch_progress(self._step, self._version, self.folder):
+            print(f"{self._step}: progress of another machine fetched from {self._shared}", flush=True)
+
+    def save(self) -> None:
+        """Copy the folder to the shared store; a failure does not stop training, and the next call copies everything."""
         if self._shared is None:
             return
         try:
-            is_fetched = self._shared.fetch_progress(self._step, self._version, self.folder)
-        except CorruptError as error:
-            if not self.folder.exists():
-                raise CorruptError(f"{error}; --fresh starts over") from None
-            print(f"{self._step}: WARNING: {error}; the progress on this machine's disk is used instead", flush=True)
-            self._shared.delete_progress(self._step, self._version)
-            return
-        if is_fetched:
-            print(f"{self._step}: progress of another machine fetched from {self._shared}", flush=True)
-        elif not self.folder.exists():
-            for other in self._shared.progress_of_other_versions(self._step, self._version, run=str(self._facts.get("run"))):
-                print(
-                    f"{self._step}: WARNING: this run began as version {other.version} on {other.facts.get('device')}; here it is"
-                    f" version {self._version} on {self._facts.get('device')}, whose results differ, so it starts over: give tasks"
-                    " machines of one kind (docs/aws.md)",
-                    flush=True,
-                )
-
-    def save(self) -> None:
-        """Copy the folder to the shared store; a failure does not stop training, and the next call copies everything.
-
-        Raises LeaseLostError when another machine has taken over this step.
-        """
-        if self._shared is None or self._lease is None:
-            return
-        try:
-            self._lease.confirm()
-            self._shared.save_progress(self._step, self._version, self.folder, self._facts, token=self._lease.fencing_token)
+            self._shared.save_progress(self._step, self._version, self._attempt, self.folder)
         except SharedStoreError as error:
             print(f"{self._step}: WARNING: if this machine is lost now, the steps since the last copy are lost: {error}", flush=True)

@@ -7,23 +7,18 @@ and who has the files of a damaged snapshot mends it by writing it again.
 
 import json
 from collections.abc import Collection, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypedDict
 
 from grpo.base.files import MANIFEST, CorruptError, atomic_folder, file_hashes, parse_json_object, remove_folder, sha256_file
-from steps.store.object_lease import LeaseLostError
 from steps.store.objects import Objects
 
 _OUTPUTS: Final = "outputs"
 _LATEST: Final = "latest.json"
 _PROGRESS: Final = "progress"
 _INDEX: Final = "index.json"
-_TAG: Final = "shared_tag"
-"""File of a local progress folder: the ETag of the index that the folder was last equal to, or resumed from."""
-_TRIES: Final = 3
-"""Of a write or read that another writer disturbs."""
+_BEGAN_FROM: Final = "began_from"
+"""File of a local progress folder: the attempt whose snapshot the folder was last equal to, or resumed from."""
 
 
 class StepOutput(TypedDict):
@@ -36,26 +31,6 @@ class StepOutput(TypedDict):
     """Whether the store already had it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Index:
-    """The index of a snapshot, as it was read."""
-
-    files: dict[str, str]
-    """Relative path -> SHA-256."""
-    facts: Mapping[str, Any]
-    token: int
-    """The fencing token of the lease that it was written under; 0 without a lease."""
-    tag: str
-
-
-@dataclass(frozen=True, slots=True)
-class OtherProgress:
-    """Progress of a run under another version."""
-
-    version: str
-    facts: Mapping[str, Any]
-
-
 class SharedStore:
     """Outputs and progress by step and version, in object storage."""
 
@@ -66,14 +41,15 @@ class SharedStore:
         return str(self.objects)
 
     def publish(self, output: StepOutput, folder: Path) -> None:
-        """Upload an output, unless it is there; from then on `find` returns it for its version."""
+        """Upload an output, unless it is there; `find` returns the first that was published under a version."""
         if not self.has(output):
             place = _place(output)
             files = {**file_hashes(folder), MANIFEST: sha256_file(folder / MANIFEST)}
             for name, digest in files.items():  # All of them: what an earlier index named may be damaged.
                 self.objects.upload(folder / name, f"{place}/files/{digest}")
-            self.objects.put(f"{place}/{_INDEX}", _index_data(files, {}))
-        self.objects.put(_latest(output["step"], output["version"]), json.dumps({"output_hash": output["output_hash"]}).encode())
+            self.objects.put(f"{place}/{_INDEX}", _index_data(files))
+        # Equal versions have equal outputs, so the first stands.
+        self.objects.create(_latest(output["step"], output["version"]), json.dumps({"output_hash": output["output_hash"]}).encode())
 
     def has(self, output: StepOutput) -> bool:
         """Return whether the store has this output."""
@@ -83,11 +59,11 @@ class SharedStore:
             return False
 
     def find(self, step: str, version: str) -> StepOutput | None:
-        """Return the latest output that was published under a version, None when there is none. Raises CorruptError."""
+        """Return the output that was published under a version, None when there is none. Raises CorruptError."""
         found = self._read(_latest(step, version))
         if found is None:
             return None
-        output_hash = found[0].get("output_hash")
+        output_hash = found.get("output_hash")
         if not isinstance(output_hash, str):
             raise CorruptError(f"{self}/{_latest(step, version)} is damaged: it names no output")
         return StepOutput(step=step, version=version, output_hash=output_hash, reused=True)
@@ -104,115 +80,86 @@ class SharedStore:
         """
         place = _place(output)
         try:
-            index = self._index(place)
-            if index is None:
+            files = self._index(place)
+            if files is None:
                 raise CorruptError(f"{self}/{place} is missing: this output of {output['step']} is neither here nor in the shared store")
-            self._download(place, index, folder, only)
+            self._download(place, files, folder, only)
         except CorruptError:
             self.objects.delete(f"{place}/{_INDEX}")
             raise
 
-    def save_progress(self, step: str, version: str, folder: Path, facts: Mapping[str, Any], *, token: int) -> None:
-        """Upload a snapshot of the folder with `facts` about its owner, under the lease with this fencing token.
-
-        Raises LeaseLostError when a later holder of the version's lease has written already; its snapshot stays.
-        """
-        place = f"{_PROGRESS}/{step}/{version}"
-        files = {name: digest for name, digest in file_hashes(folder).items() if name != _TAG}
-        data = _index_data(files, {**facts, "token": token})
-        for _ in range(_TRIES):
-            try:
-                index = self._index(place)
-            except CorruptError:  # We hold the lease, and write it anew.
-                self.objects.delete(f"{place}/{_INDEX}")
-                index = None
-            if index is not None and index.token > token:
-                raise LeaseLostError(
-                    f"the progress of {step}, version {version}, is no longer this process's to write: another one has saved later progress"
-                    f" to {self} (fencing token {index.token}, ours is {token}); the same command resumes from it"
-                )
-            known = set() if index is None else set(index.files.values())
-            for name, digest in files.items():
-                if digest not in known:
-                    self.objects.upload(folder / name, f"{place}/files/{digest}")
-            key = f"{place}/{_INDEX}"
-            tag = self.objects.create(key, data) if index is None else self.objects.replace(key, data, tag=index.tag)
-            if tag is not None:
-                (folder / _TAG).write_text(tag, encoding="utf-8")
-                for digest in sorted(known - set(files.values())):
-                    self.objects.delete(f"{place}/files/{digest}")
-                return
-        raise LeaseLostError(f"the progress of {step}, version {version}, is being written to {self} by another process, too")
+    def save_progress(self, step: str, version: str, attempt: str, folder: Path) -> None:
+        """Upload a snapshot of the folder under the attempt's own name, which no other process writes."""
+        place = f"{_PROGRESS}/{step}/{version}/{attempt}"
+        try:
+            known = set((self._index(place) or {}).values())
+        except CorruptError:
+            known = set()
+        files = {name: digest for name, digest in file_hashes(folder).items() if name != _BEGAN_FROM}
+        for name, digest in files.items():
+            if digest not in known:
+                self.objects.upload(folder / name, f"{place}/files/{digest}")
+        self.objects.put(f"{place}/{_INDEX}", _index_data(files))
+        (folder / _BEGAN_FROM).write_text(attempt, encoding="utf-8")
+        for digest in sorted(known - set(files.values())):
+            self.objects.delete(f"{place}/files/{digest}")
 
     def has_progress(self, step: str, version: str) -> bool:
         """Return whether any progress was saved, damaged or not."""
-        return self.objects.get(f"{_PROGRESS}/{step}/{version}/{_INDEX}") is not None
+        return bool(self._attempts(step, version))
 
     def fetch_progress(self, step: str, version: str, folder: Path) -> bool:
-        """Replace the local folder by the last saved snapshot once that is here and verified, and return whether that changed it.
+        """Replace the local folder by the newest attempt's snapshot that is whole, and return whether that changed it.
 
-        A folder that equals the snapshot or has resumed from it stays as it is. Raises CorruptError when the snapshot is damaged; the
-        local folder stays.
+        A folder that is a copy of that attempt's, or has gone on from it, stays as it is. A damaged snapshot is passed over with a warning.
         """
-        place = f"{_PROGRESS}/{step}/{version}"
-        for attempt in range(_TRIES):
-            index = self._index(place)
-            if index is None:
+        for attempt in reversed(self._attempts(step, version)):
+            began_from = folder / _BEGAN_FROM
+            if began_from.exists() and began_from.read_text(encoding="utf-8") == attempt:
                 return False
-            tag = folder / _TAG
-            if tag.exists() and tag.read_text(encoding="utf-8") == index.tag:
-                return False
+            place = f"{_PROGRESS}/{step}/{version}/{attempt}"
             try:
+                if (files := self._index(place)) is None:
+                    continue
                 with atomic_folder(folder) as made:
-                    self._download(place, index, made)
-                    (made / _TAG).write_text(index.tag, encoding="utf-8")
+                    self._download(place, files, made)
+                    (made / _BEGAN_FROM).write_text(attempt, encoding="utf-8")
                     if folder.exists():
                         remove_folder(folder)
-            except CorruptError:  # Perhaps the previous holder has just replaced the snapshot.
-                if attempt == _TRIES - 1:
-                    raise
+            except CorruptError as error:
+                print(f"{step}: WARNING: {error}; earlier progress is used instead", flush=True)
             else:
                 return True
-        raise AssertionError("the last attempt returns or raises")
+        return False
 
     def delete_progress(self, step: str, version: str) -> None:
-        """Delete the saved progress; the index first, so that nobody reads an incomplete snapshot."""
-        place = f"{_PROGRESS}/{step}/{version}/"
-        self.objects.delete(place + _INDEX)
-        for key in self.objects.keys(place):
+        """Delete the saved progress; the indexes first, so that nobody reads an incomplete snapshot."""
+        keys = self.objects.keys(f"{_PROGRESS}/{step}/{version}/")
+        for key in sorted(keys, key=lambda key: not key.endswith(f"/{_INDEX}")):
             self.objects.delete(key)
 
-    def progress_of_other_versions(self, step: str, version: str, *, run: str) -> list[OtherProgress]:
-        """Return the progress of a run under other versions: it comes from another kind of machine and cannot be resumed here."""
-        found = []
-        for key in self.objects.keys(f"{_PROGRESS}/{step}/"):
-            other = key.split("/")[2]
-            if key.endswith(f"/{_INDEX}") and other != version:
-                with suppress(CorruptError):  # Nobody can resume from it.
-                    index = self._index(key.removesuffix(f"/{_INDEX}"))
-                    if index is not None and index.facts.get("run") == run:
-                        found.append(OtherProgress(other, index.facts))
-        return found
+    def _attempts(self, step: str, version: str) -> list[str]:
+        """Return the names of the attempts that saved progress, the oldest first."""
+        return sorted(key.split("/")[3] for key in self.objects.keys(f"{_PROGRESS}/{step}/{version}/") if key.endswith(f"/{_INDEX}"))
 
-    def _index(self, place: str) -> _Index | None:
-        """Return the index of the snapshot at a place, None when there is none. Raises CorruptError when it is not an index."""
+    def _index(self, place: str) -> dict[str, str] | None:
+        """Return the files of the snapshot at a place (relative path -> SHA-256), None when there is none. Raises CorruptError."""
         key = f"{place}/{_INDEX}"
         found = self._read(key)
         if found is None:
             return None
-        facts, tag = found
-        files, token = facts.pop("files", None), facts.pop("token", 0)
-        if not isinstance(files, dict) or not all(isinstance(digest, str) for digest in files.values()) or not isinstance(token, int):
+        files = found.get("files")
+        if not isinstance(files, dict) or not all(isinstance(digest, str) for digest in files.values()):
             raise CorruptError(f"{self}/{key} is damaged: it is not an index of files")
-        return _Index(files, facts, token, tag)
+        return files
 
-    def _read(self, key: str) -> tuple[dict[str, Any], str] | None:
-        """Return a small JSON object and its tag, None when there is none. Raises CorruptError when it is not a JSON object."""
+    def _read(self, key: str) -> dict[str, Any] | None:
+        """Return a small JSON object, None when there is none. Raises CorruptError when it is not a JSON object."""
         stored = self.objects.get(key)
-        return None if stored is None else (parse_json_object(stored.data, f"{self}/{key}"), stored.tag)
+        return None if stored is None else parse_json_object(stored, f"{self}/{key}")
 
-    def _download(self, place: str, index: _Index, folder: Path, only: Collection[str] | None = None) -> None:
-        for name, digest in index.files.items():
+    def _download(self, place: str, files: Mapping[str, str], folder: Path, only: Collection[str] | None = None) -> None:
+        for name, digest in files.items():
             if only is not None and name not in only:
                 continue
             path = folder / name
@@ -226,8 +173,8 @@ class SharedStore:
                 raise CorruptError(f"{self}/{place}: {name} is changed since it was saved")
 
 
-def _index_data(files: Mapping[str, str], facts: Mapping[str, Any]) -> bytes:
-    return json.dumps({"files": files, **facts}, sort_keys=True).encode()
+def _index_data(files: Mapping[str, str]) -> bytes:
+    return json.dumps({"files": files}, sort_keys=True).encode()
 
 
 def _place(output: StepOutput) -> str:

@@ -88,7 +88,7 @@ class Delivery:
                 self._progress.offset = batch[-1].end
                 self._save()
         if is_over:
-            if self._progress.run_id and not self._progress.has_ended:
+            if self._progress.run_id and not self._progress.has_ended and not self._is_overtaken():
                 self._store.client.set_terminated(self._progress.run_id, status=_KILLED)
             self._journal.done(Reader.MLFLOW)
 
@@ -103,11 +103,18 @@ class Delivery:
         except failures() as error:
             if not is_refusal(error):
                 raise
+            if self._is_overtaken():
+                return
             if len(batch) == 1:
                 self._set_aside(batch[0].row, first_line(error))
                 return
             for entry in batch:  # One bad record is no reason to lose the others.
                 self._log_or_set_aside([entry])
+
+    def _is_overtaken(self) -> bool:
+        """Return whether the child run is deleted: another process has logged the same records to one of its own."""
+        run = self._progress.run_id
+        return bool(run) and self._store.client.get_run(run).info.lifecycle_stage == "deleted"
 
     def _set_aside(self, record: Mapping[str, Any], why: str) -> None:
         kind, path = record["kind"], self._journal.refuse(record, why)
@@ -163,7 +170,9 @@ class Delivery:
                     client.set_terminated(run, status=status, end_time=time)
                     key = client.get_run(run).data.tags[CHILD]
                     for each in self._store.search(f"tags.`{CHILD}` = '{key}'"):
-                        if each.info.run_id != run:  # Created by a call whose response came too late; nothing was logged to it.
+                        # Created by a call whose response came too late; or by another process that delivers the same records: if both
+                        # are whole, the one with the smaller id stays.
+                        if each.info.run_id > run or (each.info.run_id != run and each.info.status == _RUNNING):
                             client.delete_run(each.info.run_id)
                     self._progress.has_ended = True
             case record:
@@ -301,7 +310,8 @@ class DeliveryThread(threading.Thread):
     def _deliver(self, *, is_over: bool) -> str:
         """Deliver what is there, and return why that failed, or an empty string."""
         try:
-            with closing(self._journals.pending(Reader.MLFLOW, self._parent)) as left:
+            # A step leaves the shared store to `end`: parallel tasks would all take the same journals from there.
+            with closing(self._journals.pending(Reader.MLFLOW, self._parent, only_here=self._journal is not None)) as left:
                 for journal in left:
                     Delivery(journal, self._store, self._outputs).run(is_over=True)
             if self._journal is not None:

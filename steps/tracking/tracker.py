@@ -97,6 +97,7 @@ class Tracker(TrackingStore):
             note: its final description; empty leaves it unchanged.
             files: artifacts: name -> text.
         """
+        self.deliver(run_id, self.retry_policy.at_end)
         with self._writing(run_id, "end") as parent:
             parent.tag_flow_run(tags)
             if note:

@@ -6,10 +6,8 @@ The store is MLflow's own, behind HTTP, and its faults are real ones on the wire
 import errno
 import random
 import shutil
-import sqlite3
 import threading
 import time
-from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -18,22 +16,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mlflow.exceptions import MlflowException
-from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, TEMPORARILY_UNAVAILABLE
 from mlflow.tracking import MlflowClient
 from ports import free_port
-from sqlalchemy.exc import OperationalError
 from toggled_server import Fault, ToggledServer, picture
 
-from grpo.base.files import CorruptError, StorageError, verified_manifest
+from grpo.base.files import StorageError
 from grpo.metrics.table import Record
 from grpo.settings.tree import read_settings
-from steps.cli.track import deliver_journals
 from steps.pipeline import evaluation
 from steps.pipeline.job import Job
 from steps.pipeline.run_step import run_step
 from steps.preflight.checks import preflight
-from steps.runs.files import fetch_output
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import CHAMPION, PEAK
 from steps.step_io.spec import StepSpec
@@ -45,7 +38,7 @@ from steps.tracking import tracker as tracking
 from steps.tracking.child_run import ChildRun
 from steps.tracking.delivery import Delivery
 from steps.tracking.journal import Journal, JournalFolder, Reader
-from steps.tracking.outages import ArtifactError, RetryPolicy, TrackingAwayError, is_refusal
+from steps.tracking.outages import RetryPolicy, TrackingAwayError
 from steps.tracking.registry import MODEL, Choice, Chosen, Registry
 from steps.tracking.step_notes import run_name, step_note
 from steps.tracking.tags import EXPERIMENT, NOTE, PEAK_STEP
@@ -75,8 +68,7 @@ class Run:
 
     def pretrain(self, job: Job, body: Callable[[Work], None] | None = None) -> StepOutput:
         def publish(folder: Path, child: ChildRun) -> None:
-            columns = [{"name": "fen", "type": "string", "required": True}]
-            child.dataset(name="smoke boards, 3", digest="d" * 64, source="file:///boards", profile={"rows": 3}, schema=columns)
+            child.dataset(name="smoke boards, 3", digest="d" * 64, source="file:///boards", profile={"rows": 3})
             child.tag({"chess_grpo.dataset": "d"})
             child.note("# Boards")
             child.file(folder / "deep", "again")
@@ -278,34 +270,10 @@ def test_a_run_ends_though_the_server_went_away_after_start_and_what_waits_is_to
         shutil.rmtree(run.machine.home)
         run.machine = replace(run.machine, home=tmp_path / "second")
         assert Tracker(run.machine).deliver(job["mlflow_run"], 60.0), "it is still away"
-        # One machine at a time reads a run's journals.
-        third, fourth = (JournalFolder(tmp_path / name, FolderObjects(tmp_path / "shared")) for name in ("third", "fourth"))
-        with closing(third.pending(Reader.MLFLOW)) as taken:
-            next(taken)
-            assert not list(fourth.pending(Reader.MLFLOW))
-        assert len(list(fourth.pending(Reader.MLFLOW))) == 3
     run.server.start()
     run.deliver_left()
     assert run.told() == undisturbed
     assert not FolderObjects(tmp_path / "shared").keys("outbox/")
-
-
-def test_the_command_track_tells_what_waits_and_says_what_does(
-    run: Run, job: Job, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("CHESS_GRPO_HOME", str(run.machine.home))
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", run.server.address)
-    run.server.stop()
-    assert run.rest(job) == 3
-    capsys.readouterr()
-    assert deliver_journals(Namespace(only_lists=True)) == 1
-    assert capsys.readouterr().out == f"MLflow run {job['mlflow_run']}: 0 steps logged, 3 wait\n"
-    with pytest.raises(TrackingAwayError, match="run this again later"):
-        deliver_journals(Namespace(only_lists=False))
-    run.server.start()
-    assert deliver_journals(Namespace(only_lists=False)) == 0
-    assert f"MLflow run {job['mlflow_run']}: 3 steps logged, 0 wait\nEverything is logged" in capsys.readouterr().out
-    assert run.told() == undisturbed
 
 
 def test_what_was_told_but_not_noted_before_a_crash_is_told_again_and_leaves_no_trace(
@@ -378,41 +346,6 @@ def test_a_server_that_never_answers_does_not_hold_up_the_work(
     assert run.told() == undisturbed
 
 
-def test_a_store_that_is_away_is_tried_only_now_and_then(
-    run: Run, job: Job, server: ToggledServer, policy: Callable[[RetryPolicy], None]
-) -> None:
-    policy(replace(BRISK, after_outage=3600.0, longest=3600.0))
-    server.fault = lambda *_: Fault.UNAVAILABLE
-    num_before = len(server.calls)
-
-    def body(work: Work) -> None:
-        while len(server.calls) == num_before:
-            time.sleep(0.01)
-        for step in range(200):
-            work.record(Record(step, {"grpo/entropy": 1.0}))
-        (work.folder / "deep").mkdir()
-
-    run.pretrain(job, body)
-    assert len(server.calls) == num_before + 2, "at the beginning and at the end"
-
-
-def test_a_step_that_fails_during_an_outage_says_so_when_that_is_over(run: Run, job: Job) -> None:
-    def fail(work: Work) -> None:
-        raise ZeroDivisionError
-
-    def statuses() -> list[tuple[str, str]]:
-        return [(each["name"], each["status"]) for each in run.told()["runs"]]
-
-    run.server.stop()
-    with pytest.raises(ZeroDivisionError):
-        run.pretrain(job, fail)
-    run.server.start()
-    run.deliver_left()
-    assert statuses() == [(run_name("pretrain"), "FAILED"), (NAME, "FAILED")]
-    run.pretrain(job)
-    assert statuses() == [(run_name("pretrain"), "FAILED"), (run_name("pretrain"), "FINISHED"), (NAME, "RUNNING")]
-
-
 def test_what_a_killed_step_had_to_say_is_told_and_its_run_is_said_to_be_killed(run: Run, job: Job) -> None:
     journal = JournalFolder(run.machine.home).begin(job["mlflow_run"], "pretrain")
     journal.append("begin", key=f"{NAME}/pretrain/0", step="pretrain", tags={}, time=5)
@@ -483,31 +416,6 @@ def test_who_became_champion_during_the_outage_stays(run: Run, job: Job) -> None
     assert picture(run.server.folder)["aliases"] == {PEAK: 1, CHAMPION: 5}
 
 
-def test_what_the_store_refuses_is_set_aside_loudly_and_the_rest_is_told(run: Run, job: Job, capsys: pytest.CaptureFixture[str]) -> None:
-    with Tracker(run.machine).child(job["mlflow_run"], "pretrain", {}) as child:
-        child.tag({"a tag's name with a\ttab": 1})
-        child.tag({"next": 1})
-    assert "rejected a record of kind 'log'" in capsys.readouterr().out
-    [path] = JournalFolder(run.machine.home).refused()
-    assert "with a\\ttab" in path.read_text()
-    path.unlink()
-    [told, _] = run.told()["runs"]
-    assert (told["status"], told["tags"]["next"]) == ("FINISHED", "1")
-
-
-def test_a_spoilt_output_is_not_told_as_what_it_was(run: Run, job: Job, capsys: pytest.CaptureFixture[str]) -> None:
-    run.server.stop()
-    pretrained = run.pretrain(job)
-    (Store(run.machine.home).folder("pretrain", pretrained["version"]) / "deep" / "er" / "weights").write_text("spoilt")
-    run.server.start()
-    run.deliver_left()
-    child, _ = picture(run.server.folder)["runs"]
-    assert ("deep/er/weights" in child["artifacts"], "chess_grpo.holds_output" in child["tags"]) == (False, False)
-    said = capsys.readouterr().out
-    assert "rejected a record of kind 'output' (" in said
-    assert "weights is changed since it was written" in said
-
-
 def test_a_full_disk_is_no_outage(run: Run, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -515,29 +423,3 @@ def test_a_full_disk_is_no_outage(run: Run, job: Job, monkeypatch: pytest.Monkey
     monkeypatch.setattr(MlflowClient, "log_artifact", full)
     with pytest.raises(StorageError, match="free disk space"):
         run.pretrain(job)
-
-
-def test_a_full_database_is_named_and_what_another_try_may_mend_is_no_refusal() -> None:
-    full = OperationalError("(raised as a result of Query-invoked autoflush)", {}, sqlite3.OperationalError("database or disk is full"))
-    with pytest.raises(StorageError, match=r"cannot be written \(database or disk is full\): free disk space"):
-        is_refusal(full)
-    page = "API request to endpoint /x failed with error code 404 != 200. Response body: '<html>'"
-    assert not is_refusal(MlflowException("(sqlite3.OperationalError) database is locked", error_code=TEMPORARILY_UNAVAILABLE))
-    assert is_refusal(MlflowException("no such run", error_code=RESOURCE_DOES_NOT_EXIST))
-    assert not is_refusal(MlflowException(page, error_code=RESOURCE_DOES_NOT_EXIST))
-    assert not is_refusal(ConnectionError("refused"))
-
-
-def test_an_output_is_fetched_from_a_server_and_what_that_lost_or_damaged_is_named(run: Run, job: Job, tmp_path: Path) -> None:
-    output, tracker, second = run.pretrain(job), Tracker(run.machine), replace(run.machine, home=tmp_path / "second")
-    [kept] = (run.server.folder / "files").glob(f"*/{tracker.holder(output)}/artifacts/deep/er/weights")
-    whole = kept.read_bytes()
-    kept.write_bytes(whole[:-1] + b"?")
-    with pytest.raises(CorruptError, match="deep/er/weights"):
-        fetch_output(second, output)
-    kept.unlink()
-    with pytest.raises(ArtifactError, match="deep/er/weights"):
-        fetch_output(second, output)
-    assert not [path for path in (tmp_path / "second").rglob("*") if path.is_file()]
-    kept.write_bytes(whole)
-    assert verified_manifest(fetch_output(second, output)) == Store(run.machine.home).manifest(output)

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ports import free_port
 from wandb_doubles import WandbServer
 
 from grpo.metrics.table import METRICS, Record
 from steps.cli.track import MirrorError, deliver_journals
 from steps.pipeline.job import Job
 from steps.pipeline.run_step import run_step
-from steps.runtime.machine import Machine, MachineError, Mirror
+from steps.runtime.machine import Machine, Mirror
 from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
 from steps.store.outputs import StepOutput
@@ -68,7 +67,7 @@ def write(work: Work, steps: int = 3) -> None:
     (work.folder / "weights").write_text("w")
     for step in range(steps):
         work.record(Record(step, {"grpo/entropy": 1 / (step + 1), "grpo/loss": 0.5}))
-        work.measured(Record(step, {"cache/hits": step}))
+        work.measured(Record(step, {"work/items_per_second": step}))
     if steps == 3:
         work.record(Record(1, {"heldout/regret_best": 0.25}))  # Of a step that is past.
 
@@ -79,9 +78,9 @@ def fail(work: Work) -> None:
 
 
 WHOLE = [
-    (0, {"grpo/entropy": 1.0, "grpo/loss": 0.5, "cache/hits": 0.0}),
-    (1, {"grpo/entropy": 1 / 2, "grpo/loss": 0.5, "cache/hits": 1.0}),
-    (2, {"grpo/entropy": 1 / 3, "grpo/loss": 0.5, "cache/hits": 2.0}),
+    (0, {"grpo/entropy": 1.0, "grpo/loss": 0.5, "work/items_per_second": 0.0}),
+    (1, {"grpo/entropy": 1 / 2, "grpo/loss": 0.5, "work/items_per_second": 1.0}),
+    (2, {"grpo/entropy": 1 / 3, "grpo/loss": 0.5, "work/items_per_second": 2.0}),
     (1, {"heldout/regret_best": 0.25}),
 ]
 
@@ -224,22 +223,6 @@ def test_a_killed_try_and_the_next_are_one_run_online_and_no_row_is_sent_twice(
         deliver_journals(Namespace(only_lists=False))
 
 
-@pytest.mark.prove
-def test_who_refuses_the_connection_is_told_by_the_next_step(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wandb_mirror, "_SECONDS_AT_END", 3.0)
-    monkeypatch.setenv("WANDB_API_KEY", KEY)
-    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{free_port()}")
-    machine = replace(machine, mirror=Mirror.ONLINE)
-    tried(replace(machine, task="7/pretrain/2"), range(2))
-    assert waiting(machine) == 1
-    monkeypatch.setattr(wandb_mirror, "_SECONDS_AT_END", 600.0)
-    with WandbServer() as server:
-        monkeypatch.setenv("WANDB_BASE_URL", server.address)
-        tried(machine, range(3))
-        assert sorted(len(run["rows"]) for run in server.runs.values()) == [2, 3]
-    assert waiting(machine) == 0
-
-
 def test_without_a_key_it_is_offline_and_where_the_disk_goes_with_the_task_it_is_off(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -256,17 +239,3 @@ def test_without_a_key_it_is_offline_and_where_the_disk_goes_with_the_task_it_is
     tried(replace(machine, is_container=True), range(1))
     assert capsys.readouterr().out.startswith("finetune: WARNING: this step is not logged to W&B: there is no WANDB_API_KEY")
     assert len(modes) == 2
-
-
-@pytest.mark.parametrize(
-    ("value", "mirror"), [("", Mirror.OFF), ("off", Mirror.OFF), ("offline", Mirror.OFFLINE), ("online", Mirror.ONLINE)]
-)
-def test_the_variable_says_whether_there_is_a_mirror(value: str, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CHESS_GRPO_WANDB", value)
-    assert Machine.here().mirror == mirror
-
-
-def test_another_value_of_the_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CHESS_GRPO_WANDB", "on")
-    with pytest.raises(MachineError, match="CHESS_GRPO_WANDB=on: it may be off, offline, online; unset, it is off"):
-        Machine.here()
