@@ -20,7 +20,7 @@ from grpo.board.phases import phase_of
 from grpo.dataset.quotas import split_fractions, split_of_game
 from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Split
 from grpo.engine.answers import Score
-from grpo.engine.move_values import TRANSFORMS
+from grpo.engine.move_values import value_of
 from grpo.settings.tree import BoardsConfig, ValuesConfig
 
 WHERE: Final = "where"
@@ -127,17 +127,17 @@ def _score_faults(row: Row, num_moves: int) -> int:
 
 def _scores(row: Row, legal: list[str] | None) -> list[Score] | None:
     """Return the engine's scores, if there is one for each legal move."""
-    if legal is None or row["moves"] != legal or _score_faults(row, len(legal)) or len(row["expected"] or ()) != len(legal):
+    if legal is None or row["moves"] != legal or _score_faults(row, len(legal)):
         return None
     return [
-        Score(centipawns, expected=expected) if mate_in is None else Score(mate_in, is_mate=True, expected=expected)
-        for centipawns, mate_in, expected in zip(row["centipawns"], row["mate_in"], row["expected"], strict=True)
+        Score(centipawns) if mate_in is None else Score(mate_in, is_mate=True)
+        for centipawns, mate_in in zip(row["centipawns"], row["mate_in"], strict=True)
     ]
 
 
 def _largest_error(values: Sequence[float], scores: Sequence[Score], config: ValuesConfig) -> float:
-    """Return the largest difference of a value from what the transform makes of its score."""
-    return max((abs(value - due) for value, due in zip(values, TRANSFORMS[config.transform](scores, config), strict=True)), default=0.0)
+    """Return the largest difference of a value from what the settings make of its score."""
+    return max((abs(value - value_of(score, config)) for value, score in zip(values, scores, strict=True)), default=0.0)
 
 
 def _false_mates(board: chess.Board, moves: Sequence[str], scores: Sequence[Score]) -> int:

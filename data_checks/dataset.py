@@ -64,7 +64,7 @@ def check_dataset_tables(
     suites = (
         Suite(name="games", checks=_game_checks(config), columns=game_columns(games, boards, config)),
         Suite(name="boards", checks=_board_checks(_wanted(config, facts)), columns=columns),
-        Suite(name="values", checks=_value_checks(values), columns=columns),
+        Suite(name="values", checks=_value_checks(), columns=columns),
         Suite(name="labels", checks=_label_checks(columns), columns=columns),
     )
     return DatasetReport(suites=run_suites(suites, data_docs=data_docs))
@@ -134,7 +134,7 @@ def _board_checks(wanted: Mapping[QuotaCell, int]) -> list[Check]:
     ]
 
 
-def _value_checks(config: ValuesConfig) -> list[Check]:
+def _value_checks() -> list[Check]:
     from great_expectations.expectations import ExpectColumnMeanToBeBetween, ExpectColumnUniqueValueCountToBeBetween
 
     return [
@@ -143,7 +143,7 @@ def _value_checks(config: ValuesConfig) -> list[Check]:
         Check("one_score_a_move", "Each move has centipawns or a distance to mate, and never both.", _ENGINE, _between("score_faults")),
         Check(
             "values_as_scores",
-            f"The values are what the transform {config.transform} makes of the scores beside them, to {TOLERANCE:g}.",
+            f"The values are what the settings make of the scores beside them, to {TOLERANCE:g}.",
             _CELLS,
             _between("value_error", high=TOLERANCE),
         ),
@@ -159,7 +159,7 @@ def _value_checks(config: ValuesConfig) -> list[Check]:
         Check(
             "values_differ",
             f"On at most {MAX_FLAT_SHARE:.0%} of the boards all moves are worth the same.",
-            "the engine answers everything alike, or the transform flattens what it says; look at the scores, or choose livelier positions",
+            "the engine answers everything alike; look at the scores, or choose livelier positions",
             {"share of flat boards": ExpectColumnMeanToBeBetween(column="is_flat", max_value=MAX_FLAT_SHARE)},
         ),
         Check(

@@ -1,38 +1,49 @@
-"""Training controller: sets learning rate, coefficients and temperature per rollout; stops, rolls back or recovers at critical entropy.
+"""Training controller: sets learning rate, coefficients and temperature per rollout; stops or recovers at critical entropy.
 
 It is a pure state machine whose state is plain JSON in the checkpoint. Schedules and adaptive coefficients are in
-`grpo/control/coefficients.py`, warnings in `grpo/control/alarms.py`; this module handles critical entropy.
+`grpo/control/coefficients.py`; this module handles critical entropy, and groups that teach nothing.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final
 
-from grpo.control.alarms import Alarms, Observation, Window
-from grpo.control.coefficients import (
-    ENTROPY_CONTROLLERS,
-    KlController,
-    LearningRate,
-    Usefulness,
-    scheduled_entropy_coefficient,
-)
+from grpo.control.coefficients import KlController, entropy_controller, scheduled_learning_rate
+from grpo.diagnosis.conditions import have_zero_advantage
 from grpo.metrics.table import ENTROPY_CRITICAL, NOTHING_TO_LEARN, Event
 from grpo.settings.grpo import GrpoConfig
 
-__all__ = ["ENTROPY_CRITICAL", "NOTHING_TO_LEARN", "Action", "Control", "CriticalEntropy", "Knobs", "Observation", "Outcome"]
+CRITICAL_WINDOW: Final = 10
+"""Steps whose mean entropy is compared with `grpo.critical_entropy`."""
+MAX_RECOVERIES: Final = 3
+"""The next critical entropy stops the run: what makes it collapse is still there."""
+_MAX_RECOVERY_STEPS: Final = 20 * CRITICAL_WINDOW  # A recovery by KL(reference || policy) that takes longer has failed.
+_SILENT_WINDOW: Final = 20  # Steps whose mean fraction of zero-variance groups is looked at.
+_MAX_SILENT_STEPS: Final = 2 * _SILENT_WINDOW
+"""Training stops when that mean has been too large for more steps than these."""
+MAX_SKIPPED: Final = 3
+"""Optimiser steps with NaN or infinity in a row after which training ends with an error."""
+SKIPPED_CUT: Final = 0.5
+"""Factor of the learning rate after each of them, for the rest of the run."""
 
 
-_MAX_RECOVERY_WINDOWS: Final = 20  # In critical windows: a recovery by KL(reference || policy) that takes longer has failed.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observation:
+    """Measurements of one finished rollout, the input of the controllers."""
 
-
-class Action(StrEnum):
-    """What the trainer does after a rollout."""
-
-    GO_ON = "go_on"
-    STOP = "stop"
-    ROLL_BACK = "roll_back"
+    step: int
+    """Number of rollouts so far, including this one."""
+    entropy: float
+    """Mean exact entropy at T = 1, in nats."""
+    log_num_legal: float
+    """Mean ln(legal moves)."""
+    kl: float
+    """Mean exact KL(policy || reference) in nats."""
+    silent_groups: float
+    """Fraction of zero-variance groups (all rewards equal)."""
+    agreement: float
+    """Mean fraction of a group that its most frequent move makes up."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,67 +66,16 @@ class Knobs:
 class Outcome:
     """The controller's decision after one rollout."""
 
-    action: Action
-    reason: str = ""
-    """For a stop, `ENTROPY_CRITICAL` or `NOTHING_TO_LEARN`; else empty."""
+    stop: str = ""
+    """`ENTROPY_CRITICAL` or `NOTHING_TO_LEARN` where training stops; else empty."""
     message: str = ""
-    """For a stop or a rollback, the reason with numbers; else empty."""
+    """For a stop, the reason with numbers; else empty."""
     events: tuple[Event, ...] = ()
-    """Events to log, including `entropy_critical`; the trainer logs `rolled_back` itself."""
-
-
-class CriticalEntropy:
-    """Detects critical mean entropy over a window of steps; never before the window is full.
-
-    Entropy is exact and at T = 1, so that a higher temperature does not count as recovery.
-    """
-
-    def __init__(self, config: GrpoConfig) -> None:
-        self._config = config
-        self._windows = {name: Window(config.critical_window) for name in ("entropy", "normalised_entropy", "agreement", "agreement_max")}
-
-    def observe(self, observation: Observation) -> None:
-        """Add the entropies of one rollout, and the agreement of its groups for the message."""
-        for name, window in self._windows.items():
-            window.add(getattr(observation, name))
-
-    def is_critical(self) -> bool:
-        """Return whether the mean of `critical_measure` over a full window is below `critical_entropy`."""
-        window = self._windows[self._config.critical_measure]
-        return window.is_full and window.mean() < self._config.critical_entropy
-
-    def mean_entropy(self) -> float:
-        """Return the mean entropy over the (possibly partial) window in nats; NaN before the first rollout."""
-        return self._windows["entropy"].mean()
-
-    def message(self) -> str:
-        """Return a text with measure, mean, threshold, window and the groups' agreement."""
-        measure = self._config.critical_measure
-        unit = " nats" if measure == "entropy" else " of ln(legal moves)"
-        agreement_max = max(self._windows["agreement_max"].values, default=math.nan)
-        return (
-            f"mean {measure} over the last {self._config.critical_window} steps is {self._windows[measure].mean():.3g}{unit} at T = 1, "
-            f"critical below grpo.critical_entropy = {self._config.critical_entropy:g}; action agreement in these steps: mean "
-            f"{self._windows['agreement'].mean():.2f}, at most {agreement_max:.2f}"
-        )
-
-    def clear(self) -> None:
-        """Clear the windows after a rollback."""
-        for window in self._windows.values():
-            window.restore([])
-
-    def state(self) -> dict[str, Any]:
-        """Return the windows as plain data."""
-        return {name: window.state() for name, window in self._windows.items()}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the windows."""
-        for name, window in self._windows.items():
-            window.restore(state[name])
+    """Events to log."""
 
 
 class Control:
-    """Computes the knobs of the next rollout from the observations so far, and decides on warnings, recoveries and stops.
+    """Computes the knobs of the next rollout from the observations so far, and decides on recoveries and stops.
 
     Args:
         config: The run's settings.
@@ -125,13 +85,14 @@ class Control:
     def __init__(self, config: GrpoConfig, *, first_step: int) -> None:
         self._config = config
         self._first_step = first_step
-        self._learning_rate = LearningRate(config, first_step=first_step)
-        controller = ENTROPY_CONTROLLERS.get(config.entropy_schedule)
-        self._entropy = None if controller is None else controller(config)
-        self._kl = KlController(config.kl_target, coefficient=config.kl_coefficient) if config.kl_schedule == "target" else None
-        self._usefulness = {"entropy": Usefulness(), "kl": Usefulness()}
-        self._critical = CriticalEntropy(config)
-        self._alarms = Alarms(config)
+        self._entropy = entropy_controller(config)
+        self._kl = None if config.kl_target is None else KlController(config.kl_target, coefficient=config.kl_coefficient)
+        self._num_steps = 0
+        self._num_saturated = {"entropy": 0, "kl": 0}
+        self._entropies: list[float] = []
+        self._silent: list[float] = []
+        self._num_silent_steps = 0
+        self._learning_rate_cut = 1.0
         self._num_skipped_in_a_row = 0
         self._num_recoveries = 0
         self._steps_recovering: int | None = None
@@ -143,180 +104,137 @@ class Control:
             "temperature": config.temperature,
             "entropy_coefficient": config.entropy_coefficient,
             "kl_coefficient": config.kl_coefficient if self._kl is None else self._kl.coefficient,
+            **self._entropy.knobs(),
         }
-        if self._entropy is None:
-            knobs["entropy_coefficient"] = scheduled_entropy_coefficient(config, steps_done=step - self._first_step)
-        else:
-            knobs |= self._entropy.knobs()
         return Knobs(
             **knobs,
             recovery_coefficient=0.0 if self._steps_recovering is None else config.recovery.coefficient,
-            learning_rate=self._learning_rate.at(step),
+            learning_rate=scheduled_learning_rate(config, steps_done=step - self._first_step) * self._learning_rate_cut,
         )
 
     def observe(self, observation: Observation) -> Outcome:
-        """Update the state with one finished rollout and return the decision; non-finite entropies are ignored."""
-        if not math.isfinite(observation.entropy + observation.normalised_entropy + observation.log_num_legal):
-            return Outcome(Action.GO_ON)
-        is_recovering = self._steps_recovering is not None
-        events = self._move_coefficients(observation)
-        events += self._alarms.observe(observation, saturated=self._saturated(), is_recovering=is_recovering)
-        self._critical.observe(observation)
-        outcome = self._decide(observation)
-        return Outcome(outcome.action, outcome.reason, outcome.message, (*events, *outcome.events))
-
-    def _move_coefficients(self, observation: Observation) -> tuple[Event, ...]:
-        before = self._positions()
-        events: tuple[Event, ...] = ()
-        if self._entropy is not None and (message := self._entropy.follow(observation)):
-            events = (Event("entropy_boost", message),)
+        """Update the state with one finished rollout and return the decision; a non-finite entropy is ignored."""
+        if not math.isfinite(observation.entropy + observation.log_num_legal):
+            return Outcome()
+        boost = self._entropy.observe(entropy=observation.entropy, log_num_legal=observation.log_num_legal)
         if self._kl is not None:
             self._kl.observe(observation.kl)
-        after = self._positions()
-        for name, is_saturated in self._saturated().items():
-            self._usefulness[name].observe(is_saturated=is_saturated, has_changed=after[name] != before[name])
-        return events
-
-    def _positions(self) -> dict[str, tuple[float, ...]]:
-        """Return the current values of each active controller."""
-        positions: dict[str, tuple[float, ...]] = {}
-        if self._entropy is not None:
-            positions["entropy"] = tuple(self._entropy.knobs().values())
-        if self._kl is not None:
-            positions["kl"] = (self._kl.coefficient,)
-        return positions
-
-    def _saturated(self) -> dict[str, bool]:
-        """Return for each active controller whether it is at a bound."""
-        controllers = {"entropy": self._entropy, "kl": self._kl}
-        return {name: controller.is_saturated for name, controller in controllers.items() if controller is not None}
+        self._num_steps += 1
+        self._num_saturated["entropy"] += self._entropy.is_saturated
+        self._num_saturated["kl"] += self._kl is not None and self._kl.is_saturated
+        self._entropies = [*self._entropies, observation.entropy][-CRITICAL_WINDOW:]
+        self._silent = [*self._silent, observation.silent_groups][-_SILENT_WINDOW:]
+        is_silent = len(self._silent) == _SILENT_WINDOW and have_zero_advantage(sum(self._silent) / _SILENT_WINDOW)
+        self._num_silent_steps = self._num_silent_steps + 1 if is_silent and self._steps_recovering is None else 0
+        outcome = self._decide(observation)
+        boosts = (Event("entropy_boost", f"step {observation.step:,}: {boost}"),) if boost else ()
+        return Outcome(outcome.stop, outcome.message, (*boosts, *outcome.events))
 
     def _decide(self, observation: Observation) -> Outcome:
         """Return the decision that follows from entropy and zero-variance groups."""
-        if self._entropy is not None and (reason := self._entropy.reason_to_stop(observation)):
-            return _stop(reason)
+        if reason := self._entropy.reason_to_stop(observation.entropy):
+            return _stop(f"entropy at step {observation.step} is {observation.entropy:.3g} nats at T = 1, {reason}")
         if self._steps_recovering is not None:
             return self._go_on_recovering(observation, self._steps_recovering + 1)
-        if self._critical.is_critical():
+        if self._is_critical():
             return self._on_critical(observation)
-        if self._alarms.has_nothing_to_learn:
-            return Outcome(Action.STOP, NOTHING_TO_LEARN, self._alarms.silence_message(observation))
-        return Outcome(Action.GO_ON)
+        if self._num_silent_steps > _MAX_SILENT_STEPS:
+            message = (
+                f"nothing to learn at step {observation.step}: nearly all groups have had equal rewards for {self._num_silent_steps} steps,"
+                f" now {observation.silent_groups:.1%}; entropy {observation.entropy:.3g} nats, action agreement"
+                f" {observation.agreement:.2f}: if moves agree, the policy has collapsed: go back to an earlier checkpoint; if not, rewards"
+                " do not tell moves apart: use other boards, a larger grpo.group_size, or a finer search for rewards"
+            )
+            return Outcome(NOTHING_TO_LEARN, message)
+        return Outcome()
+
+    def _is_critical(self) -> bool:
+        return len(self._entropies) == CRITICAL_WINDOW and self.mean_entropy() < self._config.critical_entropy
 
     def _on_critical(self, observation: Observation) -> Outcome:
         recovery = self._config.recovery
-        message = f"at step {observation.step}, {self._critical.message()}"
-        if recovery.kind == "stop":
-            return _stop(f"{message}: lower grpo.learning_rate or raise grpo.entropy_coefficient, and go back to an earlier checkpoint")
-        if self._num_recoveries >= recovery.max_times:
+        message = (
+            f"at step {observation.step}, mean entropy over the last {CRITICAL_WINDOW} steps is {self.mean_entropy():.3g} nats at T = 1, "
+            f"critical below grpo.critical_entropy = {self._config.critical_entropy:g}; action agreement {observation.agreement:.2f}"
+        )
+        if recovery.kind == "stop" or self._num_recoveries >= MAX_RECOVERIES:
             return _stop(
-                f"{message}, after {self._num_recoveries} recoveries (grpo.recovery.max_times): what makes it collapse is still there; "
-                "lower grpo.learning_rate or raise grpo.entropy_coefficient"
+                f"{message}, after {self._num_recoveries} recoveries: lower grpo.learning_rate or raise grpo.entropy_coefficient, and go "
+                "back to an earlier checkpoint"
             )
-        critical = Event("entropy_critical", message)
-        if recovery.kind == "rollback":
-            return Outcome(Action.ROLL_BACK, "", message, (critical,))
         self._num_recoveries += 1
         self._steps_recovering = 0
         started = (
-            f"recovery {self._num_recoveries} of at most {recovery.max_times} begins after step {observation.step}: KL(reference || "
-            f"policy) joins the loss with grpo.recovery.coefficient = {recovery.coefficient:g}, until mean entropy is "
+            f"recovery {self._num_recoveries} of at most {MAX_RECOVERIES} begins after step {observation.step}: KL(reference || policy) "
+            f"joins the loss with grpo.recovery.coefficient = {recovery.coefficient:g}, until mean entropy is "
             f"{recovery.healthy_entropy:g} nats (grpo.recovery.healthy_entropy)"
         )
-        return Outcome(Action.GO_ON, events=(critical, Event("recovery_started", started)))
+        return Outcome(events=(Event("entropy_critical", message), Event("recovery_started", started)))
 
     def _go_on_recovering(self, observation: Observation, num_steps: int) -> Outcome:
-        recovery, mean = self._config.recovery, self._critical.mean_entropy()
-        if mean >= recovery.healthy_entropy and not self._critical.is_critical():
+        recovery, mean = self._config.recovery, self.mean_entropy()
+        if mean >= recovery.healthy_entropy and not self._is_critical():
             self._steps_recovering = None
             ended = f"at step {observation.step} mean entropy is {mean:.3g} nats again, after {num_steps} steps of KL(reference || policy)"
-            return Outcome(Action.GO_ON, events=(Event("recovery_ended", ended),))
+            return Outcome(events=(Event("recovery_ended", ended),))
         self._steps_recovering = num_steps
-        if num_steps < _MAX_RECOVERY_WINDOWS * self._config.critical_window:
-            return Outcome(Action.GO_ON)
+        if num_steps < _MAX_RECOVERY_STEPS:
+            return Outcome()
         return _stop(
-            f"at step {observation.step}, {num_steps} steps of KL(reference || policy) have not brought mean entropy to "
-            f"{recovery.healthy_entropy:g} nats (grpo.recovery.healthy_entropy): {self._critical.message()}; raise "
-            "grpo.recovery.coefficient or the learning rate, or go back to an earlier checkpoint"
+            f"at step {observation.step}, {num_steps} steps of KL(reference || policy) have not brought mean entropy, {mean:.3g} nats, to "
+            f"{recovery.healthy_entropy:g} nats (grpo.recovery.healthy_entropy): raise grpo.recovery.coefficient or the learning rate, or "
+            "go back to an earlier checkpoint"
         )
-
-    def rolled_back(self) -> None:
-        """Update the state after a rollback to a healthy checkpoint: clear the windows and cut the learning rate."""
-        self._critical.clear()
-        self._alarms.clear()
-        if self._entropy is not None:
-            self._entropy.forget()
-        self._learning_rate.cut(self._config.recovery.learning_rate_factor)
-        self._num_recoveries += 1
-
-    def no_checkpoint(self) -> Outcome:
-        """Return the stop for a rollback without a healthy checkpoint; `entropy_critical` was logged already."""
-        message = (
-            f"{self._critical.message()}; there is no healthy checkpoint to roll back to (mean entropy of at least "
-            f"{self._config.recovery.healthy_entropy:g} nats, grpo.recovery.healthy_entropy): lower it or grpo.steps_per_checkpoint, or "
-            "set grpo.recovery.kind to forward_kl"
-        )
-        return Outcome(Action.STOP, ENTROPY_CRITICAL, message)
 
     def skipped(self) -> bool:
         """Count a skipped optimiser step (NaN or infinite), cut the learning rate, and return whether too many were skipped in a row."""
-        self._learning_rate.cut(self._config.skipped_learning_rate_factor)
+        self._learning_rate_cut *= SKIPPED_CUT
         self._num_skipped_in_a_row += 1
-        return self._num_skipped_in_a_row >= self._config.max_skipped_steps
+        return self._num_skipped_in_a_row >= MAX_SKIPPED
 
     def finite(self) -> None:
         """Reset the count of skipped optimiser steps after a finite one; cuts of the learning rate stay."""
         self._num_skipped_in_a_row = 0
 
-    @property
-    def is_healthy(self) -> bool:
-        """Whether a checkpoint made now counts as healthy: mean entropy is high enough, and no recovery is in progress."""
-        return self._steps_recovering is None and self.mean_entropy() >= self._config.recovery.healthy_entropy
-
     def mean_entropy(self) -> float:
         """Return the mean entropy over the (possibly partial) critical window in nats; NaN before the first rollout."""
-        return self._critical.mean_entropy()
+        return sum(self._entropies) / len(self._entropies) if self._entropies else math.nan
 
     def metrics(self) -> dict[str, float]:
-        """Return saturation and idleness of the controllers (0 for inactive ones) and the recoveries; the trainer logs the knobs."""
-        return {
-            "control/entropy_saturated": self._usefulness["entropy"].saturated,
-            "control/entropy_idle": self._usefulness["entropy"].idle,
-            "control/kl_saturated": self._usefulness["kl"].saturated,
-            "control/kl_idle": self._usefulness["kl"].idle,
-            "control/recoveries": float(self._num_recoveries),
-        }
+        """Return how often controllers were at a bound (0 for inactive ones), and the recoveries; the trainer logs the knobs."""
+        fractions = {f"control/{name}_saturated": count / max(self._num_steps, 1) for name, count in self._num_saturated.items()}
+        return {**fractions, "control/recoveries": float(self._num_recoveries)}
 
     def state(self) -> dict[str, Any]:
         """Return the state as plain JSON data."""
         return {
-            "learning_rate": self._learning_rate.state(),
-            "entropy": {self._config.entropy_schedule: self._entropy.state()} if self._entropy is not None else {},
-            "kl": {self._config.kl_schedule: self._kl.state()} if self._kl is not None else {},
-            "usefulness": {name: usefulness.state() for name, usefulness in self._usefulness.items()},
-            "critical": self._critical.state(),
-            "alarms": self._alarms.state(),
+            "entropy": self._entropy.state(),
+            "kl_coefficient": None if self._kl is None else self._kl.coefficient,
+            "num_steps": self._num_steps,
+            "num_saturated": dict(self._num_saturated),
+            "entropies": list(self._entropies),
+            "silent": list(self._silent),
+            "num_silent_steps": self._num_silent_steps,
+            "learning_rate_cut": self._learning_rate_cut,
             "num_skipped_in_a_row": self._num_skipped_in_a_row,
             "num_recoveries": self._num_recoveries,
             "steps_recovering": self._steps_recovering,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state from `state`; a controller that is not in it starts from the settings."""
-        self._learning_rate.restore(state["learning_rate"])
-        if self._entropy is not None and self._config.entropy_schedule in state["entropy"]:
-            self._entropy.restore(state["entropy"][self._config.entropy_schedule])
-        if self._kl is not None and self._config.kl_schedule in state["kl"]:
-            self._kl.restore(state["kl"][self._config.kl_schedule])
-        for name, usefulness in self._usefulness.items():
-            usefulness.restore(state["usefulness"][name])
-        self._critical.restore(state["critical"])
-        self._alarms.restore(state["alarms"])
-        self._num_skipped_in_a_row = int(state["num_skipped_in_a_row"])
-        self._num_recoveries = int(state["num_recoveries"])
-        steps = state["steps_recovering"] if self._config.recovery.kind == "forward_kl" else None
-        self._steps_recovering = None if steps is None else int(steps)
+        """Restore a state from `state`."""
+        self._entropy.restore(state["entropy"])
+        if self._kl is not None:
+            self._kl.coefficient = float(state["kl_coefficient"])
+        self._num_steps = state["num_steps"]
+        self._num_saturated = dict(state["num_saturated"])
+        self._entropies, self._silent = list(state["entropies"]), list(state["silent"])
+        self._num_silent_steps = state["num_silent_steps"]
+        self._learning_rate_cut = state["learning_rate_cut"]
+        self._num_skipped_in_a_row = state["num_skipped_in_a_row"]
+        self._num_recoveries = state["num_recoveries"]
+        self._steps_recovering = state["steps_recovering"]
 
 
 def _stop(message: str) -> Outcome:
-    return Outcome(Action.STOP, ENTROPY_CRITICAL, message, (Event("entropy_critical", message),))
+    return Outcome(ENTROPY_CRITICAL, message, (Event("entropy_critical", message),))

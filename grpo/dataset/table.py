@@ -72,18 +72,16 @@ BOARD_SCHEMA: Final = pa.schema(
         pa.field("values", pa.list_(pa.float32()), nullable=False),
         pa.field("centipawns", pa.list_(pa.int32()), nullable=False),
         pa.field("mate_in", pa.list_(pa.int32()), nullable=False),
-        pa.field("expected", pa.list_(pa.float32()), nullable=False),
         pa.field("strong_values", pa.list_(pa.float32())),
         pa.field("engine", pa.string(), nullable=False),
         pa.field("limit", pa.string(), nullable=False),
-        pa.field("transform", pa.string(), nullable=False),
     ]
 )
 """Columns of the boards.
 
-`label_from`: `game` (the move played) or `engine` (the best move of the value table). `centipawns`, `mate_in`, `expected`: the scores from
-which `values` were computed, null where a move has no score of that kind. `strong_values`: values by the evaluation's stronger search, on
-held-out boards only. `engine`, `limit`, `transform`: how `values` were computed.
+`label_from`: `game` (the move played) or `engine` (the best move of the value table). `centipawns`, `mate_in`: the scores from which
+`values` were computed, null where a move has no score of that kind. `strong_values`: values by the evaluation's stronger search, on
+held-out boards only. `engine`, `limit`: how `values` were computed.
 """
 
 
@@ -111,9 +109,7 @@ is not random, and its position is not excluded.
 """
 
 
-def board_row(
-    position: Position, table: ValueTable, strong: ValueTable | None, *, engine: str, limit: str, transform: str
-) -> dict[str, Any]:
+def board_row(position: Position, table: ValueTable, strong: ValueTable | None, *, engine: str, limit: str) -> dict[str, Any]:
     """Return one row of `BOARD_SCHEMA`."""
     facts = {name: getattr(position, name) for name in Position.__slots__}
     if not position.label:
@@ -125,11 +121,9 @@ def board_row(
         "values": table.values,
         "centipawns": [None if score.is_mate else score.value for score in table.scores],
         "mate_in": [score.value if score.is_mate else None for score in table.scores],
-        "expected": [score.expected for score in table.scores],
         "strong_values": None if strong is None else strong.values,
         "engine": engine,
         "limit": limit,
-        "transform": transform,
     }
 
 

@@ -45,7 +45,6 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "kl_coefficient": ("control/kl_coefficient", "kl_coef"),
     "learning_rate": ("control/learning_rate", "learning_rate", "lr"),
     "entropy_saturated": ("control/entropy_saturated",),
-    "entropy_idle": ("control/entropy_idle",),
     "kl_saturated": ("control/kl_saturated",),
     "regret": ("heldout/regret_sampled", "regret"),
     "regret_best": ("heldout/regret_best",),

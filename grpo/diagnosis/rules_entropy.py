@@ -9,14 +9,14 @@ from grpo.diagnosis.conditions import is_certain
 from grpo.diagnosis.findings import Finding
 from grpo.diagnosis.history import Series
 from grpo.diagnosis.trends import early_values, tail
-from grpo.settings.grpo import AlarmConfig, RecoveryConfig
+from grpo.settings.grpo import RecoveryConfig
 
 _MOST: Final = math.log(MOST_LEGAL_MOVES)
 _BEYOND, _BEYOND_FRACTION = 1.1, 0.05
 """One value this far above the bound is enough; of values closer to it, more than this fraction of the rows."""
 _OVER_LEGAL: Final = 1.25
 """Ratio to ln(legal moves) above which rounding and noise are excluded."""
-_ALARMS, _HEALTHY_NATS = AlarmConfig(), RecoveryConfig().healthy_entropy
+_HEALTHY_NATS = RecoveryConfig().healthy_entropy
 _LEFT_FRACTION, _COLLAPSED, _GONE = 0.4, 1.2 * _HEALTHY_NATS, 0.15
 _LEFT_FRACTION_LEARNING, _COLLAPSED_LEARNING = 0.25, 0.8 * _HEALTHY_NATS
 """If reward rises for certain: a policy that gets better gets surer."""
@@ -157,13 +157,6 @@ def _boost(case: Case) -> tuple[float, float] | None:
 
 def dead_monitor(case: Case) -> Finding | None:
     """Find an entropy controller or monitor that never acted."""
-    idle = case.history.get("entropy_idle")
-    if idle is not None:
-        if idle.num_steps < 100 or idle.lowest.value < 0.85:
-            return None
-        return case.found(
-            "dead_monitor", (f"{idle.column} is never below {idle.lowest.value:.2f} in {idle.num_steps:,.0f} steps",), rows=idle.rows
-        )
     bonus, low = case.history.get("entropy_bonus"), case.lowest("entropy")
     floor = case.given.value("entropy_floor")
     evidence = []
@@ -209,7 +202,7 @@ def has_collapsed(case: Case) -> bool:
         fraction = _RELATIVE_LEFT_IF_LEARNING if case.learns else _RELATIVE_LEFT
         return early is not None and late is not None and 0 < late < fraction * early and not case.is_solved
     normalised = case.late("normalised_entropy")
-    if normalised is not None and is_certain(normalised, _ALARMS):
+    if normalised is not None and is_certain(normalised):
         # A reward that was as high from the beginning on is no success of this policy.
         return not (case.is_solved and (case.improves or case.regret_falls))
     if case.is_solved:

@@ -9,10 +9,8 @@ from grpo.diagnosis.history import Sample, Series
 from grpo.diagnosis.rules_entropy import impossible_entropy, is_still
 from grpo.diagnosis.rules_reward import flat_reward
 from grpo.metrics.table import TERM_PAIRS, TERMS
-from grpo.settings.grpo import AlarmConfig
 
-_ALARMS: Final = AlarmConfig()
-"""Thresholds shared with the alarms."""
+_STEPS_AT_BOUND: Final = 20
 _CLIPPED: Final = 0.2
 _CLIPPED_FOR_CERTAIN: Final = 0.35
 """Above what the updates of one step clip, if the number of updates is unknown."""
@@ -171,7 +169,7 @@ def cancelling_terms(case: Case) -> Finding | None:
     """Find two terms whose gradients cancel."""
     for one, other in TERM_PAIRS:
         rows = case.history.at_same_steps(f"logit_cosine/{one}_{other}", f"logit_gradient/{one}", f"logit_gradient/{other}")
-        hit = [step for step, (cosine, norm, norm_of_other) in rows if cancels(cosine, norm, norm_of_other, _ALARMS)]
+        hit = [step for step, (cosine, norm, norm_of_other) in rows if cancels(cosine, norm, norm_of_other)]
         if rows and 2 * len(hit) >= len(rows):
             evidence = f"the gradients of {one} and {other} are opposite and alike in size in {len(hit)} of {len(rows)} steps"
             return case.found("cancelling_terms", (evidence,), rows=[Sample(step, 0.0, step) for step in hit])
@@ -223,7 +221,7 @@ def loss_budget(case: Case) -> Finding | None:
     """Find a regulariser that makes up nearly all of the loss."""
     for term in TERMS:
         share = case.history.get(f"logit_share/{term}")
-        if share is not None and term not in ("policy", "recovery_kl") and dominates(share.median(), _ALARMS):
+        if share is not None and term not in ("policy", "recovery_kl") and dominates(share.median()):
             return case.found("loss_budget", (f"{share.column} has a median of {share.median():.1%}",), rows=share.rows)
     names = [name for name in ("policy_loss", "kl_penalty", "entropy_bonus") if case.history.get(name) is not None]
     if "policy_loss" not in names or len(names) < 2:
@@ -233,7 +231,7 @@ def loss_budget(case: Case) -> Finding | None:
         return None
     for index, name in enumerate(names[1:], start=1):
         fractions = sorted(abs(values[index]) / total for _, values in rows if (total := sum(map(abs, values))) > 0)
-        if fractions and dominates(fractions[len(fractions) // 2], _ALARMS):
+        if fractions and dominates(fractions[len(fractions) // 2]):
             series = case.history.series[name]
             evidence = (
                 f"{series.column} is {fractions[0]:.1%} to {fractions[-1]:.1%} of the terms' absolute values in {len(fractions)} rows"
@@ -257,7 +255,7 @@ def saturated_controller(case: Case) -> Finding | None:
     """Find a controller that is stuck at its bound."""
     for name in ("entropy", "kl"):
         share = case.history.get(f"{name}_saturated")
-        if share is not None and share.last.end >= _ALARMS.window and is_constant(share.late(), _ALARMS):
+        if share is not None and share.last.end >= _STEPS_AT_BOUND and is_constant(share.late()):
             return case.found("saturated_controller", (f"{share.column} is {share.late():.2f} at the end",), rows=share.rows[-1:])
     evidence: list[str] = []
     rows: list[Sample] = []
@@ -294,7 +292,7 @@ def saturated_controller(case: Case) -> Finding | None:
         return None
     remedy = ""
     if case.given.value("target_kl") is not None:
-        remedy = f"The target, {case.given.named('target_kl')}, cannot be reached below {case.given.named('max_kl_coefficient')}."
+        remedy = f"The target, {case.given.named('target_kl')}, cannot be reached at this bound."
     return case.found("saturated_controller", evidence, rows=rows, remedy=remedy)
 
 

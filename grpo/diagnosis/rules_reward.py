@@ -9,9 +9,7 @@ from grpo.diagnosis.conditions import have_zero_advantage
 from grpo.diagnosis.findings import Finding, Severity
 from grpo.diagnosis.history import Series
 from grpo.diagnosis.trends import Shift, fall_from_peak, noise
-from grpo.settings.grpo import AlarmConfig
 
-_ALARMS: Final = AlarmConfig()
 _MOSTLY: Final = 0.5
 _AGREEING: Final = 0.75
 _FAILED: Final = 0.05
@@ -84,7 +82,7 @@ def silent_groups(case: Case) -> Finding | None:
     silent, late = case.history.get("silent_groups"), case.late("silent_groups")
     is_solved = case.is_solved
     if late is not None and late > _MOSTLY:
-        severity = Severity.NOTE if is_solved else Severity.CRITICAL if have_zero_advantage(late, _ALARMS) else None
+        severity = Severity.NOTE if is_solved else Severity.CRITICAL if have_zero_advantage(late) else None
         evidence = f"{late:.0%} of the groups are silent at the end" if silent is None else way(silent)
         return case.found("silent_groups", (evidence,), rows=() if silent is None else silent.rows[-1:], severity=severity)
     for name in ("group_std", "reward_std"):

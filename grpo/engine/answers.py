@@ -10,8 +10,7 @@ from grpo.base.errors import PlainError
 _NO_MOVE: Final = (b"(none)", b"0000", b"NULL")
 # The word order of Stockfish. `_words` parses any other order, at a third of the speed.
 _LINE: Final = re.compile(
-    rb"^info depth (\d+)(?: seldepth \d+)?(?: multipv (\d+))? score (cp|mate) (-?\d+)(?: wdl (\d+) (\d+) \d+)?( lowerbound| upperbound)?"
-    rb"(?: wdl (\d+) (\d+) \d+)? .*?\bpv (\S+)",
+    rb"^info depth (\d+)(?: seldepth \d+)?(?: multipv (\d+))? score (cp|mate) (-?\d+)( lowerbound| upperbound)? .*?\bpv (\S+)",
     re.MULTILINE,
 )
 _NODES: Final = re.compile(rb" nodes (\d+)")
@@ -29,8 +28,6 @@ class Score(NamedTuple):
     value: int
     """Centipawns, or moves to mate (negative when the mover is mated)."""
     is_mate: bool = False
-    expected: float | None = None
-    """Expected score (wins plus half the draws) in [0, 1] by the engine's WDL model (`UCI_ShowWDL`); None if it has none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,9 +90,9 @@ def _last_lines(lines: list[bytes], num_lines: int) -> dict[bytes, Score] | None
     One regular expression matches all lines at once: line by line takes three times as long, and dominates our cost of a table.
     """
     found = _LINE.findall(b"\n".join(lines[-num_lines - 2 :]))
-    if len(found) != num_lines or any(line[0] != found[0][0] or line[6] for line in found):
+    if len(found) != num_lines or any(line[0] != found[0][0] or line[4] for line in found):
         return None
-    scores = {line[9]: _score(line[2], line[3], line[4] or line[7], line[5] or line[8]) for line in found}
+    scores = {line[5]: _score(line[2], line[3]) for line in found}
     return scores if len(scores) == num_lines else None
 
 
@@ -130,25 +127,18 @@ def _line(text: bytes) -> _Line | None:
     if found is None:
         is_line = text.startswith(b"info ") and not text.startswith(b"info string") and b" pv " in text and b" score " in text
         return _words(text) if is_line else None
-    depth, rank, kind, value, wins, draws, bound, late_wins, late_draws, move = found.groups()
+    depth, rank, kind, value, bound, move = found.groups()
     if bound:
         return None
-    return _Line(int(depth), int(rank or 1), move, _score(kind, value, wins or late_wins, draws or late_draws))
+    return _Line(int(depth), int(rank or 1), move, _score(kind, value))
 
 
-def _score(kind: bytes, value: bytes, wins: bytes | None, draws: bytes | None) -> Score:
-    """Return the score of a line; wins and draws are per mille, and None for an engine without a WDL model.
-
-    Raises EngineError when a number is none that an engine can mean.
-    """
-    number, expected = int(value), None
+def _score(kind: bytes, value: bytes) -> Score:
+    """Return the score of a line; raises EngineError when the number is none that an engine can mean."""
+    number = int(value)
     if abs(number) > _MAX_SCORE:
         raise EngineError(f"the engine gave a score of {number}")
-    if wins and draws:
-        expected = (2 * int(wins) + int(draws)) / 2000
-        if not (0 <= int(wins) <= 1000 and 0 <= int(draws) <= 1000 and int(wins) + int(draws) <= 1000):
-            raise EngineError(f"the engine gave wins and draws of {int(wins)} and {int(draws)} in a thousand games")
-    return Score(number, kind == b"mate", expected)
+    return Score(number, kind == b"mate")
 
 
 def _words(text: bytes) -> _Line | None:
@@ -159,10 +149,9 @@ def _words(text: bytes) -> _Line | None:
     def after(name: bytes, offset: int = 1) -> bytes:
         return words[words.index(name) + offset]
 
-    wins, draws = (after(b"wdl"), after(b"wdl", 2)) if b"wdl" in words else (None, None)
     return _Line(
         depth=int(after(b"depth")),
         rank=int(after(b"multipv")) if b"multipv" in words else 1,
         move=after(b"pv"),
-        score=_score(after(b"score"), after(b"score", 2), wins, draws),
+        score=_score(after(b"score"), after(b"score", 2)),
     )

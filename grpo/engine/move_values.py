@@ -3,25 +3,14 @@
 With a fixed engine, depth and cleared hash, a move's value does not depend on the policy. A table computed once therefore serves all of
 training. One search with as many lines as legal moves scores all of them.
 
-`values.transform` names the function from an engine score to a value. Each one is increasing in the score, and symmetric between the two
-players:
-
-`logistic`
-    band + (1 - 2 band) / (1 + exp(-slope * cp)); mate in n is 1 - band * (1 - 1/n), and being mated is its mirror image. A slope of 0.003
-    is flatter than the results of games. This keeps a gradient in won and lost positions: a policy that is rewarded by the plain win
-    probability does not learn to finish games.
-`wdl`
-    The same band for mates; otherwise (1 - share) * (W + D/2) + share * logistic(cp), where W and D are the engine's win and draw
-    probabilities (`UCI_ShowWDL`). An engine without them gets 1 / (1 + exp(-0.00368208 cp)) instead, fitted on human games
-    (https://lichess.org/page/accuracy). The logistic share keeps a gradient where W rounds to 1 or 0.
-`clipped_centipawns`
-    The reward of the field notes, for comparison: 1/2 + clip((cp after - cp before) / 1000, -2, 2) / 4. The evaluation before the move is
-    that of the best move, and mate in n counts as 10,000 - 100 n. This is not a probability: the best move of every position has 1/2.
+From a score to a value: band + (1 - 2 band) / (1 + exp(-slope * cp)); mate in n is 1 - band * (1 - 1/n), and being mated is its mirror
+image. It is increasing in the score, and symmetric between the two players. A slope of 0.003 is flatter than the results of games. This
+keeps a gradient in won and lost positions: a policy that is rewarded by the plain win probability does not learn to finish games.
 """
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,7 +26,7 @@ from grpo.engine.pool import MAX_LINES, EnginePool, Query
 from grpo.settings.tree import ValuesConfig
 
 LICHESS_SLOPE: Final = 0.00368208
-_DRAW: Final = Score(0, expected=0.5)
+_DRAW: Final = Score(0)
 
 
 def win_chance(score: Score) -> float:
@@ -52,44 +41,13 @@ def _logistic(x: float) -> float:
     return (1 + math.tanh(x / 2)) / 2  # Written so that it cannot overflow.
 
 
-def _in_band(score: Score, within: float, band: float) -> float:
+def value_of(score: Score, config: ValuesConfig) -> float:
+    """Return the value of a move with this score; see the module's docstring."""
+    band = config.mate_band
     if not score.is_mate:
-        return band + (1 - 2 * band) * within
+        return band + (1 - 2 * band) * _logistic(config.logistic_slope * score.value)
     certainty = 1 - band * (1 - 1 / max(1, abs(score.value)))
     return certainty if score.value > 0 else 1 - certainty
-
-
-def _logistic_values(scores: Sequence[Score], config: ValuesConfig) -> list[float]:
-    return [_in_band(score, _logistic(config.logistic_slope * score.value), config.mate_band) for score in scores]
-
-
-def _wdl_values(scores: Sequence[Score], config: ValuesConfig) -> list[float]:
-    share = config.wdl_logistic_fraction
-    values = []
-    for score in scores:
-        expected = _logistic(LICHESS_SLOPE * score.value) if score.expected is None else score.expected
-        mixed = (1 - share) * expected + share * _logistic(config.logistic_slope * score.value)
-        values.append(_in_band(score, mixed, config.mate_band))
-    return values
-
-
-def _clipped_values(scores: Sequence[Score], _: ValuesConfig) -> list[float]:
-    centipawns = [score.value if not score.is_mate else _mate_centipawns(score.value) for score in scores]
-    before = max(centipawns)
-    return [0.5 + max(-2.0, min(2.0, (after - before) / 1000)) / 4 for after in centipawns]
-
-
-def _mate_centipawns(moves: int) -> int:
-    size = 10_000 - 100 * min(abs(moves), 50)
-    return size if moves > 0 else -size
-
-
-TRANSFORMS: Final[Mapping[str, Callable[[Sequence[Score], ValuesConfig], list[float]]]] = {
-    "logistic": _logistic_values,
-    "wdl": _wdl_values,
-    "clipped_centipawns": _clipped_values,
-}
-"""Name of the transform -> function from the scores of all legal moves of one position to their values; see the module's docstring."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,7 +64,7 @@ class ValueTable:
 
 def engine_options(config: ValuesConfig) -> dict[str, str | int]:
     """Return the UCI options for computing tables; an option that an engine does not declare is not sent."""
-    return {"Hash": config.hash_mib, "MultiPV": MAX_LINES, "UCI_ShowWDL": "true"}
+    return {"Hash": config.hash_mib, "MultiPV": MAX_LINES}
 
 
 def value_tables(
@@ -126,7 +84,7 @@ def value_tables(
     Args:
         boards: Positions with at least one legal move each.
         pool: Engines that were started with `engine_options(config)`.
-        config: The transform and its parameters.
+        config: The parameters of the value.
         depth: Search depth.
         mover_fens: `mover_fen` of each board, if the caller has them already.
 
@@ -154,6 +112,6 @@ def _table(board: chess.Board, action_ids: Sequence[int], scores: Mapping[str, S
     in_order = tuple(_DRAW if index in drawn else scores[seen[index]] for index in action_ids)
     return ValueTable(
         moves=tuple(own[index] for index in action_ids),
-        values=np.array(TRANSFORMS[config.transform](in_order, config), dtype=np.float32),
+        values=np.array([value_of(score, config) for score in in_order], dtype=np.float32),
         scores=in_order,
     )

@@ -99,7 +99,7 @@ class TrainingState:
     facts: Mapping[str, Any]
     """What the weights came from: settings, dataset hash, reference hash."""
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
-    """What is too large for JSON: self-play states, a refreshed reference."""
+    """What is too large for JSON: self-play states, and trained weights where the policy's are their average."""
 
 
 def save_checkpoint(root: Path, policy: _Policy, config: PolicyConfig, state: TrainingState, policy_format: PolicyFormat[_Policy]) -> Path:
@@ -176,14 +176,13 @@ def latest_valid_checkpoint(root: Path) -> tuple[Path | None, list[str]]:
     return None, problems
 
 
-def checkpoints_to_delete(regrets: Mapping[int, float], *, healthy: int | None, keep: int) -> list[int]:
+def checkpoints_to_delete(regrets: Mapping[int, float], *, keep: int) -> list[int]:
     """Return which checkpoints have to go, oldest first, so that `keep` are left.
 
-    The best, the newest and the last healthy one stay, whatever `keep` is; of the rest those with the lowest regret.
+    The best and the newest one stay, whatever `keep` is; of the rest those with the lowest regret.
 
     Args:
         regrets: step -> held-out regret of each checkpoint that is there; NaN is the worst.
-        healthy: step of the checkpoint that a rollback would go to.
         keep: how many may stay.
     """
     if not regrets:
@@ -192,7 +191,7 @@ def checkpoints_to_delete(regrets: Mapping[int, float], *, healthy: int | None, 
     def badness(step: int) -> tuple[float, int]:
         return math.inf if math.isnan(regrets[step]) else regrets[step], -step
 
-    protected = {min(regrets, key=badness), max(regrets), healthy} & regrets.keys()
+    protected = {min(regrets, key=badness), max(regrets)}
     rest = sorted(regrets.keys() - protected, key=badness)
     return sorted(rest[max(keep - len(protected), 0) :])
 

@@ -5,7 +5,7 @@ from typing import Final
 
 import torch
 
-from grpo.learning.advantages import exact_advantages, group_advantages
+from grpo.learning.advantages import group_advantages
 from grpo.learning.measurements import InnerStep
 from grpo.learning.rollouts import Rollout
 from grpo.settings.grpo import GrpoConfig
@@ -29,14 +29,11 @@ def assert_rollout(rollout: Rollout, config: GrpoConfig) -> None:
     is_real = moves.weights > 0
     values = rollout.states.values.masked_fill(~old.is_legal, 0)
     own = values.gather(1, moves.columns)
-    if config.estimator == "trajectory":
+    if config.num_own_moves > 1:
         own = own - values.amax(1, keepdim=True)
     _refuse((rollout.rewards - own)[is_real], "rewards", "a move's reward is not the value of that move in its own state")
-    if config.estimator == "exact":
-        again = exact_advantages(old.probs, values, config)
-        _refuse((moves.advantages - again)[is_real], "advantages", "an advantage is not Q - V of its own state")
-    elif config.estimator == "sampled":
-        again = group_advantages(rollout.rewards, config)
+    if config.num_own_moves == 1:
+        again = group_advantages(rollout.rewards)
         _refuse((moves.advantages - again)[is_real], "advantages", "an advantage is not that of its own group")
     else:
         # Each ply of a board's trajectories sums to 0, and so do all.

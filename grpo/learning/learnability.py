@@ -1,26 +1,22 @@
-"""Whether GRPO can learn anything here, asked before the first update: of the policy, its reference, some states and the settings.
-
-Legend: B states.
-"""
+"""Whether GRPO can learn anything here, asked before the first update: of the policy, its reference, some states and the settings."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from grpo.base.errors import PlainError
 from grpo.board.phases import PHASES
-from grpo.diagnosis.conditions import cancels, dominates, is_certain
-from grpo.learning.measurements import InnerStep, RolloutFacts
-from grpo.learning.objective import budget
-from grpo.metrics.table import TERM_PAIRS, TERMS
+from grpo.diagnosis.conditions import have_zero_advantage, is_certain
+from grpo.learning.measurements import InnerStep
 from grpo.settings.grpo import GrpoConfig
 
-_MIN_SPREAD = 0.005
+_MIN_SPREAD: Final = 0.005
 """Win probability: where moves of a group differ by less, the engine's own error (about 0.05 at depth 2) is ten times the signal."""
-_MAX_ZERO_VARIANCE_WARNED, _MAX_ZERO_VARIANCE = 0.5, 0.95
-_NEARLY_UNIFORM = 0.95
-_NEARLY_EMPTY = 1e-9
+_MAX_ZERO_VARIANCE: Final = 0.5
+_NEARLY_UNIFORM: Final = 0.95
+_MAX_FIRST_KL: Final = 1e-3
+_FAR: Final = 5.0  # Nats, as above.
 
 
 class Consequence(StrEnum):
@@ -49,7 +45,7 @@ class Learnability:
 
     findings: tuple[LearnabilityFinding, ...]
     metrics: Mapping[str, float]
-    """Of the rollout and its objective, by the names of `metrics`, and `spread/PHASE`."""
+    """Of the rollout, by the names of `metrics`."""
 
     @property
     def severity(self) -> Consequence:
@@ -70,25 +66,22 @@ class NotLearnableError(PlainError, RuntimeError):
     """GRPO would learn nothing here, or something else than it says; the message names each reason."""
 
 
-def assess_learnability(facts: RolloutFacts, step: InnerStep, config: GrpoConfig, *, is_at_reference: bool) -> Learnability:
+def assess_learnability(metrics: Mapping[str, float], step: InnerStep, config: GrpoConfig, *, is_at_reference: bool) -> Learnability:
     """Return the findings on the first rollout and the objective on all of it, before any update.
 
     Args:
-        facts: what the rollout's metrics are.
-        step: the objective on the whole rollout, with both gradient budgets.
-        config: critical entropy and alarms.
-        is_at_reference: whether the policy is the reference as yet, so that both divergences must be 0.
+        metrics: the rollout's.
+        step: the objective on the whole rollout.
+        config: critical entropy.
+        is_at_reference: whether the policy is the reference as yet, so that the divergence must be 0.
     """
-    metrics = {name: float(value) for name, value in facts.metrics.items()}
-    findings = [
-        _on_policy(step),
-        _reference(step, is_at_reference=is_at_reference),
-        *_spread(facts),
-        _zero_variance(metrics["grpo/zero_variance_groups"]),
+    findings = (
+        _reference(step.mean("kl_reference"), is_at_reference=is_at_reference),
+        *_spread(metrics),
+        zero_variance(metrics["grpo/zero_variance_groups"]),
         _entropy(metrics, config),
-        *_budget(step, config),
-    ]
-    return Learnability(findings=tuple(findings), metrics=metrics)
+    )
+    return Learnability(findings=findings, metrics=metrics)
 
 
 def refuse_unlearnable(found: Learnability) -> None:
@@ -108,75 +101,53 @@ def finding(name: str, seen: str, *cases: tuple[bool, Consequence, str]) -> Lear
     return LearnabilityFinding(name=name, severity=Consequence.FINE, seen=seen, advice="")
 
 
-def _on_policy(step: InnerStep) -> LearnabilityFinding:
-    clipped = step.mean("clip_low") + step.mean("clip_high")
-    # Trained on, this is asserted at every rollout; here it is shown.
-    return finding(
-        "ratio and KL(old) at step 0",
-        f"ratios {step.ratio_min:.6f} to {step.ratio_max:.6f}, clipped {clipped:.4f}, KL(old || new) {step.kl_old:.2e} nats",
-        (
-            not (step.ratio_min > 0.95 and step.ratio_max < 1.05 and clipped == 0 and abs(step.kl_old) < 1e-3),
-            Consequence.REFUSAL,
-            "Sampling and loss score differently with identical weights: another temperature, mask, precision or mode",
-        ),
-    )
-
-
-def _reference(step: InnerStep, *, is_at_reference: bool) -> LearnabilityFinding:
+def _reference(kl: float, *, is_at_reference: bool) -> LearnabilityFinding:
     return finding(
         "distance to the reference",
-        f"KL(policy || reference) {step.mean('kl_reference'):.3g} nats, KL(reference || policy) {step.mean('kl_from_reference'):.3g} nats",
+        f"KL(policy || reference) {kl:.3g} nats",
         (
-            not step.mean("kl_reference") >= -1e-6,
+            is_at_reference and not kl <= _MAX_FIRST_KL,
             Consequence.REFUSAL,
-            "A divergence is never negative: the two are not distributions over the same moves",
+            "The run begins at its reference, so that it must be 0: another policy was loaded, or the two score differently",
         ),
         (
-            is_at_reference and step.mean("kl_reference") > 1e-3,
-            Consequence.REFUSAL,
-            "The run begins at its reference, so that both must be 0: another policy was loaded, or the two score differently",
-        ),
-        (
-            step.mean("kl_reference") > 5,
+            kl > _FAR,
             Consequence.WARNING,
             "The policy is far from its anchor before training: a KL term will drag it back; is this the right reference?",
         ),
     )
 
 
-def _spread(facts: RolloutFacts) -> list[LearnabilityFinding]:
-    found = []
-    for phase in PHASES:
-        name = f"grpo/group_std/{phase}"
-        if name in facts.metrics:
-            spread = facts.metrics[name]
-            found.append(
-                finding(
-                    f"reward spread, {phase}",
-                    f"mean standard deviation within a group {spread:.4f}",
-                    (
-                        spread < _MIN_SPREAD,
-                        Consequence.WARNING,
-                        f"Moves are worth the same here to within {_MIN_SPREAD}: noise of the engine will be learnt. Another"
-                        " values.transform or a larger grpo.temperature tells them apart",
-                    ),
-                )
-            )
-    return found
+def _spread(metrics: Mapping[str, float]) -> list[LearnabilityFinding]:
+    found = {phase: metrics[name] for phase in PHASES if (name := f"grpo/group_std/{phase}") in metrics}
+    return [
+        finding(
+            f"reward spread, {phase}",
+            f"mean standard deviation within a group {spread:.4f}",
+            (
+                spread < _MIN_SPREAD,
+                Consequence.WARNING,
+                f"Moves are worth the same here to within {_MIN_SPREAD}: noise of the engine will be learnt. A larger grpo.temperature"
+                " tells them apart",
+            ),
+        )
+        for phase, spread in found.items()
+    ]
 
 
-def _zero_variance(fraction: float) -> LearnabilityFinding:
+def zero_variance(fraction: float) -> LearnabilityFinding:
+    """Return the finding on the fraction of groups whose rewards are equal."""
     return finding(
         "silent groups",
         f"{fraction:.1%} of the groups have equal rewards",
         (
-            fraction > _MAX_ZERO_VARIANCE,
+            have_zero_advantage(fraction),
             Consequence.REFUSAL,
-            "There is nothing to learn from: the policy always plays the same move (raise grpo.temperature), or all moves are worth the"
-            " same (other boards, another values.transform)",
+            "There is nothing to learn from: the policy always does the same (raise grpo.temperature), or all that it does is worth the"
+            " same (other boards)",
         ),
         (
-            fraction > _MAX_ZERO_VARIANCE_WARNED,
+            fraction > _MAX_ZERO_VARIANCE,
             Consequence.WARNING,
             "Most groups teach nothing: a larger grpo.group_size or temperature makes them differ",
         ),
@@ -184,25 +155,17 @@ def _zero_variance(fraction: float) -> LearnabilityFinding:
 
 
 def _entropy(metrics: Mapping[str, float], config: GrpoConfig) -> LearnabilityFinding:
-    normalised = metrics["grpo/normalised_entropy"]
-    by_phase = ", ".join(f"{phase} {metrics[f'grpo/entropy/{phase}']:.2f}" for phase in PHASES if f"grpo/entropy/{phase}" in metrics)
-    measured = metrics[f"grpo/{config.critical_measure}"]
+    entropy, normalised = metrics["grpo/entropy"], metrics["grpo/normalised_entropy"]
     return finding(
         "entropy at T = 1",
-        f"{metrics['grpo/entropy']:.2f} nats ({by_phase}), {normalised:.2f} of ln(legal moves),"
-        f" {metrics['grpo/effective_moves']:.1f} effective moves",
+        f"{entropy:.2f} nats, {normalised:.2f} of ln(legal moves)",
         (
-            metrics["grpo/entropy"] > metrics["grpo/log_num_legal"] + 1e-4,
-            Consequence.REFUSAL,
-            "Entropy above ln(legal moves) is impossible: whatever was measured, it is no entropy",
-        ),
-        (
-            measured < config.critical_entropy,
+            entropy < config.critical_entropy,
             Consequence.REFUSAL,
             f"It is critical already (grpo.critical_entropy = {config.critical_entropy:g}): start from a policy that has a choice left",
         ),
         (
-            is_certain(normalised, config.alarms),
+            is_certain(normalised),
             Consequence.WARNING,
             "The policy has nearly made up its mind before it learns: groups will agree, and little is learnt",
         ),
@@ -212,36 +175,3 @@ def _entropy(metrics: Mapping[str, float], config: GrpoConfig) -> LearnabilityFi
             "The policy is next to uniform, that is, it knows nothing yet: pretrain it. GRPO does learn from such values, but from scratch",
         ),
     )
-
-
-def _budget(step: InnerStep, config: GrpoConfig) -> list[LearnabilityFinding]:
-    alarms, found = config.alarms, []
-    for space, products in (("logits", step.products), ("parameters", step.parameter_budget)):
-        if products is None:
-            continue
-        norms, fractions, cosines = budget(products)
-        seen = ", ".join(f"{term} {norms[term]:.2e} ({fractions[term]:.0%})" for term in TERMS if norms[term])
-        dominating = [term for term in TERMS if term != "policy" and dominates(fractions[term], alarms)]
-        cancelling = [
-            f"{one} and {other} (cosine {cosines[one, other]:.3f})"
-            for one, other in TERM_PAIRS
-            if cancels(cosines[one, other], norms[one], norms[other], alarms)
-        ]
-        found.append(
-            finding(
-                f"gradient budget, {space}",
-                seen or "no gradient",
-                (
-                    norms["policy"] < _NEARLY_EMPTY,
-                    Consequence.WARNING,
-                    "The policy term has no gradient: nothing can be learnt from rewards",
-                ),
-                (bool(cancelling), Consequence.WARNING, f"{', '.join(cancelling)} cancel: together they do nothing; drop one"),
-                (
-                    bool(dominating),
-                    Consequence.WARNING,
-                    f"{', '.join(dominating)} has nearly all of the gradient, whatever its value in the loss: lower its coefficient",
-                ),
-            )
-        )
-    return found

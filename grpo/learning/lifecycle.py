@@ -1,4 +1,4 @@
-"""The life cycle of a trainer of any kind of policy: its state, snapshots, rollbacks, skipped steps and the refreshed reference."""
+"""The life cycle of a trainer of any kind of policy: its state, snapshots and skipped steps."""
 
 import math
 from abc import ABC, abstractmethod
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from grpo.base.errors import NonFiniteError
-from grpo.control.controller import Action, Control, Knobs, Observation, Outcome
+from grpo.control.controller import MAX_SKIPPED, Control, Knobs, Observation, Outcome
 from grpo.learning.checkpoints import TrainingState, hash_of_weights
 from grpo.learning.learnability import Learnability
 from grpo.learning.step_clock import StepClock
@@ -22,8 +22,8 @@ from grpo.settings.grpo import GrpoConfig
 PRECISIONS: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _BEYOND: Final = 1.5
 """Times `grpo.max_kl_old`: a divergence above ends a rollout's optimiser steps."""
-_REFERENCE: Final = "reference."
-"""Prefix of a refreshed reference's weights among a checkpoint's tensors."""
+MAX_GRADIENT_NORM: Final = 1.0
+"""Gradient clipping: maximum Euclidean norm of the gradient."""
 
 _Policy = TypeVar("_Policy", bound=TrainablePolicy)
 
@@ -35,8 +35,6 @@ class Snapshot:
     weights: Mapping[str, Tensor]
     """Of the evaluation policy."""
     state: TrainingState
-    reference: Mapping[str, Tensor]
-    """Weights of the reference, where a later step may refresh it for the first time; else empty."""
 
 
 class TrainerLifecycle(ABC, Generic[_Policy]):
@@ -50,23 +48,20 @@ class TrainerLifecycle(ABC, Generic[_Policy]):
 
         Args:
             policy: what is trained.
-            reference: the network of the frozen policy of the KL terms, which nobody else may use: refreshing it changes its weights.
+            reference: the network of the frozen policy of the KL terms.
             config: GRPO's settings.
             first_step: rollouts done when this run began; schedules count from there.
         """
         self.policy = policy
         """What is trained."""
         self.num_steps_done = first_step
-        self.healthy_step: int | None = None
-        """The last checkpoint whose policy was healthy; the loop that writes checkpoints calls `checkpointed`."""
-        self.outcome = Outcome(Action.GO_ON)
+        self.outcome = Outcome()
         self.control = Control(config, first_step=first_step)
         self._config = config
         self._first_step = first_step
         self._precision = PRECISIONS[config.precision]
         self._reference_module = reference
         self._reference_hash = self._hash_of_reference()
-        self._is_reference_refreshed = False
         self._parameters = [parameter for parameter in policy.network.parameters() if parameter.requires_grad]
         self._optimiser = torch.optim.Adam(self._parameters, lr=config.learning_rate)
         self._clock = StepClock()
@@ -98,21 +93,11 @@ class TrainerLifecycle(ABC, Generic[_Policy]):
     def state(self, facts: Mapping[str, Any]) -> TrainingState:
         """Return what a checkpoint needs besides the weights of the evaluation policy."""
         controllers, tensors = self._own_state()
-        reference = self._reference_module.state_dict() if self._is_reference_refreshed else {}
         return TrainingState(
             step=self.num_steps_done,
             optimiser=self._optimiser.state_dict(),
-            controllers={
-                "control": self.control.state(),
-                **controllers,
-                "trainer": {
-                    "healthy_step": self.healthy_step,
-                    "reference": self._reference_hash,
-                    "is_reference_refreshed": self._is_reference_refreshed,
-                },
-            },
-            # Copies: tied weights are one tensor, and a file of tensors may hold it only once.
-            tensors={**tensors, **prefixed(_REFERENCE, copied(reference))},
+            controllers={"control": self.control.state(), **controllers, "reference": {"hash": self._reference_hash}},
+            tensors=tensors,
             facts=facts,
         )
 
@@ -125,58 +110,34 @@ class TrainerLifecycle(ABC, Generic[_Policy]):
 
         Raises IncompatibleError when the checkpoint was trained against another reference.
         """
-        self._load_reference(state)
+        self._refuse_other_reference(state)
         self._load_training_weights(state, begins_run=False)
         self._load_optimiser(state)
         self.num_steps_done = state.step
-        self.healthy_step = state.controllers["trainer"]["healthy_step"]
         self.control.restore(state.controllers["control"])
         self._restore_own(state)
 
     def begin_from(self, state: TrainingState) -> None:
         """Begin a new run at a checkpoint of another, whose weights the policy has already; schedules and controllers begin anew.
 
-        Takes the checkpoint's optimiser, and its reference if that had been refreshed. Raises IncompatibleError when the reference is
-        another.
+        Takes the checkpoint's optimiser. Raises IncompatibleError when the reference is another.
         """
-        self._load_reference(state)
+        self._refuse_other_reference(state)
         self._load_training_weights(state, begins_run=True)
         self._load_optimiser(state)
 
     def snapshot(self) -> Snapshot:
         """Return a copy of all that a step changes."""
         state = self.state({})
-        will_be_refreshed = self._config.steps_per_reference_refresh and not self._is_reference_refreshed
         return Snapshot(
             weights=copied(self.evaluation_policy.network.state_dict()),
             state=replace(state, optimiser=copied(state.optimiser), controllers=copied(state.controllers)),
-            reference=copied(self._reference_module.state_dict()) if will_be_refreshed else {},
         )
 
     def reset(self, snapshot: Snapshot) -> None:
         """Undo whatever was done since the snapshot."""
         self.load_weights(snapshot.weights)
-        if snapshot.reference:
-            self._reference_module.load_state_dict(dict(snapshot.reference))
         self.restore(snapshot.state)
-
-    def checkpointed(self) -> None:
-        """Note that a checkpoint is made now, before its state is asked for; if it is healthy, a rollback goes to it."""
-        if self.control.is_healthy:
-            self.healthy_step = self.num_steps_done
-
-    def roll_back(self, state: TrainingState, weights: Mapping[str, Tensor]) -> Event:
-        """Set weights and optimiser back to a healthy checkpoint's; the count of steps continues, and the learning rate is cut."""
-        self.load_weights(weights)
-        self._load_training_weights(state, begins_run=False)
-        self._load_optimiser(state)
-        self.control.rolled_back()
-        self.outcome = Outcome(Action.GO_ON)
-        return Event("rolled_back", f"weights and optimiser are those of step {state.step:,} again")
-
-    def cannot_roll_back(self) -> None:
-        """Note that there is no healthy checkpoint: training stops."""
-        self.outcome = self.control.no_checkpoint()
 
     # What one kind of trainer may add.
 
@@ -214,7 +175,7 @@ class TrainerLifecycle(ABC, Generic[_Policy]):
     def _end_step(self, metrics: Mapping[str, float], observation: Observation, events: list[Event]) -> Record:
         """Return the record of a step, after the controllers saw it."""
         self.outcome = self.control.observe(observation)
-        events = [*events, *self.outcome.events, *self._refreshed_reference()]
+        events = [*events, *self.outcome.events]
         self._clock.end()
         return Record(self.num_steps_done, {**metrics, **self.control.metrics()}, tuple(events))
 
@@ -223,7 +184,7 @@ class TrainerLifecycle(ABC, Generic[_Policy]):
         events: list[Event] = []
         self._skip(problem, events)
         self.num_steps_done += 1
-        self.outcome = Outcome(Action.GO_ON)
+        self.outcome = Outcome()
         self._clock.end()
         return Record(self.num_steps_done, metrics, tuple(events))
 
@@ -234,7 +195,7 @@ class TrainerLifecycle(ABC, Generic[_Policy]):
         events.append(Event("step_skipped", f"{after}; nothing was changed, and the learning rate is cut from the next rollout on"))
         if is_enough:
             raise NonFiniteError(
-                f"{after}, {self._config.max_skipped_steps} times in a row; the weights are those before it. Lower grpo.learning_rate, or"
+                f"{after}, {MAX_SKIPPED} times in a row; the weights are those before it. Lower grpo.learning_rate, or"
                 " look for rewards that are NaN or infinite"
             )
 
@@ -266,32 +227,18 @@ class TrainerLifecycle(ABC, Generic[_Policy]):
         """
         if not is_finite:
             return math.nan, "the loss is not finite"
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._config.max_gradient_norm).item()
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, MAX_GRADIENT_NORM).item()
         if not math.isfinite(norm):
             return norm, "the gradient is not finite"
         self._optimiser.step()
         return norm, ""
 
-    def _refreshed_reference(self) -> list[Event]:
-        every = self._config.steps_per_reference_refresh
-        if not every or (self.num_steps_done - self._first_step) % every or not self.control.is_healthy:
-            return []
-        self._reference_module.load_state_dict(self.policy.network.state_dict())
-        self._reference_hash = self._hash_of_reference()
-        self._is_reference_refreshed = True
-        return [Event("reference_refreshed", f"step {self.num_steps_done:,}: the reference is the policy as it is now")]
-
-    def _load_reference(self, state: TrainingState) -> None:
-        then = state.controllers["trainer"]
-        if then["is_reference_refreshed"]:
-            self._reference_module.load_state_dict(unprefixed(_REFERENCE, state.tensors))
-        if then["is_reference_refreshed"] or self._is_reference_refreshed:
-            self._reference_hash = self._hash_of_reference()
-        self._is_reference_refreshed = then["is_reference_refreshed"]
-        if self._reference_hash != then["reference"]:
+    def _refuse_other_reference(self, state: TrainingState) -> None:
+        then = state.controllers["reference"]["hash"]
+        if self._reference_hash != then:
             raise IncompatibleError(
-                f"the checkpoint of step {state.step:,} was trained against reference {then['reference'][:12]}, here it is"
-                f" {self._reference_hash[:12]}: a KL to another reference is another objective; take up the pretrained policy of that run"
+                f"the checkpoint of step {state.step:,} was trained against reference {then[:12]}, here it is {self._reference_hash[:12]}:"
+                " a KL to another reference is another objective; take up the pretrained policy of that run"
             )
 
     def _load_optimiser(self, state: TrainingState) -> None:

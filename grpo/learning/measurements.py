@@ -20,15 +20,6 @@ _AT_END = 1e-6
 _ZERO_SPREAD = 1e-6
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class RolloutFacts:
-    """What can be said about a rollout before learning from it."""
-
-    metrics: Mapping[str, float]
-    num_transitions: int
-    """Moves with an advantage."""
-
-
 def at_temperature_one(old: MoveDistribution, temperature: float) -> MoveDistribution:
     """Return the distribution that was sampled, brought back to T = 1 by raising it to the power T."""
     return MoveDistribution.from_logits(old.log_probs * temperature, old.is_legal, temperature=1.0)
@@ -40,7 +31,7 @@ def normalised_entropy(distribution: MoveDistribution) -> Tensor:
 
 
 @torch.no_grad()
-def rollout_facts(rollout: Rollout) -> RolloutFacts:
+def rollout_metrics(rollout: Rollout) -> dict[str, float]:
     """Return the metrics of a rollout. Entropies and regret are those at T = 1."""
     moves, old = rollout.moves, rollout.old
     one = at_temperature_one(old, rollout.temperature)
@@ -70,7 +61,6 @@ def rollout_facts(rollout: Rollout) -> RolloutFacts:
         "size": size,
         "is_group": size > 1,
         "spread": spread,
-        # With `exact` all moves are there: a group has zero variance when those that have any probability are worth the same.
         "has_zero_variance": (high == low) | (spread < _ZERO_SPREAD),
         "agreement": fractions_BA.amax(1),
         "exact_exact": (exact * exact).sum(1) * weight_squared,
@@ -81,16 +71,12 @@ def rollout_facts(rollout: Rollout) -> RolloutFacts:
     weight = (moves.weights * rollout.state_weights[:, None])[is_real]
     own = [rollout.rewards[is_real], moves.advantages[is_real], values.gather(1, moves.columns)[is_real], weight]
     flat = torch.stack(own, dim=1).double().cpu()
-    return RolloutFacts(
-        metrics={
-            **_state_metrics(columns),
-            **_reward_metrics(*flat.unbind(1)),
-            "grpo/states": float(len(rollout)),
-            "grpo/states_dropped": float(rollout.num_dropped),
-            "grpo/states_forced": float(rollout.num_forced),
-        },
-        num_transitions=len(flat),
-    )
+    return {
+        **_state_metrics(columns),
+        **_reward_metrics(*flat.unbind(1)),
+        "grpo/states": float(len(rollout)),
+        "grpo/states_dropped": float(rollout.num_dropped),
+    }
 
 
 def _state_metrics(columns: Mapping[str, Tensor]) -> dict[str, float]:
@@ -107,20 +93,14 @@ def _state_metrics(columns: Mapping[str, Tensor]) -> dict[str, float]:
     return {
         "grpo/entropy": mean(entropy),
         "grpo/normalised_entropy": mean(normalised),
-        "grpo/effective_moves": math.exp(mean(entropy)),
         **{f"grpo/entropy/{phase}": mean(entropy, rows) for phase, rows in present},
-        **{f"grpo/normalised_entropy/{phase}": mean(normalised, rows) for phase, rows in present},
-        **{f"grpo/effective_moves/{phase}": math.exp(mean(entropy, rows)) for phase, rows in present},
         "grpo/log_num_legal": mean(columns["log_num_legal"]),
         "grpo/regret": mean(columns["regret"]),
         "grpo/zero_variance_groups": columns["has_zero_variance"][groups].mean().item() if groups.any() else 0.0,
-        "grpo/group_std_min": columns["spread"][groups].min().item() if groups.any() else 0.0,
         "grpo/group_std_mean": columns["spread"][groups].mean().item() if groups.any() else 0.0,
         **{f"grpo/group_std/{phase}": columns["spread"][groups & rows].mean().item() for phase, rows in present if (groups & rows).any()},
         "grpo/agreement": columns["agreement"][groups].mean().item() if groups.any() else 1.0,
-        "grpo/agreement_max": columns["agreement"][groups].max().item() if groups.any() else 1.0,
         "grpo/exact_cosine": (product / size).item() if size > 0 else 0.0,
-        "grpo/exact_ratio": (norms[0] / norms[1]).item() if norms[1] > 0 else 0.0,
     }
 
 
@@ -137,11 +117,8 @@ def _reward_metrics(rewards: Tensor, advantages: Tensor, values: Tensor, weights
         "grpo/reward_mean": mean.item(),
         "grpo/reward_std": (fractions * (rewards - mean) ** 2).sum().sqrt().item(),
         "grpo/reward_p90": rewards[order][index].item(),
-        "grpo/reward_best": rewards.max().item(),
         "grpo/reward_at_end": (fractions * at_end).sum().item(),
-        "grpo/advantage_mean": advantage_mean.item(),
         "grpo/advantage_std": (fractions * (advantages - advantage_mean) ** 2).sum().sqrt().item(),
-        "grpo/advantage_max": advantages.abs().max().item(),
     }
 
 
@@ -158,7 +135,6 @@ class InnerStep:
     ratio_max: float = -math.inf
     products: dict[tuple[str, str], float] = field(default_factory=dict)
     """Inner products of the terms' logit gradients, by pair: means over states."""
-    parameter_budget: dict[tuple[str, str], float] | None = None
     _sums: dict[str, Tensor] = field(default_factory=dict)
     _means: dict[str, float] = field(default_factory=dict)
     _extremes: list[Tensor] = field(default_factory=list)
@@ -172,7 +148,6 @@ class InnerStep:
         assert objective.kl_old is not None, "a rollout of moves has its whole old distribution"
         per_state = {
             "loss": objective.loss,
-            **{f"raw/{term}": objective.raw[term] for term in TERMS},
             **{f"weighted/{term}": objective.weighted[term] for term in TERMS},
             "kl_reference": objective.kl_reference,
             "kl_from_reference": objective.kl_from_reference,
@@ -225,13 +200,13 @@ def inner_metrics(steps: Sequence[InnerStep], refused: InnerStep | None = None) 
         return sum(step.mean(name) for step in steps) / len(steps)
 
     products = {pair: sum(step.products[pair] for step in steps) / len(steps) for pair in TERM_PRODUCTS}
-    metrics = {
+    norms, fractions, cosines = budget(products)
+    return {
         "grpo/loss": mean("loss"),
-        **{f"grpo/raw/{term}": mean(f"raw/{term}") for term in ("policy", "entropy")},
-        # Of the first step, that is, of the policy that was sampled: where they are not in the loss, the others do not know them.
-        **{f"grpo/raw/{term}": steps[0].mean(f"raw/{term}") for term in ("reference_kl", "recovery_kl")},
         **{f"grpo/weighted/{term}": mean(f"weighted/{term}") for term in TERMS},
-        **_budget_metrics("logit", products),
+        **{f"grpo/logit_gradient/{term}": norm for term, norm in norms.items()},
+        **{f"grpo/logit_share/{term}": fraction for term, fraction in fractions.items()},
+        **{f"grpo/logit_cosine/{one}_{other}": cosine for (one, other), cosine in cosines.items()},
         "grpo/kl_reference": steps[0].mean("kl_reference"),
         "grpo/kl_from_reference": steps[0].mean("kl_from_reference"),
         "grpo/reward_gain": steps[0].mean("reward_gain"),
@@ -244,16 +219,4 @@ def inner_metrics(steps: Sequence[InnerStep], refused: InnerStep | None = None) 
         "grpo/clip_high_fraction": mean("clip_high"),
         "grpo/effective_sample_size": min(step.effective_sample_size for step in looked_at),
         "grpo/gradient_norm": sum(step.gradient_norm for step in steps) / len(steps),
-    }
-    if steps[0].parameter_budget is not None:
-        metrics |= _budget_metrics("parameter", steps[0].parameter_budget)
-    return metrics
-
-
-def _budget_metrics(space: str, products: Mapping[tuple[str, str], float]) -> dict[str, float]:
-    norms, fractions, cosines = budget(products)
-    return {
-        **{f"grpo/{space}_gradient/{term}": norm for term, norm in norms.items()},
-        **{f"grpo/{space}_share/{term}": fraction for term, fraction in fractions.items()},
-        **{f"grpo/{space}_cosine/{one}_{other}": cosine for (one, other), cosine in cosines.items()},
     }

@@ -1,6 +1,6 @@
 """Clipped surrogate, exact entropy and exact KL, each term kept apart, with each term's gradient in logits.
 
-Legend: B states, A legal moves (padded), M moves of a state in the surrogate (the group, or all legal moves; padded with weight 0). For a
+Legend: B states, A legal moves (padded), M moves of a state in the surrogate (the group; padded with weight 0). For a
 language model a state is a place in an answer, its moves are the tokens of the vocabulary, and M = 1.
 All terms share the temperature of the rollout, because temperature belongs to the policy that is trained.
 
@@ -27,7 +27,7 @@ class Moves:
     columns: Tensor
     """[B, M] column of each move."""
     weights: Tensor
-    """[B, M] its weight in the state's surrogate: 1/G for sampled moves, the old probability for all legal ones; 0 on padding."""
+    """[B, M] its weight in the state's surrogate: 1/G, or 1 where a trajectory has one move from the state; 0 on padding."""
     old_log_probs: Tensor
     """[B, M] the sampler's own log-probability of each move, at its temperature."""
     advantages: Tensor
@@ -90,7 +90,7 @@ def grpo_objective(
         old: what was sampled from, where that is known whole; ratios need only the log-probabilities in `moves`.
         reference: the frozen healthy policy; without it, divergences are given as 0, and both their coefficients must be.
         moves: what the surrogate sums over.
-        config: clip bounds, and the direction of the reference KL.
+        config: clip bounds.
         knobs: coefficients of this step, in win probability per nat.
     """
     shapes = {tuple(tensor.shape) for tensor in (moves.columns, moves.weights, moves.old_log_probs, moves.advantages)}
@@ -112,7 +112,7 @@ def grpo_objective(
     raw = {
         "policy": (moves.weights * clipped_surrogate(ratios, moves.advantages, **bounds)).sum(1),
         "entropy": entropy,
-        "reference_kl": kl_reference if config.kl_direction == "policy_to_reference" else kl_from_reference,
+        "reference_kl": kl_reference,
         "recovery_kl": kl_from_reference,
     }
     # A term whose coefficient is 0 is no part of the loss: 0 times an infinite divergence would be NaN.
@@ -149,7 +149,6 @@ def logit_descents(
     moves: Moves,
     objective: Objective,
     temperature: float,
-    config: GrpoConfig,
     knobs: Knobs,
 ) -> dict[str, Tensor]:
     """Return for each weighted term minus its gradient in the logits before the temperature, [B, A], in closed form.
@@ -170,7 +169,7 @@ def logit_descents(
     gradients = {
         "policy": policy,
         "entropy": entropy,
-        "reference_kl": to_reference if config.kl_direction == "policy_to_reference" else from_reference,
+        "reference_kl": to_reference,
         "recovery_kl": from_reference,
     }
     # The factor in the loss is that of the value; descent goes against the loss's gradient.

@@ -1,16 +1,14 @@
-"""From states to groups of moves and on to the next states, by one of three named estimators.
+"""From states to groups of moves, or to trajectories of several own moves.
 
 Legend: B states, A legal moves (padded), G moves of a group, M moves of a state that are in the surrogate.
 
-`sampled`: G moves from one state, compared with each other. `exact`: all legal moves, weighted by their probabilities. With depth, one of
-the moves (in `exact` a sampled one) is played, an opponent replies, and each further own-move state that is reached has a group of its own.
-`trajectory`: G trajectories from one board, each with one move from each of its states; a move's reward is what it changes,
-Q(s, a) - max Q(s), and the G rewards of one ply are compared with each other, although their states differ after the first.
+With one own move, G moves from one state are compared with each other. With more, G trajectories begin in one board, each with one move
+from each of its states; the policy itself replies. A move's reward is then what it changes, Q(s, a) - max Q(s), and the G rewards of one
+ply are compared with each other, although their states differ after the first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import chess
 import torch
@@ -20,35 +18,11 @@ from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import torch_stream
 from grpo.board.actions import action_move
 from grpo.board.encoding import decode
-from grpo.engine.answers import EngineError
-from grpo.engine.pool import EnginePool, Query
-from grpo.learning.advantages import exact_advantages, group_advantages
+from grpo.learning.advantages import group_advantages
 from grpo.learning.objective import Moves
 from grpo.learning.states import States, ValueSource, joined, valued_states
 from grpo.policy.distribution import MoveDistribution, Policy, PositionBatch
 from grpo.settings.grpo import GrpoConfig
-
-
-class Replies(Protocol):
-    """An opponent, or a teacher, that is no policy."""
-
-    def replies(self, boards: Sequence[chess.Board]) -> list[chess.Move | None]:
-        """Return a move for each board; None where it failed."""
-
-
-class EngineReplies:
-    """Stockfish at fixed nodes."""
-
-    def __init__(self, pool: EnginePool, *, nodes: int) -> None:
-        self._pool, self._nodes = pool, nodes
-
-    def replies(self, boards: Sequence[chess.Board]) -> list[chess.Move | None]:
-        """Return the engine's moves."""
-        answers = self._pool.search([Query(fen=board.fen(), limit=f"nodes {self._nodes}", board=board) for board in boards])
-        return [
-            None if isinstance(answer, EngineError) else board.parse_uci(answer.best_move)
-            for board, answer in zip(boards, answers, strict=True)
-        ]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -56,8 +30,6 @@ class Rollout:
     """What was sampled, with what the sampler itself recorded; nothing here is computed again by the trainer."""
 
     states: States
-    indices: Tensor
-    """[B] number of each state, rising: the initial states from 0, then one for each trajectory at each further own move."""
     state_weights: Tensor
     """[B] how much a state counts in means: 1, but in the initial states of trajectories, which stand for G states, G."""
     moves: Moves
@@ -67,10 +39,8 @@ class Rollout:
     """The whole distribution that was sampled from."""
     temperature: float
     """Of the policy that was sampled, and that the loss must therefore use."""
-    num_dropped: int
-    """States that were reached and left out, because the engine failed on them; and trajectories that it failed to reply to."""
-    num_forced: int
-    """States that were reached and left out, because they have one legal move."""
+    num_dropped: int = 0
+    """States of trajectories that were left out, because the engine failed on them."""
 
     def __len__(self) -> int:
         return len(self.states)
@@ -79,12 +49,9 @@ class Rollout:
         """Return the given states with their moves."""
         states = self.states.select_rows(rows)
         width = states.positions.is_legal.shape[1]
-        # Up to the last one that counts: in `exact` a move whose probability is 0 in float32 may lie between others.
-        is_used = (self.moves.weights[rows] > 0).any(0)
-        num_moves = int(is_used.nonzero().max()) + 1 if is_used.any() else 0
+        num_moves = int((self.moves.weights[rows] > 0).sum(1).max()) if len(rows) else 0
         return Rollout(
             states=states,
-            indices=self.indices[rows],
             state_weights=self.state_weights[rows],
             moves=Moves(
                 columns=self.moves.columns[rows][:, :num_moves],
@@ -96,7 +63,6 @@ class Rollout:
             old=MoveDistribution(log_probs=self.old.log_probs[rows][:, :width], is_legal=self.old.is_legal[rows][:, :width]),
             temperature=self.temperature,
             num_dropped=self.num_dropped,
-            num_forced=self.num_forced,
         )
 
     def to(self, device: torch.device) -> "Rollout":
@@ -104,7 +70,6 @@ class Rollout:
         moves = self.moves
         return Rollout(
             states=self.states.to(device),
-            indices=self.indices.to(device),
             state_weights=self.state_weights.to(device),
             moves=Moves(
                 columns=moves.columns.to(device),
@@ -116,7 +81,6 @@ class Rollout:
             old=MoveDistribution(log_probs=self.old.log_probs.to(device), is_legal=self.old.is_legal.to(device)),
             temperature=self.temperature,
             num_dropped=self.num_dropped,
-            num_forced=self.num_forced,
         )
 
 
@@ -140,18 +104,14 @@ def sampling_distribution(policy: Policy, positions: PositionBatch, *, temperatu
 class Roller:
     """Makes rollouts."""
 
-    def __init__(self, config: GrpoConfig, *, seed: int, values: ValueSource | None = None, opponent: Replies | None = None) -> None:
-        """Take the settings, the root of all random streams, and what states beyond the initial ones need: values, and an engine.
+    def __init__(self, config: GrpoConfig, *, seed: int, values: ValueSource | None = None) -> None:
+        """Take the settings, the root of all random streams, and what values the states that trajectories reach.
 
-        Raises ValueError when the settings need one that is not there.
+        Raises ValueError when the settings need values and there are none.
         """
-        depth = config.depth
-        needs_engine = depth.opponent == "engine" or depth.teacher_probability > 0
-        if depth.num_own_moves > 1 and (values is None or (needs_engine and opponent is None)):
-            raise ValueError("depth.num_own_moves above 1 needs a source of values, and an engine where it is opponent or teacher")
-        self._config, self._seed, self._values, self._opponent = config, seed, values, opponent
-        self._per_state = config.group_size if config.estimator == "trajectory" else 1
-        """Trajectories that begin in one state."""
+        if config.num_own_moves > 1 and values is None:
+            raise ValueError("grpo.num_own_moves above 1 needs a source of values")
+        self._config, self._seed, self._values = config, seed, values
 
     def rollout(self, policy: Policy, states: States, *, step: int, temperature: float) -> Rollout:
         """Return the rollout from these initial states.
@@ -164,194 +124,112 @@ class Roller:
 
         Raises NonFiniteError when the policy's probabilities are NaN or infinite.
         """
-        num_states = len(states)
-        draw = _Draw(self._seed, step, num_states * self._per_state, temperature)
+        size = self._config.group_size
         old = self._sampled_from(policy, states.positions, temperature)
-        uniforms = torch.rand(
-            num_states, self._config.group_size, dtype=torch.float64, generator=torch_stream(self._seed, "moves", step, 0)
-        )
-        columns = old.sample_at(uniforms)
-        levels = [self._level(states, old, columns, torch.arange(num_states), temperature)]
-        num_dropped = num_forced = 0
-        if self._config.depth.num_own_moves > 1:
-            walk = _Trajectories.from_states(states, columns[:, : self._per_state])
-            for level in range(1, self._config.depth.num_own_moves):
-                num_dropped += self._reply(policy, walk, draw, level)
-                found, dropped, forced = self._visit(policy, walk, draw, level)
-                num_dropped, num_forced = num_dropped + dropped, num_forced + forced
-                if found is not None:
-                    levels.append(found)
-        if self._config.estimator == "trajectory":
-            levels = [self._compared_by_ply(level, num_states) for level in levels]
-        return _stacked(levels, num_dropped=num_dropped, num_forced=num_forced)
+        columns = old.sample_at(self._uniforms("moves", step, 0, len(states) * size).view(-1, size))
+        rewards = states.values.gather(1, columns)
+        if self._config.num_own_moves == 1:
+            return _rollout(states, old, columns, rewards_BM=rewards, advantages_BM=group_advantages(rewards), temperature=temperature)
+        return self._trajectories(policy, states, old, columns, step=step, temperature=temperature)
+
+    def _trajectories(
+        self, policy: Policy, states: States, old: MoveDistribution, columns_BG: Tensor, *, step: int, temperature: float
+    ) -> Rollout:
+        assert self._values is not None
+        size, num_dropped = self._config.group_size, 0
+        # By number of the trajectory: G of the first board, then G of the next.
+        starts = [decode(row) for row in states.positions.encodings.numpy() for _ in range(size)]
+        moves = _moves_of(states.positions.action_ids.repeat_interleave(size, 0), columns_BG.flatten(), starts)
+        games = _played(dict(enumerate(starts)), dict(enumerate(moves)))
+        rewards = _changes(states, columns_BG)
+        advantages = group_advantages(rewards)
+        levels = [_rollout(states, old, columns_BG, rewards_BM=rewards, advantages_BM=advantages, temperature=temperature, weight=size)]
+
+        def drawn(boards: Mapping[int, chess.Board], positions: PositionBatch, purpose: str, level: int) -> tuple[MoveDistribution, Tensor]:
+            found = self._sampled_from(policy, positions, temperature)
+            return found, found.sample_at(self._uniforms(purpose, step, level, len(starts))[list(boards)][:, None])
+
+        for level in range(1, self._config.num_own_moves):
+            if games:
+                positions = PositionBatch.from_boards([*games.values()])
+                _, columns = drawn(games, positions, "replies", level)
+                games = _played(games, dict(zip(games, _moves_of(positions.action_ids, columns[:, 0], [*games.values()]), strict=True)))
+            # A state with one legal move teaches nothing; it is played on from.
+            next_moves = {number: next(iter(board.legal_moves)) for number, board in games.items() if board.legal_moves.count() == 1}
+            free = {number: board for number, board in games.items() if number not in next_moves}
+            found, kept, failed = valued_states([*free.values()], self._values) if free else (None, [], 0)
+            num_dropped += failed
+            if found is not None:
+                numbers = [[*free][index] for index in kept]
+                here = {number: free[number] for number in numbers}
+                old, columns = drawn(here, found.positions, "moves", level)
+                rewards = _changes(found, columns)
+                advantages = _by_ply(rewards, torch.tensor(numbers), len(starts), size)
+                levels.append(_rollout(found, old, columns, rewards_BM=rewards, advantages_BM=advantages, temperature=temperature))
+                next_moves |= zip(numbers, _moves_of(found.positions.action_ids, columns[:, 0], [*here.values()]), strict=True)
+            games = _played({number: board for number, board in games.items() if number in next_moves}, next_moves)
+        return replace(_stacked(levels), num_dropped=num_dropped)
 
     def _sampled_from(self, policy: Policy, positions: PositionBatch, temperature: float) -> MoveDistribution:
         return sampling_distribution(policy, positions, temperature=temperature, max_states=self._config.max_states_per_forward)
 
-    def _level(self, states: States, old: MoveDistribution, columns_BG: Tensor, indices: Tensor, temperature: float) -> Rollout:
-        """Return the groups of some states, with the moves that were drawn."""
-        config, weight = self._config, 1.0
-        if config.estimator == "exact":
-            columns, weights, rewards = torch.arange(states.values.shape[1]).expand(len(states), -1), old.probs, states.values
-            advantages = exact_advantages(weights, rewards, config)
-        else:
-            columns, rewards = columns_BG, states.values.gather(1, columns_BG)
-            weights = torch.full_like(rewards, 1 / columns.shape[1])
-            if config.estimator == "trajectory":
-                weight = float(columns.shape[1])
-                rewards = rewards - states.values.masked_fill(~old.is_legal, 0).amax(1, keepdim=True)
-                advantages = torch.zeros_like(rewards)  # Known when all trajectories of a board are.
-            else:
-                advantages = group_advantages(rewards, config)
-        return Rollout(
-            states=states,
-            indices=indices,
-            state_weights=torch.full((len(states),), weight),
-            moves=Moves(columns=columns, weights=weights, old_log_probs=old.log_prob(columns), advantages=advantages),
-            rewards=rewards,
-            old=old,
-            temperature=temperature,
-            num_dropped=0,
-            num_forced=0,
-        )
-
-    def _reply(self, policy: Policy, walk: "_Trajectories", draw: "_Draw", level: int) -> int:
-        """Play each trajectory's own move and the opponent's reply; games that end leave.
-
-        Returns how many ended because the opponent failed.
-        """
-        walk.play()
-        if not walk.boards:
-            return 0
-        depth = self._config.depth
-        by_engine = torch.full((len(walk.boards),), depth.opponent == "engine")
-        if 2 * level - 1 < depth.teacher_plies:
-            by_engine |= draw.uniforms("teacher", level)[walk.ids] < depth.teacher_probability
-        chosen: list[chess.Move | None] = [None] * len(walk.boards)
-        for is_engine in (True, False):
-            rows = (by_engine == is_engine).nonzero()[:, 0].tolist()
-            if not rows:
-                continue
-            boards = [walk.boards[row] for row in rows]
-            if is_engine:
-                assert self._opponent is not None
-                moves = self._opponent.replies(boards)
-            else:
-                moves = self._sampled_moves(policy, boards, draw.uniforms("replies", level)[walk.ids[rows]], draw.temperature)
-            for row, move in zip(rows, moves, strict=True):
-                chosen[row] = move
-        walk.moves = chosen
-        walk.play()
-        return chosen.count(None)
-
-    def _sampled_moves(
-        self, policy: Policy, boards: Sequence[chess.Board], uniforms: Tensor, temperature: float
-    ) -> list[chess.Move | None]:
-        positions = PositionBatch.from_boards(boards)
-        columns = self._sampled_from(policy, positions, temperature).sample_at(uniforms[:, None])
-        return list(_moves_of(positions, columns[:, 0], boards))
-
-    def _visit(self, policy: Policy, walk: "_Trajectories", draw: "_Draw", level: int) -> tuple[Rollout | None, int, int]:
-        """Return the groups of the states that trajectories stand in, and how many states were dropped and forced."""
-        assert self._values is not None
-        legal = [list(board.legal_moves) for board in walk.boards]
-        forced = [row for row, moves in enumerate(legal) if len(moves) == 1]
-        free = [row for row, moves in enumerate(legal) if len(moves) > 1]
-        chosen: list[chess.Move | None] = [None] * len(legal)
-        for row in forced:
-            chosen[row] = legal[row][0]
-        states, kept, num_dropped = valued_states([walk.boards[row] for row in free], self._values) if free else (None, [], 0)
-        found = None
-        if states is not None:
-            rows = [free[index] for index in kept]
-            ids = walk.ids[rows]
-            old = self._sampled_from(policy, states.positions, draw.temperature)
-            num_draws = 1 if self._config.estimator == "trajectory" else self._config.group_size
-            columns = old.sample_at(draw.uniforms("moves", level, num_columns=num_draws)[ids])
-            first = draw.num_trajectories // self._per_state + (level - 1) * draw.num_trajectories
-            found = self._level(states, old, columns, ids + first, draw.temperature)
-            moves = _moves_of(states.positions, columns[:, 0], [walk.boards[row] for row in rows])
-            for row, move in zip(rows, moves, strict=True):
-                chosen[row] = move
-        walk.moves = chosen
-        walk.leave()
-        return found, num_dropped, len(forced)
-
-    def _compared_by_ply(self, level: Rollout, num_states: int) -> Rollout:
-        """Return the level with its advantages: each reward compared with those of its board's other trajectories at this ply."""
-        size = self._per_state
-        if int(level.indices[0]) < num_states:
-            advantages = group_advantages(level.rewards, self._config)
-        else:
-            ids = (level.indices - num_states) % (num_states * size)
-            rewards = torch.zeros(num_states * size, dtype=level.rewards.dtype).index_put_((ids,), level.rewards[:, 0])
-            is_member = torch.zeros(num_states * size, dtype=torch.bool).index_fill_(0, ids, True)
-            compared = group_advantages(rewards.view(num_states, size), self._config, is_member_BG=is_member.view(num_states, size))
-            advantages = compared.flatten()[ids][:, None]
-        return replace(level, moves=replace(level.moves, advantages=advantages))
+    def _uniforms(self, purpose: str, step: int, level: int, count: int) -> Tensor:
+        return torch.rand(count, dtype=torch.float64, generator=torch_stream(self._seed, purpose, step, level))
 
 
-@dataclass(frozen=True, slots=True)
-class _Draw:
-    """The random numbers of one rollout, by trajectory."""
-
-    seed: int
-    step: int
-    num_trajectories: int
-    temperature: float
-
-    def uniforms(self, purpose: str, level: int, *, num_columns: int | None = None) -> Tensor:
-        shape = (self.num_trajectories,) if num_columns is None else (self.num_trajectories, num_columns)
-        return torch.rand(shape, dtype=torch.float64, generator=torch_stream(self.seed, purpose, self.step, level))
-
-
-@dataclass(slots=True)
-class _Trajectories:
-    """Games that continue from states of a rollout."""
-
-    ids: Tensor
-    """[N] number of each trajectory, rising."""
-    boards: list[chess.Board]
-    moves: list[chess.Move | None]
-    """What is played next; a trajectory without one ends."""
-
-    @classmethod
-    def from_states(cls, states: States, columns_BN: Tensor) -> "_Trajectories":
-        per_state = columns_BN.shape[1]
-        boards = [decode(row) for row in states.positions.encodings.numpy()]
-        moves = [
-            action_move(int(states.positions.action_ids[row, column]), boards[row].turn)
-            for row in range(len(boards))
-            for column in columns_BN[row].tolist()
-        ]
-        return cls(torch.arange(len(moves)), [board.copy() for board in boards for _ in range(per_state)], list(moves))
-
-    def play(self) -> None:
-        """Play the moves; what has none leaves, and what is over leaves."""
-        self.leave()
-        for board, move in zip(self.boards, self.moves, strict=True):
-            assert move is not None
-            board.push(move)
-        self._keep([not board.is_game_over() for board in self.boards])
-
-    def leave(self) -> None:
-        """Let those without a move leave."""
-        self._keep([move is not None for move in self.moves])
-
-    def _keep(self, is_kept: Sequence[bool]) -> None:
-        rows = [row for row, kept in enumerate(is_kept) if kept]
-        self.ids, self.boards, self.moves = self.ids[rows], [self.boards[row] for row in rows], [self.moves[row] for row in rows]
+def _rollout(
+    states: States,
+    old: MoveDistribution,
+    columns_BM: Tensor,
+    *,
+    rewards_BM: Tensor,
+    advantages_BM: Tensor,
+    temperature: float,
+    weight: float = 1.0,
+) -> Rollout:
+    """Return the moves that were drawn in some states."""
+    return Rollout(
+        states=states,
+        state_weights=torch.full((len(states),), float(weight)),
+        moves=Moves(
+            columns=columns_BM,
+            weights=torch.full_like(rewards_BM, 1 / columns_BM.shape[1]),
+            old_log_probs=old.log_prob(columns_BM),
+            advantages=advantages_BM,
+        ),
+        rewards=rewards_BM,
+        old=old,
+        temperature=temperature,
+    )
 
 
-def _moves_of(positions: PositionBatch, columns: Tensor, boards: Sequence[chess.Board]) -> list[chess.Move]:
-    ids = positions.action_ids.gather(1, columns[:, None])[:, 0].tolist()
+def _changes(states: States, columns_BM: Tensor) -> Tensor:
+    """Return what each move changes: its value less the best one's."""
+    return states.values.gather(1, columns_BM) - states.values.amax(1, keepdim=True)  # Padding is 0, and no value is less.
+
+
+def _by_ply(rewards_N1: Tensor, numbers_N: Tensor, num_trajectories: int, size: int) -> Tensor:
+    """Return the advantages, [N, 1], of one reward of each of these trajectories: compared with those of its board's others."""
+    rewards = torch.zeros(num_trajectories, dtype=rewards_N1.dtype).index_put((numbers_N,), rewards_N1[:, 0])
+    is_member = torch.zeros(num_trajectories, dtype=torch.bool).index_fill(0, numbers_N, True)
+    compared = group_advantages(rewards.view(-1, size), is_member_BG=is_member.view(-1, size))
+    return compared.flatten()[numbers_N][:, None]
+
+
+def _moves_of(action_ids_BA: Tensor, columns_B: Tensor, boards: Sequence[chess.Board]) -> list[chess.Move]:
+    ids = action_ids_BA.gather(1, columns_B[:, None])[:, 0].tolist()
     return [action_move(index, board.turn) for index, board in zip(ids, boards, strict=True)]
 
 
-def _stacked(levels: Sequence[Rollout], *, num_dropped: int, num_forced: int) -> Rollout:
+def _played(games: Mapping[int, chess.Board], moves: Mapping[int, chess.Move]) -> dict[int, chess.Board]:
+    """Play a move in each game, and return those that are not over."""
+    for number, board in games.items():
+        board.push(moves[number])
+    return {number: board for number, board in games.items() if not board.is_game_over()}
+
+
+def _stacked(levels: Sequence[Rollout]) -> Rollout:
     """Return the states of all levels as one rollout, as wide as the widest."""
-    if len(levels) == 1:
-        return replace(levels[0], num_dropped=num_dropped, num_forced=num_forced)
     width = max(level.old.log_probs.shape[1] for level in levels)
     num_moves = max(level.rewards.shape[1] for level in levels)
 
@@ -360,7 +238,6 @@ def _stacked(levels: Sequence[Rollout], *, num_dropped: int, num_forced: int) ->
 
     return Rollout(
         states=joined([level.states for level in levels]),
-        indices=torch.cat([level.indices for level in levels]),
         state_weights=torch.cat([level.state_weights for level in levels]),
         moves=Moves(
             columns=stacked([level.moves.columns for level in levels], num_moves),
@@ -374,6 +251,4 @@ def _stacked(levels: Sequence[Rollout], *, num_dropped: int, num_forced: int) ->
             is_legal=stacked([level.old.is_legal for level in levels], width),
         ),
         temperature=levels[0].temperature,
-        num_dropped=num_dropped,
-        num_forced=num_forced,
     )

@@ -1,7 +1,6 @@
 """States from self-play, in rounds that follow the policy as it changes."""
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import chess
@@ -14,7 +13,7 @@ from grpo.base.seeding import numpy_stream, torch_stream
 from grpo.board.encoding import position_key
 from grpo.learning.states import DatasetStates, States, ValueSource, first_images, joined, valued_states
 from grpo.play.matches import End, PlayedGame, play_match
-from grpo.play.players import Player, SamplingPlayer, random_move
+from grpo.play.players import SamplingPlayer, random_move
 from grpo.policy.distribution import Policy, PositionBatch
 from grpo.settings.grpo import SelfPlayConfig
 
@@ -23,10 +22,6 @@ _STATES_PER_OPENING: Final = 75  # Twice what two games give: a batch gives half
 _MIN_BATCHES: Final = 4  # That many, and one game a state on top, before a round is given up.
 _MIN_STRIDE: Final = 3  # Neighbouring plies are nearly the same position; odd, so that a game gives both sides' positions.
 _MAX_STATES_PER_GAME: Final = 32  # A long game is thinned out: its shuffling would outnumber the short ones' decisions.
-
-_TOO_WEAK: Final = 0.6  # A score above which the next round's opponent is the next stronger one; below its mirror image, the weaker one.
-MakeOpponent = Callable[[float, np.random.Generator], Player]
-"""Returns an opponent with this fraction of random moves, which come from the generator."""
 
 
 class SelfPlayError(PlainError, RuntimeError):
@@ -46,7 +41,6 @@ class SelfPlay:
         seed: int,
         mirrors_boards: bool,
         exclude: Container[str] = frozenset(),
-        make_opponent: MakeOpponent | None = None,
         say: Callable[[str], None] | None = None,
     ) -> None:
         """Play nothing yet.
@@ -59,20 +53,15 @@ class SelfPlay:
             seed: root of the random streams.
             mirrors_boards: that of `DatasetStates`.
             exclude: keys of positions that are never states.
-            make_opponent: returns the opponent with a fraction of random moves; needed where the settings have games against it.
             say: is told when a round begins, which takes longer than many steps.
 
         Raises ValueError when a round's states are fewer than a step takes.
         """
-        assert make_opponent is not None or not config.opponent_fraction
         if not 1 <= states_per_step <= config.states_per_round:
             raise ValueError(
                 f"a round of self-play gives {config.states_per_round} states, of which a step takes {states_per_step}: set"
                 " self_play.states_per_round to what a step takes or more"
             )
-        self.self_play_fraction = 1.0
-        self.num_forced = 0
-        """Positions of this round that were left out because they have one legal move."""
         self._values = values
         self._config = config
         self.size = states_per_step
@@ -81,9 +70,7 @@ class SelfPlay:
         self._seed = seed
         self._reflects = mirrors_boards
         self._exclude = exclude
-        self._make_opponent = make_opponent
         self._say = say
-        self._level = 0
         self._round: int | None = None
         self._states: States | None = None
         self._metrics: dict[str, float] = {}
@@ -116,7 +103,7 @@ class SelfPlay:
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Return the round's number (as JSON) and its states (as tensors): the policy that played them will be gone."""
-        facts = {"round": self._round, "num_forced": self.num_forced, "level": self._level}
+        facts = {"round": self._round}
         if self._states is None:
             return facts, {}
         positions = self._states.positions
@@ -133,8 +120,6 @@ class SelfPlay:
     def restore(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Take up what `state` returned."""
         self._round = facts["round"]
-        self.num_forced = facts["num_forced"]
-        self._level = facts["level"]
         self._metrics = {}
         self._states = None
         if self._round is not None:
@@ -147,31 +132,24 @@ class SelfPlay:
     def _play_round(self, number: int, policy: Policy) -> States:
         if self._say is not None:
             self._say(f"self-play round {number + 1}: games for {self._config.states_per_round:,} states")
-        found = self._play_games(number, policy)
-        states, _, num_dropped = valued_states(found.boards, self._values)
+        boards, games = self._play_games(number, policy)
+        states, _, num_dropped = valued_states(boards, self._values)
         if states is None or len(states) < self.size:
             raise SelfPlayError(
-                f"self-play, round {number}: the engine failed on {num_dropped} of {len(found.boards)} positions, and what is left is fewer"
+                f"self-play, round {number}: the engine failed on {num_dropped} of {len(boards)} positions, and what is left is fewer"
                 f" than the {self.size} states of a step. Look at the engine (engine.path), or raise self_play.states_per_round"
             )
-        ends = [game.end for game in found.games]
-        self.num_forced = found.num_forced
+        ends = [game.end for game in games]
         self._metrics = {
             "self_play/games": float(len(ends)),
-            "self_play/states": float(len(states)),
             "self_play/dropped": float(num_dropped),
-            "self_play/plies": sum(len(game.moves) for game in found.games) / len(ends),
+            "self_play/plies": sum(len(game.moves) for game in games) / len(ends),
             "self_play/decisive": ends.count(End.CHECKMATE) / len(ends),
             "self_play/repeated": ends.count(End.REPETITION) / len(ends),
         }
-        if found.opponent_scores:
-            score = sum(found.opponent_scores) / len(found.opponent_scores)
-            fractions = self._config.opponent_random_fractions
-            self._metrics |= {"self_play/opponent_random_fraction": fractions[self._level], "self_play/opponent_score": score}
-            self._level = min(max(self._level + (score > _TOO_WEAK) - (score < 1 - _TOO_WEAK), 0), len(fractions) - 1)
         return states
 
-    def _play_games(self, number: int, policy: Policy) -> "_Round":
+    def _play_games(self, number: int, policy: Policy) -> tuple[list[chess.Board], list[PlayedGame]]:
         """Return a round's boards and the games that gave them."""
         config = self._config
         opening_rng = numpy_stream(self._seed, "own_games", number, "openings")
@@ -180,16 +158,8 @@ class SelfPlay:
             policy, "policy", temperature=config.temperature, rng=torch_stream(self._seed, "own_games", number, "moves")
         )
         num_openings = max(_MIN_OPENINGS_PER_BATCH, config.states_per_round // _STATES_PER_OPENING)
-        num_against = round(config.opponent_fraction * num_openings)
-        opponent = None
-        if num_against:
-            assert self._make_opponent is not None
-            random_fraction = config.opponent_random_fractions[self._level]
-            opponent = self._make_opponent(random_fraction, numpy_stream(self._seed, "own_games", number, "opponent"))
         found: dict[str, chess.Board] = {}
-        forced: set[str] = set()
         games: list[PlayedGame] = []
-        scores: list[float] = []
         max_games = _MIN_BATCHES * 2 * num_openings + config.states_per_round
         while len(found) < config.states_per_round:
             if len(games) >= max_games:
@@ -199,37 +169,16 @@ class SelfPlay:
                     " self_play.temperature, self_play.opening_plies or self_play.max_plies, or lower self_play.states_per_round"
                 )
             openings = random_openings(num_openings, max_plies=config.opening_plies, rng=opening_rng)
-            against: tuple[PlayedGame, ...] = ()
-            if opponent is not None:
-                against = play_match(player, opponent, openings[:num_against], max_plies=config.max_plies).games
-                scores += [game.score for game in against]
-            # The games' numbers are theirs alone: each has its own random stream.
-            numbers = range(num_against, num_openings)
-            itself = play_match(player, player, openings[num_against:], max_plies=config.max_plies, numbers=numbers).games
-            games += [*against, *itself]
-            for game, is_own in [*((game, False) for game in against), *((game, True) for game in itself)]:
-                for board in _boards_at(game, taken_plies(len(game.moves), choice_rng), with_history=config.repetition == "draw"):
-                    if not is_own and (board.turn == chess.WHITE) != game.first_is_white:
-                        continue
-                    key = position_key(board)
-                    if board.legal_moves.count() < 2:
-                        forced.add(key)
-                    elif key not in self._exclude:
+            played = play_match(player, player, openings, max_plies=config.max_plies).games
+            games += played
+            for game in played:
+                for board in _boards_at(game, taken_plies(len(game.moves), choice_rng)):
+                    if board.legal_moves.count() > 1 and (key := position_key(board)) not in self._exclude:
                         found.setdefault(key, board)
         boards = list(found.values())
         # The last batch gives too many: left out are some of all games, and not all of the last ones.
         kept = np.sort(choice_rng.permutation(len(boards))[: config.states_per_round])
-        return _Round(boards=[boards[index] for index in kept], games=games, opponent_scores=scores, num_forced=len(forced))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Round:
-    boards: list[chess.Board]
-    games: list[PlayedGame]
-    opponent_scores: list[float]
-    """The policy's, in each game that was not against itself."""
-    num_forced: int
-    """Positions with one legal move that were met on the way."""
+        return [boards[index] for index in kept], games
 
 
 class MixedStates:
@@ -239,16 +188,6 @@ class MixedStates:
         """Each source knows how many states of a step are its own: see `state_counts`."""
         self._dataset = dataset
         self._own = own
-
-    @property
-    def num_forced(self) -> int:
-        """States of both that were left out because they have one legal move."""
-        return self._dataset.num_forced + self._own.num_forced
-
-    @property
-    def self_play_fraction(self) -> float:
-        """Fraction of the states of a step that come from self-play."""
-        return self._own.size / (self._own.size + self._dataset.size)
 
     def states(self, step: int, policy: Policy) -> States:
         """Return the states of a step."""
@@ -300,9 +239,9 @@ def taken_plies(num_plies: int, rng: np.random.Generator) -> range:
     return range(1 + int(rng.integers(stride)), num_plies, stride)
 
 
-def _boards_at(game: PlayedGame, plies: Sequence[int], *, with_history: bool) -> Iterator[chess.Board]:
+def _boards_at(game: PlayedGame, plies: Sequence[int]) -> Iterator[chess.Board]:
     board = chess.Board(game.opening)
     for ply, move in enumerate(game.moves):
         if ply in plies:
-            yield board.copy(stack=with_history)
+            yield board.copy()
         board.push(chess.Move.from_uci(move))

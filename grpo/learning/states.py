@@ -116,14 +116,6 @@ def valued_states(boards: Sequence[chess.Board], values: ValueSource) -> tuple[S
 class StateSource(Protocol):
     """Where GRPO's states come from: dataset boards, and self-play."""
 
-    @property
-    def num_forced(self) -> int:
-        """States that were left out because they have one legal move."""
-
-    @property
-    def self_play_fraction(self) -> float:
-        """Fraction of the states of a step that come from self-play."""
-
     def states(self, step: int, policy: Policy) -> States:
         """Return the states of a step; the same step and policy give the same states, whatever was asked before."""
 
@@ -145,8 +137,6 @@ def first_images(num_states: int, rng: torch.Generator) -> Tensor:
 class DatasetStates:
     """Dataset boards with their value tables, in a new order each epoch; the step is all of its state."""
 
-    self_play_fraction = 0.0
-
     def __init__(self, arrays: BoardArrays, *, states_per_step: int, seed: int, mirrors_boards: bool) -> None:
         """Leave out boards with one legal move: whatever is sampled there, nothing can be learnt from it.
 
@@ -159,8 +149,7 @@ class DatasetStates:
             phases=torch.from_numpy(arrays.phases),
         )
         has_choice = everything.positions.is_legal.sum(1) > 1
-        self.num_forced = len(everything) - int(has_choice.sum())
-        self._all = everything.select_rows(has_choice.nonzero()[:, 0]) if self.num_forced else everything
+        self._all = everything if has_choice.all() else everything.select_rows(has_choice.nonzero()[:, 0])
         if len(self._all) < states_per_step:
             raise ValueError(
                 f"{len(self._all)} boards with a choice of moves are fewer than a step takes ({states_per_step}): lower"

@@ -3,7 +3,6 @@
 Legend: B states, A legal moves (padded), M moves of a state that are in the surrogate.
 """
 
-import copy
 import math
 from typing import Any, Final
 
@@ -17,11 +16,11 @@ from grpo.learning.checkpoints import TrainingState
 from grpo.learning.invariants import assert_on_policy, assert_rollout
 from grpo.learning.learnability import Learnability, assess_learnability
 from grpo.learning.lifecycle import PRECISIONS, TrainerLifecycle, copied, prefixed, unprefixed
-from grpo.learning.measurements import InnerStep, RolloutFacts, inner_metrics, rollout_facts
-from grpo.learning.objective import Objective, budget, gradient_products, grpo_objective, logit_descents
-from grpo.learning.rollouts import Replies, Roller, Rollout
+from grpo.learning.measurements import InnerStep, inner_metrics, rollout_metrics
+from grpo.learning.objective import Objective, gradient_products, grpo_objective, logit_descents
+from grpo.learning.rollouts import Roller, Rollout
 from grpo.learning.states import StateSource, ValueSource
-from grpo.metrics.table import TERM_PAIRS, TERM_PRODUCTS, TERMS, Event, Record
+from grpo.metrics.table import Event, Record
 from grpo.policy.averaging import WeightAverage
 from grpo.policy.distribution import MoveDistribution, NetworkPolicy
 from grpo.settings.grpo import GrpoConfig
@@ -43,7 +42,6 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
         seed: int,
         first_step: int = 0,
         values: ValueSource | None = None,
-        opponent: Replies | None = None,
     ) -> None:
         """Prepare training.
 
@@ -54,21 +52,19 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
             config: GRPO's settings.
             seed: root of all random streams.
             first_step: rollouts that were done when this run began; schedules count from there.
-            values: values moves in states beyond the initial ones; needed with depth.
-            opponent: Stockfish as opponent or teacher; needed where the settings say so.
+            values: values moves in states beyond the initial ones; needed for trajectories of several own moves.
 
         Raises ValueError for a network with dropout, which would be trained as another policy than the one that plays.
         """
         refuse_dropout(policy.network)
         precision = PRECISIONS[config.precision]
-        # A copy: a refreshed reference changes, and the caller's must not.
-        self._reference = copy.deepcopy(reference).at_precision(precision, is_compiled=False)
+        self._reference = reference.at_precision(precision)
         self._average = WeightAverage(policy, decay=config.weight_averaging) if config.weight_averaging else None
-        policy = policy.at_precision(precision, is_compiled=config.is_compiled)
+        policy = policy.at_precision(precision)
         super().__init__(policy, self._reference.network, config, first_step=first_step)
         self._states = states
         self._seed = seed
-        self._roller = Roller(config, seed=seed, values=values, opponent=opponent)
+        self._roller = Roller(config, seed=seed, values=values)
         self._num_transitions = 0
 
     @property
@@ -101,15 +97,16 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
     def preflight(self) -> Learnability:
         """Return whether there is anything to learn, from the rollout that the next step will make; changes nothing.
 
-        Raises NonFiniteError when the policy's probabilities are NaN or infinite.
+        Raises InvariantError when it does not score as the sampler did, NonFiniteError when the policy's probabilities are NaN or infinite.
         """
         knobs = self.control.knobs(self.num_steps_done)
         rollout = self._rollout(knobs)
-        facts = rollout_facts(rollout)
-        measured = self._backward(rollout, knobs, is_first=True, wants_budget=True)
+        metrics = rollout_metrics(rollout)
+        measured = self._backward(rollout, knobs, is_first=True)
+        assert_on_policy(measured, self._precision)
         self._optimiser.zero_grad(set_to_none=True)
         # A run that begins at no other's checkpoint begins at its reference.
-        return assess_learnability(facts, measured, self._config, is_at_reference=self._first_step == 0)
+        return assess_learnability(metrics, measured, self._config, is_at_reference=self._first_step == 0)
 
     def step(self) -> Record:
         """Sample groups, take the optimiser steps of one rollout, and return what was measured and what happened.
@@ -123,24 +120,30 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
         if rollout is None:
             return self._end_skipped_step(problem, {**self._knob_metrics(knobs), "grpo/skipped": 1.0})
         events: list[Event] = []
-        facts = rollout_facts(rollout)
+        found = rollout_metrics(rollout)
         assert_rollout(rollout, self._config)
         inner, num_skipped, refused = self._learn(rollout, knobs, events)
         self.num_steps_done += 1
         if self._average is not None and inner:
             self._average.update(self.policy, self.num_steps_done - self._first_step)
         metrics = {
-            **facts.metrics,
+            **found,
             **self._states.round_metrics(),
-            "grpo/states_own": self._states.self_play_fraction,
-            "grpo/source_forced": float(self._states.num_forced),
             **(inner_metrics(inner, refused) if inner else {}),
             **self._knob_metrics(knobs),
             "grpo/skipped": float(num_skipped),
             "grpo/optimiser_steps": float(len(inner)),
         }
-        self._num_transitions = facts.num_transitions
-        return self._end_step(metrics, _observation(self.num_steps_done, facts, inner[0] if inner else None, self._config), events)
+        self._num_transitions = int((rollout.moves.weights > 0).sum())
+        observation = Observation(
+            step=self.num_steps_done,
+            entropy=found["grpo/entropy"],
+            log_num_legal=found["grpo/log_num_legal"],
+            kl=inner[0].mean("kl_reference") if inner else math.nan,
+            silent_groups=found["grpo/zero_variance_groups"],
+            agreement=found["grpo/agreement"],
+        )
+        return self._end_step(metrics, observation, events)
 
     def _finite_rollout(self, knobs: Knobs) -> tuple[Rollout | None, str]:
         """Return the rollout; none, and why, where the policy's probabilities are not finite."""
@@ -170,9 +173,8 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
                 if not len(chosen):
                     continue  # Fewer states than minibatches: the engine failed on the others.
                 rows = chosen.sort().values.to(self.policy.device)
-                wants_budget = not inner and (self.num_steps_done - self._first_step) % config.steps_per_gradient_budget == 0
                 with self._clock.part("update"):
-                    measured = self._backward(rollout.select_rows(rows), knobs, is_first=not inner, wants_budget=wants_budget)
+                    measured = self._backward(rollout.select_rows(rows), knobs, is_first=not inner)
                 if not inner:
                     assert_on_policy(measured, self._precision)
                 if self._leaves_trust_region(measured.kl_old, len(inner), events):
@@ -187,26 +189,21 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
                     inner.append(measured)
         return inner, num_skipped, None
 
-    def _backward(self, minibatch: Rollout, knobs: Knobs, *, is_first: bool, wants_budget: bool) -> InnerStep:
+    def _backward(self, minibatch: Rollout, knobs: Knobs, *, is_first: bool) -> InnerStep:
         """Leave the minibatch's gradient in the parameters, whole over all pieces, and return what was measured."""
         self._optimiser.zero_grad(set_to_none=True)
         step = InnerStep(total=float(minibatch.state_weights.sum().double().item()), device=self.policy.device)
-        by_term: dict[str, list[Tensor]] = {}
         for rows in torch.split(torch.arange(len(minibatch), device=self.policy.device), self._config.max_states_per_forward):
             piece = minibatch.select_rows(rows)
             objective, products = self._objective(piece, knobs, is_first=is_first)
             # The denominator is that of the whole minibatch, known before the first piece.
             fractions = (piece.state_weights.double() / step.total).to(objective.loss.dtype)
-            if wants_budget:
-                self._add_term_gradients(objective, fractions, by_term)
             if torch.isfinite(objective.loss).all():
                 (objective.loss * fractions).sum().backward()  # type: ignore[no-untyped-call]
             else:
                 step.is_finite = False
             step.add(piece, objective, products)
         step.finish()
-        if wants_budget:
-            step.parameter_budget = self._parameter_budget(by_term)
         return step
 
     def _objective(self, piece: Rollout, knobs: Knobs, *, is_first: bool) -> tuple[Objective, dict[tuple[str, str], Tensor]]:
@@ -217,26 +214,11 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
             with torch.no_grad():
                 reference = self._reference.distribution(positions, temperature=temperature)
         new = self.policy.distribution(positions, temperature=temperature)
-        shared = {"new": new, "reference": reference, "moves": piece.moves, "config": self._config, "knobs": knobs}
-        objective = grpo_objective(old=piece.old, **shared)  # type: ignore[arg-type]
-        descents = logit_descents(objective=objective, temperature=temperature, **shared)  # type: ignore[arg-type]
+        objective = grpo_objective(new=new, old=piece.old, reference=reference, moves=piece.moves, config=self._config, knobs=knobs)
+        descents = logit_descents(
+            new=new, reference=reference, moves=piece.moves, objective=objective, temperature=temperature, knobs=knobs
+        )
         return objective, gradient_products(descents)
-
-    def _add_term_gradients(self, objective: Objective, fractions: Tensor, by_term: dict[str, list[Tensor]]) -> None:
-        for term in TERMS:
-            term_loss = (objective.weighted[term] * fractions).sum()
-            if not term_loss.requires_grad:
-                continue
-            found = torch.autograd.grad(term_loss, self._parameters, retain_graph=True, materialize_grads=True)
-            before = by_term.get(term)
-            by_term[term] = list(found) if before is None else [one + other for one, other in zip(before, found, strict=True)]
-
-    def _parameter_budget(self, by_term: dict[str, list[Tensor]]) -> dict[tuple[str, str], float]:
-        """Return the inner products of the terms' gradients in the parameters."""
-        zero = [torch.zeros_like(parameter) for parameter in self._parameters]
-        whole = {term: by_term.get(term, zero) for term in TERMS}
-        flat = {term: torch.cat([gradient.flatten().double() for gradient in gradients]) for term, gradients in whole.items()}
-        return {(one, other): float((flat[one] @ flat[other]).item()) for one, other in TERM_PRODUCTS}
 
     def _update(self, step: InnerStep) -> str:
         """Take one optimiser step; or leave everything as it was and return why."""
@@ -253,21 +235,3 @@ def refuse_dropout(network: nn.Module) -> None:
             raise ValueError(
                 f"layer {name} has dropout {module.p}: log-probabilities of sampling and of the loss would differ; set it to 0"
             )
-
-
-def _observation(step: int, facts: RolloutFacts, first: InnerStep | None, config: GrpoConfig) -> Observation:
-    norms, _, cosines = budget(first.products) if first is not None else (dict.fromkeys(TERMS, 0.0), {}, dict.fromkeys(TERM_PAIRS, 0.0))
-    metrics = facts.metrics
-    to_reference = config.kl_direction == "policy_to_reference"
-    return Observation(
-        step=step,
-        entropy=metrics["grpo/entropy"],
-        normalised_entropy=metrics["grpo/normalised_entropy"],
-        log_num_legal=metrics["grpo/log_num_legal"],
-        kl=math.nan if first is None else first.mean("kl_reference" if to_reference else "kl_from_reference"),
-        silent_groups=metrics["grpo/zero_variance_groups"],
-        agreement=metrics["grpo/agreement"],
-        agreement_max=metrics["grpo/agreement_max"],
-        norms=norms,
-        cosines=cosines,
-    )

@@ -115,32 +115,16 @@ _SPECS: Final = [
     MetricSpec("imitation/perplexity", "moves", Better.LOWER, "exp(validation loss): the number of equally likely moves with this loss."),
     MetricSpec("imitation/learning_rate", "factor", Better.NEITHER, "Learning rate of the optimiser."),
     MetricSpec("grpo/loss", "win probability", Better.NEITHER, "The minimised loss; its level says little, see its terms below."),
-    *(
-        MetricSpec(
-            f"grpo/raw/{term}",
-            "win probability" if term == "policy" else "nats",
-            Better.NEITHER,
-            "Mean value of the term without its coefficient.",
-        )
-        for term in TERMS
-    ),
-    *_by_term("grpo/weighted", "win probability", "The term in the loss: raw value times coefficient, with its sign."),
+    *_by_term("grpo/weighted", "win probability", "The term in the loss: its value times its coefficient, with its sign."),
     *_by_term("grpo/logit_gradient", "win probability", "Norm of the weighted term's gradient in logits, root mean square over states."),
     *_by_term("grpo/logit_share", "fraction", "The term's fraction of the sum of the norms of all terms' logit gradients."),
     *_by_pair("grpo/logit_cosine", "Cosine between two weighted terms' descent directions in logits; near -1 they cancel."),
-    *_by_term("grpo/parameter_gradient", "factor", "Norm of the weighted term's gradient in the trained parameters; every few steps."),
-    *_by_term("grpo/parameter_share", "fraction", "The term's fraction of the sum of the norms of all terms' parameter gradients."),
-    *_by_pair("grpo/parameter_cosine", "Cosine between two weighted terms' descent directions in the trained parameters."),
     MetricSpec("grpo/exact_cosine", "factor", Better.HIGHER, "Cosine between the estimator's policy gradient in logits and the exact one."),
-    MetricSpec("grpo/exact_ratio", "factor", Better.NEITHER, "Norm of the exact policy gradient in logits over that of the estimator's."),
     MetricSpec(
         "grpo/entropy", "nats", Better.NEITHER, "Mean exact entropy at T = 1 of the policy that was sampled; at most ln(legal moves)."
     ),
     *_by_phase("grpo/entropy", "nats", Better.NEITHER, "Mean exact entropy at T = 1."),
     MetricSpec("grpo/normalised_entropy", "fraction", Better.NEITHER, "Mean of entropy / ln(legal moves) at T = 1."),
-    *_by_phase("grpo/normalised_entropy", "fraction", Better.NEITHER, "Mean of entropy / ln(legal moves) at T = 1."),
-    MetricSpec("grpo/effective_moves", "moves", Better.NEITHER, "exp(mean entropy at T = 1)."),
-    *_by_phase("grpo/effective_moves", "moves", Better.NEITHER, "exp(mean entropy at T = 1)."),
     MetricSpec("grpo/log_num_legal", "nats", Better.NEITHER, "Mean ln(legal moves): the upper bound of entropy."),
     MetricSpec(
         "grpo/kl_reference",
@@ -186,7 +170,6 @@ _SPECS: Final = [
     ),
     MetricSpec("grpo/reward_std", "win probability", Better.NEITHER, "Standard deviation of the rewards of all sampled moves of the step."),
     MetricSpec("grpo/reward_p90", "win probability", Better.HIGHER, "90th percentile of the sampled moves' rewards."),
-    MetricSpec("grpo/reward_best", "win probability", Better.HIGHER, "Largest reward of the step."),
     MetricSpec("grpo/reward_at_end", "fraction of moves", Better.NEITHER, "Sampled moves whose reward is exactly 0 or 1."),
     MetricSpec(
         "grpo/regret",
@@ -195,46 +178,25 @@ _SPECS: Final = [
         "Mean of best value minus the policy's expected value at T = 1, on training states, by the reward's search.",
     ),
     MetricSpec(
-        "grpo/advantage_mean",
-        "win probability",
-        Better.NEITHER,
-        "Mean advantage over all moves of the step; 0 up to rounding for group means.",
-    ),
-    MetricSpec(
         "grpo/advantage_std", "win probability", Better.NEITHER, "Standard deviation of the advantages of all sampled moves of the step."
     ),
-    MetricSpec("grpo/advantage_max", "win probability", Better.NEITHER, "Largest absolute advantage."),
     MetricSpec(
         "grpo/zero_variance_groups",
         "fraction of groups",
         Better.LOWER,
         "Zero-variance groups: all rewards are equal, so that all advantages are 0.",
     ),
-    MetricSpec("grpo/group_std_min", "win probability", Better.NEITHER, "Smallest standard deviation of rewards within a group."),
     MetricSpec("grpo/group_std_mean", "win probability", Better.NEITHER, "Mean standard deviation of rewards within a group."),
     *_by_phase("grpo/group_std", "win probability", Better.NEITHER, "Mean standard deviation of rewards within a group."),
     MetricSpec("grpo/agreement", "fraction of moves", Better.NEITHER, "Mean fraction of a group that its most frequent move makes up."),
-    MetricSpec(
-        "grpo/agreement_max", "fraction of moves", Better.NEITHER, "Largest fraction of a group that its most frequent move makes up."
-    ),
     MetricSpec("grpo/gradient_norm", "factor", Better.NEITHER, "Euclidean norm of the gradient before clipping, mean over the step."),
     MetricSpec("grpo/skipped", "steps", Better.LOWER, "Optimiser steps of this rollout that were skipped because of NaN or infinity."),
     MetricSpec("grpo/states", "states", Better.NEITHER, "States used for training: those with several legal moves and with values."),
-    MetricSpec("grpo/states_own", "fraction of states", Better.NEITHER, "Initial states that come from self-play, as set."),
     MetricSpec(
         "grpo/states_dropped",
         "states",
         Better.LOWER,
         "States that the engine failed to value, and trajectories in which it failed to reply.",
-    ),
-    MetricSpec(
-        "grpo/states_forced", "states", Better.NEITHER, "States of trajectories that were not trained on because they have one legal move."
-    ),
-    MetricSpec(
-        "grpo/source_forced",
-        "states",
-        Better.NEITHER,
-        "Boards and self-play positions that are never used because they have one legal move.",
     ),
     MetricSpec(
         "language/clone_loss", "nats/token", Better.LOWER, "Cloning: mean cross-entropy of the answers' tokens, since the last validation."
@@ -311,18 +273,10 @@ _SPECS: Final = [
     MetricSpec("language/optimiser_steps", "steps", Better.NEITHER, "Optimiser steps of this rollout."),
     MetricSpec("language/prompts", "prompts", Better.NEITHER, "Prompts of this rollout, each with a group of answers."),
     MetricSpec("self_play/games", "games", Better.NEITHER, "Self-play games of this round."),
-    MetricSpec("self_play/states", "states", Better.NEITHER, "Distinct positions from the self-play games."),
     MetricSpec("self_play/dropped", "states", Better.LOWER, "Positions dropped because the engine failed to value them."),
     MetricSpec("self_play/plies", "plies", Better.NEITHER, "Mean length of the self-play games."),
     MetricSpec("self_play/decisive", "fraction of games", Better.NEITHER, "Self-play games that ended in checkmate."),
     MetricSpec("self_play/repeated", "fraction of games", Better.NEITHER, "Self-play games that ended by repetition."),
-    MetricSpec(
-        "self_play/opponent_random_fraction",
-        "fraction of moves",
-        Better.NEITHER,
-        "Random moves of the opponent in this round's other games.",
-    ),
-    MetricSpec("self_play/opponent_score", "score", Better.HIGHER, "The sampled policy's score against that opponent."),
     *(
         MetricSpec(f"control/{name}", unit, Better.NEITHER, meaning)
         for name, unit, meaning in (
@@ -332,17 +286,7 @@ _SPECS: Final = [
             ("recovery_coefficient", "win probability/nat", "Coefficient of KL(reference || policy) during a recovery, else 0."),
             ("learning_rate", "factor", "Learning rate of the optimiser at this step."),
             ("entropy_saturated", "fraction of steps", "Fraction of the run's steps after which the entropy controller was at a bound."),
-            (
-                "entropy_idle",
-                "fraction of steps",
-                "Fraction of the run's steps in which the entropy controller changed nothing although not at a bound.",
-            ),
             ("kl_saturated", "fraction of steps", "Fraction of the run's steps after which the KL controller was at a bound."),
-            (
-                "kl_idle",
-                "fraction of steps",
-                "Fraction of the run's steps in which the KL controller changed nothing although not at a bound.",
-            ),
             ("recoveries", "times", "Recoveries from critical entropy so far."),
         )
     ),
@@ -552,18 +496,10 @@ ENDS: Final[Mapping[str, str]] = {
 """Why training ended, in the report of `finetune` -> the same in words."""
 
 EVENTS: Final[Mapping[str, str]] = {
-    "entropy_low": "Normalised entropy is below the alarm's threshold: act before it becomes critical.",
-    "entropy_falling": "At its current slope, entropy becomes critical soon.",
-    "entropy_critical": "Entropy (or normalised entropy, the message says which) is critical: recovery or stop.",
+    "entropy_critical": "Entropy is critical: recovery or stop.",
     "entropy_boost": "The field notes' recovery raised the entropy coefficient and temperature and lowered the KL coefficient.",
     "recovery_started": "KL(reference || policy) joins the loss until entropy is healthy again.",
     "recovery_ended": "Entropy is healthy again.",
-    "rolled_back": "Weights and optimiser were restored from the last healthy checkpoint, and the learning rate was cut.",
-    "reference_refreshed": "The KL reference was replaced by a copy of the policy.",
-    "cancelling_terms": "Two terms' gradients are opposite and of similar size, so that they cancel.",
-    "dominating_term": "A regulariser makes up nearly all of the gradient.",
-    "silent_groups": "Nearly all groups have zero variance (equal rewards): there is nothing to learn.",
-    "saturated_controller": "A controller is at its bound, so its coefficient is constant.",
     "step_skipped": "A loss or gradient was NaN or infinite: the step was skipped, and the learning rate is cut from the next rollout on.",
     "finding": "The diagnosis of the run has a new finding; docs/diagnosis.md explains each.",
     "trust_region": "Optimiser steps of a rollout ended early, because KL(old || policy) reached its limit.",
@@ -572,11 +508,7 @@ EVENTS: Final[Mapping[str, str]] = {
 
 ALARMS: Final = frozenset(
     {
-        "entropy_low",
-        "entropy_falling",
         "entropy_critical",
-        "rolled_back",
-        "silent_groups",
         "step_skipped",
         "finding",
     }

@@ -51,7 +51,7 @@ def _first_score(game: PlayedGame, board: chess.Board, answer: EngineAnswer | En
     """Return the first player's score, or None if the engine failed."""
     if isinstance(answer, EngineError):
         return None
-    value, is_mate, _ = answer.scores.get(answer.best_move) or next(iter(answer.scores.values()))
+    value, is_mate = answer.scores.get(answer.best_move) or next(iter(answer.scores.values()))
     if not is_mate and abs(value) <= centipawns:
         return 0.5
     mover_is_first = (board.turn == chess.WHITE) == game.first_is_white

@@ -170,23 +170,17 @@ class Policy(Protocol):
 class NetworkPolicy:
     """The chess network as a policy."""
 
-    def __init__(
-        self, network: nn.Module, device: torch.device, *, precision: torch.dtype = torch.float32, is_compiled: bool = False
-    ) -> None:
+    def __init__(self, network: nn.Module, device: torch.device, *, precision: torch.dtype = torch.float32) -> None:
         """Move the network to the device and set evaluation mode for good, because sampling and scoring must be the same function.
 
         Args:
             network: Takes the four tensors of `PositionBatch` and returns logits [B, A].
             device: Where the network runs.
             precision: Of the forward pass (autocast); the outputs are float32 or better.
-            is_compiled: Whether to use `torch.compile`.
         """
         self.network = network.to(device).eval()
         self.device = device
         self._precision = precision
-        if is_compiled:
-            torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())  # Tells the compiler what torch was told.
-        self._forward = torch.compile(self.network, dynamic=True) if is_compiled else self.network
 
     def distribution(self, positions: PositionBatch, *, temperature: float) -> MoveDistribution:
         """Return the distribution over the legal moves of each board at this temperature.
@@ -197,12 +191,12 @@ class NetworkPolicy:
             raise RuntimeError("the policy's network is in training mode, in which layers such as dropout change its probabilities")
         batch = positions.to(self.device)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._precision == torch.bfloat16):
-            logits = self._forward(*batch.inputs)
+            logits = self.network(*batch.inputs)
         return MoveDistribution.from_logits(logits, batch.is_legal, temperature=temperature)
 
-    def at_precision(self, precision: torch.dtype, *, is_compiled: bool) -> "NetworkPolicy":
+    def at_precision(self, precision: torch.dtype) -> "NetworkPolicy":
         """Return a policy that shares this network and computes at another precision."""
-        return type(self)(self.network, self.device, precision=precision, is_compiled=is_compiled)
+        return type(self)(self.network, self.device, precision=precision)
 
 
 def new_policy(config: PolicyConfig, *, seed: int, device: torch.device) -> NetworkPolicy:

@@ -38,11 +38,9 @@ KIND_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "kl_coefficient": 1e-3,
         "critical_entropy": 0.05,
         "recovery": {"kind": "stop", "healthy_entropy": 0.2},
-        "max_skipped_steps": 5,
-        "skipped_learning_rate_factor": 0.1,
     },
 }
-"""`policy.kind` -> defaults of `[grpo]` that differ: learning rate, clipping, KL and the reaction to NaN are those of the field notes."""
+"""`policy.kind` -> defaults of `[grpo]` that differ: learning rate, clipping and KL are those of the field notes."""
 
 
 class SmallModelConfig(Section):
@@ -120,13 +118,11 @@ def model_folder(model: str) -> Path | None:
 def refuse_for_language(grpo: GrpoConfig, language: LanguageConfig) -> None:
     """Raise ValueError naming settings of `[grpo]` that are only for networks, or of cloning that are only for the small model."""
     wrong = {
-        'estimator must be "sampled"': grpo.estimator != "sampled",
-        "depth.num_own_moves must be 1": grpo.depth.num_own_moves != 1,
+        "num_own_moves must be 1": grpo.num_own_moves != 1,
         "self_play.fraction must be 0": grpo.self_play.fraction > 0,
         "mirrors_boards must be false": grpo.mirrors_boards,
         "weight_averaging must be 0": grpo.weight_averaging > 0,
-        'entropy_schedule must be "constant" or "annealed"': grpo.entropy_schedule not in ("constant", "annealed"),
-        "is_compiled must be false": grpo.is_compiled,
+        'entropy_schedule must be "constant"': grpo.entropy_schedule != "constant",
     }
     if reasons := [reason for reason, holds in wrong.items() if holds]:
         raise ValueError(f'with policy.kind = "language", in [grpo]: {"; ".join(reasons)}')

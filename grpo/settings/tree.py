@@ -123,16 +123,10 @@ class ValuesConfig(Section):
     away less than at depths 2 to 4, and that at depth 5 less than all of them, at four times the time (docs/results.md)."""
     hash_mib: Annotated[int, Field(ge=1, le=1_024), Role(is_compared=False)] = 1
     """Hash table of the engine, cleared before each position; clearing a small one is cheap."""
-    transform: Annotated[Literal["logistic", "wdl", "clipped_centipawns"], Role(is_main=True)] = "logistic"
-    """How scores become values in [0, 1]. `grpo.engine.move_values` has the three formulas."""
     logistic_slope: Positive = 0.003
-    """`logistic` and `wdl`: win probability is a logistic function of slope * centipawns. Small, so that a won position still has a
-    gradient."""
-    wdl_logistic_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """`wdl`: weight of the logistic function mixed into the engine's own win probability, which is flat once a game is won."""
+    """Win probability is a logistic function of slope * centipawns. Small, so that a won position still has a gradient."""
     mate_band: Annotated[float, Field(gt=0, lt=0.5)] = 0.02
-    """`logistic` and `wdl`: forced mates have values in [1 - band, 1] (or [0, band]), the shorter the nearer to 1 (or 0). All other
-    values lie between."""
+    """Forced mates have values in [1 - band, 1] (or [0, band]), the shorter the nearer to 1 (or 0). All other values lie between."""
 
 
 class PolicyConfig(Section):
@@ -458,7 +452,6 @@ _ABBREVIATIONS: Final[Mapping[str, str]] = {
     "entropy": "entropy_coefficient",
     "clip": "clip_low",
     "epsilon": "clip_low",
-    "max_grad_norm": "max_gradient_norm",
 }
 """What other trainers (TRL, peft, Stable-Baselines3) and people call a setting -> its key here."""
 _PLAINER: Final[Mapping[str, str]] = {

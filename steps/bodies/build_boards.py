@@ -89,7 +89,7 @@ class _Valuer:
         """Made so far, over all units."""
 
     def rows(self, candidates: Sequence[Candidate], quota: Quota) -> list[dict[str, Any]]:
-        depth, transform = self._settings.values.depth, self._settings.values.transform
+        depth = self._settings.values.depth
         heldout = [candidate for candidate in candidates if candidate.position.split == Split.HELDOUT]
         strong = dict(
             zip(
@@ -104,7 +104,7 @@ class _Valuer:
             if isinstance(table, EngineError) or isinstance(deeper, EngineError):
                 quota.discard(candidate, "engine failure")
             else:
-                rows.append(board_row(candidate.position, table, deeper, engine=self._engine, limit=f"depth {depth}", transform=transform))
+                rows.append(board_row(candidate.position, table, deeper, engine=self._engine, limit=f"depth {depth}"))
         self.num_rows += len(rows)
         return rows
 

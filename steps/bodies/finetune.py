@@ -1,12 +1,9 @@
 """Fine-tune the policy by GRPO, with checkpoints measured on held-out boards, until the steps are done or the trainer ends it."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import torch
 
 from grpo.board.encoding import decode, position_key
@@ -15,12 +12,9 @@ from grpo.engine.move_values import engine_options
 from grpo.engine.pool import EnginePool
 from grpo.evaluation.regret import heldout_metrics
 from grpo.learning.checkpoints import NETWORK_FORMAT, load_checkpoint, load_policy
-from grpo.learning.rollouts import EngineReplies
 from grpo.learning.self_play import MixedStates, SelfPlay, state_counts
 from grpo.learning.states import DatasetStates, LiveValues, StateSource
 from grpo.learning.trainer import GrpoTrainer
-from grpo.play.ladder import Rung
-from grpo.play.players import Player
 from grpo.policy.network import PolicyNetwork
 from grpo.settings.tree import Settings
 from steps.bodies.training_loop import TrainingLoop
@@ -81,17 +75,17 @@ def finetune_policy(
     if settings.policy.freezes_embeddings:
         policy.network.freeze_embeddings()
     first = 0 if origin is None else origin.step
-    with _live(settings, engine_path, num_processes) as (values, players):
-        opponent = None if players is None else EngineReplies(players, nodes=config.depth.opponent_nodes)
+    # The engine starts when it is first asked, and is asked only of states that no dataset has.
+    with EnginePool(engine_path, num_processes=num_processes, options=engine_options(settings.values)) as pool:
+        values = LiveValues(pool, settings.values)
         trainer = GrpoTrainer(
             policy,
             reference,
-            _states(settings, train, heldout, (values, players), first=first, say=work.say),
+            _states(settings, train, heldout, values, first=first, say=work.say),
             config,
             seed=settings.seed,
             first_step=first,
             values=values,
-            opponent=opponent,
         )
         if origin is not None:
             trainer.begin_from(origin)
@@ -108,35 +102,14 @@ def finetune_policy(
         ).run()
 
 
-Live = tuple[LiveValues | None, EnginePool | None]
-"""Values of states beyond the dataset, and engines that move; None where the settings need none."""
-
-
-@contextmanager
-def _live(settings: Settings, path: str, num_processes: int) -> Iterator[Live]:
-    """Give what states beyond the dataset need: values, and engines that move; engines start when they are first asked."""
-    config, options = settings.grpo, engine_options(settings.values)
-    with ExitStack() as stack:
-        values = players = None
-        num_own = state_counts(config.states_per_step, config.self_play.fraction)[1]
-        if config.depth.num_own_moves > 1 or num_own:
-            pool = stack.enter_context(EnginePool(path, num_processes=num_processes, options=options))
-            values = LiveValues(pool, settings.values)
-        is_asked = config.depth.num_own_moves > 1 and (config.depth.opponent == "engine" or config.depth.teacher_probability)
-        if is_asked or (num_own and config.self_play.opponent_fraction):
-            players = stack.enter_context(EnginePool(path, num_processes=num_processes, options={"Hash": settings.values.hash_mib}))
-        yield values, players
-
-
 def _states(
-    settings: Settings, train: BoardArrays, heldout: BoardArrays, live: Live, *, first: int, say: Callable[[str], None]
+    settings: Settings, train: BoardArrays, heldout: BoardArrays, values: LiveValues, *, first: int, say: Callable[[str], None]
 ) -> StateSource:
-    (values, players), config = live, settings.grpo
+    config = settings.grpo
     num_dataset, num_own = state_counts(config.states_per_step, config.self_play.fraction)
     dataset = DatasetStates(train, states_per_step=num_dataset, seed=settings.seed, mirrors_boards=config.mirrors_boards)
     if not num_own:
         return dataset
-    assert values is not None
     # Held-out positions are never learnt from, wherever they come from.
     heldout_keys = frozenset(position_key(decode(row)) for row in heldout.encodings)
     own = SelfPlay(
@@ -147,11 +120,6 @@ def _states(
         seed=settings.seed,
         mirrors_boards=config.mirrors_boards,
         exclude=heldout_keys,
-        make_opponent=None if players is None else partial(_opponent, players, config.self_play.opponent_nodes),
         say=say,
     )
     return MixedStates(dataset, own)
-
-
-def _opponent(pool: EnginePool, nodes: int, random_fraction: float, rng: np.random.Generator) -> Player:
-    return Rung(nodes=nodes, random_share=random_fraction).player(pool, rng)

@@ -97,6 +97,5 @@ def finetune_language(
         on_assessed=on_assessed,
     ).run()
     asked = shown_examples(LanguageBoards.of_table(table, Split.VALIDATION, config=settings.language), seed=settings.seed)
-    # Read again, for the reference may have been refreshed.
     before, _ = load_language_policy(pretrained, device)
     write_answers(work.folder, {"pretrained": before, "trained": trainer.evaluation_policy}, asked, grader)

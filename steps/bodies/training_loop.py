@@ -18,7 +18,6 @@ import torch
 
 from grpo.base.errors import PlainError
 from grpo.base.files import CorruptError, StorageError, copy_folder, json_text, read_json, remove_folder, replace_file, verified_manifest
-from grpo.control.controller import Action
 from grpo.learning.checkpoints import (
     TrainingState,
     checkpoint_folders,
@@ -32,7 +31,7 @@ from grpo.learning.checkpoints import (
 )
 from grpo.learning.learnability import Consequence, refuse_unlearnable
 from grpo.learning.lifecycle import Snapshot, TrainerLifecycle
-from grpo.metrics.table import BUDGET_SPENT, Event, Record
+from grpo.metrics.table import BUDGET_SPENT, Record
 from grpo.policy.trainable import PolicyFormat
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.tree import PolicyConfig
@@ -42,8 +41,6 @@ from steps.step_io.names import CHECKPOINTS, HISTORY, LEARNABILITY, REPORT
 from steps.step_io.work import Work, read_journal
 
 _INTERRUPTED: Final = "interrupted"
-_HEALTHY_BEFORE: Final = "healthy_before"
-"""Among a checkpoint's facts: the last healthy checkpoint before it, which is saved beside it."""
 _REGRET: Final = "heldout/regret_best"
 
 
@@ -91,7 +88,6 @@ class TrainingLoop:
         self._checkpoints = self._folder / CHECKPOINTS
         self._interrupted = self._folder / _INTERRUPTED
         self._finished: tuple[int, Snapshot] | None = None
-        self._healthy: int | None = None
 
     def run(self) -> None:
         """Train, and put checkpoints and report into the output.
@@ -133,8 +129,7 @@ class TrainingLoop:
             state = self._go_on_from(found)
             self._work.say(f"resuming from {_place(state.step, self._folder)}")
             self._work.resume_after([record for record in records if record.step <= state.step])
-            self._prune(healthy=state.facts[_HEALTHY_BEFORE])  # The kill may have come before that.
-        self._healthy = self._trainer.healthy_step
+            self._prune()  # The kill may have come before that.
         self._finished = self._trainer.num_steps_done, self._trainer.snapshot()
 
     def _go_on_from(self, checkpoint: Path) -> TrainingState:
@@ -179,9 +174,7 @@ class TrainingLoop:
         is_over = self._is_over()
         while not is_over:
             record = trainer.step()
-            if trainer.outcome.action == Action.ROLL_BACK:
-                record = replace(record, events=(*record.events, *self._roll_back()))
-            is_over = trainer.outcome.action == Action.STOP or record.step == self._last
+            is_over = bool(trainer.outcome.stop) or record.step == self._last
             is_due = is_over or (record.step - self._first) % config.steps_per_checkpoint == 0
             self._keep(record, is_due=is_due, is_last=is_over)
             check()
@@ -208,34 +201,22 @@ class TrainingLoop:
         # Written before the last checkpoint: a run may have resumed from an earlier one.
         return report.exists() and read_json(report)["last_step"] == self._trainer.num_steps_done
 
-    def _roll_back(self) -> tuple[Event, ...]:
-        healthy = self._trainer.healthy_step
-        folder = None if healthy is None else self._checkpoints / checkpoint_name(healthy)
-        if folder is None or not folder.exists():
-            self._trainer.cannot_roll_back()
-            return ()
-        policy, _, state = load_checkpoint(folder, torch.device("cpu"), self._format)
-        return (self._trainer.roll_back(state, policy.network.state_dict()),)
-
     def _save(self) -> None:
         """Save a checkpoint, and delete those that are too many."""
-        self._trainer.checkpointed()
         self._write(self._checkpoints)
         for folder in checkpoint_folders(self._interrupted):
             remove_folder(folder)
-        # The healthy one of the save before: it is wanted if this save turns out damaged, and a healthy one that is newer is the newest.
-        self._prune(healthy=self._healthy)
-        self._healthy = self._trainer.healthy_step
+        self._prune()
         self._work.saved()
 
     def _write(self, root: Path) -> None:
-        state = self._trainer.state({**self._facts, _HEALTHY_BEFORE: self._healthy})
+        state = self._trainer.state(self._facts)
         save_checkpoint(root, self._trainer.evaluation_policy, self._policy_config, state, self._format)
 
-    def _prune(self, *, healthy: int | None) -> None:
+    def _prune(self) -> None:
         saved = {checkpoint_step(folder) for folder in checkpoint_folders(self._checkpoints)}
         regrets = {record.step: record.metrics[_REGRET] for record in self._work.history() if record.step in saved}
-        for step in checkpoints_to_delete(regrets, healthy=healthy, keep=self._config.num_checkpoints_kept):
+        for step in checkpoints_to_delete(regrets, keep=self._config.num_checkpoints_kept):
             remove_folder(self._checkpoints / checkpoint_name(step))
 
     def _save_interrupted(self) -> int | None:
@@ -257,11 +238,11 @@ class TrainingLoop:
         trainer = self._trainer
         entropy = trainer.control.mean_entropy()
         report = {
-            "reason": trainer.outcome.reason or BUDGET_SPENT,
+            "reason": trainer.outcome.stop or BUDGET_SPENT,
             "message": trainer.outcome.message,
             "first_step": self._first,
             "last_step": trainer.num_steps_done,
-            "mean_entropy_at_end": entropy if math.isfinite(entropy) else None,  # None right after a rollback.
+            "mean_entropy_at_end": entropy if math.isfinite(entropy) else None,
             "control": trainer.control.metrics(),
             "weights": weights_hash(trainer.evaluation_policy),
             "num_trained_parameters": trainer.num_trained_parameters,

@@ -84,7 +84,7 @@ def _training_figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
             "entropy of an answer at T = 1",
             records,
             {"language/entropy": "all answers", **{f"language/entropy/{task}": words for task, words in by_task.items()}},
-            levels=critical_level(config, "entropy"),
+            levels=critical_level(config),
             marks=marks,
             note="Sum over an answer's tokens. Below the critical line for a while GRPO recovers or stops.",
         ),

@@ -31,10 +31,9 @@ def level(label: str, value: float, lines: Sequence[ChartLine], colour: str) -> 
     return ChartLine(label=label, points=points, colour=colour, is_dashed=True)
 
 
-def critical_level(config: Mapping[str, Any], measure: str) -> dict[str, tuple[float, str]]:
-    """Return the line of `grpo.critical_entropy` for the chart of this measure, `entropy` or `normalised_entropy`, if it is its limit."""
-    is_limit = config["critical_measure"] == measure and config["critical_entropy"]
-    return {"critical": (float(config["critical_entropy"]), ALARM)} if is_limit else {}
+def critical_level(config: Mapping[str, Any]) -> dict[str, tuple[float, str]]:
+    """Return the line of `grpo.critical_entropy`, unless the check is off."""
+    return {"critical": (float(config["critical_entropy"]), ALARM)} if config["critical_entropy"] else {}
 
 
 def metric_figure(

@@ -63,7 +63,7 @@ def _training_figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
             "entropy by phase at T = 1",
             records,
             {"grpo/entropy": "all phases", **phases, "grpo/log_num_legal": "ln(legal moves): the maximum"},
-            levels=healthy | critical_level(config, "entropy"),
+            levels=healthy | critical_level(config),
             dashed=["grpo/log_num_legal"],
             marks=marks,
             note="Below the critical line for a while, GRPO recovers or stops. Above ln(legal moves) is impossible.",

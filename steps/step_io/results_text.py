@@ -247,7 +247,7 @@ def training_lines(results: Results) -> list[str]:
     """Return how pretraining and GRPO went, and which checkpoints came out."""
     is_language, training, decision = results["kind"] == LANGUAGE, results["training"], results["decision"]
     entropy = training["mean_entropy_at_end"]
-    nats = "not known (a rollback had just been made)" if entropy is None else f"{entropy:.2f} nats{' an answer' if is_language else ''}"
+    nats = "not known" if entropy is None else f"{entropy:.2f} nats{' an answer' if is_language else ''}"
     champion = "the pretrained policy" if decision["champion_step"] == 0 else f"step {decision['champion_step']:,}"
     return [
         *(_cloning if is_language else _imitation)(results["pretraining"]),
@@ -291,8 +291,7 @@ def _control(found: Mapping[str, float], *, is_language: bool) -> str:
     recoveries = f"recoveries from critical entropy: {found['control/recoveries']:.0f}."
     if is_language:  # No controller moves its coefficients.
         return recoveries.capitalize()
-    saturated, idle = found["control/entropy_saturated"], found["control/entropy_idle"]
-    return f"The entropy controller stood at a bound in {saturated:.0%} of the steps and changed nothing in {idle:.0%}; {recoveries}"
+    return f"The entropy controller stood at a bound in {found['control/entropy_saturated']:.0%} of the steps; {recoveries}"
 
 
 def finding_lines(findings: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""A small sound dataset, made up in memory: games from a file, listed positions, and scores that rules and transform agree with."""
+"""A small sound dataset, made up in memory: games from a file, listed positions, and scores that rules and values agree with."""
 
 import random
 from collections import Counter
@@ -20,7 +20,7 @@ from grpo.board.phases import PHASES, Phase, phase_of
 from grpo.dataset.quotas import boards_per_cell, split_fractions, split_of_game
 from grpo.dataset.table import GAME_SCHEMA, Position, Split, board_row, board_table, phase_counts
 from grpo.engine.answers import Score
-from grpo.engine.move_values import LICHESS_SLOPE, TRANSFORMS, ValueTable
+from grpo.engine.move_values import ValueTable, value_of
 from grpo.settings.tree import BoardsConfig, ValuesConfig
 
 Row = dict[str, Any]
@@ -88,12 +88,12 @@ def scores_of(board: chess.Board, rng: random.Random) -> dict[str, Score]:
     scores = {}
     for move in board.legal_moves:
         centipawns = rng.randint(-900, 900)
-        score = Score(centipawns, expected=1 / (1 + float(np.exp(-LICHESS_SLOPE * centipawns))))
+        score = Score(centipawns)
         board.push(move)
         if board.is_checkmate():
-            score = Score(1, is_mate=True, expected=1.0)
+            score = Score(1, is_mate=True)
         board.pop()
-        scores[move.uci()] = Score(0, expected=0.5) if move in drawing else score
+        scores[move.uci()] = Score(0) if move in drawing else score
     return scores
 
 
@@ -114,7 +114,7 @@ def row_of(
 
     def table(of_moves: Mapping[str, Score]) -> ValueTable:
         in_order = tuple(of_moves[move] for move in moves)
-        made = TRANSFORMS[values.transform](in_order, values)
+        made = [value_of(score, values) for score in in_order]
         return ValueTable(moves=moves, values=np.array(made, dtype=np.float32), scores=in_order)
 
     own = table(scores or scores_of(board, rng))
@@ -130,7 +130,7 @@ def row_of(
         offset=0,
     )
     strong = table(scores_of(board, rng)) if split == Split.HELDOUT else None
-    row = board_row(position, own, strong, engine="Stockfish 17", limit=f"depth {values.depth}", transform=values.transform)
+    row = board_row(position, own, strong, engine="Stockfish 17", limit=f"depth {values.depth}")
     # As a table gives it back.
     as_lists = {name: row[name].tolist() for name in ("values", "strong_values") if row[name] is not None}
     return row | as_lists | {"moves": list(row["moves"])}

@@ -51,7 +51,7 @@ def mate_that_is_none(row: Row) -> None:
 
 def draw_that_is_none(row: Row) -> None:
     board = chess.Board("8/8/8/3b4/8/1k6/2N5/K7 b - - 0 1")  # Black may take the knight, and is left with a bishop alone.
-    scores = scores_of(board, random.Random(0)) | {"b3c2": Score(300, expected=0.75)}
+    scores = scores_of(board, random.Random(0)) | {"b3c2": Score(300)}
     row |= row_of(board, split=Split.TRAIN, game_id=row["game_id"], rng=random.Random(0), ply=row["ply"], scores=scores)
 
 

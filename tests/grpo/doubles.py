@@ -15,7 +15,7 @@ from grpo.board.encoding import decode, encode, mover_view
 from grpo.board.phases import PHASES, phase_of
 from grpo.dataset.table import BoardArrays
 from grpo.engine.move_values import ValueTable
-from grpo.learning.rollouts import Replies
+from grpo.learning.objective import Moves
 from grpo.learning.states import DatasetStates, ValueSource
 from grpo.learning.trainer import GrpoTrainer
 from grpo.policy.distribution import MoveDistribution, NetworkPolicy, PositionBatch, new_policy
@@ -143,18 +143,14 @@ class MadeUpValues:
         return ValueTable(moves=tuple(move.uci() for move in moves), values=values, scores=())
 
 
-class WrittenReplies:
-    """An opponent that is no policy: the move that a function gives, None where it fails."""
-
-    def __init__(self, reply: Callable[[chess.Board], chess.Move | None]) -> None:
-        self._reply = reply
-        self.asked: list[chess.Board] = []
-        """All boards that replies were asked of."""
-
-    def replies(self, boards: Sequence[chess.Board]) -> list[chess.Move | None]:
-        """Return a move for each board."""
-        self.asked += [board.copy() for board in boards]
-        return [self._reply(board) for board in boards]
+def exact_moves(old: MoveDistribution, values_BA: Tensor) -> Moves:
+    """Return all legal moves, weighted by their old probabilities, each with Q - V: the exact estimator, the limit of large groups."""
+    return Moves(
+        columns=torch.arange(values_BA.shape[1]).expand(len(values_BA), -1),
+        weights=old.probs,
+        old_log_probs=old.log_probs,
+        advantages=(values_BA - old.expectation(values_BA)[:, None]) * old.is_legal,
+    )
 
 
 def sharpened(policy: NetworkPolicy, factor: float) -> NetworkPolicy:
@@ -203,7 +199,6 @@ def trainer_of(
     seed: int = 0,
     first_step: int = 0,
     values: ValueSource | None = None,
-    opponent: Replies | None = None,
     **changes: Any,
 ) -> GrpoTrainer:
     """Return a trainer on these boards; policy and reference are lively and equal if they are not given, further values made up."""
@@ -216,7 +211,6 @@ def trainer_of(
         seed=seed,
         first_step=first_step,
         values=values or MadeUpValues(),
-        opponent=opponent,
     )
 
 

@@ -60,7 +60,7 @@ def made_up_rows(boards: Sequence[chess.Board], *, split: Split = Split.TRAIN) -
             source="made up",
             offset=index,
         )
-        rows.append(board_row(position, made_up_table(board), None, engine="none", limit="none", transform="logistic"))
+        rows.append(board_row(position, made_up_table(board), None, engine="none", limit="none"))
     return rows
 
 

@@ -32,7 +32,6 @@ class ScriptedEngine:
         start: str = "well",
         start_seconds: float = 0.0,
         has_memory: bool = False,
-        has_wdl: bool = False,
         scores: dict[str, str] | None = None,
         positions: Sequence[str] = (),
     ) -> None:
@@ -47,9 +46,8 @@ class ScriptedEngine:
             start: `well`, `slow`, `busy`, `silent`, `dies` or `floods`.
             start_seconds: what a slow start takes, of processor time for a busy one.
             has_memory: answers depend on the positions searched since the last `ucinewgame`, like those of a kept hash.
-            has_wdl: lines have W, D and L.
             positions: FENs that it will be asked; an engine that is asked no others starts in a third of the time.
-            scores: UCI move -> what the engine says of it (`cp 900`, `mate -2`, `cp 13 wdl 1 2 997`), instead of the hash.
+            scores: UCI move -> what the engine says of it (`cp 900`, `mate -2`, `cp 13`), instead of the hash.
         """
         import chess
 
@@ -66,7 +64,6 @@ class ScriptedEngine:
                     "start": start,
                     "start_seconds": start_seconds,
                     "has_memory": has_memory,
-                    "has_wdl": has_wdl,
                     "scores": scores or {},
                     "site": str(Path(chess.__file__).parent.parent),
                     "legal_moves": {fen: sorted(move.uci() for move in chess.Board(fen).legal_moves) for fen in positions},
@@ -235,8 +232,7 @@ class _Engine:
                 raise ValueError(fault)
 
     def _score(self, centipawns: int, move: str) -> str:
-        wdl = f" wdl {300 + centipawns // 2} 200 {500 - centipawns // 2}" if self.plan["has_wdl"] else ""
-        return self.plan["scores"].get(move, f"cp {centipawns}{wdl}")
+        return self.plan["scores"].get(move, f"cp {centipawns}")
 
     def _fen_after(self, fen: str, moves: str = "") -> str:
         if not moves:

@@ -66,7 +66,7 @@ def boards_table() -> pa.Table:
                 offset=index,
             )
             strong = table if split == Split.HELDOUT else None
-            rows.append(board_row(position, table, strong, engine="none", limit="none", transform="logistic"))
+            rows.append(board_row(position, table, strong, engine="none", limit="none"))
     return board_table(rows)
 
 

@@ -5,18 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROLLBACK = {"critical_entropy": 3.4, "critical_window": 3, "recovery": {"kind": "rollback", "max_times": 2}}
-"""All entropies are critical here, and all checkpoints healthy: there are two rollbacks, and then a stop."""
-
 EVERYTHING: dict[str, Any] = {
     "self_play": {"fraction": 0.5, "states_per_round": 12, "steps_per_round": 5, "max_plies": 20},
-    "depth": {"num_own_moves": 2},
+    "num_own_moves": 2,
     "num_inner_epochs": 2,
     "kl_coefficient": 0.01,
-    "steps_per_reference_refresh": 3,
-    "critical_window": 2,
 }
-"""Own games, trajectories, and a reference that changes: all of it must be in a checkpoint."""
+"""Own games and trajectories: all of it must be in a checkpoint."""
 
 
 @dataclass(frozen=True)

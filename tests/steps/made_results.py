@@ -29,7 +29,7 @@ FINDING = {
 }
 SETTINGS = {
     "seed": 4,
-    "grpo": {"learning_rate": 7e-4, "max_gradient_norm": 1.0, "clip_high": 0.31},
+    "grpo": {"learning_rate": 7e-4, "clip_high": 0.31},
     "evaluation": {"max_plies": 200, "opponent_nodes": 1, "adjudication_depth": 10},
 }
 CLONED: dict[str, Any] = {
@@ -117,7 +117,7 @@ def made_reports(*, score: float = 0.75, elo: float = 10.0) -> dict[str, dict[st
             "mean_entropy_at_end": 1.7077,
             "reason": "budget_spent",
             "message": "",
-            "control": {"control/entropy_saturated": 0.25, "control/entropy_idle": 0.5, "control/recoveries": 1.0},
+            "control": {"control/entropy_saturated": 0.25, "control/recoveries": 1.0},
         },
         "select": json.loads(json.dumps(_decision_facts(decision, trace)))
         | {

@@ -8,14 +8,13 @@ from grpo.language.learn.parse_rate_gate import ParseRate, parse_rates
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import LanguageBoards
 from grpo.language.text.tasks import LanguageTask
-from grpo.learning.learnability import Consequence, Learnability, LearnabilityFinding, finding
+from grpo.learning.learnability import Consequence, Learnability, LearnabilityFinding, finding, zero_variance
 from grpo.metrics.table import TASKS
 from grpo.settings.tree import Settings
 
 MAX_FIRST_KL: Final = 1e-6
 """Nats of an answer: where policy and reference have the same weights, all that is more is two ways of scoring."""
 _MIN_SPREAD: Final = 0.01
-_MAX_ZERO_VARIANCE_WARNED, _MAX_ZERO_VARIANCE = 0.5, 0.95
 _MAX_TRUNCATED: Final = 0.5
 
 
@@ -38,7 +37,7 @@ def assess_language_learnability(
         *_parsing(rates, settings),
         _truncation(metrics),
         _spread(metrics),
-        _zero_variance(metrics["language/zero_variance_groups"]),
+        zero_variance(metrics["language/zero_variance_groups"]),
         _entropy(metrics, settings),
     )
     return Learnability(findings=findings, metrics=metrics)
@@ -114,23 +113,6 @@ def _spread(metrics: Mapping[str, float]) -> LearnabilityFinding:
         "reward spread",
         f"mean {metrics['language/reward_mean']:.3f} points, standard deviation over all answers {spread:.3f}",
         (spread < _MIN_SPREAD, Consequence.WARNING, "Answers are worth the same: there is next to nothing to learn from"),
-    )
-
-
-def _zero_variance(fraction: float) -> LearnabilityFinding:
-    return finding(
-        "silent groups",
-        f"{fraction:.1%} of the groups have equal rewards",
-        (
-            fraction > _MAX_ZERO_VARIANCE,
-            Consequence.REFUSAL,
-            "There is nothing to learn from: the model always gives the same answer (raise grpo.temperature), or all are worth the same",
-        ),
-        (
-            fraction > _MAX_ZERO_VARIANCE_WARNED,
-            Consequence.WARNING,
-            "Most groups teach nothing: a larger grpo.group_size or temperature makes them differ",
-        ),
     )
 
 

@@ -144,7 +144,7 @@ def write_rollout(
         sampled=torch.zeros(batch.targets.shape, device=policy.device).masked_scatter(batch.is_token, sampled),
         measures=exact_measures(policy, reference, batch, temperature=config.temperature),
         is_truncated=is_truncated,
-        advantages=group_advantages(rewards, config, is_member_BG=is_member).flatten(),
+        advantages=group_advantages(rewards, is_member_BG=is_member).flatten(),
     )
 
 

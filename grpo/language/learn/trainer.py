@@ -17,7 +17,7 @@ from grpo.control.controller import Knobs, Observation
 from grpo.language.learn.learnability import assess_language_learnability
 from grpo.language.learn.logprobs import MAX_GAP
 from grpo.language.learn.loss import Minibatch, backward
-from grpo.language.learn.rollouts import Grader, LanguageRollout, agreement, rollout_metrics, write_rollout
+from grpo.language.learn.rollouts import Grader, LanguageRollout, rollout_metrics, write_rollout
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import LanguageBoards
 from grpo.learning.checkpoints import weights_hash
@@ -25,7 +25,7 @@ from grpo.learning.invariants import InvariantError
 from grpo.learning.learnability import Learnability
 from grpo.learning.lifecycle import PRECISIONS, TrainerLifecycle
 from grpo.learning.trainer import refuse_dropout
-from grpo.metrics.table import TERM_PAIRS, TERMS, Event, Record
+from grpo.metrics.table import Event, Record
 from grpo.settings.tree import Settings
 
 
@@ -101,7 +101,7 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
         metrics = rollout_metrics(rollout) | self._knob_metrics(knobs) | self._learn(rollout, knobs, events)
         metrics["language/normalised_entropy"] = metrics["language/token_entropy"] / self._log_vocabulary()
         self.num_steps_done += 1
-        return self._end_step(metrics, self._observation(metrics, rollout), events)
+        return self._end_step(metrics, self._observation(metrics), events)
 
     def _refuse_gap(self, rollout: LanguageRollout) -> None:
         """Raise InvariantError unless tokens were sampled from the distribution that scores them."""
@@ -204,19 +204,15 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
     def _log_vocabulary(self) -> float:
         return math.log(self.policy.network.config.get_text_config().vocab_size)
 
-    def _observation(self, metrics: Mapping[str, float], rollout: LanguageRollout) -> Observation:
-        """Return what controllers see. Terms have no gradients of their own here, so that alarms on these never fire."""
+    def _observation(self, metrics: Mapping[str, float]) -> Observation:
+        """Return what controllers see."""
         return Observation(
             step=self.num_steps_done,
             entropy=metrics["language/entropy"],
-            normalised_entropy=metrics["language/normalised_entropy"],
             log_num_legal=self._log_vocabulary(),
             kl=metrics["language/kl_reference"],
             silent_groups=metrics["language/zero_variance_groups"],
             agreement=metrics["language/agreement"],
-            agreement_max=max(map(agreement, rollout.groups())),
-            norms=dict.fromkeys(TERMS, 0.0),
-            cosines=dict.fromkeys(TERM_PAIRS, 0.0),
         )
 
 

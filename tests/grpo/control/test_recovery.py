@@ -1,4 +1,4 @@
-"""After a collapse the field notes' recovery does not come back, KL(reference || policy) does."""
+"""After a collapse the field notes' recovery does not come back, and KL(reference || policy) does."""
 
 import copy
 from typing import Any, Final

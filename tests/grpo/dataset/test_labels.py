@@ -58,7 +58,7 @@ def board_at(moves: str, ply: int, *, game_id: str = "g", split: Split = Split.T
         source="engine",
         offset=0,
     )
-    return board_row(position, values, None, engine="e", limit="depth 1", transform="logistic")
+    return board_row(position, values, None, engine="e", limit="depth 1")
 
 
 def tables(boards: Sequence[dict[str, Any]], games: Sequence[dict[str, Any]]) -> tuple[pa.Table, pa.Table]:

@@ -43,7 +43,7 @@ def value_table(board: chess.Board, *, strong: bool) -> ValueTable:
     return ValueTable(
         moves=moves,
         values=np.array([value_of(board.fen(), move, strong=strong) for move in moves], dtype=np.float32),
-        scores=(Score(3, is_mate=True), *(Score(number, expected=number / 100) for number in range(1, len(moves)))),
+        scores=(Score(3, is_mate=True), *(Score(number) for number in range(1, len(moves)))),
     )
 
 
@@ -65,7 +65,7 @@ def row(fen: str, split: Split, *, is_played: bool = True) -> dict[str, Any]:
         date="2018.11.??",
     )
     strong = value_table(board, strong=True) if split == Split.HELDOUT else None
-    return board_row(position, table, strong, engine="Scripted 1", limit="depth 2", transform="logistic")
+    return board_row(position, table, strong, engine="Scripted 1", limit="depth 2")
 
 
 @pytest.fixture
@@ -97,7 +97,6 @@ def test_a_row_says_all_that_is_known_of_a_position(table: pa.Table) -> None:
             "date",
             "engine",
             "limit",
-            "transform",
             "label_from",
         )
     } == {
@@ -111,11 +110,9 @@ def test_a_row_says_all_that_is_known_of_a_position(table: pa.Table) -> None:
         "date": "2018.11.??",
         "engine": "Scripted 1",
         "limit": "depth 2",
-        "transform": "logistic",
         "label_from": "game",
     }
     assert (first["centipawns"][:3], first["mate_in"][:3]) == ([None, 1, 2], [3, None, None])
-    assert first["expected"][:3] == [None, np.float32(0.01), np.float32(0.02)]
     assert first["label"] == first["moves"][-1]
     assert first["strong_values"] is None
     assert heldout["strong_values"] != heldout["values"]
@@ -140,7 +137,7 @@ def test_of_equally_good_moves_the_first_becomes_the_label() -> None:
         fen=board.fen(), key=position_key(board), phase=phase_of(board), split=Split.TRAIN, label="", game_id="g", ply=0,
         source="list.epd", offset=0,
     )  # fmt: skip
-    assert board_row(position, table, None, engine="e", limit="depth 1", transform="wdl")["label"] == moves[4]
+    assert board_row(position, table, None, engine="e", limit="depth 1")["label"] == moves[4]
 
 
 def test_a_row_with_a_value_of_another_type_is_refused() -> None:

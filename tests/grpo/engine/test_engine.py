@@ -97,14 +97,14 @@ def test_the_scores_are_those_of_the_last_iteration_in_which_every_line_was_sear
 def test_a_later_line_of_one_iteration_replaces_an_earlier_one_and_bounds_are_no_scores() -> None:
     text = (
         b"info depth 5 seldepth 6 score cp 10 lowerbound nodes 30 pv e2e4\n"
-        b"info depth 5 seldepth 6 score cp 60 wdl 100 800 100 nodes 30 pv e2e4\n"
-        b"info depth 5 seldepth 6 score cp 70 wdl 101 800 99 nodes 30 pv e2e4\n"
+        b"info depth 5 seldepth 6 score cp 60 nodes 30 pv e2e4\n"
+        b"info depth 5 seldepth 6 score cp 70 nodes 30 pv e2e4\n"
         b"info depth 5 currmove d2d4 currmovenumber 2\n"
         b"info depth 5 seldepth 6 score cp 5 upperbound nodes 30 pv e2e4\n"
         b"bestmove e2e4\n"
     )
     for num_lines in (None, 1):
-        assert parse_answer(text, num_lines=num_lines).scores == {"e2e4": Score(70, expected=0.501)}
+        assert parse_answer(text, num_lines=num_lines).scores == {"e2e4": Score(70)}
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_later_line_of_one_iteration_replaces_an_earlier_one_and_bounds_are_no
     ],
 )
 def test_the_words_of_a_line_may_come_in_any_order(line: bytes) -> None:
-    assert parse_answer(line + b"\nbestmove e2e4\r\n", num_lines=1).scores == {"e2e4": Score(-31, expected=0.4125)}
+    assert parse_answer(line + b"\nbestmove e2e4\r\n", num_lines=1).scores == {"e2e4": Score(-31)}
 
 
 def test_text_for_people_is_no_score() -> None:
@@ -150,9 +150,6 @@ def test_an_answer_without_a_move_or_a_score_is_an_error_and_never_a_zero(text: 
     [
         b"cp 999999999999",
         b"mate -2147483649",
-        b"cp 3 wdl 2000 0 0",
-        b"cp 3 wdl 600 600 0",
-        b"cp 3 wdl 40000 1 1",
         b"cp " + b"9" * 5_000,
         b"cp x",
     ],
@@ -170,14 +167,13 @@ def test_a_best_move_is_read_by_itself_and_none_is_no_move() -> None:
 
 def test_both_ways_of_reading_an_answer_read_the_same(stockfish: str, random_boards: list[chess.Board]) -> None:
     # With the number of lines known, the last lines are read in one go; else line by line, from all iterations.
-    with EngineProcess(stockfish, {**ALL_LINES, "UCI_ShowWDL": "true"}, start_seconds=30) as process:
+    with EngineProcess(stockfish, ALL_LINES, start_seconds=30) as process:
         for board in [*random_boards[2::251], chess.Board("6k1/5ppp/8/8/8/8/8/R3K3 w - - 0 1")]:
             process.send(f"position fen {board.fen()}\ngo depth 3")
             data = process.answer()
             answer = parse_answer(data)
             assert answer == parse_answer(data, num_lines=len(answer.scores))
             assert answer.scores.keys() == {move.uci() for move in board.legal_moves}
-            assert all(score.expected is not None for score in answer.scores.values())
 
 
 def test_a_helper_of_the_engine_that_keeps_the_pipe_open_does_not_hold_up_its_end(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import chess
 import numpy as np
 import pytest
 import torch
@@ -15,17 +14,12 @@ from doubles import (
     CPU,
     FIELD_NOTES,
     TINY,
-    MadeUpValues,
-    WrittenReplies,
     arrays_in_float64,
     copied,
     fake_arrays,
     in_float64,
     largest_difference,
-    legal_moves,
     lively_policy,
-    made_up_number,
-    mirrored_number,
     sharpened,
     some_boards,
 )
@@ -33,8 +27,9 @@ from doubles import trainer_of as any_trainer_of
 from torch import Tensor, nn
 
 from grpo.base.errors import NonFiniteError
-from grpo.control.controller import Action, Control
+from grpo.control.controller import CRITICAL_WINDOW, MAX_SKIPPED, SKIPPED_CUT, Control
 from grpo.dataset.table import BoardArrays
+from grpo.learning import lifecycle
 from grpo.learning import trainer as training
 from grpo.learning.checkpoints import NETWORK_FORMAT, load_checkpoint, save_checkpoint, weights_hash
 from grpo.learning.invariants import InvariantError, assert_on_policy
@@ -42,7 +37,7 @@ from grpo.learning.measurements import InnerStep
 from grpo.learning.objective import Moves
 from grpo.learning.rollouts import Roller, Rollout
 from grpo.learning.states import DatasetStates, States
-from grpo.learning.trainer import GrpoTrainer, refuse_dropout
+from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import Record
 from grpo.policy.distribution import MoveDistribution, NetworkPolicy, Policy, PositionBatch, new_policy
 from grpo.policy.files import IncompatibleError
@@ -60,8 +55,8 @@ CONFIG = GrpoConfig(
     entropy_coefficient=0.01,
     kl_coefficient=0.0,
 )
-ESTIMATORS = ("sampled", "exact", "trajectory")
-DEPTH = {"num_own_moves": 2}
+TRAJECTORIES = {"num_own_moves": 2, "group_size": 3, "states_per_step": 8}
+KINDS: list[dict[str, Any]] = [{}, TRAJECTORIES]
 NOTES = FIELD_NOTES.model_copy(update={"entropy_floor": 9.0, "entropy_critical": 1e-6, "steps_threshold": 2})
 """Entropy, in nats, is always below the floor."""
 
@@ -75,11 +70,6 @@ def double_trainer(config: GrpoConfig = CONFIG, arrays: BoardArrays = ARRAYS, **
     """Return the trainer of the same policy and boards in float64."""
     policies = {"policy": in_float64(lively_policy()), "reference": in_float64(lively_policy())}
     return any_trainer_of(config, arrays_in_float64(arrays), **{**policies, **changes})
-
-
-def with_depth(estimator: str, **changes: Any) -> dict[str, Any]:
-    """Return the settings of an estimator with trajectories of two own moves, in small groups."""
-    return {"estimator": estimator, "depth": DEPTH, "group_size": 3, "states_per_step": 8, **changes}
 
 
 def steps(trainer: GrpoTrainer, count: int) -> list[Record]:
@@ -121,11 +111,10 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize(("estimator", "temperature"), [("sampled", 0.7), ("exact", 1.3), ("trajectory", 1.3)])
-def test_a_healthy_run_is_on_policy_at_every_temperature_with_every_estimator_and_depth(
-    estimator: str, temperature: float, checked: list[float]
-) -> None:
-    trainer = trainer_of(**with_depth(estimator, temperature=temperature, learning_rate=5e-3, max_kl_old=0.0))
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("temperature", [0.7, 1.3])
+def test_a_healthy_run_is_on_policy_at_every_temperature(temperature: float, kind: dict[str, Any], checked: list[float]) -> None:
+    trainer = trainer_of(**kind, temperature=temperature, learning_rate=5e-3, max_kl_old=0.0)
     records = steps(trainer, 2)
     assert len(checked) == 2, "once a rollout"
     assert max(checked) < 1e-4, "a tenth of what is allowed"
@@ -156,18 +145,6 @@ def test_a_healthy_run_is_on_policy_at_every_precision(precision: str, allowed: 
     steps(trainer, 2)
     assert len(checked) == 2
     assert max(checked) < allowed
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_at_the_first_inner_step_ratios_are_one_nothing_is_clipped_and_divergences_are_zero(estimator: str) -> None:
-    changes = with_depth(estimator, temperature=1.3, num_minibatches=1, kl_coefficient=0.1)
-    metrics = double_trainer(**changes).step().metrics
-    assert metrics["grpo/clip_fraction"] == 0
-    for name in ("grpo/kl_old", "grpo/kl_reference", "grpo/kl_from_reference", "grpo/weighted/reference_kl"):
-        assert abs(metrics[name]) < 1e-12
-    for name in ("grpo/ratio_min", "grpo/ratio_max"):
-        assert metrics[name] == pytest.approx(1, abs=1e-12)
-    assert metrics["grpo/effective_sample_size"] == pytest.approx(1, abs=1e-6), "the weights 1/G are float32"
 
 
 Fault = Callable[[Rollout, Policy], Rollout]
@@ -210,13 +187,6 @@ def weights_spoilt(rollout: Rollout, policy: Policy) -> Rollout:
     return rollout
 
 
-def one_nan(moves: Moves) -> Tensor:
-    """Lose one recorded number of each group."""
-    old = moves.old_log_probs.clone()
-    old[:, -1] = math.nan
-    return old
-
-
 def without_last_move(old: MoveDistribution) -> MoveDistribution:
     """Return what a sampler would have recorded that thinks the last legal move of each board illegal."""
     last = old.num_legal() - 1
@@ -231,27 +201,10 @@ def resampled(rollout: Rollout, old: MoveDistribution) -> Rollout:
     return replace(rollout, old=old, moves=replace(rollout.moves, columns=columns, old_log_probs=old.log_prob(columns)))
 
 
-def rolled(old: MoveDistribution) -> MoveDistribution:
-    """Return the distributions of each board's neighbour."""
-    return MoveDistribution(log_probs=old.log_probs.roll(1, 0), is_legal=old.is_legal)
-
-
 def boards_of_the_next(rollout: Rollout, _: Policy) -> Rollout:
     """Put the moves of each board beside the pieces of the next."""
     positions = rollout.states.positions
     return replace(rollout, states=replace(rollout.states, positions=replace(positions, encodings=positions.encodings.roll(1, 0))))
-
-
-def moves_of_the_next(rollout: Rollout, _: Policy) -> Rollout:
-    """Swap the index of the group: each state has the moves of its neighbour."""
-    columns = torch.minimum(rollout.moves.columns.roll(1, 0), rollout.old.num_legal()[:, None] - 1)
-    return replace(rollout, moves=replace(rollout.moves, columns=columns))
-
-
-def padding_drawn(rollout: Rollout, _: Policy) -> Rollout:
-    """Count padding as moves in sampling."""
-    old = MoveDistribution.from_logits(rollout.old.log_probs, torch.ones_like(rollout.old.is_legal), temperature=1.0)
-    return replace(rollout, old=old, moves=replace(rollout.moves, old_log_probs=old.log_prob(rollout.moves.columns)))
 
 
 def nothing(rollout: Rollout, _: Policy) -> Rollout:
@@ -261,18 +214,13 @@ def nothing(rollout: Rollout, _: Policy) -> Rollout:
 
 FAULTS: dict[str, tuple[Fault, float]] = {
     "sampled at T = 1.3, learned at T = 1": (nothing, 1.3),
-    "sampled at T = 0.7, learned at T = 1": (nothing, 0.7),
     "sampled at T = 1.02, learned at T = 1": (nothing, 1.02),
     "weights moved": (weights_moved, 1.0),
     "weights with a NaN": (weights_spoilt, 1.0),
-    "recorded NaN": (of_moves(old_log_probs=one_nan), 1.0),
     "moves shuffled within their groups": (of_moves(columns=lambda moves: moves.columns.flip(1)), 1.0),
-    "moves of the next state": (moves_of_the_next, 1.0),
     "log-probabilities of the next state": (of_moves(old_log_probs=lambda moves: moves.old_log_probs.roll(1, 0)), 1.0),
-    "distribution of the next state": (lambda rollout, _: replace(rollout, old=rolled(rollout.old)), 1.0),
     "boards of the next state": (boards_of_the_next, 1.0),
     "a legal move masked out": (lambda rollout, _: resampled(rollout, without_last_move(rollout.old)), 1.0),
-    "padding counts as a move": (padding_drawn, 1.0),
     "log-probabilities in bfloat16": (of_moves(old_log_probs=lambda moves: moves.old_log_probs.bfloat16().float()), 1.0),
 }
 
@@ -297,33 +245,16 @@ MIXED: dict[str, Fault] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("estimator", "what"),
-    [
-        (estimator, what)
-        for estimator in ("sampled", "exact", "trajectory")
-        for what in MIXED
-        # Of trajectories' advantages only the sum is asked for, and it stays 0.
-        if (estimator, what) != ("trajectory", "advantages")
-    ],
-)
+@pytest.mark.parametrize(("what", "kind"), [(what, {}) for what in MIXED] + [("rewards", TRAJECTORIES), ("one advantage", TRAJECTORIES)])
 def test_groups_whose_index_is_swapped_are_caught_although_every_ratio_is_one(
-    what: str, estimator: str, monkeypatch: pytest.MonkeyPatch
+    what: str, kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = trainer_of(**(with_depth(estimator) if estimator == "trajectory" else {"estimator": estimator}))
+    trainer = trainer_of(**kind)
     before = state_of(trainer)
     sampler_with(monkeypatch, MIXED[what])
     with pytest.raises(InvariantError, match=r"of a rollout: off by .*mixed up"):
         trainer.step()
     assert state_of(trainer) == before
-
-
-@pytest.mark.parametrize("estimator", ["exact", "trajectory"])
-def test_other_estimators_are_guarded_in_the_same_way(estimator: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = trainer_of(**with_depth(estimator))
-    sampler_with(monkeypatch, nothing, factor=1.3)
-    with pytest.raises(InvariantError):
-        trainer.step()
 
 
 class _WithDropout(nn.Module):
@@ -346,11 +277,6 @@ def test_a_dropout_layer_is_refused_by_its_name_and_one_that_drops_nothing_is_no
     with pytest.raises(ValueError, match=r"layer dropout has dropout 0\.1: .* set it to 0"):
         trainer_of(policy=with_dropout(0.1))
     assert trainer_of(policy=with_dropout(0.0)).step().step == 1
-    with pytest.raises(ValueError, match=r"layer 1\.0 has dropout 0\.5"):
-        refuse_dropout(nn.Sequential(nn.Linear(1, 1), nn.Sequential(nn.AlphaDropout(0.5))))
-    with pytest.raises(ValueError, match=r"layer dropout has dropout 0\.1"):
-        refuse_dropout(nn.TransformerEncoderLayer(8, 2, 8))
-    refuse_dropout(lively_policy().network)
 
 
 def test_a_dropout_layer_at_work_that_came_in_later_is_caught() -> None:
@@ -377,67 +303,13 @@ def test_each_of_the_three_conditions_counts_by_itself(name: str, value: float, 
         assert_on_policy(measured(**{name: value}), precision)
 
 
-def test_the_loss_is_taken_at_the_temperature_that_the_rollout_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[float] = []
-
-    class Listening(NetworkPolicy):
-        """Remembers the temperatures that it was asked for."""
-
-        def distribution(self, positions: PositionBatch, *, temperature: float) -> MoveDistribution:
-            asked.append(temperature)
-            return super().distribution(positions, temperature=temperature)
-
-    policy, reference = (Listening(lively_policy().network, CPU) for _ in range(2))
-    sampler_with(monkeypatch, lambda rollout, _: replace(rollout, temperature=2.0), factor=2.0)
-    trainer_of(policy=policy, reference=reference, kl_coefficient=0.1).step()
-    assert asked == [2.0] * 5, "one rollout; policy and reference in two minibatches"
-
-
-# What the estimators have in common.
-
-
-def test_the_exact_estimator_is_the_exact_gradient() -> None:
-    metrics = double_trainer(estimator="exact").step().metrics
-    assert metrics["grpo/exact_cosine"] == pytest.approx(1, abs=1e-6)
-    assert metrics["grpo/exact_ratio"] == pytest.approx(1, abs=1e-6)
-    sampled = double_trainer(group_size=8).step().metrics
-    assert 0.2 < sampled["grpo/exact_cosine"] < 0.95
-
-
-@pytest.mark.parametrize("estimator", ["sampled", "exact"])
-@pytest.mark.parametrize("divide_by_std", [False, True])
-def test_constant_rewards_move_no_weight(estimator: str, divide_by_std: bool) -> None:
-    arrays = with_values(np.full_like(ARRAYS.values, 0.3))
-    trainer = trainer_of(arrays=arrays, estimator=estimator, divide_by_std=divide_by_std, entropy_coefficient=0.0)
+def test_constant_rewards_move_no_weight() -> None:
+    trainer = trainer_of(arrays=with_values(np.full_like(ARRAYS.values, 0.3)), entropy_coefficient=0.0)
     before = weights_hash(trainer.policy)
     record = trainer.step()
     assert record.metrics["grpo/zero_variance_groups"] == 1
-    if estimator == "sampled":
-        assert record.metrics["grpo/gradient_norm"] == 0
-        assert weights_hash(trainer.policy) == before
-    else:
-        assert record.metrics["grpo/gradient_norm"] < 1e-6
-
-
-def test_a_failing_engine_is_counted_and_what_it_failed_on_is_no_reward() -> None:
-    changes = with_depth("sampled", num_minibatches=1)
-    healthy = double_trainer(**changes).step().metrics
-    values = MadeUpValues(fails_on=lambda board: made_up_number(board, chess.Move.null()) < 0.5)
-    faulty = double_trainer(**changes, values=values).step().metrics
-    num_failed = sum(made_up_number(board, chess.Move.null()) < 0.5 for board in values.asked)
-    assert faulty["grpo/states_dropped"] == num_failed > 0 == healthy["grpo/states_dropped"]
-    assert faulty["grpo/states"] == healthy["grpo/states"] - num_failed
-    assert faulty["grpo/states_forced"] == healthy["grpo/states_forced"]
-    assert math.isfinite(faulty["grpo/loss"])
-
-
-@pytest.mark.parametrize("estimator", ["exact", "trajectory"])
-def test_the_colour_mirror_of_all_boards_trains_the_same_policy(estimator: str) -> None:
-    found = []
-    for boards in (BOARDS, [board.mirror() for board in BOARDS]):
-        trainer = trainer_of(arrays=fake_arrays(boards, mirrored_number), values=MadeUpValues(mirrored_number), **with_depth(estimator))
-        found.append((steps(trainer, 2), weights_hash(trainer.policy)))
-    assert found[0] == found[1]
+    assert record.metrics["grpo/gradient_norm"] == 0
+    assert weights_hash(trainer.policy) == before
 
 
 # It repeats exactly.
@@ -462,31 +334,26 @@ def resumed(first: GrpoTrainer, folder: Path, make: Callable[[NetworkPolicy], Gr
 
 
 SCHEDULES: dict[str, dict[str, Any]] = {
-    "annealed": {"entropy_schedule": "annealed", "num_steps": 6, "learning_rate_decay": "cosine", "warmup_steps": 2},
-    "target": {"entropy_schedule": "target", "kl_coefficient": 0.01, "kl_schedule": "target", "reference": lively_policy(seed=9)},
+    "target": {"entropy_schedule": "target", "entropy_coefficient": 0.015, "kl_coefficient": 0.01, "kl_target": 0.3},
+    "decay": {"num_steps": 6, "learning_rate_decay": "cosine", "warmup_steps": 2, **TRAJECTORIES},
     "field_notes": {"entropy_schedule": "field_notes", "field_notes": NOTES, "kl_coefficient": 0.01},
-    "refreshed reference": {"steps_per_reference_refresh": 2, "kl_coefficient": 0.1},
-    "critical": {"critical_entropy": 100.0, "critical_window": 2, "recovery": {"kind": "forward_kl"}},
+    "recovering": {"critical_entropy": 100.0},
 }
 
 
-@pytest.mark.parametrize(
-    ("estimator", "schedule"), [({"target": "exact", "field_notes": "trajectory"}.get(name, "sampled"), name) for name in SCHEDULES]
-)
-def test_saved_and_gone_on_in_a_new_trainer_it_ends_bit_for_bit_as_if_never_stopped(estimator: str, schedule: str, tmp_path: Path) -> None:
-    changes = with_depth(estimator) if estimator == "trajectory" else {"estimator": estimator}
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_saved_and_gone_on_in_a_new_trainer_it_ends_bit_for_bit_as_if_never_stopped(schedule: str, tmp_path: Path) -> None:
+    num_before = CRITICAL_WINDOW + 1 if schedule == "recovering" else 2
 
     def make(policy: NetworkPolicy | None = None) -> GrpoTrainer:
-        settings = dict(SCHEDULES[schedule])
-        reference = copied(settings.pop("reference", lively_policy()))
-        return trainer_of(policy=policy, reference=reference, **changes, **settings, num_inner_epochs=2)
+        return trainer_of(policy=policy, reference=lively_policy(seed=9), **SCHEDULES[schedule], num_inner_epochs=2)
 
     whole = make()
-    whole_records = steps(whole, 3)
+    whole_records = steps(whole, num_before + 1)
     first = make()
-    records = steps(first, 2)
+    records = steps(first, num_before)
     second = resumed(first, tmp_path, make)
-    assert second.num_steps_done == 2
+    assert second.num_steps_done == num_before
     assert records + steps(second, 1) == whole_records
     assert state_of(second) == state_of(whole)
     assert second.state({}).controllers == whole.state({}).controllers
@@ -523,20 +390,6 @@ def test_two_trainers_that_begin_from_one_state_do_not_share_it() -> None:
     assert state_of(first) == before
 
 
-@pytest.mark.parametrize(("refresh", "num_before"), [(0, 0), (2, 1)])
-def test_a_snapshot_takes_a_whole_step_back_as_often_as_wanted(refresh: int, num_before: int) -> None:
-    trainer = trainer_of(steps_per_reference_refresh=refresh, kl_coefficient=0.1, entropy_schedule="target", entropy_coefficient=0.015)
-    steps(trainer, num_before)
-    before, controllers = state_of(trainer), trainer.state({}).controllers
-    snapshot = trainer.snapshot()
-    expected = steps(trainer, 2)
-    for _ in range(2):
-        trainer.reset(snapshot)
-        assert state_of(trainer) == before
-        assert trainer.state({}).controllers == controllers
-        assert steps(trainer, 2) == expected
-
-
 def test_a_step_that_is_interrupted_between_two_minibatches_is_taken_back_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, whole = (trainer_of(num_minibatches=4, entropy_schedule="target", entropy_coefficient=0.015) for _ in range(2))
     records = steps(whole, 3)
@@ -562,34 +415,14 @@ def test_a_step_that_is_interrupted_between_two_minibatches_is_taken_back_whole(
     assert state_of(trainer) == state_of(whole)
 
 
-def test_rolling_back_restores_weights_and_optimiser_and_cuts_the_learning_rate() -> None:
-    trainer = trainer_of(learning_rate=1e-3, recovery={"kind": "rollback", "learning_rate_factor": 0.25})
-    steps(trainer, 1)
-    trainer.checkpointed()
-    healthy, snapshot = state_of(trainer), trainer.snapshot()
-    state = snapshot.state
-    for number in (1, 2):
-        steps(trainer, 2)
-        assert state_of(trainer)[0] != healthy[0]
-        event = trainer.roll_back(state, snapshot.weights)
-        assert event.name == "rolled_back"
-        assert "step 1" in event.message
-        assert state_of(trainer)[:2] == healthy[:2], "the second time too"
-        assert trainer.num_steps_done == 1 + 2 * number, "steps go on being counted"
-        assert trainer.outcome.action is Action.GO_ON
-    assert trainer.healthy_step == 1
-    assert trainer.step().metrics["control/learning_rate"] == pytest.approx(1e-3 / 16)
-
-
-@pytest.mark.parametrize(("kind", "action"), [("stop", Action.STOP), ("rollback", Action.ROLL_BACK), ("forward_kl", Action.GO_ON)])
-def test_a_collapse_is_noticed_as_soon_as_the_window_is_full_of_it(kind: str, action: Action) -> None:
-    policy = sharpened(lively_policy(), 1_000)
-    trainer = trainer_of(policy=policy, critical_entropy=0.2, critical_window=3, recovery={"kind": kind})
-    actions = []
-    for _ in range(3):
+@pytest.mark.parametrize("kind", ["stop", "forward_kl"])
+def test_a_collapse_is_noticed_as_soon_as_the_window_is_full_of_it(kind: str) -> None:
+    trainer = trainer_of(policy=sharpened(lively_policy(), 1_000), critical_entropy=0.2, recovery={"kind": kind})
+    stops = []
+    for _ in range(CRITICAL_WINDOW):
         assert trainer.step().metrics["grpo/entropy"] < 0.2
-        actions.append(trainer.outcome.action)
-    assert actions == [Action.GO_ON, Action.GO_ON, action]
+        stops.append(trainer.outcome.stop)
+    assert stops == [""] * (CRITICAL_WINDOW - 1) + ["entropy_critical" if kind == "stop" else ""]
     assert trainer.step().metrics["control/recovery_coefficient"] == (0.3 if kind == "forward_kl" else 0.0)
 
 
@@ -605,9 +438,9 @@ def test_what_is_looked_at_before_the_first_step_changes_nothing() -> None:
 # Pieces, order and frozen parts.
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_the_pieces_that_a_minibatch_is_cut_into_decide_nothing(estimator: str) -> None:
-    changes = with_depth(estimator, kl_coefficient=0.1, learning_rate=5e-3, entropy_schedule="target", entropy_coefficient=0.015)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_pieces_that_a_minibatch_is_cut_into_decide_nothing(kind: dict[str, Any]) -> None:
+    changes = {**kind, "kl_coefficient": 0.1, "learning_rate": 5e-3, "entropy_schedule": "target", "entropy_coefficient": 0.015}
     # A reference of its own: the cosine with a gradient of nothing but rounding is any number.
     changes["reference"] = in_float64(lively_policy(seed=9))
     whole, cut = double_trainer(**changes), double_trainer(**changes, max_states_per_forward=3)
@@ -618,18 +451,20 @@ def test_the_pieces_that_a_minibatch_is_cut_into_decide_nothing(estimator: str) 
 
 
 def test_each_inner_epoch_takes_every_state_once_in_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[list[int]] = []
+    taken: list[list[bytes]] = []
     original = InnerStep.add
 
     def listening(self: InnerStep, piece: Rollout, *rest: Any) -> None:
-        taken.append(piece.indices.tolist())
+        taken.append([row.tobytes() for row in piece.states.positions.encodings.numpy()])
         original(self, piece, *rest)
 
     monkeypatch.setattr(InnerStep, "add", listening)
     steps(trainer_of(num_minibatches=4, num_inner_epochs=2, max_kl_old=0.0), 2)
     assert [len(rows) for rows in taken] == [4] * 16
     epochs = [[tuple(rows) for rows in taken[start : start + 4]] for start in range(0, 16, 4)]
-    assert [sorted(row for rows in epoch for row in rows) for epoch in epochs] == [list(range(16))] * 4
+    shown = [sorted(row for rows in epoch for row in rows) for epoch in epochs]
+    assert [len(set(rows)) for rows in shown] == [16] * 4
+    assert (shown[0], shown[2]) == (shown[1], shown[3])
     assert len({tuple(epoch) for epoch in epochs}) == 4
 
 
@@ -660,17 +495,10 @@ def test_the_trust_region_ends_the_inner_steps_and_a_limit_of_zero_never_does() 
     assert found[0.0] == 16 > found[0.05] > found[0.005] >= found[1e-12] == 1, "never before the first step"
 
 
-def test_rounding_before_the_first_step_is_no_distance() -> None:
-    # In bfloat16 and float32 the measured KL(old || policy) of an unmoved policy is not exactly 0.
-    for precision in ("float32", "bfloat16"):
-        record = trainer_of(precision=precision, max_kl_old=1e-12, max_states_per_forward=3).step()
-        assert record.metrics["grpo/optimiser_steps"] == 1
-
-
 def test_the_learning_rates_schedule_reaches_the_optimiser() -> None:
-    # Warm-up over two steps: a third, two thirds; then from the whole at step 2 to the share 0.1, which step 6 would have.
-    expected = [1 / 3, 2 / 3, 1, 0.1 + 0.45 * (1 + 0.5**0.5)]
-    trainer = trainer_of(learning_rate=1e-3, warmup_steps=2, num_steps=6, learning_rate_decay="cosine", final_learning_rate_fraction=0.1)
+    # Warm-up over two steps: a third, two thirds; then from the whole at step 2 to the share 0.05, which step 6 would have.
+    expected = [1 / 3, 2 / 3, 1, 0.05 + 0.475 * (1 + 0.5**0.5)]
+    trainer = trainer_of(learning_rate=1e-3, warmup_steps=2, num_steps=6, learning_rate_decay="cosine")
     used = []
     for _ in range(4):
         record = trainer.step()
@@ -679,9 +507,10 @@ def test_the_learning_rates_schedule_reaches_the_optimiser() -> None:
     assert used == pytest.approx([1e-3 * share for share in expected])
 
 
-def test_the_gradient_is_scaled_down_to_its_largest_norm() -> None:
+def test_the_gradient_is_scaled_down_to_its_largest_norm(monkeypatch: pytest.MonkeyPatch) -> None:
     # Adam does not see a constant factor, but the ratio between two steps' gradients: with the limit they have the same length.
-    trainer = trainer_of(max_gradient_norm=1e-9, num_minibatches=1)
+    monkeypatch.setattr(lifecycle, "MAX_GRADIENT_NORM", 1e-9)
+    trainer = trainer_of(num_minibatches=1)
     assert trainer.step().metrics["grpo/gradient_norm"] > 1e-4, "as measured before"
     moments = [values["exp_avg_sq"].sum().item() for values in trainer.state({}).optimiser["state"].values()]
     assert math.sqrt(sum(moments) / (1 - 0.999)) == pytest.approx(1e-9, rel=1e-3)
@@ -710,7 +539,7 @@ def trainer_with_nan_at(*bad_steps: int, policy: NetworkPolicy | None = None, **
 
 @pytest.mark.parametrize(("bad_step", "num_minibatches"), [(0, 2), (2, 1)])
 def test_a_loss_that_is_not_finite_is_left_out_and_counted_and_leaves_every_bit_as_it_was(bad_step: int, num_minibatches: int) -> None:
-    trainer = trainer_with_nan_at(bad_step, num_minibatches=num_minibatches, learning_rate=1e-3, skipped_learning_rate_factor=0.5)
+    trainer = trainer_with_nan_at(bad_step, num_minibatches=num_minibatches, learning_rate=1e-3)
     records = steps(trainer, bad_step)
     assert all(record.metrics["grpo/skipped"] == 0 for record in records)
     trainer.state({}).optimiser["param_groups"][0]["lr"] = 1e-3
@@ -725,12 +554,12 @@ def test_a_loss_that_is_not_finite_is_left_out_and_counted_and_leaves_every_bit_
     assert trainer.num_steps_done == record.step == bad_step + 1
     after = trainer.step()
     assert after.metrics["grpo/skipped"] == 0
-    assert after.metrics["control/learning_rate"] == pytest.approx(1e-3 * 0.5**num_minibatches)
+    assert after.metrics["control/learning_rate"] == pytest.approx(1e-3 * SKIPPED_CUT**num_minibatches)
     assert state_of(trainer) != before
 
 
 def test_a_finite_loss_with_a_gradient_that_is_not_is_left_out_too() -> None:
-    trainer = trainer_of(max_skipped_steps=99)
+    trainer = trainer_of()
     steps(trainer, 1)
     before = state_of(trainer)
     hidden: nn.Linear = trainer.policy.network.hidden  # type: ignore[assignment]
@@ -744,7 +573,7 @@ def test_a_finite_loss_with_a_gradient_that_is_not_is_left_out_too() -> None:
 
 
 def test_logits_that_are_not_finite_are_left_out_too_and_stop_training_in_the_end() -> None:
-    trainer = trainer_of(max_skipped_steps=3, learning_rate=1e-3)
+    trainer = trainer_of(learning_rate=1e-3)
     steps(trainer, 1)
     weight: Tensor = trainer.policy.network.hidden.bias  # type: ignore[assignment, union-attr]
     good = weight.detach().clone()
@@ -756,7 +585,7 @@ def test_logits_that_are_not_finite_are_left_out_too_and_stop_training_in_the_en
         assert event_names(record) == ["step_skipped"]
         assert "the policy's probabilities are not finite" in record.events[0].message
         assert record.metrics["grpo/skipped"] == 1
-        assert record.metrics["control/learning_rate"] == pytest.approx(1e-3 * 0.5**number)
+        assert record.metrics["control/learning_rate"] == pytest.approx(1e-3 * SKIPPED_CUT**number)
         assert [state_of(trainer)[index] for index in (0, 1)] == before[:2]
     with pytest.raises(NonFiniteError, match="3 times in a row; the weights are those before it"):
         trainer.step()
@@ -778,36 +607,11 @@ def test_one_bad_minibatch_of_eight_costs_only_itself() -> None:
     assert weights_hash(trainer.policy) != before
 
 
-def test_after_so_many_bad_steps_in_a_row_it_stops_with_the_weights_before_them() -> None:
-    trainer = trainer_with_nan_at(1, 2, 3, 4, num_minibatches=1, max_skipped_steps=3)
-    steps(trainer, 1)
-    before = state_of(trainer)
-    steps(trainer, 2)
-    with pytest.raises(NonFiniteError, match="step 4: the loss is not finite, 3 times in a row"):
-        trainer.step()
-    assert state_of(trainer)[:2] == before[:2]
-
-
-def test_the_minibatches_of_a_rollout_count_one_by_one() -> None:
-    with pytest.raises(NonFiniteError, match="3 times in a row"):
-        trainer_with_nan_at(0, num_minibatches=4, max_skipped_steps=3).step()
-    assert trainer_with_nan_at(0, num_minibatches=4, max_skipped_steps=5).step().metrics["grpo/skipped"] == 4
-
-
-def test_one_bad_step_is_enough_when_one_is_the_limit_even_if_it_is_the_very_first() -> None:
-    trainer = trainer_with_nan_at(0, max_skipped_steps=1)
-    before = state_of(trainer)
-    with pytest.raises(NonFiniteError, match="step 1: the loss is not finite, 1 times in a row"):
-        trainer.step()
-    assert state_of(trainer) == before
-
-
 def test_the_count_of_bad_steps_goes_on_in_a_resumed_run(tmp_path: Path) -> None:
     # Otherwise a run that is resumed often enough skips for ever, and resumed is not as if never stopped.
-    changes = {"num_minibatches": 1, "max_skipped_steps": 3}
-    first = trainer_with_nan_at(1, 2, 3, **changes)
-    steps(first, 3)
-    second = resumed(first, tmp_path, lambda policy: trainer_with_nan_at(1, 2, 3, policy=policy, **changes))
+    first = trainer_with_nan_at(1, 2, 3, num_minibatches=1)
+    steps(first, MAX_SKIPPED)
+    second = resumed(first, tmp_path, lambda policy: trainer_with_nan_at(1, 2, 3, policy=policy, num_minibatches=1))
     with pytest.raises(NonFiniteError):
         second.step()
 
@@ -840,39 +644,29 @@ def few_now(policy: NetworkPolicy) -> MoveDistribution:
     return policy.distribution(PositionBatch.from_arrays(FEW), temperature=1.0).detach()
 
 
-@pytest.mark.parametrize(
-    "changes", [{"estimator": "sampled", "group_size": 16}, {"estimator": "exact"}, {"estimator": "trajectory", "depth": DEPTH}]
-)
-def test_every_estimator_raises_the_expected_value_and_lowers_the_regret(changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize("changes", [{"group_size": 16}, {"group_size": 6, "num_own_moves": 2}])
+def test_it_raises_the_expected_value_and_lowers_the_regret(changes: dict[str, Any]) -> None:
     policy = new_policy(TINY, seed=0, device=CPU)
     before = few_now(policy).expectation(FEW_VALUES)
-    records = steps(few(policy, **{"group_size": 6, **changes}), 30)
+    records = steps(few(policy, **changes), 30)
     after = few_now(policy).expectation(FEW_VALUES)
     assert (after > before + 0.05).all(), f"{before} -> {after}"
     assert after.mean() > before.mean() + 0.15
     assert (FEW_VALUES.max(1).values - after).mean() < 0.25 < (FEW_VALUES.max(1).values - before).mean()
-    if changes["estimator"] != "trajectory":
+    if "num_own_moves" not in changes:
         assert records[-1].metrics["grpo/regret"] < records[0].metrics["grpo/regret"] - 0.2
 
 
-@pytest.mark.parametrize(
-    ("begins", "num_steps"),
-    [("flat", 80), pytest.param("sharp", 200, marks=pytest.mark.prove)],  # The way back from near certainty is long.
-)
-def test_the_exact_estimator_ends_at_the_optimum_of_value_plus_entropy(begins: str, num_steps: int) -> None:
-    # Maximise sum p Q + alpha H(p): p = softmax(Q / alpha).
+def test_it_ends_near_the_optimum_of_value_plus_entropy() -> None:
+    # Maximise sum p Q + alpha H(p): p = softmax(Q / alpha). Large groups are nearly the exact estimator.
     alpha = 0.25
     policy = new_policy(PolicyConfig(width=64, hidden_width=32), seed=0, device=CPU)  # Wide enough to hold the optimum.
-    if begins == "sharp":
-        sharpened(policy, 12)
     optimum = MoveDistribution.from_logits(FEW_VALUES, FEW_LEGAL, temperature=alpha)
     start = few_now(policy)
-    gap = (optimum.entropy() - start.entropy()).mean().item()
-    assert gap > 0.3 if begins == "sharp" else gap < -0.2
-    settings = {"estimator": "exact", "entropy_coefficient": alpha, "learning_rate_decay": "cosine"}
-    steps(few(policy, learning_rate=1.5e-2, num_steps=num_steps, **settings), num_steps)
+    settings = {"group_size": 1_024, "entropy_coefficient": alpha, "learning_rate_decay": "cosine"}
+    steps(few(policy, learning_rate=1.5e-2, num_steps=80, **settings), 80)
     distance = (few_now(policy).probs - optimum.probs).abs().sum(1) / 2
-    assert distance.max() < 0.03, f"total variation {distance}"
+    assert distance.max() < 0.05, f"total variation {distance}"
     assert ((start.probs - optimum.probs).abs().sum(1) / 2).min() > 0.15
 
 
@@ -882,24 +676,15 @@ def test_a_collapsed_policy_comes_back_by_the_forward_divergence_of_its_recovery
     assert few_now(policy).entropy().mean() < 0.1
     trainer = few(
         policy,
-        estimator="exact",
+        group_size=64,
         learning_rate=3e-2,
         critical_entropy=0.2,
-        critical_window=2,
         recovery={"kind": "forward_kl", "coefficient": 1.0, "healthy_entropy": 1.0},
         max_kl_old=0.0,
     )
     names: list[str] = []
-    for _ in range(20):
+    for _ in range(60):
         if "recovery_ended" not in names:
             names += event_names(trainer.step())
     assert names == ["entropy_critical", "recovery_started", "recovery_ended"]
     assert few_now(policy).entropy().mean() > 0.8
-
-
-def test_an_opponent_engine_and_a_teacher_are_asked_through_the_trainer() -> None:
-    opponent = WrittenReplies(lambda board: legal_moves(board)[0])
-    trainer = trainer_of(**with_depth("sampled", depth={"num_own_moves": 2, "opponent": "engine"}), opponent=opponent)
-    metrics = trainer.step().metrics
-    assert opponent.asked
-    assert metrics["grpo/states"] + metrics["grpo/states_forced"] > 8

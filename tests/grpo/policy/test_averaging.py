@@ -1,4 +1,4 @@
-"""The average of weights over steps: by hand, and through a trainer's checkpoints, rollbacks and kills."""
+"""The average of weights over steps: by hand, and through a trainer's checkpoints."""
 
 import copy
 from pathlib import Path
@@ -105,27 +105,10 @@ def test_a_checkpoint_holds_the_average_as_its_policy_and_goes_on_from_the_weigh
     assert weights_hash(resumed.evaluation_policy) == weights_hash(trainer.evaluation_policy)
 
 
-def test_a_snapshot_takes_back_weights_and_average() -> None:
+def test_a_new_run_begins_at_what_was_judged() -> None:
     trainer = made(weight_averaging=0.8)
     trainer.step()
-    snapshot = trainer.snapshot()
-    before = weights_hash(trainer.policy), weights_hash(trainer.evaluation_policy)
-    trainer.step()
-    assert weights_hash(trainer.evaluation_policy) != before[1]
-
-    trainer.reset(snapshot)
-
-    assert (weights_hash(trainer.policy), weights_hash(trainer.evaluation_policy)) == before
-
-
-def test_a_rollback_takes_back_both_and_a_new_run_begins_at_what_was_judged() -> None:
-    trainer = made(weight_averaging=0.8)
-    trainer.step()
-    state, judged, trained = copy.deepcopy(trainer.state({})), copied(trainer.evaluation_policy), weights_hash(trainer.policy)
-    trainer.step()
-
-    trainer.roll_back(state, judged.network.state_dict())
-    assert (weights_hash(trainer.policy), weights_hash(trainer.evaluation_policy)) == (trained, weights_hash(judged))
+    state, judged = copy.deepcopy(trainer.state({})), copied(trainer.evaluation_policy)
 
     new = made(policy=copied(judged), first_step=1, weight_averaging=0.8)
     new.begin_from(state)

@@ -427,7 +427,7 @@ def test_in_bfloat16_what_comes_out_is_float32_normalised_and_near_to_float32(
     lively_policy: NetworkPolicy, random_boards: list[chess.Board]
 ) -> None:
     positions = PositionBatch.from_boards(random_boards[::41])
-    coarse = lively_policy.at_precision(torch.bfloat16, is_compiled=False)
+    coarse = lively_policy.at_precision(torch.bfloat16)
     with torch.no_grad():
         plain, made = (policy.distribution(positions, temperature=1.0) for policy in (lively_policy, coarse))
     assert made.log_probs.dtype == torch.float32
@@ -446,7 +446,7 @@ def test_a_gradient_goes_through_bfloat16_to_float32_weights_and_near_to_where_i
     parameters = list(lively_policy.network.parameters())
     gradients = []
     for precision in (torch.float32, torch.bfloat16):
-        made = lively_policy.at_precision(precision, is_compiled=False).distribution(positions, temperature=1.3)
+        made = lively_policy.at_precision(precision).distribution(positions, temperature=1.3)
         found = torch.autograd.grad(made.entropy().sum(), parameters)
         assert all(gradient.dtype == torch.float32 for gradient in found)
         gradients.append(torch.cat([gradient.flatten() for gradient in found]))

@@ -34,7 +34,7 @@ BAD_SETTINGS = (
     ("boards.filters.min_rating = 1500", 'boards: filters needs source = "files"'),
     (f"boards.num_tasks = {NUM_UNITS + 1}", f"num_tasks ({NUM_UNITS + 1}) cannot exceed num_units ({NUM_UNITS})"),
     ("grpo = {states_per_step = 511, num_minibatches = 2}", "states_per_step (511) must be a multiple of num_minibatches (2)"),
-    ('grpo = {kl_schedule = "target", kl_coefficient = 0.0}', "kl_coefficient (0.0) must lie within kl_target's bounds, "),
+    ('grpo.entropy_schedule = "field_notes"', 'entropy_schedule = "field_notes" needs [grpo.field_notes], which has no defaults'),
     ("grpo.entropy_coefficient = 0.0", "entropy_coefficient (0.0) must lie within entropy_target's bounds, "),
     ('policy.kind = "language"\nlanguage.model = "a/b"', "language.cloning.learning_rate (0.004) is too high for the pretrained model"),
     ("grpo.entropy_target = {min_coefficient = 0.05, max_coefficient = 0.01}", "min_coefficient (0.05) cannot exceed max_coefficient"),

@@ -21,7 +21,7 @@ def write_boards(folder: Path, boards: Sequence[chess.Board], *, num_train: int 
     for number, board in enumerate(boards):
         moves = tuple(sorted(move.uci() for move in board.legal_moves))
         values = rng.random(len(moves)).astype(np.float32)
-        table = ValueTable(moves=moves, values=values, scores=tuple(Score(0, expected=0.5) for _ in moves))
+        table = ValueTable(moves=moves, values=values, scores=tuple(Score(0) for _ in moves))
         split = Split.TRAIN if number < num_train else Split.HELDOUT
         position = Position(
             fen=board.fen(),
@@ -35,6 +35,6 @@ def write_boards(folder: Path, boards: Sequence[chess.Board], *, num_train: int 
             offset=0,
         )
         strong = table if split == Split.HELDOUT else None
-        rows.append(board_row(position, table, strong, engine="Stockfish", limit="depth 2", transform="logistic"))
+        rows.append(board_row(position, table, strong, engine="Stockfish", limit="depth 2"))
     pq.write_table(board_table(rows), folder / BOARDS)
     pq.write_table(GAME_SCHEMA.empty_table(), folder / GAMES)

@@ -83,15 +83,6 @@ def test_of_many_checkpoints_the_best_and_the_newest_are_kept(tmp_path: Path) ->
     assert min(regrets.values()) in {regrets[step] for step in kept}
 
 
-def test_without_a_healthy_checkpoint_there_is_no_rollback_but_an_end(tmp_path: Path) -> None:
-    recovery = {"kind": "rollback", "healthy_entropy": 9.0}
-    folder = finetuned(tmp_path, [], critical_entropy=3.4, critical_window=3, recovery=recovery)
-    report = json.loads((folder / "report.json").read_text())
-    assert (report["reason"], report["last_step"]) == ("entropy_critical", 3)
-    assert "no healthy checkpoint" in report["message"]
-    assert [checkpoint_step(path) for path in checkpoint_folders(folder / "checkpoints")] == [2, 3]
-
-
 def test_an_error_keeps_the_checkpoints_and_says_so_and_the_terminal_hears_nothing_twice(tmp_path: Path) -> None:
     said: list[str] = []
     with pytest.raises(NonFiniteError) as caught:
@@ -184,16 +175,16 @@ def test_beside_the_main_thread_nothing_is_installed() -> None:
 def test_events_are_in_the_history_and_on_the_terminal(tmp_path: Path) -> None:
     said: list[str] = []
     work = Work(tmp_path, (), terminal=TerminalSink("finetune", (), said.append))
-    plain, warned = Record(11, {"grpo/loss": 0.5}), Record(12, {"grpo/loss": 0.25}, (Event("entropy_low", "0.1 of 0.15"),))
+    plain, warned = Record(11, {"grpo/loss": 0.5}), Record(12, {"grpo/loss": 0.25}, (Event("entropy_critical", "0.1 of 0.15"),))
     for record in (plain, warned):
         work.record(record)
     work.write_history()
     assert read_history(tmp_path) == [plain, warned]
     assert [json.loads(line).get("events") for line in (tmp_path / HISTORY).read_text().splitlines()] == [
         None,
-        [{"name": "entropy_low", "message": "0.1 of 0.15"}],
+        [{"name": "entropy_critical", "message": "0.1 of 0.15"}],
     ]
-    assert said == ["finetune: step 12: entropy_low: 0.1 of 0.15"]
+    assert said == ["finetune: step 12: entropy_critical: 0.1 of 0.15"]
 
 
 @pytest.mark.parametrize(

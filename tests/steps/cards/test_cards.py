@@ -43,7 +43,7 @@ def everything(step: int, *events: Event) -> Record:
 @pytest.mark.parametrize("step", PAGES)
 def test_each_card_is_made_before_the_first_record_and_with_all_metrics(step: str, kind: str) -> None:
     page = PAGES[step][1]
-    begun, later = Seen(SETTINGS[kind]), Seen(SETTINGS[kind], records=[everything(1, Event("entropy_low", "told"))])
+    begun, later = Seen(SETTINGS[kind]), Seen(SETTINGS[kind], records=[everything(1, Event("entropy_critical", "told"))])
     later.progressed(1, 2, "steps")
     later.learnability = {"severity": "warning", "findings": []}
     assert markup(list(page(begun))) != markup(list(page(later)))

@@ -40,13 +40,13 @@ def test_without_a_grid_there_is_one_combination_of_no_name() -> None:
 
 
 def test_words_need_no_quotes_and_lists_keep_their_commas() -> None:
-    plan = planned("grpo.estimator=sampled,exact", "evaluation.ladder.nodes=[1],[1, 300]", "grpo.mirrors_boards=true", seeds=(0,))
+    plan = planned("grpo.entropy_schedule=constant,target", "evaluation.ladder.nodes=[1],[1, 300]", "grpo.mirrors_boards=true", seeds=(0,))
     found = [read_settings(run.launch.text) for run in plan.runs]
-    assert [(each.grpo.estimator, each.evaluation.ladder.nodes) for each in found] == [
-        ("sampled", (1,)),
-        ("sampled", (1, 300)),
-        ("exact", (1,)),
-        ("exact", (1, 300)),
+    assert [(each.grpo.entropy_schedule, each.evaluation.ladder.nodes) for each in found] == [
+        ("constant", (1,)),
+        ("constant", (1, 300)),
+        ("target", (1,)),
+        ("target", (1, 300)),
     ]
     assert {each.grpo.mirrors_boards for each in found} == {True}
 
@@ -104,4 +104,4 @@ def test_a_settings_file_that_is_edited_under_way_changes_no_planned_run(tmp_pat
 
 
 def test_the_command_says_again_what_was_asked() -> None:
-    assert planned('grpo.estimator="exact"').command == "chess-grpo sweep test --seeds 0 1 --set 'grpo.estimator=\"exact\"'"
+    assert planned('grpo.entropy_schedule="target"').command == "chess-grpo sweep test --seeds 0 1 --set 'grpo.entropy_schedule=\"target\"'"

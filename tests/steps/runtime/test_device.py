@@ -8,8 +8,6 @@ import pytest
 import torch
 from logged_runs import machine_of
 
-from grpo.policy.distribution import new_policy
-from grpo.settings.tree import read_settings
 from steps.runtime.device import torch_device
 
 
@@ -35,13 +33,3 @@ def test_on_the_cpu_gradients_of_an_index_are_the_same_bits_with_several_threads
     first = gradient()
     assert all(torch.equal(gradient(), first) for _ in range(20))
     assert torch.are_deterministic_algorithms_enabled()
-
-
-def test_a_compiled_network_has_a_deterministic_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch._inductor.config as compiler
-
-    monkeypatch.setattr(torch, "compile", lambda network, *, dynamic: network)  # Torch's own loads slowly, and is not what is asked.
-    device = torch_device(machine_of(tmp_path))
-    assert not compiler.deterministic
-    new_policy(read_settings('preset = "test"').policy, seed=0, device=device).at_precision(torch.float32, is_compiled=True)
-    assert compiler.deterministic

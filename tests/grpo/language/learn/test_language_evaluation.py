@@ -26,7 +26,7 @@ def table_of(boards: Sequence[chess.Board], phases: Sequence[Phase], *, is_stron
     for board, phase in zip(boards, phases, strict=True):
         moves = tuple(sorted(move.uci() for move in board.legal_moves))
         strong = np.array([made_up_number(board, chess.Move.from_uci(move)) for move in moves], dtype=np.float32)
-        scores = tuple(Score(0, expected=0.5) for _ in moves)
+        scores = tuple(Score(0) for _ in moves)
         position = Position(
             fen=board.fen(),
             key=position_key(board),
@@ -40,7 +40,7 @@ def table_of(boards: Sequence[chess.Board], phases: Sequence[Phase], *, is_stron
         )
         weak = ValueTable(moves=moves, values=np.zeros_like(strong), scores=scores)
         found = ValueTable(moves=moves, values=strong, scores=scores) if is_strong else None
-        rows.append(board_row(position, weak, found, engine="Stockfish", limit="depth 2", transform="logistic"))
+        rows.append(board_row(position, weak, found, engine="Stockfish", limit="depth 2"))
     return board_table(rows)
 
 
