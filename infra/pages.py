@@ -18,14 +18,7 @@ PRINTED: Final = "Printed by `python -m infra.pages`."
 _CONFIGURATION: Final = f"""# Configuration
 
 {PRINTED} Settings are TOML and name only what differs from a preset: one of `grpo/settings/presets`
-(`laptop`, the defaults below, if none is named), or another settings file.
-
-```toml
-preset = "smoke"
-seed = 7
-grpo.learning_rate = 5e-4
-```
-
+(`laptop`, the defaults below, if none is named), or another settings file (`preset = "smoke"`).
 `make run CONFIG=my.toml` or `make run CONFIG=smoke SET="seed=7"` reads them. The classes in
 `grpo/settings` have ranges and full meanings; a few defaults differ for [language
 models](language.md). Facts of the machine are [environment variables](environment.md).
