@@ -17,6 +17,7 @@ from grpo.engine.answers import Score
 from grpo.engine.move_values import ValueTable
 
 SLOPE = 0.003
+ALPHABET = " +-./0123456789:ABEKMNPQRabcdefghknpqrw"  # All characters of prompts and answers.
 TERMINAL_FENS = (
     "6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 3 40",  # Mate in one.
     "7k/8/5KQ1/8/8/8/8/8 w - - 0 1",  # Mates and stalemates.

@@ -62,10 +62,6 @@ def sampled_answers(
 
     Raises NonFiniteError if the model's scores are NaN or infinite, TooLongError if an answer might not fit.
     """
-    if len(streams) != len(prompts):
-        raise ValueError(f"{len(prompts)} prompts need as many streams, not {len(streams)}")
-    if temperature <= 0:
-        raise ValueError(f"temperature is {temperature}; it must be above 0")
     return _answers(policy, prompts, temperature=temperature, streams=streams)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpo.base.errors import PlainError
 from grpo.base.seeding import numpy_stream
 from grpo.language.generate.answers import GeneratedAnswer, sampled_answers
 from grpo.language.learn.answer_batch import AnswerBatch
@@ -25,10 +24,6 @@ from grpo.learning.advantages import group_advantages
 from grpo.settings.tree import Settings
 
 Grader = Callable[[Example, str], Grades]
-
-
-class RewardError(PlainError, RuntimeError):
-    """A grader gave nothing for an answer: training on the others would train on another question."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,13 +119,17 @@ def write_rollout(
         content_fraction: of the weights of the reward's chess parts.
         step: names the random streams, one for each answer.
 
-    Raises RewardError when an answer gets no grade, NonFiniteError when the policy's scores are NaN or infinite, TooLongError.
+    Raises NonFiniteError when the policy's scores are NaN or infinite, TooLongError.
     """
     config = settings.grpo
     asked = [example for example in examples for _ in range(config.group_size)]
     streams = [numpy_stream(settings.seed, "answers", step, row) for row in range(len(asked))]
     written = sampled_answers(policy, [example.prompt for example in asked], temperature=config.temperature, streams=streams)
-    answers = tuple(_graded(*pair, grader, content_fraction, step) for pair in zip(asked, written, strict=True))
+    grades = [grader(example, answer.text) for example, answer in zip(asked, written, strict=True)]
+    answers = tuple(
+        GradedAnswer(example=example, answer=answer, grades=found, reward=found.total(content_fraction))
+        for example, answer, found in zip(asked, written, grades, strict=True)
+    )
     batch = AnswerBatch.of(policy, [answer.prompt_ids for answer in written], [answer.token_ids for answer in written])
     sampled = torch.tensor([log_prob for answer in written for log_prob in answer.log_probs], device=policy.device)
     is_truncated = torch.tensor([answer.is_truncated for answer in written])
@@ -146,16 +145,6 @@ def write_rollout(
         is_truncated=is_truncated,
         advantages=group_advantages(rewards, is_member_BG=is_member).flatten(),
     )
-
-
-def _graded(example: Example, answer: GeneratedAnswer, grader: Grader, content_fraction: float, step: int) -> GradedAnswer:
-    grades = grader(example, answer.text)
-    if grades is None:
-        raise RewardError(
-            f"step {step + 1:,}: the grader gave nothing for the answer {answer.text!r} to {example.prompt!r}; a reward of None would count"
-            " as nothing at all. Mend the grader, or grade such answers as malformed"
-        )
-    return GradedAnswer(example=example, answer=answer, grades=grades, reward=grades.total(content_fraction))
 
 
 def rollout_metrics(rollout: LanguageRollout) -> dict[str, float]:

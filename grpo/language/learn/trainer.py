@@ -20,7 +20,6 @@ from grpo.language.learn.loss import Minibatch, backward
 from grpo.language.learn.rollouts import Grader, LanguageRollout, rollout_metrics, write_rollout
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import LanguageBoards
-from grpo.learning.checkpoints import weights_hash
 from grpo.learning.invariants import InvariantError
 from grpo.learning.learnability import Learnability
 from grpo.learning.lifecycle import PRECISIONS, TrainerLifecycle
@@ -64,12 +63,8 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
         super().__init__(policy, self._reference.network, settings.grpo, first_step=first_step)
         self.policy.config = settings.language
         self._settings = settings
-        self._language = settings.language
         self._boards = boards
         self._grader = grader
-
-    def _hash_of_reference(self) -> str:
-        return weights_hash(self._reference)
 
     def preflight(self) -> Learnability:
         """Return whether there is anything to learn, from the rollout that the next step will make; changes nothing.
@@ -88,8 +83,7 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
     def step(self) -> Record:
         """Write groups of answers, take the optimiser steps of one rollout, and return what was measured and what happened.
 
-        Raises InvariantError when sampling and scoring differ, RewardError when an answer gets no grade, NonFiniteError after too many
-        non-finite steps in a row.
+        Raises InvariantError when sampling and scoring differ, NonFiniteError after too many non-finite steps in a row.
         """
         self.policy.refuse_nonfinite()  # No later step could mend them.
         knobs = self._begin_step()
@@ -132,7 +126,7 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
                 examples,
                 self._settings,
                 grader=self._grader,
-                content_fraction=self._warmed_up(self._language.reward_warmup_steps),
+                content_fraction=self._warmed_up(self._settings.language.reward_warmup_steps),
                 step=step,
             )
 
@@ -191,7 +185,7 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
             )
 
     def _kl_coefficient(self, knobs: Knobs) -> float:
-        return knobs.kl_coefficient * self._warmed_up(self._language.kl_warmup_steps)
+        return knobs.kl_coefficient * self._warmed_up(self._settings.language.kl_warmup_steps)
 
     def _warmed_up(self, num_steps: int) -> float:
         """Return the fraction of its value that something has which warms up over so many steps: a line from above 0 to 1."""

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import chess
 import numpy as np
@@ -47,6 +47,7 @@ _COLUMNS: Final = ("fen", "moves", "values", "centipawns", "mate_in")
 class Example(ABC):
     """A prompt of one task with its target answer."""
 
+    task: ClassVar[LanguageTask]
     prompt: str
     target: str
     """The answer with full reward."""
@@ -54,11 +55,6 @@ class Example(ABC):
     """The position in the prompt."""
     index: int
     """Index of the board in its split; several examples may come from one board."""
-
-    @property
-    @abstractmethod
-    def task(self) -> LanguageTask:
-        """Return the task."""
 
     @abstractmethod
     def read(self, text: str) -> Reading:
@@ -69,17 +65,13 @@ class Example(ABC):
 class MoveExample(Example):
     """The task of choosing a move; the lists are parallel over all legal moves, in ascending order of action id."""
 
+    task = LanguageTask.MOVE
     moves: tuple[str, ...]
     """UCI."""
     values: tuple[float, ...]
     """In [0, 1] for the mover, by the reward's search."""
     evaluations: tuple[float, ...]
     """In pawns for the mover."""
-
-    @property
-    def task(self) -> LanguageTask:
-        """Return `LanguageTask.MOVE`."""
-        return LanguageTask.MOVE
 
     def read(self, text: str) -> MoveAnswer:
         """Parse an answer; for boards with fewer than five legal moves, fewer moves are expected."""
@@ -90,6 +82,7 @@ class MoveExample(Example):
 class EnvironmentExample(Example):
     """The task of predicting the result of a move."""
 
+    task = LanguageTask.ENVIRONMENT
     move: str
     """UCI; sometimes illegal."""
     history: tuple[str, ...]
@@ -101,11 +94,6 @@ class EnvironmentExample(Example):
     """Whether the game is over: checkmate, stalemate, insufficient material, or 75 moves without progress."""
     truncated: bool
     """Whether the move was illegal."""
-
-    @property
-    def task(self) -> LanguageTask:
-        """Return `LanguageTask.ENVIRONMENT`."""
-        return LanguageTask.ENVIRONMENT
 
     def read(self, text: str) -> EnvironmentAnswer:
         """Parse an answer."""
@@ -205,7 +193,7 @@ class LanguageBoards:
         one. If the board has a move that ends the game, such a move is used half the time, and a fraction `_ILLEGAL_MOVE_SHARE` of
         the examples uses an illegal move of one of the mover's pieces.
         """
-        row = self._row(index)
+        row: dict[str, Any] = self._table.slice(index, 1).to_pylist()[0]
         if task == LanguageTask.MOVE:
             return move_example(row["fen"], row["moves"], row["values"], centipawns=row["centipawns"], mate_in=row["mate_in"], index=index)
         board = chess.Board(row["fen"])
@@ -227,12 +215,6 @@ class LanguageBoards:
         tasks = rng.permutation([LanguageTask.ENVIRONMENT] * num_environment + [LanguageTask.MOVE] * (count - num_environment))
         indices = rng.choice(len(self), size=count, replace=count > len(self))
         return [self.example(int(index), LanguageTask(str(task)), rng=rng) for index, task in zip(indices, tasks, strict=True)]
-
-    def _row(self, index: int) -> dict[str, Any]:
-        if not 0 <= index < len(self):
-            raise IndexError(f"there is no board {index} among {len(self)}")
-        row: dict[str, Any] = self._table.slice(index, 1).to_pylist()[0]
-        return row
 
 
 def _ending_moves(board: chess.Board, row: dict[str, Any]) -> list[str]:

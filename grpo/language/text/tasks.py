@@ -21,9 +21,6 @@ from typing import Final
 
 from grpo.language.text.fen_similarity import NUM_FIELDS, read_fen
 
-ALPHABET: Final = " +-./0123456789:ABEKMNPQRabcdefghknpqrw"
-"""All characters of prompts and answers; a tokenizer must round-trip every text of them."""
-
 NUM_MOVES: Final = 5
 """Number of moves in an answer; all legal moves if there are fewer."""
 

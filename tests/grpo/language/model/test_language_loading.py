@@ -1,14 +1,13 @@
 """Models of folders and seeds become policies; what cannot be one is refused plainly; a policy comes back from disk as it was."""
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from made_models import byte_pair_tokenizer, gpt2, llama
-from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, T5Config, T5ForConditionalGeneration
+from transformers import BertConfig, BertModel, T5Config, T5ForConditionalGeneration
 
 from grpo.language.generate.answers import sampled_answers
 from grpo.language.model import requirements
@@ -107,14 +106,6 @@ def without(name: str):
     return make
 
 
-def pickled(folder: Path) -> Path:
-    gpt2(folder)
-    weights = GPT2Model(GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=256, vocab_size=320)).state_dict()
-    torch.save(weights, folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
-    return folder
-
-
 def written(name: str, content: bytes):
     def make(folder: Path) -> Path:
         (gpt2(folder) / name).write_bytes(content)
@@ -140,33 +131,16 @@ def endless(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda folder: folder, "cannot be loaded"),
         (lambda folder: folder.mkdir() or folder, r"holds no config\.json"),
         (t5, "no causal language model"),
         (bert, "weights are not in its files"),
         (lambda folder: gpt2(folder, vocab_size=258), "ids beyond the model's 258 tokens"),
         (without("model.safetensors"), r"no file named model\.safetensors"),
-        (pickled, r"no file named model\.safetensors"),
         (written("model.safetensors", b"torn"), "header too small"),
-        (written("config.json", b"{"), "not a valid JSON"),
-        (written("config.json", b'{"model_type": "of tomorrow"}'), "does not recognize this architecture"),
         (without_tokenizer, "its tokenizer is missing or loses text"),
         (endless, "no end-of-text token"),
     ],
-    ids=[
-        "absent",
-        "empty",
-        "t5",
-        "bert",
-        "foreign tokenizer",
-        "no weights",
-        "pickle",
-        "torn",
-        "bad config",
-        "unknown",
-        "no tokenizer",
-        "no end",
-    ],
+    ids=["empty", "t5", "bert", "foreign tokenizer", "no weights", "torn", "no tokenizer", "no end"],
 )
 def test_what_is_no_policy_is_refused_with_the_reason(make, reason: str, tmp_path: Path) -> None:
     with pytest.raises(LanguageModelError, match=reason) as refusal:
@@ -189,15 +163,6 @@ def test_the_commit_that_was_loaded_is_kept(monkeypatch: pytest.MonkeyPatch, tmp
     (tmp_path / "saved").mkdir()
     save_language_policy(tmp_path / "saved", policy, PolicyConfig(kind="language"))
     assert json.loads((tmp_path / "saved" / "policy.json").read_text())["origin"] == {"model": "somebody/model", "commit": commit}
-
-
-def test_settings_of_another_time_are_refused(tmp_path: Path) -> None:
-    save_language_policy(tmp_path, load_model(SMALL, seed=1, device=CPU), PolicyConfig(kind="language"))
-    facts = json.loads((tmp_path / "policy.json").read_text())
-    shutil.copy(tmp_path / "policy.json", tmp_path / "policy.bak")
-    (tmp_path / "policy.json").write_text(json.dumps({**facts, "language": {"unheard": 1}}))
-    with pytest.raises(IncompatibleError, match="unheard"):
-        load_language_policy(tmp_path, CPU)
 
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_language import SLOPE, TERMINAL_FENS, language_table, made_up_rows
+from made_language import ALPHABET, SLOPE, TERMINAL_FENS, language_table, made_up_rows
 
 from grpo.dataset.table import Split, board_table
 from grpo.language.text.examples import EnvironmentExample, Example, LanguageBoards, MoveExample, environment_example, move_example
 from grpo.language.text.rewards import CHESS, MALFORMED, PARSING, STRUCTURE, Grades, grade, win_probability
-from grpo.language.text.tasks import ALPHABET, LanguageTask, write_environment_answer
+from grpo.language.text.tasks import LanguageTask, write_environment_answer
 from grpo.settings.language import LanguageConfig
 
 MOST = {"structure": STRUCTURE[1], "parsing": PARSING[1], **CHESS}
@@ -102,11 +102,6 @@ def test_an_evaluation_worked_by_hand() -> None:
     # Mates are sure for whom they are.
     assert 5 * part(HAND, " h2h4    E: -999.50    B: e2e4", "evaluation") == pytest.approx(1)
     assert part(HAND, " h2h4    E: 999.98    B: e2e4", "evaluation") == 0
-
-
-def test_a_move_that_is_listed_twice_counts_where_it_stands_first() -> None:
-    assert part(HAND, " e2e4 e2e4    E: 0.00 9.00    B: e2e4", "evaluation") == pytest.approx(1 / 5)
-    assert part(HAND, " e2e4 e2e4    E: 9.00 0.00    B: e2e4", "evaluation") == 0
 
 
 def test_an_outcome_worked_by_hand() -> None:

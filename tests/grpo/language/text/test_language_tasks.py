@@ -4,11 +4,11 @@ import chess
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_language import ALPHABET
 
 from grpo.board.actions import ACTION_UCI
 from grpo.language.text.fen_similarity import FIELD_WEIGHT, fen_similarity
 from grpo.language.text.tasks import (
-    ALPHABET,
     NUM_MOVES,
     EnvironmentAnswer,
     MoveAnswer,
@@ -113,24 +113,6 @@ def test_what_is_no_uci_move_is_not_read(move: str) -> None:
     assert read_move_answer(GOOD.replace("B: e2e4", f"B: {move}")).best is None
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        " a1a2 a1b1    E: 0.10    B: a1a2",
-        " a1a2    E: 0.10 0.00    B: a1a2",
-        " a1a2    E: 0.10    B: a1a2 a1b1",
-        " a1a2    E: 0.10    B:",
-        "    E:    B: a1a2",
-        " a1a2 a1b1 a1c1 a1d1 a1e1 a1f1    E: 0.1 0.1 0.1 0.1 0.1 0.1    B: a1a2",
-        " a1a2    E: 0.10    B: a1a2    E:",
-        " a1a2    E: 0.10    B: a1a2    M: a1b1",
-    ],
-)
-@pytest.mark.parametrize("num_legal", [1, 2, 20])
-def test_moves_without_their_evaluations_and_words_beyond_the_format_are_not_readable(text: str, num_legal: int) -> None:
-    assert not read_move_answer(text, num_legal=num_legal).is_readable
-
-
 def counts(answer: MoveAnswer | EnvironmentAnswer) -> tuple[int, int, int, int]:
     """Return sections and fields: there, wanted."""
     return answer.num_sections, answer.num_sections_expected, answer.num_fields, answer.num_fields_expected
@@ -160,27 +142,6 @@ def counts(answer: MoveAnswer | EnvironmentAnswer) -> tuple[int, int, int, int]:
 )
 def test_sections_and_words_that_do_not_belong_are_counted(text: str, expected: tuple[int, int, int, int]) -> None:
     assert counts(read_move_answer(text)) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (GOOD_ENVIRONMENT, (4, 4, 9, 9)),
-        ("", (0, 4, 0, 9)),
-        (AFTER_E4, (1, 4, 6, 9)),
-        (AFTER_E4.rpartition(" ")[0] + "+0.001+0+0", (4, 4, 8, 9)),
-        (AFTER_E4 + " 7+0.001+0+0", (4, 4, 9, 10)),
-        # Without the pieces the other fields of a FEN are nothing.
-        ("8/8 w - - 0 1+0.001+0+0", (3, 4, 3, 9)),
-        (f"{GOOD_ENVIRONMENT}+0+e2e4 d2d4", (4, 6, 9, 12)),
-        (f"{GOOD_ENVIRONMENT}++", (4, 6, 9, 9)),
-        (f"{AFTER_E4}+0.001+2+yes", (2, 4, 7, 9)),
-        (environment_prompt(START, "e2e4", ["e2e4"]), (0, 4, 0, 10)),
-        (GOOD, (0, 4, 0, 16)),
-    ],
-)
-def test_parts_that_do_not_belong_are_counted(text: str, expected: tuple[int, int, int, int]) -> None:
-    assert counts(read_environment_answer(text)) == expected
 
 
 def test_similarity_worked_by_hand() -> None:
