@@ -22,7 +22,7 @@ import chess.engine
 
 from grpo.engine.answers import EngineError
 from grpo.engine.move_values import engine_options, value_tables
-from grpo.engine.pool import MAX_LINES, EnginePool, Query
+from grpo.engine.pool import EnginePool, Query
 from grpo.settings.tree import ValuesConfig
 
 _DEPTH = 4
@@ -58,7 +58,7 @@ def pool_searches(boards: Sequence[chess.Board], num_processes: int) -> tuple[fl
     """Return searches and nodes a second of our pool."""
     with EnginePool(_STOCKFISH, num_processes=num_processes, options={"Hash": _HASH_MIB}) as pool:
         pool.search([Query(fen=boards[0].fen(), limit="depth 1")] * num_processes * 8)
-        queries = [Query(fen=board.fen(), limit=f"depth {_DEPTH}", is_fresh=False, board=board) for board in boards]
+        queries = [Query(fen=board.fen(), limit=f"depth {_DEPTH}", board=board) for board in boards]
         start = time.perf_counter()
         answers = pool.search(queries)
         seconds = time.perf_counter() - start
@@ -145,18 +145,6 @@ def simple_moves(boards: Sequence[chess.Board], depth: int) -> float:
         return timed(work)
 
 
-def tables_under(boards: Sequence[chess.Board], hash_mib: int, *, is_fresh: bool) -> float:
-    """Return tables a second, with or without clearing the hash before each position."""
-    depth = ValuesConfig().depth
-    with EnginePool(_STOCKFISH, num_processes=1, options={"Hash": hash_mib, "MultiPV": MAX_LINES}) as pool:
-        queries = [
-            Query(fen=board.fen(), limit=f"depth {depth}", is_fresh=is_fresh, moves=frozenset(move.uci() for move in board.legal_moves))
-            for board in boards
-        ]
-        pool.search(queries[:8])
-        return timed(lambda: len(pool.search(queries)))
-
-
 def show(title: str, unit: str, results: dict[str, list[float]], against: dict[str, str]) -> None:
     """Print the median speed of each way, and its ratio to the baseline, with the range over the repeats."""
     print(f"\n{title}\n{'':44}{unit:>14}   ratio [lowest, highest]")
@@ -169,13 +157,12 @@ def show(title: str, unit: str, results: dict[str, list[float]], against: dict[s
 
 
 def main() -> None:
-    """Run all ways in turn, and print three tables."""
+    """Run all ways in turn, and print a table each of searches, nodes and move values."""
     boards = positions(_NUM_POSITIONS)
     few, some = boards[:_NUM_FOR_WRAPPERS], boards[:_NUM_FOR_TABLES]
     searches: dict[str, list[float]] = {}
     nodes: dict[str, list[float]] = {}
     moves: dict[str, list[float]] = {}
-    clearing: dict[str, list[float]] = {}
 
     def note(results: dict[str, list[float]], name: str, speed: float) -> None:
         results.setdefault(name, []).append(speed)
@@ -193,26 +180,16 @@ def main() -> None:
         note(moves, "SimpleEngine, depth 1, a search a move", simple_moves(boards[:_NUM_FOR_MOVES], ValuesConfig().depth - 1))
         note(moves, "our tables, 1 process", table_moves(some, 1))
         note(moves, "our tables, 2 processes", table_moves(some, 2))
-        for hash_mib in (1, _HASH_MIB):
-            for is_fresh in (False, True):
-                name = f"{hash_mib} MiB, {'cleared' if is_fresh else 'kept'}"
-                note(clearing, name, tables_under(some, hash_mib, is_fresh=is_fresh))
     simple = "SimpleEngine, 1 process"
-    show(f"Searches, depth {_DEPTH}, hash kept", "searches/s", searches, {name: simple for name in searches if name != simple})
+    show(f"Searches, depth {_DEPTH}, ", "searches/s", searches, {name: simple for name in searches if name != simple})
     bench = "stockfish bench, same positions"
-    show(f"Nodes, depth {_DEPTH}, hash kept", "nodes/s", nodes, {name: bench for name in nodes if name != bench})
+    show(f"Nodes, depth {_DEPTH}", "nodes/s", nodes, {name: bench for name in nodes if name != bench})
     old = "SimpleEngine, depth 1, a search a move"
     show(
         f"Value of every legal move, depth {ValuesConfig().depth}, hash cleared",
         "move values/s",
         moves,
         {name: old for name in moves if name != old},
-    )
-    show(
-        "What clearing the hash before each position costs",
-        "tables/s",
-        clearing,
-        {f"{hash_mib} MiB, cleared": f"{hash_mib} MiB, kept" for hash_mib in (1, _HASH_MIB)},
     )
 
 

@@ -43,19 +43,14 @@ class Query:
     fen: str
     limit: str
     """The arguments of `go`, such as `depth 2` or `nodes 50`."""
-    is_fresh: bool = True
-    """Whether to clear the hash first, so that the answer does not depend on earlier searches.
-
-    A query that is not fresh is not retried after a failure, because a new process without the hash would answer differently.
-    """
     moves: frozenset[str] | None = None
     """If given, exactly these moves (UCI) must be scored."""
     board: chess.Board | None = field(default=None, compare=False)
     """The position, if the caller has it; parsing the FEN only to check that the answer is legal takes half as long as the search."""
 
     def commands(self) -> str:
-        """Return the UCI commands of the search."""
-        return f"{_NEW_GAME if self.is_fresh else ''}position fen {self.fen}\ngo {self.limit}"
+        """Return the UCI commands of the search; the hash is cleared first, so that the answer does not depend on earlier searches."""
+        return f"{_NEW_GAME}position fen {self.fen}\ngo {self.limit}"
 
 
 def verify(answer: EngineAnswer, query: Query) -> None:
@@ -260,19 +255,16 @@ class EnginePool:
             yield from self._lost(worker, EngineError(f"{worker.jobs[0].query.fen}: {error}"), retries)
 
     def _lost(self, worker: _Worker, error: EngineError, retries: deque[_Job]) -> Iterator[tuple[_Job, EngineError]]:
-        """Kill a process whose first search failed; requeue its other searches, except those that needed its hash."""
+        """Kill a process whose first search failed; requeue its other searches."""
         self._end(worker)
         first, *others = worker.jobs
         worker.jobs.clear()
-        retries.extendleft(job for job in reversed(others) if job.query.is_fresh)
+        retries.extendleft(reversed(others))
         yield from self._failed(first, error, retries)
-        for job in others:
-            if not job.query.is_fresh:
-                yield job, EngineError(f"{job.query.fen}: the process whose hash it needed has failed: {error}")
 
     def _failed(self, job: _Job, error: EngineError, retries: deque[_Job]) -> Iterator[tuple[_Job, EngineError]]:
         job.failures.append(str(error))
-        if job.query.is_fresh and len(job.failures) < _NUM_ATTEMPTS:
+        if len(job.failures) < _NUM_ATTEMPTS:
             retries.appendleft(job)
         else:
             yield job, error

@@ -30,7 +30,6 @@ class ScriptedEngine:
         name: str = "Scripted 1",
         multi_pv: int | None = 500,
         start: str = "well",
-        start_seconds: float = 0.0,
         has_memory: bool = False,
         scores: dict[str, str] | None = None,
         positions: Sequence[str] = (),
@@ -43,8 +42,7 @@ class ScriptedEngine:
                 (that those take which last).
             name: as the engine names itself. Pools send searches ahead to those whose name begins with Stockfish.
             multi_pv: most lines at once; None for an engine without the option.
-            start: `well`, `slow`, `busy`, `silent`, `dies` or `floods`.
-            start_seconds: what a slow start takes, of processor time for a busy one.
+            start: `well`, `silent`, `dies` or `floods`.
             has_memory: answers depend on the positions searched since the last `ucinewgame`, like those of a kept hash.
             positions: FENs that it will be asked; an engine that is asked no others starts in a third of the time.
             scores: UCI move -> what the engine says of it (`cp 900`, `mate -2`, `cp 13`), instead of the hash.
@@ -62,7 +60,6 @@ class ScriptedEngine:
                     "name": name,
                     "multi_pv": multi_pv,
                     "start": start,
-                    "start_seconds": start_seconds,
                     "has_memory": has_memory,
                     "scores": scores or {},
                     "site": str(Path(chess.__file__).parent.parent),
@@ -119,12 +116,6 @@ class _Engine:
             time.sleep(_FOR_EVER)
         if self.plan["start"] == "floods":
             flood()
-        if self.plan["start"] == "slow":
-            time.sleep(self.plan["start_seconds"])
-        if self.plan["start"] == "busy":
-            end = time.process_time() + self.plan["start_seconds"]
-            while time.process_time() < end:
-                pass
         sys.path.append(self.plan["site"])
         if not self.plan["legal_moves"]:
             __import__("chess")  # Now, since a start is given more time than a search.
@@ -172,18 +163,6 @@ class _Engine:
             case "hang with a child":
                 subprocess.Popen([sys.executable, "-S", "-c", f"import time; time.sleep({_FOR_EVER})", self.plan["journal"]])
                 time.sleep(_FOR_EVER)
-            case "hang midway":
-                say("".join(lines))
-                time.sleep(_FOR_EVER)
-            case "no newline":
-                say("".join(lines) + best.rstrip())
-                time.sleep(_FOR_EVER)
-            case "dies on its last line":
-                say("".join(lines) + best.rstrip())
-                os._exit(0)
-            case "closes its output":
-                os.close(1)
-                time.sleep(_FOR_EVER)
             case "sleeps":
                 time.sleep(fault["seconds"])
                 say("".join(lines) + best)
@@ -192,9 +171,6 @@ class _Engine:
                 while time.monotonic() < until:
                     pass
                 say("".join(lines) + best)
-            case "answers, then dies":
-                say("".join(lines) + best)
-                os._exit(1)
             case "none":
                 say("".join(lines) + "bestmove (none)\n")
             case "garbage":
@@ -208,26 +184,10 @@ class _Engine:
                     time.sleep(0.01)
             case "flood":
                 flood()
-            case "flood without newline":
-                flood(newline="")
-            case "dribble":
-                for character in "".join(lines) + best:
-                    say(character)
-            case "slow pieces":
-                text = "".join(lines) + best
-                for start in range(0, len(text), 401):
-                    say(text[start : start + 401])
-                    time.sleep(0.002)
-            case "chatter":
-                say("".join(lines) + best + "info string thank you\n")
-            case "speaks of its best move":
-                say("info string bestmove a1a1\n" + "".join(lines) + best)
             case "illegal best move":
                 say("".join(lines) + "bestmove a1a1\n")
             case "half of the moves":
                 say("".join(lines[: len(lines) // 2]) + best)
-            case "a move that is none":
-                say("".join(lines[:-1]) + f"info depth {depth} multipv {len(lines)} score cp 1 pv xyzzy\n" + best)
             case _:
                 raise ValueError(fault)
 
@@ -257,9 +217,9 @@ def say(text: str) -> None:
     os.write(1, text.encode())
 
 
-def flood(newline: str = "\n") -> NoReturn:
-    """Write lines (or one line) that answer nothing, for ever."""
-    line = b"info string " + b"spam " * 800 + newline.encode()
+def flood() -> NoReturn:
+    """Write lines that answer nothing, for ever."""
+    line = b"info string " + b"spam " * 800 + b"\n"
     while True:
         os.write(1, line)
 

@@ -104,15 +104,6 @@ def test_games_that_nobody_wants_are_never_played(scripted: Scripted) -> None:
     assert len(healthy.searches()) == sum(sum(game.is_label) for game in games)
 
 
-def test_the_engine_forgets_between_games_and_remembers_within_them(scripted: Scripted) -> None:
-    healthy = scripted()
-    config = EngineGames(nodes=(5,), max_plies=8, random_opening_plies=0)
-    with EnginePool(healthy.path, num_processes=1, options={}) as pool:
-        games = games_only(played(pool, 3, config=config))
-    assert [search["is_fresh"] for search in healthy.searches()] == [number == 0 for game in games for number in range(sum(game.is_label))]
-    assert {search["limit"] for search in healthy.searches()} == {"nodes 5"}
-
-
 # An engine that fails.
 
 
@@ -172,8 +163,3 @@ def test_an_engine_that_fails_in_game_after_game_is_given_up_with_a_clear_error(
 )
 def test_material_signatures_by_hand(fen: str, signature: str) -> None:
     assert material_signature(chess.Board(fen)) == signature
-
-
-def test_a_position_and_its_mirror_have_one_signature(random_boards: list[chess.Board]) -> None:
-    for board in random_boards[::11]:
-        assert material_signature(board) == material_signature(board.mirror())

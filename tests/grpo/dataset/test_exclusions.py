@@ -1,4 +1,3 @@
-import os
 from pathlib import Path
 
 import chess
@@ -8,7 +7,6 @@ from grpo.board.encoding import position_key
 from grpo.dataset.exclusions import ExcludedPositions
 from grpo.reading.games import SourceError
 
-SAMPLE_DATA = os.environ.get("CHESS_GRPO_SAMPLE_DATA", "")
 PUZZLES = "FEN,Moves\nr6k/pp2r2p/4Rp1Q/3p4/8/1N1P2R1/PqP2bPP/7K b - - 0 24,f2g3 e6e7 b2b1 b3c1 b1c1 h6c1\n"
 ENDGAME = "8/pp2nkR1/5n1p/3p4/5p2/P2BP3/1PPKN3/8 b - - 0 31"
 GAME = (
@@ -93,10 +91,3 @@ def test_a_studys_chapter_without_moves_counts_by_its_position(tmp_path: Path) -
     assert position_key(chess.Board(ENDGAME)) in found
     assert position_key(chess.Board()) in found
     assert len(found) == 2
-
-
-@pytest.mark.skipif(not SAMPLE_DATA, reason="CHESS_GRPO_SAMPLE_DATA is not set")
-def test_the_sample_puzzles_and_the_opening_book_are_judged() -> None:
-    found = ExcludedPositions.read([f"{SAMPLE_DATA}/lichess_puzzles_1499.csv"])
-    assert len(found) > 1_499 * 2
-    assert position_key(chess.Board("6Qk/p1p3pp/4N3/1p6/2q1r1n1/2B5/PP4PP/3R1R1K b - - 0 28")) in found

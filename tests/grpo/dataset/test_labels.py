@@ -6,13 +6,12 @@ from typing import Any
 import chess
 import numpy as np
 import pyarrow as pa
-import pytest
 
 from grpo.board.actions import action_move, legal_action_ids
 from grpo.board.encoding import decode, position_key
 from grpo.board.phases import phase_of
 from grpo.dataset.labels import label_arrays
-from grpo.dataset.table import GAME_SCHEMA, LabelArrays, Position, Split, board_arrays, board_row, board_table
+from grpo.dataset.table import GAME_SCHEMA, LabelArrays, Position, Split, board_row, board_table
 from grpo.engine.answers import Score
 from grpo.engine.move_values import ValueTable
 
@@ -106,27 +105,9 @@ def test_the_boards_come_first_and_the_others_do_not_depend_on_the_games_order()
     assert imitated(label_arrays(*tables(boards, games), max_positions=1)).keys() == {row["key"] for row in boards}
 
 
-def test_moves_that_may_not_be_imitated_are_not() -> None:
-    found = imitated(label_arrays(*tables([board_at(MOVES, 0)], [game_row(MOVES, label_plies=[0, 3])]), max_positions=100))
-    assert len(found) == 2
-
-
 def test_a_position_with_one_legal_move_teaches_nothing() -> None:
     moves = "e2e4 f7f5 d1h5 g7g6 h5g6"
     plies = [ply for ply, board in enumerate(positions_of(moves)) if board.legal_moves.count() > 1]
     assert plies == [0, 1, 2, 4]
     arrays = label_arrays(*tables([board_at(moves, 0)], [game_row(moves)]), max_positions=100)
     assert len(arrays) == len(plies)
-
-
-def test_a_dataset_of_listed_positions_is_imitated_as_it_is() -> None:
-    table, games = tables([board_at(MOVES, 4)], [game_row("", label_plies=[])])
-    arrays, boards = label_arrays(table, games, max_positions=100), board_arrays(table, split=Split.TRAIN)
-    for name in ("encodings", "action_ids", "is_legal", "played"):
-        assert np.array_equal(getattr(arrays, name), getattr(boards, name))
-
-
-def test_a_game_whose_moves_are_not_legal_is_named() -> None:
-    row = game_row(MOVES) | {"moves": ["e2e4", "e2e4", *MOVES.split()[2:]]}
-    with pytest.raises(ValueError, match="game g: e2e4 at ply 1 is not legal"):
-        label_arrays(*tables([board_at(MOVES, 4)], [row]), max_positions=100)

@@ -18,10 +18,7 @@ from grpo.dataset.quotas import (
     Quota,
     QuotaCell,
     SourceReport,
-    boards_per_cell,
-    cell_names,
     cut_to_quota,
-    shortage_message,
     split_fractions,
     split_of_game,
 )
@@ -88,33 +85,11 @@ def test_the_shares_of_the_splits_sum_to_one_and_training_keeps_a_good_part(size
     assert shares[Split.TRAIN] >= 0.4 - 1e-12
 
 
-def test_small_splits_get_half_as_many_games_again_as_their_boards_need() -> None:
-    shares = split_fractions(BoardsConfig(num_train=900, num_validation=60, num_heldout=39))
-    assert shares[Split.VALIDATION] == pytest.approx(1.5 * 60 / 999)
-    assert shares[Split.HELDOUT] == pytest.approx(1.5 * 39 / 999)
-
-
-def test_games_fall_into_the_splits_in_proportion_to_the_shares() -> None:
-    shares = {Split.HELDOUT: 0.1, Split.VALIDATION: 0.25, Split.TRAIN: 0.65}
-    count = 20_000
-    found = Counter(split_of_game(f"game-{number}", shares) for number in range(count))
-    for split, share in shares.items():
-        assert abs(found[split] / count - share) < 4 * (share * (1 - share) / count) ** 0.5
-
-
 def test_the_split_of_a_game_is_the_same_on_every_machine() -> None:
     shares = {Split.HELDOUT: 0.3, Split.VALIDATION: 0.3, Split.TRAIN: 0.4}
     # printf 'split/engine-0-N' | sha256sum: the first digits are ff, df, 46, 6b, f5, 09.
     splits = [split_of_game(f"engine-0-{number}", shares).value for number in range(6)]
     assert splits == ["train", "train", "heldout", "validation", "train", "heldout"]
-
-
-def test_each_split_wants_a_third_of_its_boards_from_each_phase() -> None:
-    wanted = boards_per_cell(BoardsConfig(**SMALL))
-    assert len(wanted) == 9
-    assert {split: [wanted[split, phase] for phase in PHASES] for split in Split} == {
-        Split.TRAIN: [20, 20, 20], Split.VALIDATION: [5, 5, 5], Split.HELDOUT: [5, 5, 5],
-    }  # fmt: skip
 
 
 # What a quota takes.
@@ -234,36 +209,12 @@ def test_what_is_given_back_is_wanted_again_counted_and_never_taken_again() -> N
     assert quota.missing[cell] == 0
 
 
-def test_a_quota_wants_a_game_while_something_of_its_split_is_missing() -> None:
-    shares = split_fractions(BoardsConfig(**SMALL))
-    split = split_of_game("game", shares)
-    other = next(each for each in Split if each != split)
-    quota, _ = new_quota(0)
-    assert not quota.needs("game")
-    quota.missing[other, Phase.OPENING] = 1
-    assert not quota.needs("game"), "it is of another split"
-    quota.missing[split, Phase.ENDGAME] = 1
-    assert quota.needs("game")
-
-
 # Reports.
 
 
 def rejection(reason: Reason, detail: str = "") -> Rejection:
     """Return a rejection for a reason."""
     return Rejection(source="s", offset=0, reason=reason, detail=detail)
-
-
-def test_a_rejection_is_counted_by_its_reason_and_a_filtered_one_by_its_filter() -> None:
-    report = SourceReport()
-    for reason, detail in (
-        (Reason.ILLEGAL_MOVE, "Ke3"),
-        (Reason.ILLEGAL_MOVE, "Ke4"),
-        (Reason.FILTERED, "min_rating"),
-        (Reason.FILTERED, "time_controls"),
-    ):
-        report.reject(rejection(reason, detail))
-    assert report.rejected == {"illegal move": 2, "filtered: min_rating": 1, "filtered: time_controls": 1}
 
 
 def test_joined_reports_are_the_sums_of_their_parts() -> None:
@@ -284,31 +235,6 @@ def test_joined_reports_are_the_sums_of_their_parts() -> None:
         "duplicates": 6,
         "left_out": {"judged": 3, "engine failure": 1},
     }
-
-
-def test_a_shortage_is_told_with_the_histogram_the_rejections_and_what_to_change() -> None:
-    report = SourceReport(num_games=1_200, num_duplicates=30)
-    report.natural_phases.update({Phase.OPENING: 9_000, Phase.MIDDLEGAME: 40})
-    report.rejected.update({"illegal move": 2, "filtered: time_controls": 1_000})
-    report.left_out.update({"judged": 4})
-    missing = {(Split.TRAIN, Phase.ENDGAME): 5_000, (Split.HELDOUT, Phase.MIDDLEGAME): 1, (Split.TRAIN, Phase.OPENING): 0}
-    assert cell_names(missing) == {"train/endgame": 5_000, "heldout/middlegame": 1}
-    assert shortage_message(missing, report, "games.pgn").split("\n") == [
-        "games.pgn cannot fill the quotas: missing 5,001 boards",
-        "",
-        "                           opening  middlegame     endgame",
-        "  missing, train                 0           0       5,000",
-        "  missing, validation            0           0           0",
-        "  missing, heldout               0           1           0",
-        "  positions read             9,000          40           0",
-        "",
-        "From 1,200 games; 30 positions were duplicates; games rejected: 1,000 filtered: time_controls, 2 illegal move; positions left out:"
-        " 4 judged.",
-        "Give more games, loosen boards.filters.time_controls, lower boards.num_train, boards.num_validation or boards.num_heldout, raise"
-        ' boards.max_per_game_and_phase, choose boards.shortage = "accept", or boards.num_units = 1, since parts'
-        " that find the same positions lose some",
-    ]
-    assert "games rejected: none; positions left out: none" in shortage_message(missing, SourceReport(), "games.pgn")
 
 
 # Joining the parts.

@@ -12,7 +12,7 @@ import pytest
 from grpo.board.actions import action_move, legal_action_ids
 from grpo.board.encoding import decode, position_key
 from grpo.board.phases import PHASES, phase_of
-from grpo.dataset.table import BOARD_SCHEMA, Position, Split, board_arrays, board_row, board_table, phase_counts
+from grpo.dataset.table import BOARD_SCHEMA, Position, Split, board_arrays, board_row, board_table
 from grpo.engine.answers import Score
 from grpo.engine.move_values import ValueTable
 
@@ -82,42 +82,6 @@ def test_a_table_is_read_back_from_parquet_as_it_was_written(table: pa.Table, tm
     assert back.to_pylist() == table.to_pylist()
 
 
-def test_a_row_says_all_that_is_known_of_a_position(table: pa.Table) -> None:
-    [first, heldout, *_] = table.to_pylist()
-    assert {
-        name: first[name]
-        for name in (
-            "fen",
-            "phase",
-            "split",
-            "ply",
-            "offset",
-            "white_rating",
-            "black_rating",
-            "date",
-            "engine",
-            "limit",
-            "label_from",
-        )
-    } == {
-        "fen": chess.STARTING_FEN,
-        "phase": "opening",
-        "split": "train",
-        "ply": 4,
-        "offset": 2**40,
-        "white_rating": 1_500,
-        "black_rating": None,
-        "date": "2018.11.??",
-        "engine": "Scripted 1",
-        "limit": "depth 2",
-        "label_from": "game",
-    }
-    assert (first["centipawns"][:3], first["mate_in"][:3]) == ([None, 1, 2], [3, None, None])
-    assert first["label"] == first["moves"][-1]
-    assert first["strong_values"] is None
-    assert heldout["strong_values"] != heldout["values"]
-
-
 def test_the_label_of_a_position_that_nobody_played_is_the_best_move_by_value() -> None:
     for fen in FENS[Split.TRAIN]:
         listed = row(fen, Split.TRAIN, is_played=False)
@@ -125,24 +89,6 @@ def test_the_label_of_a_position_that_nobody_played_is_the_best_move_by_value() 
         assert listed["label"] == max(listed["moves"], key=lambda move: value_of(fen, move, strong=False))
         played = row(fen, Split.TRAIN)
         assert {name for name in played if name != "values" and played[name] != listed[name]} <= {"label", "label_from"}
-
-
-def test_of_equally_good_moves_the_first_becomes_the_label() -> None:
-    board = chess.Board()
-    moves = tuple(action_move(index, board.turn).uci() for index in legal_action_ids(board))
-    values = np.zeros(len(moves), dtype=np.float32)
-    values[[4, 9]] = 0.75
-    table = ValueTable(moves=moves, values=values, scores=(Score(0),) * len(moves))
-    position = Position(
-        fen=board.fen(), key=position_key(board), phase=phase_of(board), split=Split.TRAIN, label="", game_id="g", ply=0,
-        source="list.epd", offset=0,
-    )  # fmt: skip
-    assert board_row(position, table, None, engine="e", limit="depth 1")["label"] == moves[4]
-
-
-def test_a_row_with_a_value_of_another_type_is_refused() -> None:
-    with pytest.raises((pa.ArrowInvalid, pa.ArrowTypeError)):
-        board_table([{**row(chess.STARTING_FEN, Split.TRAIN), "ply": "four"}])
 
 
 @pytest.mark.parametrize(("split", "strong"), [(Split.TRAIN, False), (Split.HELDOUT, False), (Split.HELDOUT, True)])
@@ -167,13 +113,3 @@ def test_ids_values_and_legality_of_a_board_stand_in_the_same_columns(table: pa.
 def test_an_empty_split_is_an_error_that_names_it(table: pa.Table) -> None:
     with pytest.raises(ValueError, match="the dataset has no boards in its validation split"):
         board_arrays(table, split=Split.VALIDATION)
-
-
-def test_strong_values_are_refused_where_there_are_none(table: pa.Table) -> None:
-    # Anything but NaN, which would only be noticed much later.
-    with pytest.raises((ValueError, TypeError)):
-        board_arrays(table, split=Split.TRAIN, strong=True)
-
-
-def test_the_histogram_names_all_phases_in_the_order_of_a_game() -> None:
-    assert list(phase_counts(["endgame", "opening", "endgame"]).items()) == [("opening", 1), ("middlegame", 0), ("endgame", 2)]

@@ -1,8 +1,6 @@
 """A unit takes its own games, whatever file, folder or order they come in, and fills its quotas from them as far as they go."""
 
 import io
-import math
-import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -13,7 +11,6 @@ from typing import Any
 import chess
 import chess.pgn
 import pytest
-import zstandard
 from made_games import as_epd, random_pgn
 from scripted_engine import ScriptedEngine
 
@@ -118,19 +115,6 @@ def check_positions(positions: Sequence[Position]) -> None:
 # What a unit wants.
 
 
-def test_a_single_unit_wants_exactly_what_the_dataset_wants() -> None:
-    config = BoardsConfig(**{**SMALL, "num_units": 1})
-    assert unit_boards_per_cell(config) == boards_per_cell(config)
-
-
-@pytest.mark.parametrize("num_units", [2, 8, 40])
-def test_units_want_a_little_more_than_their_share(num_units: int) -> None:
-    config = BoardsConfig(num_units=num_units)
-    for cell, count in unit_boards_per_cell(config).items():
-        share = boards_per_cell(config)[cell] / num_units
-        assert count == math.ceil(1.06 * share + 2 * share**0.5)
-
-
 # Files.
 
 
@@ -170,14 +154,6 @@ def test_units_share_no_game_and_together_have_all(long_games: Path) -> None:
     assert set(found.values()) == {1}
 
 
-def test_files_are_read_only_as_far_as_needed(long_games: Path, tmp_path: Path) -> None:
-    shutil.copy(long_games, tmp_path / "a.pgn")
-    (tmp_path / "b.pgn.zst").write_bytes(zstandard.compress(random_pgn(60, seed=9).encode()))
-    made = filled(files_config(tmp_path, num_units=1))
-    assert {position.source for position in made.positions} == {"a.pgn", "b.pgn.zst"}
-    assert made.report.num_games < 60
-
-
 def test_a_list_of_positions_fills_the_quotas_without_a_move_to_imitate(games_text: str, tmp_path: Path) -> None:
     (tmp_path / "list.epd").write_text(as_epd(games_text))
     config = files_config(tmp_path / "list.epd")
@@ -201,28 +177,6 @@ def test_what_the_judge_gives_back_is_replaced_and_counted(long_games: Path) -> 
     assert made.report.left_out == {"refused": len(bad)}
     assert made.keys >= plain.keys - bad, "what was good stays"
     check_positions(made.positions)
-
-
-def test_candidates_are_judged_many_at_a_time_and_none_is_left_over(long_games: Path) -> None:
-    made = filled(files_config(long_games, **{**ENDLESS, "max_per_game_and_phase": 50}))
-    assert len(made.batches) > 3
-    assert min(made.batches[:-1]) >= 512
-    assert max(made.batches) < 512 + 150
-    assert sum(made.batches) == len(made.positions)
-    assert Counter(position.game_id for position in made.positions).keys() == made.games.keys()
-
-
-def test_an_unfillable_quota_of_a_file_is_returned_with_what_is_missing(tmp_path: Path) -> None:
-    (tmp_path / "short.pgn").write_text(random_pgn(40, max_plies=16))
-    config = files_config(tmp_path, num_train=30, num_validation=6, num_heldout=6, num_units=1)
-    made = filled(config)
-    assert made.report.num_games == 40
-    assert made.report.natural_phases[Phase.ENDGAME] == 0
-    assert {cell: count for cell, count in made.missing.items() if cell[1] == Phase.ENDGAME} == {
-        (Split.TRAIN, Phase.ENDGAME): 10,
-        (Split.VALIDATION, Phase.ENDGAME): 2,
-        (Split.HELDOUT, Phase.ENDGAME): 2,
-    }
 
 
 # Engines.
