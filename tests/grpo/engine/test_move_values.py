@@ -148,7 +148,7 @@ def test_tables_depend_on_nothing_but_the_position(engine: str, request: pytest.
     assert [numbers(table) for table in tables(path, boards[::-1])][::-1] == once
     assert [numbers(table) for table in tables(path, boards, num_processes=3)] == once
     with EnginePool(path, num_processes=2, options=engine_options(CONFIG)) as pool:
-        pool.search(Query(fen=board.fen(), limit="depth 5", is_fresh=False) for board in boards[:5])
+        pool.search(Query(fen=board.fen(), limit="depth 5") for board in boards[:5])
         chunked = [
             numbers(table) for start in range(0, len(boards), 7) for table in value_tables(boards[start : start + 7], pool, CONFIG, depth=2)
         ]
