@@ -77,7 +77,7 @@ def test_each_run_of_the_field_notes_has_its_true_causes_and_with_its_settings_w
         ("jan15_collapse", "entropy_collapse", ["`learning_rate` (here 0.001)", "`entropy_coef` (here 0.01)", "until step 702"]),
         ("jan19_kl_trap", "kl_trap", ["`entropy_coef` (here 0.1)", "`learning_rate` (here 3e-05)"]),
         ("feb04_loss_budget", "temperature_mismatch", ["`rollout_temperature` (here 1.3)"]),
-        ("feb04_loss_budget", "saturated_controller", ["`target_kl` (here 0.012)", "`kl_coef_max` (here 0.1)"]),
+        ("feb04_loss_budget", "saturated_controller", ["`target_kl` (here 0.012)"]),
         ("feb05_clean_run", "temperature_mismatch", ["`rollout_temperature` (here 1.3)", "1 for the loss"]),
     ],
 )
