@@ -21,7 +21,7 @@ _CONFIGURATION: Final = f"""# Configuration
 (`laptop`, the defaults below, if none is named), or another settings file (`preset = "smoke"`).
 `make run CONFIG=my.toml` or `make run CONFIG=smoke SET="seed=7"` reads them. The classes in
 `grpo/settings` have ranges and full meanings; a few defaults differ for [language
-models](language.md). Facts of the machine are [environment variables](environment.md).
+models](language.md). Facts of the machine are [environment variables](commands.md#variables).
 """
 _METRICS: Final = f"""# Metrics
 

@@ -49,7 +49,7 @@ def _card(given: argparse.Namespace) -> int:
     if done.returncode or not file.exists():
         why = " ".join((done.stderr or done.stdout).split())
         raise CardError(
-            f"no card of {run}/{step or _STEP} in {Path.cwd()}: call this in the folder in which the run was started; docs/cards.md lists"
+            f"no card of {run}/{step or _STEP} in {Path.cwd()}: call this in the folder where the run was started; docs/tracking.md lists"
             f" the steps that have one. Metaflow says: {why}"
         )
     file.chmod(0o644)  # Metaflow writes it for the owner alone, and people serve and send it.

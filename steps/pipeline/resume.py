@@ -83,7 +83,7 @@ def refuse_unlike(origin: ResumeOrigin, changes: Sequence[Change], allowed: Sequ
     if refused:
         text = "\n".join(f"  {change}{f' (--allow {name} would let it)' if (name := change.allowed_as) else ''}" for change in refused)
         raise ResumeError(
-            f"--resume-from {origin['name']}: run {origin['metaflow_run']} was made otherwise, and this may not change (docs/resuming.md"
+            f"--resume-from {origin['name']}: run {origin['metaflow_run']} was made otherwise, and this may not change (docs/howto.md"
             f" says what may):\n{text}\nGive the origin's settings (same preset and overrides), or start without --resume-from"
         )
 

@@ -186,4 +186,4 @@ def test_every_variable_of_ours_is_on_the_page_of_the_environment_and_no_other()
     variable = re.compile(r"CHESS_GRPO_[A-Z_]*[A-Z]")
     sources = [path for folder in CODE for kind in ("*.py", "*.sh") for path in (ROOT / folder).rglob(kind)]
     named = {name for path in sources for name in variable.findall(path.read_text())}
-    assert set(variable.findall((ROOT / "docs" / "environment.md").read_text())) == named
+    assert set(variable.findall((ROOT / "docs" / "commands.md").read_text())) == named

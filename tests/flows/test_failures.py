@@ -99,7 +99,8 @@ def test_a_planted_fault_stops_the_flow_with_a_readable_report(
     plant(home, first_run.data.boards["version"], with_illegal_label)
     run = run_in_one_process(tmp_path / "run", {"preset": "test"}, home=home)
     assert not run.succeeded
-    for words in ("the dataset is not fit to train on", "label_legal", "a1a1"):
+    boards = pq.read_table(home / "outputs" / "join_boards" / first_run.data.boards["version"] / "boards.parquet", schema=BOARD_SCHEMA)
+    for words in ("the dataset is not fit to train on", "label_legal", boards["fen"][3].as_py()):
         assert words in run.output
     assert "Traceback" not in run.output
     assert "one process: check_boards" in run.output

@@ -182,7 +182,7 @@ def test_the_message_lists_every_difference_that_is_refused(settings: Settings, 
     )
     judged = external_inputs.source_inputs(settings, ENGINE)["judged positions"]
     assert refused(now, OTHER_ENGINE, action_table="b" * 64) == (
-        "--resume-from peak: run 7 was made otherwise, and this may not change (docs/resuming.md says what may):\n"
+        "--resume-from peak: run 7 was made otherwise, and this may not change (docs/howto.md says what may):\n"
         "  action_table: origin 'aaaaaaaaaaaaaaaa', now 'bbbbbbbbbbbbbbbb'\n"
         "  engine: origin 'Scripted 1 (sha256 0000000000000000)', now 'Scripted 2 (sha256 1111111111111111)'"
         " (--allow engine would let it)\n"
