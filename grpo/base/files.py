@@ -108,8 +108,8 @@ def verified_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = read_json(folder / MANIFEST)
         files: dict[str, str] = dict(manifest["files"])
-        aside: dict[str, str] = dict(manifest.get("aside", {}))  # Older manifests have no such key.
-        output_hash = manifest["output_hash"]
+        aside: dict[str, str] = dict(manifest["aside"])
+        output_hash, written_hash = manifest["output_hash"], manifest[_MANIFEST_HASH]
         manifest_hash = sha256_json({name: value for name, value in manifest.items() if name != _MANIFEST_HASH})
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptError(f"{folder / MANIFEST} is missing or unreadable ({error})") from None
@@ -118,12 +118,7 @@ def verified_manifest(folder: Path) -> dict[str, Any]:
         if expected.get(name) != found.get(name):
             state = "missing" if name not in found else "not in the manifest" if name not in expected else "changed since it was written"
             raise CorruptError(f"{folder / name} is {state}")
-    if (
-        output_hash != sha256_json(files)
-        or any(map(_is_aside, files))
-        or not all(map(_is_aside, aside))
-        or manifest.get(_MANIFEST_HASH, manifest_hash) != manifest_hash  # Older manifests have none.
-    ):
+    if output_hash != sha256_json(files) or any(map(_is_aside, files)) or not all(map(_is_aside, aside)) or written_hash != manifest_hash:
         raise CorruptError(f"{folder / MANIFEST} is changed since it was written")
     return dict(manifest)
 

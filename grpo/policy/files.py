@@ -55,7 +55,7 @@ def is_policy(folder: Path) -> bool:
 
 def policy_kind(folder: Path) -> str:
     """Return `NETWORK` or `LANGUAGE`; raises the errors of `policy_facts`."""
-    kind = policy_facts(folder)["policy"].get("kind", NETWORK)  # Older policies have no kind.
+    kind = policy_facts(folder)["policy"]["kind"]
     if kind not in (NETWORK, LANGUAGE):
         raise IncompatibleError(f"{folder}: a policy of kind {kind!r}, which this code does not know; use the code that made it")
     return str(kind)
@@ -84,7 +84,7 @@ def policy_facts(folder: Path) -> dict[str, Any]:
     """
     try:
         facts = dict(read_json(folder / POLICY))
-        table = str(facts["action_table"])
+        table, _ = str(facts["action_table"]), facts["policy"]["kind"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CorruptError(f"{folder / POLICY} is missing or unreadable ({error})") from None
     if table != ACTION_TABLE_HASH:

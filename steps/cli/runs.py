@@ -42,7 +42,7 @@ def _runs(given: argparse.Namespace) -> int:
 
 
 def sources_of(run: "TrackedRun") -> str | None:
-    """Return what the run's boards come from, or None if it has none yet, or an older version of the code made them."""
+    """Return what the run's boards come from, or None if it has none yet."""
     from steps.tracking.tags import SOURCES
 
     joined = run.output_of("join_boards")

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any, Final
 
 from grpo.base.files import parse_json_object
@@ -170,9 +169,7 @@ class _Index:
         for each in self._rows.versions():
             if PARENT in each.tags:
                 version = version_of(each.number, each.tags)
-                # The source of an older version is the policy's folder.
-                role = each.tags.get(ROLE) or PurePosixPath(each.source).name
-                registered = Registered(role=role, version=version, aliases=each.aliases)
+                registered = Registered(role=each.tags[ROLE], version=version, aliases=each.aliases)
                 found.setdefault(version.flow_run, []).append(registered)
         return found
 
@@ -182,8 +179,7 @@ class _Index:
             mlflow_run=parent.run_id,
             metaflow_run=parent.tags.get(RUN, ""),
             experiment=parent.experiment,
-            # An older run has all settings as parameters.
-            settings=parent.params if compared is None else parse_json_object(compared.encode(), f"{SETTINGS} of run {parent.run_id}"),
+            settings={} if compared is None else parse_json_object(compared.encode(), f"{SETTINGS} of run {parent.run_id}"),
             tags=parent.tags,
             steps=tuple(_step(child) for child in children if STEP in child.tags),
             policies=tuple(self._policies.get(parent.run_id, ())),

@@ -159,7 +159,7 @@ class Delivery:
                     Chosen.from_plain(chosen),
                     holder=self._progress.holder or run,
                     key=key,
-                    source=self._policy_source(records[0].get("output")),  # Journals of older versions name none.
+                    source=self._policy_source(records[0]["output"]),
                 )
                 print(f"select: {peak}\nselect: {champion}", flush=True)
                 client.log_batch(parent, tags=_tags({"chess_grpo.peak": peak, "chess_grpo.champion": champion}))
