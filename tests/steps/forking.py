@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
-_PATIENCE_SECONDS = 300.0
+_PATIENCE_SECONDS = 1_000.0
 
 Job = dict[str, Any]
 
