@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from grpo.policy.files import is_policy
+from grpo.base.files import CorruptError
+from grpo.policy.files import IncompatibleError, is_policy, policy_facts
 from steps.step_io.aliases import CHAMPION, PEAK
 from steps.tracking.addresses import run_address
 from steps.tracking.tags import CHILD, LOGGED_MODEL, PARENT, ROLE
@@ -169,8 +170,13 @@ class Registry:
         )
 
     def _logged_model(self, source: PolicySource, alias: str, policy_step: int, flow_run: str) -> "LoggedModel | None":
-        """Return MLflow's model of a policy; None where its files are not those of a policy."""
-        if not is_policy(source.folder / alias):
+        """Return MLflow's model of a policy; None where its files are not those of a policy that this code can load."""
+        folder = source.folder / alias
+        if not is_policy(folder):
+            return None
+        try:
+            policy_facts(folder)
+        except (CorruptError, IncompatibleError):
             return None
         from steps.tracking.mlflow_model import log_model  # MLflow's flavours take seconds to import.
 

@@ -90,7 +90,7 @@ def weights_at(step: int) -> bytes:
 def write_policy(folder: Path, step: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "weights.safetensors").write_bytes(weights_at(step))
-    write_json(folder / "policy.json", {"action_table": ACTION_TABLE_HASH, "policy": {}})
+    write_json(folder / "policy.json", {"action_table": ACTION_TABLE_HASH, "policy": {"kind": "network"}})
 
 
 def write_report(work: Work) -> None:

@@ -166,7 +166,7 @@ def test_a_champion_whose_files_are_gone_is_not_played_and_stays_unbeaten(runs: 
     ("facts", "why"),
     [
         ({"action_table": "0" * 64}, "action_table is 000000000000"),
-        ({"policy": {"width": 24, "hidden_width": 8}}, "size mismatch"),
+        ({"policy": {"kind": "network", "width": 24, "hidden_width": 8}}, "size mismatch"),
     ],
     ids=["other action table", "other network"],
 )

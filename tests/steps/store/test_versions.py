@@ -162,7 +162,7 @@ def test_what_a_step_shows_and_publishes_is_in_no_version(tree: Path) -> None:
 
 def test_the_diagnosis_and_the_other_kind_of_policy_are_not_in_the_version_of_finetune() -> None:
     found = imported_modules("steps.bodies.finetune").keys()
-    assert {"grpo.learning.trainer", "grpo.learning.objective", "grpo.control.alarms"} <= found
+    assert {"grpo.learning.trainer", "grpo.learning.objective", "grpo.control.controller"} <= found
     diagnosis = [name for name in found if name.startswith("grpo.diagnosis.")]
     assert diagnosis == ["grpo.diagnosis.conditions"], "the thresholds of the alarms, which steer training"
     assert not [name for name in found if name.startswith("grpo.language.")]
