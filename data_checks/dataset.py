@@ -12,6 +12,7 @@ from data_checks.expectations import Check, Suite, prepare_great_expectations, r
 from data_checks.report import DatasetReport
 from grpo.dataset.quotas import QuotaCell, boards_per_cell
 from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA
+from grpo.reading.pgn import MAX_RATING
 from grpo.settings.tree import BoardsConfig, ValuesConfig
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ MAX_FLAT_SHARE: Final = 0.25
 MIN_BOARDS_FOR_CHANCE: Final = 300
 """With fewer played labels, weak players cannot be distinguished from random moves."""
 _NUM_STANDARD_ERRORS: Final = 3.0
-_MAX_RATING: Final = 4_000
 _OTHER_CODE: Final = "the boards were made by another version of the code or changed by hand; make them again from an empty store"
 _ENGINE: Final = "the engine's answers were cut short or mixed up; make the boards again from an empty store, and look at the engine"
 _SOURCE: Final = "a source was misread or holds broken positions; look at the game that the row's source and offset name"
@@ -97,9 +97,9 @@ def _game_checks(config: BoardsConfig) -> list[Check]:
         Check("moves_complete", "A game has a move and a key for each ply, and labels at its plies.", _OTHER_CODE, _between("ply_faults")),
         Check(
             "ratings_possible",
-            f"A rating is unknown or within 1 and {_MAX_RATING:,}.",
+            f"A rating is unknown or within 1 and {MAX_RATING:,}.",
             _SOURCE,
-            _between("white_rating", "black_rating", low=1, high=_MAX_RATING),
+            _between("white_rating", "black_rating", low=1, high=MAX_RATING),
         ),
         Check("game_has_boards", "Every game has boards.", _JOIN, _between("num_boards", low=1, high=None)),
         Check("boards_per_phase", f"At most {most} boards of a phase come from one game.", _CELLS, _between("most_of_a_phase", high=most)),

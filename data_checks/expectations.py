@@ -58,11 +58,12 @@ def prepare_great_expectations() -> None:
 def run_suites(suites: Sequence[Suite], *, data_docs: Path | None = None) -> dict[str, CheckReport]:
     """Run the suites and return their reports by name, without printing; only Data Docs are written, if requested.
 
+    Call `prepare_great_expectations` before the expectations of the suites are made.
+
     Args:
         suites: The suites, each with its frame.
         data_docs: Folder for Great Expectations' Data Docs; None writes none.
     """
-    prepare_great_expectations()
     from great_expectations import ExpectationSuite, ValidationDefinition, get_context
     from great_expectations.data_context.types.base import DataContextConfig, InMemoryStoreBackendDefaults, ProgressBarsConfig
 

@@ -36,8 +36,7 @@ except PlainError as error:
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if Path(sys.argv[0]).resolve().parent == Path(__file__).resolve().parent:
-    # A command of this flow or of the one beside it. Before the slow imports: a process that renders a card imports for several seconds,
-    # and its task may end meanwhile.
+    # Before the slow imports: a process that renders a card imports for several seconds, and its task may end meanwhile.
     from steps.runtime.parent_death import end_with_parent
 
     end_with_parent(unwinds="batch" in sys.argv)

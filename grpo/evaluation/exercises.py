@@ -1,6 +1,5 @@
 """Exercises with known answers: Lichess puzzles (https://database.lichess.org/#puzzles) and EPD suites (`bm`, `am`)."""
 
-import csv
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -9,15 +8,14 @@ import chess
 
 from grpo.play.players import Player
 from grpo.play.replies import Reply, ReplyCounts
-from grpo.reading.epd import MAX_LINE_SIZE, lines
-from grpo.reading.games import SourceError
+from grpo.reading.epd import MAX_LINE_SIZE, lines, puzzle_rows
+from grpo.reading.games import MAX_DETAIL
 from grpo.statistics.intervals import wilson_interval
 
 COLUMNS: Final = ("PuzzleId", "FEN", "Moves", "Rating", "Themes")
 """Required columns of a table of puzzles, in any order; others are ignored."""
 _BAND: Final = 200
 _AT_ONCE: Final = 512
-_MAX_DETAIL: Final = 120
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,31 +36,12 @@ def read_puzzles_with_answers(chunks: Iterable[bytes], source: str) -> Iterator[
 
     Raises SourceError if there is no header with all of `COLUMNS`.
     """
-    columns: list[int] | None = None
-    for offset, line in lines(chunks):
-        if not line.strip():
-            continue
-        try:
-            if len(line) > MAX_LINE_SIZE:
-                raise ValueError(f"longer than {MAX_LINE_SIZE:,} bytes")
-            (cells,) = csv.reader([line.decode()], strict=True)
-            if columns is None:
-                columns = [cells.index(column) for column in COLUMNS]
-            else:
-                yield _puzzle(*(cells[index].strip() for index in columns))
-        except (ValueError, IndexError, csv.Error) as error:
-            if columns is None:
-                raise SourceError(
-                    f"{source}: its first line is not the header of a puzzle table with the columns {', '.join(COLUMNS)}: download it"
-                    " again from https://database.lichess.org"
-                ) from error
-            yield _left_out(source, offset, error)
-    if columns is None:
-        raise SourceError(f"{source}: no header and no puzzle in it; download it again from https://database.lichess.org")
+    for _, offset, found in puzzle_rows(chunks, source, COLUMNS, _puzzle):
+        yield _left_out(source, offset, found) if isinstance(found, Exception) else found
 
 
 def _puzzle(_: str, fen: str, moves: str, rating: str, themes: str) -> Exercise:
-    board = _valid(chess.Board(fen))
+    board = _valid(chess.Board(fen.strip()))
     steps: list[tuple[chess.Board, frozenset[chess.Move]]] = []
     for ply, text in enumerate(moves.split()):
         move = board.parse_uci(text)
@@ -111,7 +90,7 @@ def _valid(board: chess.Board) -> chess.Board:
 
 
 def _left_out(source: str, offset: int, error: Exception) -> str:
-    return f"{source}, byte {offset:,}: {str(error)[:_MAX_DETAIL] or type(error).__name__}"
+    return f"{source}, byte {offset:,}: {str(error)[:MAX_DETAIL] or type(error).__name__}"
 
 
 def solve(player: Player, exercises: Sequence[Exercise]) -> tuple[list[bool], ReplyCounts]:

@@ -16,7 +16,8 @@ _MIN_SPREAD: Final = 0.005
 _MAX_ZERO_VARIANCE: Final = 0.5
 _NEARLY_UNIFORM: Final = 0.95
 _MAX_FIRST_KL: Final = 1e-3
-_FAR: Final = 5.0  # Nats, as above.
+FAR: Final = 5.0
+"""Nats of KL(policy || reference) before training, above which the anchor is too far."""
 
 
 class Consequence(StrEnum):
@@ -111,7 +112,7 @@ def _reference(kl: float, *, is_at_reference: bool) -> LearnabilityFinding:
             "The run begins at its reference, so that it must be 0: another policy was loaded, or the two score differently",
         ),
         (
-            kl > _FAR,
+            kl > FAR,
             Consequence.WARNING,
             "The policy is far from its anchor before training: a KL term will drag it back; is this the right reference?",
         ),

@@ -60,8 +60,7 @@ class TrainerLifecycle(ABC, Generic[_Policy]):
         self._config = config
         self._first_step = first_step
         self._precision = PRECISIONS[config.precision]
-        self._reference_module = reference
-        self._reference_hash = self._hash_of_reference()
+        self._reference_hash = hash_of_weights(reference.state_dict())
         self._parameters = [parameter for parameter in policy.network.parameters() if parameter.requires_grad]
         self._optimiser = torch.optim.Adam(self._parameters, lr=config.learning_rate)
         self._clock = StepClock()
@@ -150,9 +149,6 @@ class TrainerLifecycle(ABC, Generic[_Policy]):
 
     def _load_training_weights(self, state: TrainingState, *, begins_run: bool) -> None:
         """Load the weights that training resumes from, or begins a new run at, where they are not the evaluation policy's."""
-
-    def _hash_of_reference(self) -> str:
-        return hash_of_weights(self._reference_module.state_dict())
 
     def _knob_metrics(self, knobs: Knobs) -> dict[str, float]:
         return {

@@ -506,15 +506,6 @@ EVENTS: Final[Mapping[str, str]] = {
 }
 """Every event: name -> meaning."""
 
-ALARMS: Final = frozenset(
-    {
-        "entropy_critical",
-        "step_skipped",
-        "finding",
-    }
-)
-"""The events that somebody who is away wants to know at once."""
-
 
 @dataclass(frozen=True, slots=True)
 class Event:

@@ -4,22 +4,23 @@ import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Final
+from typing import Final, TypeVar
 
 import chess
 
 from grpo.base.files import sha256_text
 from grpo.board.encoding import MAX_HALFMOVE_CLOCK, position_key
-from grpo.reading.games import Game, Reason, Rejection, SourceError
+from grpo.reading.games import MAX_DETAIL, Game, Reason, Rejection, SourceError
 
 MAX_LINE_SIZE: Final = 2**16
 """In bytes; far above any real FEN, EPD or puzzle."""
-_MAX_DETAIL: Final = 120
 _BOM: Final = b"\xef\xbb\xbf"
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r(?!\Z)")  # The next chunk decides whether a final \r is part of \r\n.
 _CLOCKS: Final = re.compile(r"(\d+)(?:\s+(\d+))?(?=[\s;]|\Z)")
 _QUOTED: Final = re.compile(r'"[^"]*"')
 _OPERATION: Final = re.compile(r"([A-Za-z]\w*)\s*(.*)")
+
+_Parsed = TypeVar("_Parsed")
 
 
 def read_positions(chunks: Iterable[bytes], source: str, *, is_mine: Callable[[int], bool] = lambda _: True) -> Iterator[Game | Rejection]:
@@ -46,7 +47,7 @@ def read_positions(chunks: Iterable[bytes], source: str, *, is_mine: Callable[[i
             yield Game(game_id=game_id, source=source, offset=offset, boards=(found,), moves=(), is_label=(True,))
         else:
             reason, detail = found
-            yield Rejection(source=source, offset=offset, reason=reason, detail=detail[:_MAX_DETAIL])
+            yield Rejection(source=source, offset=offset, reason=reason, detail=detail[:MAX_DETAIL])
 
 
 def read_puzzles(chunks: Iterable[bytes], source: str) -> Iterator[chess.Board | Rejection]:
@@ -54,7 +55,28 @@ def read_puzzles(chunks: Iterable[bytes], source: str) -> Iterator[chess.Board |
 
     Raises SourceError for a header without the columns `FEN` and `Moves`.
     """
-    columns: tuple[int, int] | None = None
+    for number, offset, found in puzzle_rows(chunks, source, ("FEN", "Moves"), _puzzle_boards):
+        if isinstance(found, Exception):
+            detail = f"line {number}: not a puzzle: {found}"
+            yield Rejection(source=source, offset=offset, reason=Reason.ILLEGAL_POSITION, detail=detail[:MAX_DETAIL])
+        else:
+            yield from found
+
+
+def puzzle_rows(
+    chunks: Iterable[bytes], source: str, names: Sequence[str], parse: Callable[..., _Parsed]
+) -> Iterator[tuple[int, int, _Parsed | Exception]]:
+    """Yield line number (the first is 1), byte offset, and the parsed puzzle or what is wrong with it, for each row of Lichess's table.
+
+    Args:
+        chunks: The decompressed bytes, split anywhere.
+        source: Name of the file.
+        names: The columns that are needed, in any order in the table; others are ignored.
+        parse: Takes their cells, in the order of `names`; a ValueError says why the row is no puzzle.
+
+    Raises SourceError if there is no header with all of these columns.
+    """
+    columns: list[int] | None = None
     for number, (offset, line) in enumerate(lines(chunks), start=1):
         if not line.strip():
             continue
@@ -63,25 +85,24 @@ def read_puzzles(chunks: Iterable[bytes], source: str) -> Iterator[chess.Board |
                 raise ValueError(f"longer than {MAX_LINE_SIZE:,} bytes")
             (cells,) = csv.reader([line.decode()], strict=True)
             if columns is None:
-                columns = cells.index("FEN"), cells.index("Moves")
-            else:
-                yield from _puzzle_boards(cells, columns)
+                columns = [cells.index(name) for name in names]
+                continue
+            if len(cells) <= max(columns):
+                raise ValueError(f"only {len(cells)} cells")
+            found: _Parsed | Exception = parse(*(cells[column] for column in columns))
         except (ValueError, csv.Error) as error:
             if columns is None:
                 raise SourceError(
-                    f"{source}: its first line is no header of a puzzle table, with columns FEN and Moves: {str(error)[:_MAX_DETAIL]};"
-                    " download it again from https://database.lichess.org"
+                    f"{source}: its first line is no header of a puzzle table, with columns {', '.join(names)}:"
+                    f" {str(error)[:MAX_DETAIL]}; download it again from https://database.lichess.org"
                 ) from error
-            detail = f"line {number}: not a puzzle: {error}"
-            yield Rejection(source=source, offset=offset, reason=Reason.ILLEGAL_POSITION, detail=detail[:_MAX_DETAIL])
+            found = error
+        yield number, offset, found
     if columns is None:
         raise SourceError(f"{source}: no header and no puzzle in it; download it again from https://database.lichess.org")
 
 
-def _puzzle_boards(cells: Sequence[str], columns: tuple[int, int]) -> list[chess.Board]:
-    if len(cells) <= max(columns):
-        raise ValueError(f"only {len(cells)} cells")
-    fen, moves = (cells[column] for column in columns)
+def _puzzle_boards(fen: str, moves: str) -> list[chess.Board]:
     board = chess.Board(fen)
     if not board.is_valid():
         raise ValueError(f"impossible position ({board.status().name})")

@@ -2,10 +2,14 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 import chess
 
 from grpo.base.errors import PlainError
+
+MAX_DETAIL: Final = 120
+"""Characters of what was found, in a message about one entry."""
 
 
 class SourceError(PlainError, ValueError):
@@ -50,7 +54,7 @@ class Rejection:
     """Number of the game in the file, the first being 0; for a list, byte offset of the line."""
     reason: Reason
     detail: str = ""
-    """What was found, in at most 120 characters; for `FILTERED`, the filter's name."""
+    """What was found, in at most `MAX_DETAIL` characters; for `FILTERED`, the filter's name."""
 
     @property
     def place(self) -> str:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final, TextIO, cast
 import chess
 import chess.pgn
 
-from grpo.reading.games import Game, Reason, Rejection
+from grpo.reading.games import MAX_DETAIL, Game, Reason, Rejection
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-_MAX_DETAIL: Final = 120
-_MAX_RATING: Final = 4_000
+MAX_RATING: Final = 4_000
+"""A higher number in a tag is no rating."""
 _EVENT: Final = '[Event "'
 _STANDARD_NAMES: Final = frozenset(("", "standard", "chess", "normal", "fromposition"))
 _CHESS960_NAMES: Final = frozenset(
@@ -56,9 +56,9 @@ def read_games(
                 found = visitor.found()
             except IndexError as error:  # Of python-chess 1.11 on some damaged games.
                 found = visitor.rejected(Reason.UNREADABLE_MOVE, str(error))
-            number += 1
-            if is_mine(number - 1):
+            if is_mine(number):
                 yield found
+            number += 1
 
 
 class _Chunks(io.RawIOBase):
@@ -160,7 +160,7 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
 
     def rejected(self, reason: Reason, detail: str) -> Rejection:
         """Return the first reason for which the game is rejected."""
-        self._rejection = self._rejection or Rejection(source=self._source, offset=self._number, reason=reason, detail=detail[:_MAX_DETAIL])
+        self._rejection = self._rejection or Rejection(source=self._source, offset=self._number, reason=reason, detail=detail[:MAX_DETAIL])
         return self._rejection
 
     def found(self) -> Game | Rejection:
@@ -214,7 +214,7 @@ def _game_id(headers: Mapping[str, str], start: chess.Board, moves: Iterable[che
 def rating(text: str) -> int | None:
     """Return the rating of a WhiteElo or BlackElo tag, or None if it is not one."""
     is_number = text.isascii() and text.isdecimal() and len(text) <= 4
-    return int(text) if is_number and 1 <= int(text) <= _MAX_RATING else None
+    return int(text) if is_number and 1 <= int(text) <= MAX_RATING else None
 
 
 def _date(text: str) -> str | None:

@@ -12,23 +12,23 @@ from grpo.base.errors import PlainError
 
 _BROKEN_PIPE: Final = 141
 """A shell's exit code for a program that was killed by SIGPIPE."""
-COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
-    "doctor": ("doctor", "check this machine and the settings before a run, with a remedy for each problem"),
-    "runs": ("runs", "list the runs in MLflow, newest first: settings, status and results"),
-    "show": ("show", "show one run: settings, steps, results with confidence intervals, findings and locations"),
-    "card": ("card", "open a step's card: the report of a run, the curves of its training, the games that decided"),
-    "diagnose": ("diagnose", "diagnose what is wrong with a run, and how to fix it"),
-    "compare": ("compare", "compare two runs, with conclusions"),
-    "sweep": ("sweep", "run the pipeline over seeds and combinations of settings, with means over seeds"),
-    "ui": ("ui", "open this home's tracking store in the MLflow UI"),
-    "track": ("track", "log to MLflow what runs could not log during an outage"),
-    "play": ("play", "play against a policy yourself, in the terminal or by clicks on a local page"),
-    "uci": ("uci", "run a policy as a UCI engine"),
-    "match": ("match", "play paired games between two players, with confidence intervals"),
-    "solve": ("solve", "how many puzzles (Lichess CSV) or problems (EPD: bm, am, points) a policy solves"),
-    "export": ("export", "export a model for other programs: safetensors, JSON and a model card"),
+COMMANDS: Final[Mapping[str, str]] = {
+    "doctor": "check this machine and the settings before a run, with a remedy for each problem",
+    "runs": "list the runs in MLflow, newest first: settings, status and results",
+    "show": "show one run: settings, steps, results with confidence intervals, findings and locations",
+    "card": "open a step's card: the report of a run, the curves of its training, the games that decided",
+    "diagnose": "diagnose what is wrong with a run, and how to fix it",
+    "compare": "compare two runs, with conclusions",
+    "sweep": "run the pipeline over seeds and combinations of settings, with means over seeds",
+    "ui": "open this home's tracking store in the MLflow UI",
+    "track": "log to MLflow what runs could not log during an outage",
+    "play": "play against a policy yourself, in the terminal or by clicks on a local page",
+    "uci": "run a policy as a UCI engine",
+    "match": "play paired games between two players, with confidence intervals",
+    "solve": "how many puzzles (Lichess CSV) or problems (EPD: bm, am) a policy solves",
+    "export": "export a model for other programs: safetensors, JSON and a model card",
 }
-"""Command -> its module, which has `add_commands`, and what it does."""
+"""Command, which is also the name of its module with `add_commands` -> what it does."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,9 +72,9 @@ def _parser(name: str) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="store_true", help="version and commit of this installation")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     if name in COMMANDS:
-        import_module(f"steps.cli.{COMMANDS[name][0]}").add_commands(commands)
+        import_module(f"steps.cli.{name}").add_commands(commands)
     else:
-        for each, (_, goal) in COMMANDS.items():
+        for each, goal in COMMANDS.items():
             commands.add_parser(each, help=goal)
     return parser
 

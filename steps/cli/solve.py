@@ -3,7 +3,6 @@
 import argparse
 import sys
 from collections import defaultdict
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from grpo.reading.games import SourceError
@@ -57,10 +56,16 @@ def _of_file(file: SourceFile, player: "Player", limit: int | None) -> str:
     from grpo.evaluation.exercises import Exercise, read_puzzles_with_answers, read_suite, solve, solved_fraction
 
     read = read_puzzles_with_answers if file.kind == FileKind.PUZZLES else read_suite
-    entries = list(read(read_chunks(file), file.name))
-    left_out = [entry for entry in entries if isinstance(entry, str)]
+    exercises: list[Exercise] = []
+    left_out: list[str] = []
+    for entry in read(read_chunks(file), file.name):
+        if isinstance(entry, str):
+            left_out.append(entry)
+        else:
+            exercises.append(entry)
+            if len(exercises) == limit:
+                break  # Lichess's whole table has millions.
     remark = f"left out: {len(left_out):,}; the first: {left_out[0]}" if left_out else ""
-    exercises = list(islice((entry for entry in entries if isinstance(entry, Exercise)), limit))
     if not exercises:
         raise SourceError(f"{file.uri}: it has nothing to solve ({remark or 'it is empty'}); give puzzles, or EPD with bm or am")
     solved, counts = solve(player, exercises)

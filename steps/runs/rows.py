@@ -31,10 +31,9 @@ JOIN experiments ON experiments.experiment_id = runs.experiment_id AND experimen
 JOIN tags ON tags.run_uuid = runs.run_uuid AND tags.key = ? AND tags.value = ?
 WHERE runs.lifecycle_stage = 'active' ORDER BY runs.start_time, runs.run_uuid"""
 _RUN: Final = "SELECT run_uuid, experiment_id, status, start_time, end_time FROM runs WHERE run_uuid = ?"
-_PARAMS: Final = "SELECT run_uuid, key, value FROM params WHERE run_uuid IN (SELECT value FROM json_each(?))"
 _TAGS: Final = "SELECT run_uuid, key, value FROM tags WHERE run_uuid IN (SELECT value FROM json_each(?))"
 _LATEST: Final = "SELECT run_uuid, key, value, is_nan FROM latest_metrics WHERE run_uuid IN (SELECT value FROM json_each(?))"
-_VERSIONS: Final = "SELECT version, source FROM model_versions WHERE name = ? ORDER BY version"
+_VERSIONS: Final = "SELECT version FROM model_versions WHERE name = ? ORDER BY version"
 _VERSION_TAGS: Final = "SELECT version, key, value FROM model_version_tags WHERE name = ?"
 _ALIASES: Final = "SELECT version, alias FROM registered_model_aliases WHERE name = ? ORDER BY rowid"
 _METRIC: Final = "SELECT step, value, is_nan FROM metrics WHERE run_uuid = ? AND key = ? ORDER BY timestamp, step, value"
@@ -52,7 +51,6 @@ class RunRow:
     started: int
     """Milliseconds since 1970."""
     ended: int | None
-    params: Mapping[str, str]
     tags: Mapping[str, str]
     metrics: Mapping[str, float]
     """The last value of each metric."""
@@ -63,7 +61,6 @@ class VersionRow:
     """A version of the registered model."""
 
     number: int
-    source: str
     tags: Mapping[str, str]
     aliases: tuple[str, ...]
 
@@ -141,11 +138,10 @@ class SqliteRows:
         return [
             VersionRow(
                 number=number,
-                source=source or "",
                 tags=tags.get(number, {}),
                 aliases=tuple(alias for of, alias in aliases if of == number),
             )
-            for number, source in rows
+            for (number,) in rows
         ]
 
     def metric(self, run_id: str, name: str) -> dict[int, float]:
@@ -155,7 +151,7 @@ class SqliteRows:
     def _runs(self, query: str, values: tuple[Any, ...]) -> list[RunRow]:
         rows = self._asked(query, values)
         ids = json.dumps([row[0] for row in rows])
-        params, tags, latest = (self._by_owner(about, (ids,)) for about in (_PARAMS, _TAGS, _LATEST))
+        tags, latest = (self._by_owner(about, (ids,)) for about in (_TAGS, _LATEST))
         return [
             RunRow(
                 run_id=run_id,
@@ -163,7 +159,6 @@ class SqliteRows:
                 status=status,
                 started=started,
                 ended=ended,
-                params=params.get(run_id, {}),
                 tags=tags.get(run_id, {}),
                 metrics=latest.get(run_id, {}),
             )
@@ -229,7 +224,6 @@ class MlflowRows:
         return [
             VersionRow(
                 number=int(each.version),
-                source=each.source,
                 tags=each.tags,
                 aliases=tuple(alias for alias, number in models[0].aliases.items() if str(number) == str(each.version)),
             )
@@ -248,7 +242,6 @@ def _row(run: "Run") -> RunRow:
         status=run.info.status,
         started=run.info.start_time,
         ended=run.info.end_time,
-        params=dict(run.data.params),
         tags=dict(run.data.tags),
         metrics=dict(run.data.metrics),
     )

@@ -121,12 +121,6 @@ class Page:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": is_phone}
         self._driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
-    def go_offline(self) -> None:
-        """Let no request of the page get anywhere; what a file holds is still shown."""
-        self._driver.execute_cdp_cmd("Network.enable", {})
-        nowhere = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
-        self._driver.execute_cdp_cmd("Network.emulateNetworkConditions", nowhere)
-
     def until(self, look: Callable[[], _Found | None], what: str, seconds: float = _SECONDS) -> _Found:
         """Return what `look` finds, once it finds something; raises BrowserError, saying that the page does not do `what`."""
         until = time.monotonic() + seconds

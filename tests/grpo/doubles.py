@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from grpo.board.actions import action_move, legal_action_ids
-from grpo.board.encoding import decode, encode, mover_view
+from grpo.board.encoding import decode, encode
 from grpo.board.phases import PHASES, phase_of
 from grpo.dataset.table import BoardArrays
 from grpo.engine.move_values import ValueTable
@@ -114,14 +114,6 @@ class WrittenPolicy:
 def written_probabilities(table: Mapping[str, Mapping[str, float]]) -> WrittenPolicy:
     """Return the policy with these probabilities: placement of the pieces -> UCI -> probability; a move left out is impossible."""
     return WrittenPolicy(lambda board, move: float(np.log(table[board.board_fen()].get(move.uci(), 0.0) or 1e-30)))
-
-
-def mirrored_number(board: chess.Board, move: chess.Move) -> float:
-    """Return a made-up number that is the same for a position and its colour mirror."""
-    if board.turn == chess.WHITE:
-        return made_up_number(board, move)
-    mirrored = chess.Move(chess.square_mirror(move.from_square), chess.square_mirror(move.to_square), move.promotion)
-    return made_up_number(mover_view(board), mirrored)
 
 
 class MadeUpValues:

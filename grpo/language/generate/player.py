@@ -105,11 +105,11 @@ def moves_with_retries(
     rows = list(range(len(boards)))
     for attempt in range(generator.config.max_questions):
         asked = [prompts[row] for row in rows]
-        if attempt == 0 and temperature is None:
+        now = temperature if attempt == 0 else _RETRY_TEMPERATURE
+        if now is None:
             answers = generator.greedy(asked)
         else:
-            hot = temperature if attempt == 0 and temperature is not None else _RETRY_TEMPERATURE
-            answers = generator.sampled(asked, temperature=hot, streams=[streams[row] for row in rows])
+            answers = generator.sampled(asked, temperature=now, streams=[streams[row] for row in rows])
         for row, answer in zip(rows, answers, strict=True):
             named = named_move(boards[row], answer, allowed=allowed)
             replies[row] = Reply(move=named.move, counts=replies[row].counts + named.counts(is_first=attempt == 0))

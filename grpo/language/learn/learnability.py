@@ -8,7 +8,7 @@ from grpo.language.learn.parse_rate_gate import ParseRate, parse_rates
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import LanguageBoards
 from grpo.language.text.tasks import LanguageTask
-from grpo.learning.learnability import Consequence, Learnability, LearnabilityFinding, finding, zero_variance
+from grpo.learning.learnability import FAR, Consequence, Learnability, LearnabilityFinding, finding, zero_variance
 from grpo.metrics.table import TASKS
 from grpo.settings.tree import Settings
 
@@ -71,7 +71,7 @@ def _reference(metrics: Mapping[str, float], *, is_at_reference: bool) -> Learna
             Consequence.REFUSAL,
             "The run begins at its reference, so that this must be 0: another reference was loaded, or the two score differently",
         ),
-        (mean > 5, Consequence.WARNING, "The policy is far from its anchor before training: the KL term will drag it back"),
+        (mean > FAR, Consequence.WARNING, "The policy is far from its anchor before training: the KL term will drag it back"),
     )
 
 

@@ -28,7 +28,7 @@ def run(console: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 def test_puzzles_are_told_by_rating_and_theme_and_suites_too_with_what_was_left_out(run: Run, tmp_path: Path) -> None:
     rows = [f"p{number},{ROOKS},b8a8 h1h8,{800 + number},80,90,100,mate {'even' if number % 2 else 'odd'},url," for number in range(30)]
-    (tmp_path / "puzzles.csv").write_text("\n".join([HEADER, *rows, "bad"]))
+    (tmp_path / "puzzles.csv").write_text("\n".join([HEADER, "bad", *rows]))
     (tmp_path / "suite.epd").write_text(f"{chess.Board().epd()} am a3;\n")
     code, out, _ = run(tmp_path / "puzzles.csv", tmp_path / "suite.epd", "--limit", "25")
     assert code == 0
