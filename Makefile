@@ -8,7 +8,7 @@ ARGS ?=
 PORT ?= 5000
 export PYTHON CONFIG SET
 
-.PHONY: run test check prove ui lock setup clean checks flows units steps proofs
+.PHONY: run test check soak prove ui lock setup clean checks flows units steps proofs
 
 run: setup  ## The whole pipeline. CONFIG=smoke or a TOML file, SET="grpo.learning_rate=1e-3 seed=1", ARGS="--resume-from peak"
 	@$(PY) flows/chess_grpo.py --no-pylint --config-value settings "$$(printf 'preset = "%s"\n' "$$CONFIG"; printf '%s' "$$SET" | tr ' ' '\n')" run $(ARGS)
@@ -17,6 +17,9 @@ test: setup  ## All checks and tests.
 	@$(MAKE) --no-print-directory --jobs 4 --output-sync checks flows units steps
 
 check: setup checks  ## Lint, types, import contracts.
+
+soak: setup  ## Hundreds of injected faults, an hour or two on 2 cores; the table is in build/soak.md.
+	@SOAK_TABLE="$${SOAK_TABLE:-build/soak.md}" $(PY) -m pytest -m soak tests/soak
 
 prove: setup  ## Slow tests and hundreds of injected faults: hours on 2 cores; the faults' table is in build/soak.md.
 	@SOAK_TABLE="$${SOAK_TABLE:-build/soak.md}" $(MAKE) --no-print-directory --jobs 4 --output-sync proofs flows units steps MARKED='-m "prove or soak"'

@@ -30,7 +30,7 @@ from grpo.learning.trainer import GrpoTrainer
 from grpo.policy.distribution import NetworkPolicy, PositionBatch, new_policy
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.tree import PolicyConfig, ValuesConfig
-from steps.runtime.machine import Machine
+from steps.run.machine import Machine
 
 _REPEATS: Final = 3
 _NUM_BOARDS: Final = 1_024

@@ -36,9 +36,9 @@ from grpo.play.openings import make_openings
 from grpo.play.players import BestMovePlayer, EnginePlayer, Player, SamplingPlayer
 from grpo.policy.distribution import NetworkPolicy, PositionBatch
 from grpo.settings.tree import Settings
-from steps.runtime.machine import Machine
-from steps.step_io.dataset import position_keys, read_boards, read_game_table
-from steps.step_io.names import CHECKPOINTS
+from steps.run.dataset import position_keys, read_boards, read_game_table
+from steps.run.machine import Machine
+from steps.run.names import CHECKPOINTS
 
 TEMPERATURES = (0.0, 0.1, 0.2, 0.3, 0.5)
 

@@ -82,7 +82,7 @@ pip install "${options[@]}" --require-hashes --no-deps --requirement "$lock"
 pip install "${options[@]}" --constraint requirements-torch.lock "$torch"
 [ -n "$is_image" ] || pip install "${options[@]}" --no-deps --editable .
 pip check >/dev/null || { pip check >&2; exit 1; }
-# Record the hashes of the lock files, for comparison with those in versions of steps (steps/store/versions.py).
+# Record the hashes of the lock files, for comparison with those in versions of steps (steps/run/versions.py).
 sha256sum requirements-run.lock | cut -d ' ' -f 1 >"$venv/run-lock"
 if [ "$lock" != requirements-run.lock ]; then
     sha256sum requirements-language.lock | cut -d ' ' -f 1 >"$venv/language-lock"

@@ -1,1 +1,20 @@
-"""The steps of the pipeline as plain functions. The only room that knows trackers, and (in `cards` alone) the orchestrator."""
+"""The steps of the pipeline, one file each: declaration, body, card."""
+
+from typing import Final
+
+STEPS: Final = (
+    "start",
+    "build_boards",
+    "join_boards",
+    "check_boards",
+    "pretrain",
+    "calibrate",
+    "baseline",
+    "finetune",
+    "screen",
+    "confirm",
+    "select",
+    "report",
+    "end",
+)
+"""In the order of the flow; the file of a step has its name. All that needs a table of steps is made from this."""

@@ -105,22 +105,39 @@ def verified_manifest(folder: Path) -> dict[str, Any]:
 
     Raises CorruptError if a file is missing, added or changed, or if the manifest cannot be read.
     """
-    try:
-        manifest = read_json(folder / MANIFEST)
-        files: dict[str, str] = dict(manifest["files"])
-        aside: dict[str, str] = dict(manifest["aside"])
-        output_hash, written_hash = manifest["output_hash"], manifest[_MANIFEST_HASH]
-        manifest_hash = sha256_json({name: value for name, value in manifest.items() if name != _MANIFEST_HASH})
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CorruptError(f"{folder / MANIFEST} is missing or unreadable ({error})") from None
-    expected, found = files | aside, file_hashes(folder)
+    manifest = read_manifest(folder)
+    expected, found = manifest["files"] | manifest["aside"], file_hashes(folder)
     for name in sorted(expected.keys() | found.keys()):
         if expected.get(name) != found.get(name):
             state = "missing" if name not in found else "not in the manifest" if name not in expected else "changed since it was written"
             raise CorruptError(f"{folder / name} is {state}")
-    if output_hash != sha256_json(files) or any(map(_is_aside, files)) or not all(map(_is_aside, aside)) or written_hash != manifest_hash:
-        raise CorruptError(f"{folder / MANIFEST} is changed since it was written")
-    return dict(manifest)
+    return manifest
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a folder, verified by its own hash, whatever its files are. Raises CorruptError when it cannot be read."""
+    try:
+        data = (folder / MANIFEST).read_bytes()
+    except OSError as error:
+        raise CorruptError(f"{folder / MANIFEST} is missing or unreadable ({error})") from None
+    return parse_manifest(data, folder / MANIFEST)
+
+
+def parse_manifest(data: bytes, place: object) -> dict[str, Any]:
+    """Return a manifest, verified by its own hash. Raises CorruptError, which names its place, when it is damaged or none."""
+    manifest = parse_json_object(data, place)
+    files, aside, rest = manifest.get("files"), manifest.get("aside"), {**manifest}
+    try:
+        is_whole = rest.pop(_MANIFEST_HASH, "") == sha256_json(rest) and manifest.get("output_hash") == sha256_json(files)
+    except (ValueError, RecursionError):  # A number that is none, or nested too deeply.
+        is_whole = False
+    if (
+        not (is_whole and isinstance(files, dict) and isinstance(aside, dict))
+        or any(map(_is_aside, files))
+        or not all(map(_is_aside, aside))
+    ):
+        raise CorruptError(f"{place} is changed since it was written")
+    return manifest
 
 
 def _is_aside(name: str) -> bool:
@@ -128,10 +145,10 @@ def _is_aside(name: str) -> bool:
 
 
 @contextmanager
-def explain_write_errors(num_bytes: int, target: Path) -> Iterator[None]:
+def explain_write_errors(num_bytes: int | None, target: Path) -> Iterator[None]:
     """Turn a full disk, a quota or a missing permission while `target` is written into an error that says how to fix it.
 
-    Raises StorageError with the bytes that `target` needs and the bytes that are free.
+    Raises StorageError with the bytes that `target` needs, if known, and the bytes that are free.
     """
     try:
         yield
@@ -235,6 +252,26 @@ def replace_file(path: Path, content: bytes) -> None:
     """
     with explain_write_errors(len(content), path), atomic_file(path) as made:
         made.write_bytes(content)
+
+
+def create_file(path: Path, content: bytes) -> bool:
+    """Write a file atomically, and sync it to disk, unless there is one; return whether it was written.
+
+    What a killed writer of this file left beside it goes. Raises StorageError if there is no space.
+    """
+    with explain_write_errors(len(content), path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_abandoned(path)
+        with _held_folder(path) as folder:
+            made = folder / path.name
+            made.write_bytes(content)
+            _sync(made)
+            try:
+                path.hardlink_to(made)
+            except FileExistsError:
+                return False
+        _sync(path.parent)
+    return True
 
 
 @contextmanager

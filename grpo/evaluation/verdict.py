@@ -7,8 +7,9 @@ and its start also meet the same opponents of the ladder. This module only compu
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import Any
 
 from grpo.evaluation.phase_guard import PhaseChange
 from grpo.statistics.intervals import LEVEL, Z95, Estimate, ScoreInterval, Unit, elo_estimate, holm, p_value, paired_interval
@@ -86,6 +87,20 @@ class Decision:
     """A candidate that is worse on the ladder is not promoted."""
     phases: tuple[PhaseChange, ...]
 
+    def facts(self) -> dict[str, Any]:
+        """Return the decision as plain data, with intervals as texts beside their numbers."""
+        return {
+            "verdict": self.verdict,
+            "candidate_step": self.candidate,
+            "promoted": self.promoted,
+            "replaces_previous": self.replaces_previous,
+            "sentence": self.sentence,
+            "claims": [asdict(claim) | {"text": str(claim.interval)} for claim in self.claims],
+            "beside": [asdict(claim) | {"text": str(claim.interval)} for claim in self.beside],
+            "ladder_gain": asdict(self.ladder_gain) | {"finding": self.ladder_gain.finding, "text": str(self.ladder_gain)},
+            "phases": [asdict(change) for change in self.phases],
+        }
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RegretEstimate:
@@ -98,6 +113,11 @@ class RegretEstimate:
     def high(self) -> float:
         """Upper end of the 95 % interval."""
         return self.mean + Z95 * self.stderr
+
+    @property
+    def estimate(self) -> Estimate:
+        """The mean with its 95 % interval, which has nothing below 0."""
+        return Estimate(value=self.mean, low=max(0.0, self.mean - Z95 * self.stderr), high=self.high)
 
 
 BETTER_THAN_INITIAL = "better than the pretrained policy"

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
@@ -26,7 +27,7 @@ from grpo.base.files import (
 from grpo.policy.distribution import NetworkPolicy
 from grpo.policy.files import ACTION_TABLE_HASH, NETWORK, POLICY, WEIGHTS, IncompatibleError, policy_facts, policy_kind
 from grpo.policy.network import PolicyNetwork
-from grpo.policy.trainable import PolicyFormat, TrainablePolicy
+from grpo.policy.trainable import PolicyFormat, TrainablePolicy, refuse_non_finite
 from grpo.settings.tree import PolicyConfig
 
 _Policy = TypeVar("_Policy", bound=TrainablePolicy)
@@ -47,16 +48,24 @@ def save_policy(folder: Path, policy: NetworkPolicy, config: PolicyConfig) -> No
 def load_policy(folder: Path, device: torch.device) -> tuple[NetworkPolicy, PolicyConfig]:
     """Return the policy of a folder with its configuration.
 
-    Raises IncompatibleError when this code has another action table, or cannot make its network.
+    Raises IncompatibleError when this code has another action table, or cannot make its network; CorruptError for damaged files;
+    NonFiniteError for weights that are NaN or infinite.
     """
     described = policy_facts(folder)["policy"]
     try:
+        weights = load_file(folder / WEIGHTS)
+    except (SafetensorError, OSError) as error:
+        raise CorruptError(f"{folder / WEIGHTS} is damaged or cut off ({error}): copy it again from where the policy was made") from error
+    try:
         config = PolicyConfig.model_validate(described)
         network = PolicyNetwork(config)
-        network.load_state_dict(load_file(folder / WEIGHTS))
+        network.load_state_dict(weights)
     except (ValueError, RuntimeError) as error:  # Of pydantic for settings, of torch for weights, that this code does not know.
         reason = " ".join(str(error).split())
-        raise IncompatibleError(f"{folder}: this code's network cannot be made from it ({reason}); use the code that made it") from error
+        raise IncompatibleError(
+            f"{folder / POLICY}: this code's network cannot be made from it ({reason}): copy its files again, or use the code that made it"
+        ) from error
+    refuse_non_finite(network, folder / WEIGHTS)
     return NetworkPolicy(network, device), config
 
 

@@ -1,9 +1,8 @@
-"""The life cycle of a trainer of any kind of policy: its state, snapshots and skipped steps."""
+"""The life cycle of a trainer of any kind of policy: its state and skipped steps."""
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar
 
 import torch
@@ -26,15 +25,6 @@ MAX_GRADIENT_NORM: Final = 1.0
 """Gradient clipping: maximum Euclidean norm of the gradient."""
 
 _Policy = TypeVar("_Policy", bound=TrainablePolicy)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Snapshot:
-    """A copy of all that a step changes, kept in memory so that an interrupted step can be undone."""
-
-    weights: Mapping[str, Tensor]
-    """Of the evaluation policy."""
-    state: TrainingState
 
 
 class TrainerLifecycle(ABC, Generic[_Policy]):
@@ -116,27 +106,19 @@ class TrainerLifecycle(ABC, Generic[_Policy]):
         self.control.restore(state.controllers["control"])
         self._restore_own(state)
 
-    def begin_from(self, state: TrainingState) -> None:
+    def begin_from(self, state: TrainingState, *, takes_optimiser: bool = True) -> None:
         """Begin a new run at a checkpoint of another, whose weights the policy has already; schedules and controllers begin anew.
 
-        Takes the checkpoint's optimiser. Raises IncompatibleError when the reference is another.
+        Args:
+            state: the checkpoint's.
+            takes_optimiser: whether its optimiser goes on, whose moments fit no other objective.
+
+        Raises IncompatibleError when the reference is another.
         """
         self._refuse_other_reference(state)
         self._load_training_weights(state, begins_run=True)
-        self._load_optimiser(state)
-
-    def snapshot(self) -> Snapshot:
-        """Return a copy of all that a step changes."""
-        state = self.state({})
-        return Snapshot(
-            weights=copied(self.evaluation_policy.network.state_dict()),
-            state=replace(state, optimiser=copied(state.optimiser), controllers=copied(state.controllers)),
-        )
-
-    def reset(self, snapshot: Snapshot) -> None:
-        """Undo whatever was done since the snapshot."""
-        self.load_weights(snapshot.weights)
-        self.restore(snapshot.state)
+        if takes_optimiser:
+            self._load_optimiser(state)
 
     # What one kind of trainer may add.
 

@@ -179,6 +179,18 @@ class LadderPlacement:
         rating = Estimate(value=self.rating, low=self.low, high=self.high).text(Unit.ELO, suffix=" Elo")
         return f"{rating}, {pairs} pairs each against {names}{warning}"
 
+    def facts(self, ladder: Ladder) -> dict[str, Any]:
+        """Return the rating as plain data, with the facts of the matches that it comes from."""
+        parts = {
+            name: [
+                {"rung": ladder.rungs[part.rung].name, "rung_rating": float(ladder.ratings[part.rung]), **part.result.facts()}
+                for part in games
+            ]
+            for name, games in (("games", self.games), ("probes", self.probes))
+        }
+        ends = {name: getattr(self, name) for name in ("rating", "low", "high", "low_of_all", "high_of_all")}
+        return {**ends, "reach": self.reach.value, "text": self.text(ladder), **parts}
+
 
 def num_openings_to_place(num_rungs: int, *, num_probe_pairs: int, num_rung_pairs: int) -> int:
     """Return the most openings that `place_on_ladder` needs: a binary search over the rungs, then the two nearest rungs."""

@@ -1,10 +1,10 @@
 """Matches between two players: each opening is played with both colours, and all games advance in lock-step as a batch."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final, Self
 
 import chess
 
@@ -47,6 +47,13 @@ class PlayedGame:
     """Answer counts of the first player if it can fail to name a legal move (a language model), else None."""
     second_replies: ReplyCounts | None = None
     """Answer counts of the second player, likewise."""
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> Self:
+        """Return the game that `dataclasses.asdict` made plain data of, also when that was JSON in between."""
+        names = ("first_replies", "second_replies")
+        replies = {name: None if facts[name] is None else ReplyCounts(**facts[name]) for name in names}
+        return cls(**{**facts, "moves": tuple(facts["moves"]), "end": End(facts["end"]), **replies})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,6 +121,25 @@ class MatchResult:
         """Return the number of games that the first player won, drew and lost, as played."""
         counts = Counter(game.score for game in self.games)
         return counts[1.0], counts[0.5], counts[0.0]
+
+    def facts(self) -> dict[str, Any]:
+        """Return the match as plain data: score with interval, as played and as adjudicated, ends of games, answers without a move."""
+        wins, draws, losses = self.wins_draws_losses()
+        facts = {
+            **asdict(self.interval()),
+            "text": str(self.interval()),
+            "wins": wins,
+            "draws": draws,
+            "losses": losses,
+            "ends": self.ends(),
+            "num_openings": self.num_openings,
+        }
+        if answers := {player: counts.facts() for player, counts in self.replies().items()}:
+            facts["answers"] = answers
+        if self.adjudication is None:
+            return facts
+        interval = self.interval(adjudicated=True)
+        return {**facts, "adjudicated": asdict(interval) | {"text": str(interval)} | asdict(self.adjudication)}
 
 
 class _Board:

@@ -2,7 +2,7 @@
 
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Final
 
@@ -81,6 +81,17 @@ def match_pgn(
         header = "\n".join(f'[{name} "{_escaped(value)}"]' for name, value in tags.items())
         notes = annotated[index].notes if index in annotated else None
         texts.append(f"{header}\n\n{_movetext(board, game.moves, tags['Result'], notes)}\n")
+    return "\n".join(texts)
+
+
+def event_pgn(results: Sequence[MatchResult], *, event: str, seed: int, annotated: Mapping[int, AnnotatedGame] | None = None) -> str:
+    """Return the matches of an event as PGN without a date; rounds count through the event. `annotated` is of its first match."""
+    texts: list[str] = []
+    first_round = 1
+    for result in results:
+        notes = None if texts else annotated
+        texts.append(match_pgn(result, event=event, seed=seed, played_on=None, first_round=first_round, annotated=notes))
+        first_round += len(result.games) // 2
     return "\n".join(texts)
 
 

@@ -1,5 +1,6 @@
 """Files of a policy on disk: names, kind and compatibility checks; needs no import of torch."""
 
+import shutil
 from pathlib import Path
 from typing import Any, Final
 
@@ -77,6 +78,13 @@ def policy_file_names(folder: Path) -> list[str]:
     return sorted(name for name in names if (folder / name).is_file())
 
 
+def copy_policy(folder: Path, target: Path) -> None:
+    """Copy the policy's files of a folder, and nothing else that lies there, into a new folder."""
+    target.mkdir()
+    for name in policy_file_names(folder):
+        shutil.copy(folder / name, target / name)
+
+
 def policy_facts(folder: Path) -> dict[str, Any]:
     """Return the content of `policy.json`.
 
@@ -86,7 +94,7 @@ def policy_facts(folder: Path) -> dict[str, Any]:
         facts = dict(read_json(folder / POLICY))
         table, _ = str(facts["action_table"]), facts["policy"]["kind"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CorruptError(f"{folder / POLICY} is missing or unreadable ({error})") from None
+        raise CorruptError(f"{folder / POLICY} is missing or unreadable ({error}): copy it again from where the policy was made") from None
     if table != ACTION_TABLE_HASH:
         raise IncompatibleError(
             f"{folder}: action_table is {table[:12]}, this code's is {ACTION_TABLE_HASH[:12]}; use the code that made it"

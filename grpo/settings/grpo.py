@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from grpo.settings.types import Count, NotNegative, Positive, Role, Section
 
-# Part of the objective: Adam's moments of one objective do not fit another, see `steps.pipeline.resume_changes`.
+# Part of the objective: Adam's moments of one objective do not fit another, see `steps.resume`.
 _OBJECTIVE: Final = Role(may_change_on_resume=False)
 
 

@@ -48,6 +48,16 @@ def may_change(name: str) -> bool:
     return name in roles() and bool(roles()[name].may_change_on_resume)
 
 
+def changed_objective(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return what of the objective differs between two runs, by dotted name, given the settings that `finetune` reads of each.
+
+    >>> changed_objective({"grpo": {"num_own_moves": 1, "group_size": 8}}, {"grpo": {"num_own_moves": 2, "group_size": 16}})
+    ['grpo.num_own_moves']
+    """
+    before, after = flattened(then), flattened(now)
+    return [name for name in sorted(before.keys() | after.keys()) if before.get(name) != after.get(name) and not may_change(name)]
+
+
 def is_compared(name: str) -> bool:
     """Return whether a setting is logged for comparing runs; True for an unknown name."""
     return name not in roles() or bool(roles()[name].is_compared)

@@ -2,7 +2,7 @@
 
 Each default is defined here and nowhere else; together they are the preset `laptop`. A preset, like a user's settings file, is TOML that
 names only what differs. Budgets are counts, never seconds: with a clock, two equal runs would differ. Facts of the machine (engine path,
-tracking address, device) are not settings: see `steps.runtime.machine`.
+tracking address, device) are not settings: see `steps.run.machine`.
 """
 
 import itertools
@@ -359,9 +359,22 @@ def read_settings(text: str) -> Settings:
 
     Raises ConfigError with one line for each bad key.
     """
-    given = {"preset": text.strip()} if re.fullmatch(r"[\w-]+", text.strip()) else _parse(text)
+    preset, given = split_settings(text)
+    return settings_over(_of_preset(preset), given)
+
+
+def split_settings(text: str) -> tuple[str, dict[str, Any]]:
+    """Return the shipped preset that a text of settings begins with, and the keys that it lays over that, nested.
+
+    Raises ConfigError for a text that cannot be read, and for a preset that does not exist.
+    """
+    return _given({"preset": text.strip()} if re.fullmatch(r"[\w-]+", text.strip()) else _parse(text), seen=())
+
+
+def settings_over(base: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
+    """Return settings, as plain data, overridden by keys. Raises ConfigError with one line for each bad key."""
     try:
-        return Settings.model_validate(_with_base(given, seen=()))
+        return Settings.model_validate(_laid_over(dict(base), dict(given)))
     except ValidationError as error:
         problems = error.errors()
         # A tuple with one bad item is reported a second time, as too short.
@@ -371,13 +384,17 @@ def read_settings(text: str) -> Settings:
         ) from None
 
 
-def _with_base(given: dict[str, Any], seen: tuple[str, ...]) -> dict[str, Any]:
-    """Return the preset or the file that the given keys name, overridden by the keys."""
+def _of_preset(name: str) -> dict[str, Any]:
+    return tomllib.loads((PRESET_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def _given(given: dict[str, Any], seen: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
+    """Return the shipped preset below all files that the given keys begin with, and what files and keys lay over it."""
     preset = str(given.pop("preset", DEFAULT_PRESET))
     if preset in seen:
         raise ConfigError(f"settings: preset = {preset!r} is based on itself, through {' and '.join(seen)}")
     if preset in preset_names():
-        return _laid_over(tomllib.loads((PRESET_FOLDER / f"{preset}.toml").read_text(encoding="utf-8")), given)
+        return preset, given
     if not preset.endswith(".toml"):
         raise ConfigError(
             f"settings: preset = {preset!r} does not exist; {did_you_mean(preset, preset_names())}, or the path of a .toml file"
@@ -390,7 +407,8 @@ def _with_base(given: dict[str, Any], seen: tuple[str, ...]) -> dict[str, Any]:
         raise ConfigError(f"settings: preset = {preset!r}: not UTF-8 text; name a TOML file") from None
     except ValueError as error:  # A name that no file can have.
         raise ConfigError(f"settings: preset = {preset!r}: {error}; name a shipped preset or an existing file") from None
-    return _laid_over(_with_base(_parse(text, where=f"{preset} is "), (*seen, preset)), given)
+    shipped, below = _given(_parse(text, where=f"{preset} is "), (*seen, preset))
+    return shipped, _laid_over(below, given)
 
 
 def _parse(text: str, *, where: str = "") -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """Metaflow decorators of steps on AWS Batch: resources, retries, time-outs, environment, secrets, queue and image."""
 
+import itertools
 import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Final
+from typing import Any
 
 from metaflow import FlowMutator, Run, current
 from metaflow.exception import MetaflowException
@@ -15,38 +16,34 @@ from metaflow.metaflow_config import DATASTORE_SYSROOT_S3
 from grpo.settings.tree import Settings, TaskResources
 from steps.batch.destination import batch_place, forwarded, secret_names, sends_to_batch
 from steps.batch.spot_notice import sigterm_on_spot_notice
-from steps.runtime.commands import pasteable, resume_command
-from steps.runtime.machine import ATTEMPT, SHARED, TASK, is_container
-
-_KINDS: Final = {
-    "build_boards": "boards",
-    "pretrain": "training",
-    "finetune": "training",
-    "calibrate": "games",
-    "baseline": "games",
-    "screen": "games",
-    "confirm": "games",
-    "select": "games",
-}
+from steps.run.commands import pasteable, resume_command
+from steps.run.machine import ATTEMPT, STORE, TASK, Machine, is_container
+from steps.run.processes import LAUNCHER, hold
+from steps.run.records import Runs
+from steps.run.store import Store
 
 
-def name_shared_store() -> None:
-    """Set CHESS_GRPO_SHARED, when tasks run on Batch and it is unset, to a folder beside Metaflow's own data."""
-    if sends_to_batch(sys.argv) and DATASTORE_SYSROOT_S3 and not os.environ.get(SHARED):
-        os.environ[SHARED] = f"{DATASTORE_SYSROOT_S3.rstrip('/')}/chess-grpo"
+def name_store() -> None:
+    """Set CHESS_GRPO_STORE, when tasks run on Batch and it is unset, to a folder beside Metaflow's own data."""
+    if sends_to_batch(sys.argv) and DATASTORE_SYSROOT_S3 and not os.environ.get(STORE):
+        os.environ[STORE] = f"{DATASTORE_SYSROOT_S3.rstrip('/')}/chess-grpo"
 
 
 class Deployment(FlowMutator):  # type: ignore[misc]
     """Decorates each step with the settings' `resources`. A run on this machine is left unchanged."""
 
     def mutate(self, mutable_flow: Any) -> None:
-        """Add the decorators; Metaflow calls this before the run."""
+        """Add the decorators; Metaflow calls this before the run, when it has read the settings."""
+        if {"run", "resume"} & set(sys.argv[1:]):
+            os.environ[LAUNCHER] = hold(Machine.here().home)
         if not (sends_to_batch(sys.argv) or is_container(os.environ)):
             return
-        settings = next(value for name, value in mutable_flow.configs if name == "settings")
-        resources = Settings.model_validate(settings.to_dict()).resources
+        from steps.task import step_of  # Torch comes with the steps' files, and a run on this machine does without.
+
+        given = next(value for name, value in mutable_flow.configs if name == "settings")
+        resources = Settings.model_validate(given.to_dict()["settings"]).resources
         for name, step in mutable_flow.steps:
-            task: TaskResources = getattr(resources, _KINDS.get(name, "others"))
+            task: TaskResources = getattr(resources, "others" if name in ("start", "end") else step_of(name).resources)
             step.add_decorator("resources", deco_kwargs={"cpu": task.num_cpus, "memory": task.memory_mib, "gpu": task.num_gpus})
             step.add_decorator("retry", deco_kwargs={"times": resources.num_retries, "minutes_between_retries": 0})
             step.add_decorator("timeout", deco_kwargs={"minutes": task.max_minutes})
@@ -94,16 +91,35 @@ def _register_task(flow: Any) -> None:
 
 
 def main(flow: Any) -> None:
-    """Run the flow's command."""
-    if {"run", "resume"} & set(sys.argv[1:]):
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, _stop)
-    flow()
+    """Run the flow's command; a run that ends before its end says in a line what happened, and how to go on."""
+    if not {"run", "resume"} & set(sys.argv[1:]):
+        flow()
+        return
+    machine = Machine.here()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _stop)
+    try:
+        flow()
+    except SystemExit as ended:
+        if ended.code:
+            _explain(machine)
+        raise
+
+
+def _explain(machine: Machine) -> None:
+    """Say what ended the run that this process launched or resumed, if it came to begin one, and how to go on."""
+    resumed = [value for option, value in itertools.pairwise(sys.argv) if option == "--origin-run-id"]
+    runs = Runs(Store.of(machine))
+    runs.close_gone()
+    for name in (str(current.run_id), *resumed):
+        if (run := runs.get(name)) is not None and run.error is not None:
+            print(f"\n{run.failed_step}: {run.error['what']}\nGo on: {pasteable(resume_command(name))}", file=sys.stderr, flush=True)
+            return
 
 
 def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    """Print how to go on, and end at once; the kernel ends the tasks, which save what they have (`steps.runtime.parent_death`)."""
+    """Print how to go on, and end at once; the kernel ends the tasks, which save what they have (`steps.run.parent_death`)."""
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_DFL)
     said = (

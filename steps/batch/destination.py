@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from grpo.base.errors import PlainError
 from grpo.settings.tree import TaskResources
-from steps.runtime.machine import MIRROR, SECRETS, SHARED, holds_secret, sqlite_file, without_secrets
+from steps.run.machine import MIRROR, SECRETS, STORE, holds_secret, sqlite_file, without_secrets
 
 GPU_QUEUE: Final = "CHESS_GRPO_BATCH_GPU_QUEUE"
 GPU_IMAGE: Final = "CHESS_GRPO_BATCH_GPU_IMAGE"
@@ -18,7 +18,7 @@ GPU_IMAGE: Final = "CHESS_GRPO_BATCH_GPU_IMAGE"
 _TRACKING: Final = "MLFLOW_TRACKING_URI"
 _MIRROR: Final = "WANDB_BASE_URL"
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
-_BY_VALUE: Final = (_TRACKING, "MLFLOW_TRACKING_INSECURE_TLS", SHARED, SECRETS, MIRROR, _MIRROR, "WANDB_ENTITY", "WANDB_PROJECT")
+_BY_VALUE: Final = (_TRACKING, "MLFLOW_TRACKING_INSECURE_TLS", STORE, SECRETS, MIRROR, _MIRROR, "WANDB_ENTITY", "WANDB_PROJECT")
 _BY_NAME_ONLY: Final = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "WANDB_API_KEY")
 
 

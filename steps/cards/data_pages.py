@@ -1,39 +1,36 @@
 """Metaflow cards of `start` and of the dataset's steps."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from grpo.board.phases import PHASES
 from grpo.settings.roles import flattened
 from steps.cards.html import CardPart, TableCell, badge, block, details, heading, html_table, listing, paragraph
 from steps.cards.state import Seen
-from steps.step_io.results import BoardFacts
-from steps.step_io.results_text import PHASE_HEADERS, phase_rows
+from steps.pages.results import Boards
+from steps.pages.templates import phase_table
 
 _MAX_LISTED: Final = 12
 
 
 def start_page(job: Mapping[str, Any]) -> list[CardPart]:
-    """Return the card of `start`: run, code and settings."""
+    """Return the card of `start`, from the job that it gives the other steps: run, code, what the preflight found, and settings."""
     code, origin = job["code"], job["origin"]
     rows: list[list[TableCell]] = [
-        ["Metaflow run", job["metaflow_run"]],
-        ["MLflow run", job["mlflow_run"]],
-        ["seed", str(job["settings"]["seed"])],
+        ["run", job["run"]],
         ["commit", f"{code['commit']}{', with uncommitted changes' if code['is_dirty'] else ''}"],
-        [
-            "resumes from",
-            "nothing" if origin is None else f"{origin['name']}: run {origin['metaflow_run']}, step {origin['policy_step']:,}",
-        ],
+        ["resumes from", "nothing" if origin is None else f"{origin['name']}: run {origin['run']}, step {origin['step']:,}"],
         ["--fresh", "yes: no stored output is reused" if job["is_fresh"] else "no: stored outputs are reused"],
     ]
-    groups = [
-        details(name, html_table(["setting", "value"], [[key, str(value)] for key, value in flattened(settings).items()], wide=[1]))
-        for name, settings in job["settings"].items()
-        if isinstance(settings, Mapping)
+    settings = [[name, str(value)] for name, value in flattened(job["settings"]).items()]
+    return [
+        block(
+            heading("Start", 1),
+            html_table(["", ""], rows, wide=[1]),
+            html_table(["", "found"], list(job["checks"].items()), caption="Preflight: all passed", wide=[1]),
+            details("Settings", html_table(["setting", "value"], settings, wide=[1])),
+        )
     ]
-    checked = html_table(["", "found"], list(job.get("checks", {}).items()), caption="Preflight: all passed", wide=[1])
-    return [block(heading("Start", 1), html_table(["", ""], rows, wide=[1]), checked, heading("Settings"), *groups)]
 
 
 def build_page(seen: Seen) -> list[CardPart]:
@@ -88,7 +85,7 @@ def checks_page(seen: Seen) -> list[CardPart]:
 
 def _dataset(facts: Mapping[str, Any]) -> Iterator[CardPart]:
     note = "The source has the phases of real games; the quotas select equal fractions."
-    phases = html_table(PHASE_HEADERS, phase_rows(cast(BoardFacts, facts)), caption="Boards by phase, before and after balancing")
+    phases = html_table(*phase_table(Boards.of(facts)), caption="Boards by phase, before and after balancing")
     yield block(paragraph(_sizes(facts)), phases, paragraph(note, "soft"))
     tables = {
         "Splits": facts["splits"],

@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any
 
 from grpo.statistics.intervals import Estimate, Unit, elo_estimate, paired_interval
 from steps.cards.boards import decision_boards
 from steps.cards.charts import Interval, interval_figure
 from steps.cards.html import CardPart, TableCell, badge, block, contents, details, embedded, heading, html_table, paragraph
 from steps.cards.state import Seen
-from steps.step_io.names import CACHED_GAMES, DECISIONS, GAMES_PAGE
-from steps.step_io.results import DecisionFacts, LadderFacts, PlacementFacts, regret_estimate
-from steps.step_io.results_text import outcome, placed_together, trace_table, verdict_estimates
+from steps.pages.results import Decision, LadderReport, Placement
+from steps.pages.templates import decision_table, gains, outcome, placed_together
+from steps.run.names import CACHED_GAMES, DECISIONS, GAMES_PAGE
 
 
 def ladder_page(seen: Seen) -> list[CardPart]:
@@ -19,7 +19,7 @@ def ladder_page(seen: Seen) -> list[CardPart]:
     report = seen.report()
     parts: list[CardPart] = [block(heading("Ladder of opponents", 1), seen.state())]
     if report:
-        parts += ladder_figure(cast(LadderFacts, report), {})
+        parts += ladder_figure(LadderReport.of(report), {})
         parts.append(block(heading("Games"), _pairings(report["meetings"])))
     return parts
 
@@ -67,82 +67,93 @@ def decision_page(seen: Seen) -> list[CardPart]:
     found, decisions = seen.report(), seen.report(DECISIONS)
     if not found:
         return [block(heading("Selection", 1), seen.state())]
-    report = cast(DecisionFacts, found)
-    boards = [decision_boards(decisions, whose=f"step {report['candidate_step']:,}")] if decisions else []
-    parts: list[CardPart] = [
-        block(heading("Checkpoints")),
-        *checkpoint_figures(report),
-        *boards,
-        block(
-            heading("Details"),
-            *(paragraph(f"Rating on the ladder, {who}: {place['text']}") for who, place in placed_together(report).items()),
-            details("Trace of the decision: each round, each claim with its p-value", html_table(*trace_table(report), wide=[0, 1])),
-            details("How the confirmation games ended", _ends(report["confirmation_best_moves"]["ends"])),
-        ),
-    ]
-    if games := embedded(seen.page(GAMES_PAGE), "Games to click through"):
-        parts.append(block(heading("Games"), games))
-    return [*verdict_parts(report), contents(parts), *parts]
+    decision = Decision.of(found)
+    parts: list[CardPart] = [block(heading("Checkpoints")), *checkpoint_figures(decision)]
+    if decisions and decision.candidate_step is not None:
+        parts.append(decision_boards(decisions, whose=f"step {decision.candidate_step:,}"))
+    if (games := decision.confirmation_best_moves) is not None:
+        ratings = (paragraph(f"Rating on the ladder, {who}: {place.text}") for who, place in placed_together(decision).items())
+        trace = html_table(*decision_table(decision), wide=[0, 1])
+        parts.append(
+            block(
+                heading("Details"),
+                *ratings,
+                details("Trace of the decision: each round, each claim with its p-value", trace),
+                details("How the confirmation games ended", html_table(["end", "games"], list(games.ends.items()))),
+            )
+        )
+    if viewer := embedded(seen.page(GAMES_PAGE), "Games to click through"):
+        parts.append(block(heading("Games"), viewer))
+    return [*verdict_parts(decision), contents(parts), *parts]
 
 
-def verdict_parts(decision: DecisionFacts) -> list[CardPart]:
-    """Return the verdict: the sentence, who is champion, the gain as bars, and where start and candidate stand on the ladder."""
-    mood = "good" if decision["promoted"] else "warning"
-    games = decision["confirmation_best_moves"]
-    gains = [_interval(label, found, "games") for label, found in verdict_estimates(decision).items()]
-    placed = placed_together(decision).items()
-    ladder = [_interval(who, _estimate(place["rating"], place["low"], place["high"]), "ladder") for who, place in placed]
-    by = f" at depth {games['adjudicated']['depth']}" if "adjudicated" in games else ""
-    note = (
-        f"Gain of step {decision['candidate_step']:,} over its start, by {games['num_pairs']:,} pairs of fresh games and by games against"
-        f" the ladder. Adjudicated: the same games, but those drawn by repetition, fifty moves or the ply cap count for the side that"
-        f" Stockfish{by} finds better."
-    )
-    ladder_note = "Both met the same opponents on the same openings. The interval of the gain is narrower than those of the two ratings."
-    return [
-        block(heading(f"Verdict: {decision['verdict']}", 1), f"<p>{badge(outcome(decision), mood)}</p>", paragraph(decision["sentence"])),
-        interval_figure("Gain in Elo, against", Unit.ELO, gains, zero="no gain", note=note),
-        interval_figure("On the ladder: Elo above a random mover", Unit.ELO, ladder, note=ladder_note),
-    ]
+def verdict_parts(decision: Decision, origin: str = "") -> list[CardPart]:
+    """Return the verdict: the sentence, who is champion, the gain as bars, and where start and candidate stand on the ladder.
+
+    Args:
+        decision: the report of `select`.
+        origin: what a resumed run comes from, and what its verdict is against; empty for a new training.
+    """
+    mood = "good" if decision.promoted else "warning"
+    told = [paragraph(text) for text in (decision.sentence, origin) if text]
+    parts: list[CardPart] = [block(heading(f"Verdict: {decision.verdict}", 1), f"<p>{badge(outcome(decision), mood)}</p>", *told)]
+    if (games := decision.confirmation_best_moves) is not None:
+        note = (
+            f"Gain of step {decision.candidate_step:,} over its start. One row decides: {games.num_pairs:,} pairs of games against the"
+            " start, as played. Adjudicated: the same games, but those drawn by repetition, fifty moves or the ply cap count for the"
+            " side that Stockfish finds better."
+        )
+        bars = [_interval(label, found, "games") for label, found in gains(decision).items()]
+        parts.append(interval_figure("Gain in Elo, against", Unit.ELO, bars, zero="no gain", note=note))
+    if placed := placed_together(decision):
+        note = "Both met the same opponents on the same openings. The interval of the gain is narrower than those of the two ratings."
+        bars = [_interval(who, place.estimate, "ladder") for who, place in placed.items()]
+        parts.append(interval_figure("On the ladder: Elo above a random mover", Unit.ELO, bars, note=note))
+    return parts
 
 
-def checkpoint_figures(decision: DecisionFacts) -> list[CardPart]:
+def checkpoint_figures(decision: Decision) -> list[CardPart]:
     """Return figures of each checkpoint's Elo against the pretrained policy and of its held-out regret; the peak is ringed."""
-    chosen, peak = decision["candidate_step"], decision["peak_step"]
-    screened = {entry["candidate"]: entry["so_far"] for entry in decision["screening"]}
+    chosen, peak = decision.candidate_step, decision.peak_step
+    screened = {entry.candidate: entry.so_far.estimate for entry in decision.screening}
     # The peak is ringed where it was measured: the candidate by the confirmation, others by the screening.
-    intervals = [_elo(f"step {step:,}", score, "screening", is_ringed=step == peak != chosen) for step, score in sorted(screened.items())]
-    confirmed = decision["claims"][0]["interval"]
-    intervals.append(_elo(f"step {chosen:,}, confirmed", confirmed, "confirmation, fresh games", is_ringed=chosen == peak))
+    played = [
+        _interval(f"step {step:,}", elo_estimate(score), "screening", is_ringed=step == peak != chosen)
+        for step, score in sorted(screened.items())
+    ]
+    if (games := decision.confirmation_best_moves) is not None:
+        confirmed = elo_estimate(games.interval.estimate)
+        played.append(_interval(f"step {chosen:,}, confirmed", confirmed, "confirmation, fresh games", is_ringed=chosen == peak))
     regrets = [
-        _interval(f"step {step:,}", regret_estimate(regret["mean"], regret["stderr"]), "held-out boards", is_ringed=step == peak)
-        for step, regret in sorted((int(step), regret) for step, regret in decision["heldout_regret_best"].items())
+        _interval(f"step {step:,}", regret.estimate, "held-out boards", is_ringed=step == peak)
+        for step, regret in sorted((int(step), regret) for step, regret in decision.heldout_regret_best.items())
     ]
     note = (
         f"Ringed: step {peak:,}, the peak, to resume from. Games count as played. The confirmation, which is"
         " independent of the choice of the candidate, decides."
     )
     regret_note = "Best moves, stronger search; lower is better. Regret selects candidates; games decide."
-    return [
-        interval_figure("Elo against the pretrained policy", Unit.ELO, intervals, zero="pretrained", note=note),
-        interval_figure("Held-out regret of checkpoints", Unit.REGRET, regrets, note=regret_note),
-    ]
+    figures: list[CardPart] = []
+    if played:
+        figures.append(interval_figure("Elo against the pretrained policy", Unit.ELO, played, zero="pretrained", note=note))
+    if regrets:
+        figures.append(interval_figure("Held-out regret of checkpoints", Unit.REGRET, regrets, note=regret_note))
+    return figures
 
 
-def ladder_figure(ladder: LadderFacts, placed: Mapping[str, PlacementFacts]) -> list[CardPart]:
+def ladder_figure(ladder: LadderReport, placed: Mapping[str, Placement]) -> list[CardPart]:
     """Return a figure of the ladder's rungs and the policies rated on it, from the highest down.
 
     Args:
         ladder: report of `calibrate`.
         placed: name of a policy -> its rating.
     """
-    intervals = [_interval(each["name"], _estimate(each["rating"], each["low"], each["high"]), "rung") for each in ladder["rungs"]]
+    intervals = [_interval(each.name, _estimate(each.rating, each.low, each.high), "rung") for each in ladder.rungs]
     intervals += [
-        _interval(who, _estimate(place["rating"], place["low_of_all"], place["high_of_all"]), "policy, best moves")
-        for who, place in placed.items()
+        _interval(who, _estimate(place.rating, place.low_of_all, place.high_of_all), "policy, best moves") for who, place in placed.items()
     ]
     intervals.sort(key=lambda interval: -interval.estimate.value)
-    return [interval_figure("Ladder: Elo above a random mover", Unit.ELO, intervals, note=ladder["note"])]
+    return [interval_figure("Ladder: Elo above a random mover", Unit.ELO, intervals, note=ladder.note)]
 
 
 def _estimate(value: float, low: float, high: float) -> Estimate:
@@ -179,7 +190,3 @@ def _heldout(metrics: Mapping[str, float]) -> str:
         [name.removeprefix("heldout/"), value, METRICS[name].unit, METRICS[name].meaning] for name, value in metrics.items()
     ]
     return details("Held-out measurements", html_table(["", "value", "unit", "meaning"], rows, wide=[3]))
-
-
-def _ends(ends: Mapping[str, int]) -> str:
-    return html_table(["end", "games"], list(ends.items()))

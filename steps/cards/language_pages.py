@@ -7,7 +7,7 @@ from grpo.metrics.table import REWARD_PARTS, TASKS
 from steps.cards.html import CardPart, Html, TableCell, block, details, heading, html_table, listing, number_text, paragraph
 from steps.cards.metric_tables import critical_level, metric_figure
 from steps.cards.state import KindPages, Seen
-from steps.step_io.names import ANSWERS
+from steps.run.names import ANSWERS
 
 _PARTS: Final[Mapping[str, str]] = {part: part.replace("_", " ") for part in REWARD_PARTS}
 

@@ -5,17 +5,16 @@ An error in rendering a card is logged in one line and never fails the step.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from metaflow import current
-from metaflow.cards import Markdown, VegaChart, get_cards
+from metaflow.cards import Markdown, VegaChart
 
 from grpo.metrics.table import Record
 from steps.cards.html import CardPart, Html
 from steps.cards.state import Seen
 from steps.cards.style import STYLE
-from steps.runtime.machine import Machine
-from steps.store.outputs import StepOutput, Store
 
 Page = Callable[[Seen], Sequence[CardPart]]
 
@@ -46,23 +45,19 @@ class LiveCard:
         self._draw(lambda: self.seen.progressed(done, total, unit))
         self._refresh_if_due()
 
-    def assessed(self, facts: Mapping[str, Any]) -> None:
-        """Show the learnability check before the first update; at once, so that a refused run shows it too."""
-        self.seen.learnability = facts
-        self._draw(self._refresh)
-
     def drawn(self) -> None:
         """Draw the card; Metaflow renders it when the step ends."""
         self._draw(self._put)
 
-    def finished(self, output: StepOutput) -> StepOutput:
-        """Draw the stored output, computed or reused, and return it."""
-        self._draw(lambda: self._finish(output))
-        return output
+    def finished(self, folder: Path, *, is_reused: bool) -> None:
+        """Draw the stored output, computed or reused."""
+        self._draw(lambda: self.seen.finish(folder, is_reused=is_reused))
+        self._draw(self._put)  # Metaflow renders the card once more when the step ends.
 
-    def _finish(self, output: StepOutput) -> None:
-        self.seen.finish(Store.of(Machine.here()).open(output), is_reused=output["reused"])
-        self._put()  # Metaflow renders the card once more when the step ends.
+    def failed(self, why: str) -> None:
+        """Draw what is there below the error that ended the step."""
+        self.seen.failure = why
+        self._draw(self._refresh)
 
     def _refresh_if_due(self) -> None:
         now = time.monotonic()
@@ -101,12 +96,3 @@ class LiveCard:
             # Metaflow draws six digits at random; of two parts that draw the same, the card would keep one.
             card.append(component, id=f"part_{number}")
             self._shown.append((part, component))
-
-
-def finished_card(task: str) -> str:
-    """Return the card of a finished task (FLOW/RUN/STEP/TASK) as one HTML page; empty, with a printed reason, if Metaflow gives none."""
-    try:
-        return str(get_cards(task)[0].get())
-    except Exception as error:  # noqa: BLE001  An error in a card, Metaflow's own included, must not fail the step.
-        print(f"card: WARNING: MLflow gets no report.html: {type(error).__name__}: {error}", flush=True)
-        return ""

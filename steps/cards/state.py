@@ -8,10 +8,9 @@ from typing import Any, Final
 from grpo.base.files import read_json
 from grpo.metrics.table import Record
 from grpo.policy.files import NETWORK
-from steps.cards.html import CardPart, badge, progress_bar
-from steps.step_io.names import HISTORY
-from steps.step_io.terminal import Pace
-from steps.step_io.work import read_history
+from steps.cards.html import CardPart, badge, paragraph, progress_bar
+from steps.run.terminal import Pace
+from steps.run.work import HISTORY, read_history
 
 _FINDING: Final = "finding"
 
@@ -27,10 +26,12 @@ class Seen:
     """Progress bar as markup; empty before the first progress and after the end."""
     folder: Path | None = None
     """Folder of the stored output; None before the end."""
+    failure: str = ""
+    """The error that ended the step, and its remedy; empty without one."""
     is_reused: bool = False
     """Whether the store already had the output."""
-    learnability: Mapping[str, Any] | None = None
-    """Result of the learnability check before the first update."""
+    progress_folder: Path | None = None
+    """Where the step keeps what survives a kill, such as what was found before the first update."""
     findings: Sequence[Mapping[str, Any]] = ()
     """Findings of the diagnosis, as plain data."""
     _pace: Pace = field(default_factory=Pace)
@@ -73,10 +74,13 @@ class Seen:
         return list(self._read(name) or [])
 
     def _read(self, name: str) -> Any:
-        return read_json(self.folder / name) if self.folder is not None and (self.folder / name).exists() else None
+        folder = self.folder or self.progress_folder
+        return read_json(folder / name) if folder is not None and (folder / name).exists() else None
 
     def state(self) -> str:
         """Return the progress or the final status as markup."""
+        if self.failure:
+            return f"<p>{badge('failed', 'bad')}</p>{paragraph(self.failure)}"
         if self.folder is not None:
             return f"<p>{badge('done', 'good')} {'reused from the store: nothing was computed' if self.is_reused else ''}</p>"
         return self.progress or f"<p>{badge('running', 'plain')}</p>"

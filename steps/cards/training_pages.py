@@ -1,7 +1,7 @@
 """Metaflow cards of `pretrain` (behaviour cloning) and `finetune` (GRPO with its controllers and diagnosis)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from grpo.diagnosis.findings import Severity
 from grpo.policy.files import LANGUAGE, NETWORK
@@ -23,9 +23,9 @@ from steps.cards.html import (
 from steps.cards.language_pages import LANGUAGE_PAGES
 from steps.cards.network_pages import NETWORK_PAGES
 from steps.cards.state import KindPages, Seen
-from steps.step_io.names import FINDINGS, LEARNABILITY
-from steps.step_io.results import TrainingFacts
-from steps.step_io.results_text import training_end
+from steps.pages.results import Training
+from steps.pages.templates import training_end
+from steps.run.names import FINDINGS, LEARNABILITY
 
 _MAX_EVENTS: Final = 40
 _MOODS: Final = {"note": "plain", "fine": "good", "warning": "warning", "critical": "bad", "refusal": "bad"}
@@ -45,12 +45,12 @@ def finetune_page(seen: Seen) -> list[CardPart]:
     marks = [record.step for record in records if record.events]
     ended = ""
     if report:
-        ended = paragraph(training_end(cast(TrainingFacts, report)))
+        ended = paragraph(training_end(Training.of(report)))
     parts: list[CardPart] = [
         draw_findings(seen.report(FINDINGS).get("findings", seen.findings)),
         block(heading("Curves")),
         *KIND_PAGES[seen.kind].training_figures(seen, marks),
-        _learnability(seen.learnability or seen.report(LEARNABILITY) or None),
+        _learnability(seen.report(LEARNABILITY) or None),
         _events(seen),
     ]
     return [block(heading("GRPO", 1), seen.state(), ended), contents(parts), *parts]

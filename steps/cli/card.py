@@ -8,10 +8,9 @@ import webbrowser
 from pathlib import Path
 
 from grpo.base.errors import PlainError
-from steps.runs.names import LAST, RUN_NAMES
-from steps.runtime.commands import FLOW_FILE, shortened
-from steps.runtime.machine import Machine
-from steps.store.versions import ROOT
+from steps.run.commands import FLOW_FILE, shortened
+from steps.run.machine import Machine
+from steps.track.find import LAST, RUN_NAMES
 
 _STEP = "report"
 
@@ -33,15 +32,17 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _card(given: argparse.Namespace) -> int:
-    from steps.runs.index import find_run
-    from steps.tracking.step_notes import STEP_NOTES
+    from steps import STEPS
+    from steps.run.code import ROOT
+    from steps.run.store import Store
+    from steps.track.find import find_run
 
     machine = Machine.here()
     name, _, step = given.name.partition("/")
-    known = ("start", *STEP_NOTES, "end")
-    if step and step.partition("/")[0] not in known:
-        raise CardError(f"no step is called {step!r}; the steps are {', '.join(known)}")
-    run = find_run(name, machine).metaflow_run
+    if step and step.partition("/")[0] not in STEPS:
+        raise CardError(f"no step is called {step!r}; the steps are {', '.join(STEPS)}")
+    meant = step.partition("/")[0] or _STEP
+    run = find_run(name, Store.of(machine), has=lambda run: any(attempt.step == meant for attempt in run.attempts)).name
     file: Path = given.out or machine.home / "cards" / f"{run}-{step or _STEP}.html"
     file.parent.mkdir(parents=True, exist_ok=True)
     words = [sys.executable, str(ROOT / FLOW_FILE), "--quiet", "card", "get", f"{run}/{step or _STEP}", str(file)]

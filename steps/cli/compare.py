@@ -1,84 +1,55 @@
-"""The command `chess-grpo compare`: two runs side by side, with conclusions."""
+"""The command `chess-grpo compare`: two runs side by side, with the games that would decide between them."""
 
 import argparse
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from grpo.statistics.intervals import Unit
+from steps.cli.runs import results_of, status_of
 from steps.cli.tables import text_table, when
-from steps.runs.names import RUN_NAMES
-from steps.runtime.machine import Machine
-from steps.runtime.terminal_lines import wrapped
-
-if TYPE_CHECKING:
-    from steps.runs.comparison import Comparison
-    from steps.runs.index import TrackedRun
-    from steps.runs.results import ResultComparison
-    from steps.step_io.results import Measurement
+from steps.pages.compare import compare, comparison_lines
+from steps.pages.results import Decision
+from steps.run.machine import Machine
+from steps.run.store import Store
+from steps.run.terminal_lines import wrapped
+from steps.track.find import RUN_NAMES, find_run
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add `compare`."""
-    compare = commands.add_parser(
+    parser = commands.add_parser(
         "compare",
-        description="Two flow runs side by side: the settings that differ, the results with 95 % intervals and, where both were measured"
-        " with the same yardstick (same opponent and rules, same ladder, same held-out boards), the difference with its interval. It prints"
-        " conclusions, and the games that would decide the rest. A and B are named as for `show`.",
+        description="Two runs side by side: the settings that differ and, where both were measured with the same yardstick (same opponent"
+        " and rules, same ladder, same held-out boards), the results with the difference and its 95 % interval. It names the games that"
+        " would decide the rest.",
     )
-    compare.add_argument("first", metavar="A", help=RUN_NAMES)
-    compare.add_argument("second", metavar="B", help="the other")
-    compare.set_defaults(run=_compare)
+    parser.add_argument("first", metavar="A", help=RUN_NAMES)
+    parser.add_argument("second", metavar="B", help="the other")
+    parser.set_defaults(run=_compare)
 
 
 def _compare(given: argparse.Namespace) -> int:
-    from steps.runs.comparison import compare_runs
-    from steps.runs.index import find_run
-
-    machine = Machine.here()
-    found = compare_runs(find_run(given.first, machine), find_run(given.second, machine), machine)
-    print("\n".join(_lines(found)))
+    store = Store.of(Machine.here())
+    runs = [find_run(name, store) for name in (given.first, given.second)]
+    first, second = (results_of(run, store) for run in runs)
+    verdicts = [status_of(run) if found is None else found.decision.verdict for run, found in zip(runs, (first, second), strict=True)]
+    facts = zip("AB", runs, verdicts, strict=True)
+    print(text_table([(side, run.name, when(run.started), verdict, run.facts["label"]) for side, run, verdict in facts]))
+    if runs[0].name == runs[1].name:
+        print(wrapped("A and B are one and the same run: there is nothing to compare."))
+    elif first is None or second is None:
+        print(wrapped("No results to compare: both runs must have reached the step `report`."))
+    else:
+        print("\n".join(line if line.startswith(" ") else wrapped(line) for line in comparison_lines(compare(first, second))))
+        if match := _match({runs[0].name: first.decision, runs[1].name: second.decision}):
+            print(wrapped(f"No score against a third player says who would win between the two. Their games do: `{match}`"))
     return 0
 
 
-def _lines(found: "Comparison") -> Iterator[str]:
-    yield text_table([_row("A", found.first), _row("B", found.second)])
-    yield "\nSettings that differ" if found.settings else "\nSettings: no difference"
-    if found.settings:
-        rows = [(name, *("(not set)" if value is None else value for value in pair)) for name, pair in found.settings.items()]
-        yield text_table([("", "A", "B"), *rows], indent="  ")
-    yield "\nResults, with 95 % intervals"
-    yield from _result_lines(found)
-    yield "\nWhat follows"
-    yield from (wrapped(sentence, "  - ") for sentence in found.conclusions)
-    if found.match:
-        yield f"\n      {found.match}"
+def _match(decisions: dict[str, Decision]) -> str:
+    """Return the command for games between the champions of two runs, by the runs' names; empty where these are one policy.
 
-
-def _result_lines(found: "Comparison") -> Iterator[str]:
-    if not found.rows:
-        yield "  none yet"
-        return
-    values = [(f"A {_text(row.first)}", f"B {_text(row.second)}") for row in found.rows]
-    for row, line in zip(found.rows, text_table(values, indent="    ").splitlines(), strict=True):
-        yield f"  {row.name}"
-        yield line
-        yield f"    A - B  {_difference(row)}"
-
-
-def _text(measured: "Measurement | None") -> str:
-    from steps.step_io.results_text import interval_text
-
-    return "-" if measured is None else interval_text(measured, measured["unit"])
-
-
-def _difference(row: "ResultComparison") -> str:
-    if row.difference is not None and row.first is not None:
-        return row.difference.text(Unit(row.first["unit"]), is_change=True)
-    return "the same measurement" if row.is_one_measurement else "not comparable" if row.apart else "-"
-
-
-def _row(name: str, run: "TrackedRun") -> tuple[str, ...]:
-    from steps.runs.settings import from_preset
-    from steps.tracking.tags import VERDICT
-
-    return name, run.metaflow_run, when(run.started), run.tags.get(VERDICT, run.status), str(from_preset(run.settings))
+    Where both began with one pretrained policy, a run whose champion it still is sends its peak: else a start could meet itself.
+    """
+    is_one_start = len({decision.initial_weights for decision in decisions.values()}) == 1
+    if is_one_start and all(decision.peak_step == 0 and not decision.promoted for decision in decisions.values()):
+        return ""
+    players = [f"{run}/{each.peak_step}" if is_one_start and not each.promoted else run for run, each in decisions.items()]
+    return f"chess-grpo match {' '.join(players)} --pairs 300"

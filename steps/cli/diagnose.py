@@ -7,13 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from grpo.base.errors import PlainError
-from grpo.base.files import CorruptError, read_json
+from grpo.base.files import MANIFEST, CorruptError, read_json, read_lines
 from grpo.diagnosis.diagnose import diagnose
-from grpo.diagnosis.history import History
+from grpo.diagnosis.history import Evaluation, History
 from grpo.diagnosis.reading import HistoryError, columns_text, read_run_history
-from steps.runs.names import RUN_NAMES
-from steps.runtime.machine import Machine
-from steps.runtime.terminal_lines import say
+from grpo.metrics.table import Record
+from steps.run.aliases import PRETRAINED_STEP
+from steps.run.machine import Machine
+from steps.run.names import REPORT
+from steps.run.records import Run
+from steps.run.store import Store
+from steps.run.terminal_lines import say
+from steps.run.work import HISTORY, counting, read_history, read_journal, record_of
+from steps.track.find import RUN_NAMES, NotFoundError, find_run, is_folder
 
 HEALTHY, FOUND, UNUSABLE = 0, 1, 2
 
@@ -55,10 +61,67 @@ def _input(given: argparse.Namespace) -> tuple[str, History, Mapping[str, Any] |
         return ", ".join(path.name for path in given.history), history, settings
     if given.evals is not None:
         raise HistoryError("--evals belongs to --history: a run of this project has its own games")
-    from steps.runs.history import run_history  # MLflow takes seconds to import.
+    name, history, own = _run_history(given.name, Store.of(Machine.here()))
+    return name, history, settings if settings is not None else own
 
-    found = run_history(given.name, Machine.here())
-    return found.name, found.history, settings if settings is not None else found.settings
+
+def _run_history(name: str, store: Store) -> tuple[str, History, Mapping[str, Any] | None]:
+    """Return whose history of GRPO it is, the history, and the settings; None where they are not known.
+
+    Args:
+        name: a folder with a history (an output of `finetune`, or the folder of one in progress), or one of `RUN_NAMES`; `last` is the
+            newest run that has a history, also one that failed.
+        store: has the records and outputs.
+
+    Raises NotFoundError.
+    """
+    if is_folder(name):
+        folder = Path(name)
+        if not (records := _logged(folder)):
+            raise NotFoundError(f"{folder} has no {HISTORY} with records in it; give an output of finetune, or a run's id")
+        manifest = folder / MANIFEST
+        return str(folder), History.of_records(records), read_json(manifest)["parts"]["settings"] if manifest.exists() else None
+    run = find_run(name, store, has=lambda run: bool(_trained(run, store)))
+    if not (records := _trained(run, store)):
+        raise NotFoundError(f"run {run.name} has no history of GRPO here: it has not completed the first step of finetune")
+    history = History.of_records(records)
+    if (selected := run.output_of("select")) is not None:
+        history.evaluations = evaluations_of(read_json(store.file(selected, REPORT)))
+    return f"run {run.name}", history, run.facts["settings"]
+
+
+def _trained(run: Run, store: Store) -> list[Record]:
+    """Return what a run's GRPO recorded: in its output, else in the progress folder of its latest attempt on this disk."""
+    if (finetuned := run.output_of("finetune")) is not None:
+        return read_history(store.file(finetuned, HISTORY).parent)
+    attempts = [attempt for attempt in run.attempts if attempt.step == "finetune"]
+    return _logged(store.progress(attempts[-1].step, attempts[-1].version)) if attempts else []
+
+
+def _logged(folder: Path) -> list[Record]:
+    """Return the records of a step at work or done, up to the first that is torn; of a copied history too, which is no journal."""
+    if rows := counting(read_journal(folder)):
+        return [record_of(row) for row in rows if not row["aside"]]
+    return [record_of({"record": line.row}) for line in read_lines(folder / HISTORY) if "step" in line.row]
+
+
+def evaluations_of(report: Mapping[str, Any]) -> tuple[Evaluation, ...]:
+    """Return the confirmation by fresh games from a report of `select`; nothing where no checkpoint could play.
+
+    The candidate's score is against the pretrained policy, which scores 0.5 against itself.
+    """
+    if (games := report["confirmation_best_moves"]) is None:
+        return ()
+    return (
+        Evaluation(step=PRETRAINED_STEP, score=0.5, games=None, low=0.5, high=0.5),
+        Evaluation(
+            step=report["candidate_step"],
+            score=games["score"],
+            games=2 * games["num_pairs"],
+            low=games["low"],
+            high=games["high"],
+        ),
+    )
 
 
 def _settings(path: Path) -> Mapping[str, Any]:

@@ -2,15 +2,11 @@
 
 import argparse
 import shlex
-from typing import TYPE_CHECKING
 
 from grpo.settings.tree import DEFAULT_PRESET, ConfigError, Settings
 from steps.cli.parser import add_settings, given_settings
-from steps.runtime.machine import Machine
-from steps.runtime.terminal_lines import wrapped
-
-if TYPE_CHECKING:
-    from steps.preflight.checks import PreflightCheck
+from steps.run.machine import Machine
+from steps.run.terminal_lines import say
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -25,18 +21,18 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _doctor(given: argparse.Namespace) -> int:
-    from steps.preflight.doctor import examine
+    from steps.preflight import examine, table
 
     settings: Settings | ConfigError
     try:
         settings = given_settings(given)
     except ConfigError as error:
         settings = error
-    findings = examine(settings, Machine.here())
-    num_wrong = sum(not finding.is_fine for finding in findings)
-    print(_table(findings))
+    checks = examine(settings, Machine.here())
+    num_wrong = sum(not check.is_fine for check in checks)
+    say(table(checks))
     if num_wrong:
-        print(f"{num_wrong} of {len(findings)} checks failed; each line says how to fix it.")
+        print(f"{num_wrong} of {len(checks)} checks failed; each line says how to fix it.")
     else:
         print(f"All checks passed: `{_run(given)}` can start.")
     return 1 if num_wrong else 0
@@ -47,13 +43,3 @@ def _run(given: argparse.Namespace) -> str:
     words = [] if given.config == DEFAULT_PRESET else [f"CONFIG={given.config}"]
     words += [f"SET={shlex.quote(' '.join(given.set))}"] if given.set else []
     return " ".join(["make run", *words])
-
-
-def _table(findings: list["PreflightCheck"]) -> str:
-    size = max(len(finding.what) for finding in findings)
-    lines = []
-    for finding in findings:
-        first, *more = finding.detail.splitlines()
-        head = f"  {'ok  ' if finding.is_fine else 'FAIL'}  {finding.what:<{size}}  "
-        lines += [wrapped(first, head), *(wrapped(line, " " * len(head)) for line in more)]
-    return "\n".join(lines)

@@ -5,16 +5,14 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpo.base.files import atomic_folder, write_manifest
+from grpo.base.files import MANIFEST, atomic_folder, read_json, write_manifest
 from grpo.policy.files import policy_facts, policy_file_names, weights_file
 from grpo.settings.tree import ConfigError
-from steps.kinds.lookup import KINDS
-from steps.runs.find_policy import FoundPolicy, find_policy
-from steps.runs.names import POLICY_NAMES, is_folder
-from steps.runtime.machine import Machine
+from steps.run.machine import Machine
+from steps.track.find import POLICY_NAMES, FoundPolicy, find_policy, is_folder
 
 if TYPE_CHECKING:
-    from steps.step_io.results import Results
+    from steps.pages.results import Results
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -32,35 +30,43 @@ def _export(given: argparse.Namespace) -> int:
     out = given.out.resolve()
     if out.exists():
         raise ConfigError(f"{out} already exists; name another folder, or remove it")
-    model = find_policy(given.model, Machine.here())
+    machine = Machine.here()
+    model = find_policy(given.model, machine)
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_folder(out) as folder:
         for name in policy_file_names(model.folder):
             shutil.copyfile(model.folder / name, folder / name)
-        _write_card(model, folder, _document(given.model, model))
+        _write_card(model, folder, _results(given.model, model, machine))
         write_manifest(folder, {"kind": "export", "run": model.run, "policy_step": model.policy_step})
     print(f"written: {out}")
     return 0
 
 
-def _document(name: str, model: FoundPolicy) -> "Results | None":
+def _results(name: str, model: FoundPolicy, machine: Machine) -> "Results | None":
     """Return the results of the run behind a policy; None where they are not known."""
-    from steps.runs.index import find_run
-    from steps.runs.results import document_behind, run_document
+    from steps.cli.runs import results_of
+    from steps.run.records import Runs
+    from steps.run.store import Store
 
-    machine = Machine.here()
-    return document_behind(model.folder) if is_folder(name) else run_document(find_run(name.partition("/")[0], machine), machine)
+    store = Store.of(machine)
+    if not is_folder(name):
+        run = Runs(store).get(model.run)
+        return None if run is None else results_of(run, store)
+    # The newest run that has the output which contains this folder.
+    for manifest in (parent / MANIFEST for parent in (model.folder, *model.folder.parents) if (parent / MANIFEST).is_file()):
+        made = read_json(manifest)
+        for run in Runs(store).all():
+            output = None if "step" not in made else run.output_of(str(made["step"]))
+            if output is not None and output["output_hash"] == made["output_hash"]:
+                return results_of(run, store)
+    return None
 
 
 def _write_card(model: FoundPolicy, folder: Path, results: "Results | None") -> None:
-    from steps.export.model_card import CardFacts, model_card  # It imports torch, which takes seconds: a typo gets its answer before.
-    from steps.step_io.names import EXPORT_CARD
+    from steps.pages.templates import model_card
+    from steps.run.names import EXPORT_CARD
 
-    facts = CardFacts(
-        run=model.run,
-        policy_step=model.policy_step,
-        words=KINDS[model.kind].card(folder),
-        hashes={weights_file(folder).name: model.weights_hash, "action table": policy_facts(folder)["action_table"]},
-        results=results,
-    )
-    (folder / EXPORT_CARD).write_text(model_card(facts), encoding="utf-8")
+    described = policy_facts(folder)
+    hashes = {weights_file(folder).name: model.weights_hash, "action table": described["action_table"]}
+    card = model_card(results, run=model.run, policy_step=model.policy_step, described=described, hashes=hashes)
+    (folder / EXPORT_CARD).write_text(card, encoding="utf-8")

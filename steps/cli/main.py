@@ -14,7 +14,7 @@ _BROKEN_PIPE: Final = 141
 """A shell's exit code for a program that was killed by SIGPIPE."""
 COMMANDS: Final[Mapping[str, str]] = {
     "doctor": "check this machine and the settings before a run, with a remedy for each problem",
-    "runs": "list the runs in MLflow, newest first: settings, status and results",
+    "runs": "list the runs, newest first: settings, status and results",
     "show": "show one run: settings, steps, results with confidence intervals, findings and locations",
     "card": "open a step's card: the report of a run, the curves of its training, the games that decided",
     "diagnose": "diagnose what is wrong with a run, and how to fix it",
@@ -56,7 +56,7 @@ def _version() -> str:
     """Return the project's version, and the commit of a checkout."""
     import platform
 
-    from steps.store.versions import describe_code
+    from steps.run.versions import describe_code
 
     code = describe_code()
     dirty = ", with uncommitted changes" if code["is_dirty"] else ""

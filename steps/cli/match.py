@@ -13,9 +13,9 @@ from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
 from grpo.settings.tree import ConfigError, Settings
 from steps.cli.parser import add_settings, given_settings
 from steps.cli.players import ALLOWED, Entrant, entered, parse_contestant, require_policies
-from steps.runtime.machine import Machine
-from steps.runtime.terminal_lines import say
-from steps.step_io.terminal import TerminalSink
+from steps.run.machine import Machine
+from steps.run.terminal import TerminalSink
+from steps.run.terminal_lines import say
 
 if TYPE_CHECKING:
     from grpo.play.annotations import AnnotatedGame
@@ -54,7 +54,7 @@ def _match(given: argparse.Namespace) -> int:
     # Below the checks: torch takes seconds to import, and a typo gets its answer at once.
     from grpo.play.pgn import match_pgn
     from grpo.play.viewer import viewer_page
-    from steps.runtime.device import torch_device
+    from steps.run.device import torch_device
 
     device = torch_device(machine)
     terminal = TerminalSink("match", (), lambda text: say(text, sys.stderr))

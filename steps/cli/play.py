@@ -16,10 +16,10 @@ from grpo.base.files import replace_file
 from grpo.settings.tree import ConfigError
 from grpo.uci.options import BEST_MOVE, UciOptions
 from steps.cli.uci import temperature_option
-from steps.runs.names import POLICY_NAMES
-from steps.runtime.commands import shortened
-from steps.runtime.machine import Machine
-from steps.runtime.terminal_lines import say
+from steps.run.commands import shortened
+from steps.run.machine import Machine
+from steps.run.terminal_lines import say
+from steps.track.find import POLICY_NAMES
 
 if TYPE_CHECKING:
     from grpo.play.human_game import HumanGame
@@ -67,14 +67,14 @@ def _opponent(given: argparse.Namespace, machine: Machine) -> NewGame:
     import chess
 
     from grpo.play.human_game import HumanGame
-    from steps.runs.find_policy import find_policy
+    from steps.track.find import find_policy
 
     fen = given.fen or chess.STARTING_FEN
     HumanGame(lambda _: None, opponent="", person_is_white=True, fen=fen)
     found = find_policy(given.model, machine)
 
     from steps.policies.open import open_policy  # torch takes a second to import: bad arguments get their answer before.
-    from steps.runtime.device import torch_device
+    from steps.run.device import torch_device
 
     policy = open_policy(found.folder, torch_device(replace(machine, device=given.device, num_threads=1)))
     finder, options, seed, numbers = policy.move_finder(), UciOptions(temperature=given.temperature), secrets.randbits(31), count(1)

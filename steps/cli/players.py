@@ -13,8 +13,8 @@ from grpo.base.errors import PlainError
 from grpo.base.suggestions import nearest
 from grpo.engine.identity import identify
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
-from steps.runs.names import POLICY_NAMES
-from steps.runtime.machine import Machine
+from steps.run.machine import Machine
+from steps.track.find import POLICY_NAMES
 
 if TYPE_CHECKING:
     import torch
@@ -167,7 +167,7 @@ class Entrant:
 
 def require_policies(contestants: Sequence[Contestant], machine: Machine) -> None:
     """Raise what `find_policy` raises if one of the players is a policy that is not there; torch is not imported."""
-    from steps.runs.find_policy import find_policy
+    from steps.track.find import find_policy
 
     for contestant in contestants:
         if contestant.kind == PlayerKind.POLICY:
@@ -226,7 +226,7 @@ def _policy_entrant(
     contestant: Contestant, place: int, base: Mapping[str, Any], *, machine: Machine, device: "torch.device", seed: int
 ) -> Entrant:
     from steps.policies.open import open_policy
-    from steps.runs.find_policy import find_policy
+    from steps.track.find import find_policy
 
     model = find_policy(contestant.model, machine)
     policy = open_policy(model.folder, device)

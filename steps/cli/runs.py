@@ -1,69 +1,124 @@
-"""The command `chess-grpo runs`: lists the flow runs in MLflow with settings, status and results."""
+"""The command `chess-grpo runs`: lists the runs of the store with settings, status and results."""
 
 import argparse
-from typing import TYPE_CHECKING, Final
+import sys
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
 
+from grpo.base.files import CorruptError
 from steps.cli.parser import count
 from steps.cli.tables import duration, when
-from steps.runtime.machine import Machine
-from steps.runtime.terminal_lines import wrapped
+from steps.run.machine import Machine
+from steps.run.terminal_lines import say, wrapped
 
 if TYPE_CHECKING:
-    from steps.runs.index import TrackedRun
+    from steps.pages.results import Results
+    from steps.run.records import Run, Runs
+    from steps.run.store import Store
 
 _DEFAULT: Final = 10
+_ENGINE_GAMES: Final = "engine"
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add `runs`."""
     runs = commands.add_parser(
         "runs",
-        description="List the flow runs in MLflow (MLFLOW_TRACKING_URI, or the store in CHESS_GRPO_HOME), the newest first: Metaflow's"
-        " run id, start, status, nearest preset, verdict (against the run's own start, and against other opponents), findings of the"
-        " diagnosis, and the registry's aliases of its policies. Nothing is written.",
+        description="List the runs of the store (CHESS_GRPO_STORE, or CHESS_GRPO_HOME), the newest first: id, start, status, settings, the"
+        " run that it resumed from, verdict, findings of the diagnosis, and of a failed run the step and the cause. A run whose process was"
+        " killed is recorded as such.",
     )
     runs.add_argument("--last", type=count, default=_DEFAULT, metavar="N", help=f"show the N newest (default {_DEFAULT})")
     runs.set_defaults(run=_runs)
 
 
 def _runs(given: argparse.Namespace) -> int:
-    from steps.runs.index import read_runs
+    from steps.run.records import Runs
+    from steps.run.store import Store
 
     machine = Machine.here()
-    found = read_runs(machine, last=given.last + 1)
-    runs, has_more = found[: given.last], len(found) > given.last
-    if not runs:
-        print(wrapped(f"no runs in {machine.shown_uri} yet: `make run CONFIG=smoke` makes one in 3 to 7 minutes"))
+    store = Store.of(machine)
+    runs = Runs(store)
+    _close_gone(runs, store, machine)
+    found = list(islice(runs.all(), given.last + 1))
+    shown, has_more = found[: given.last], len(found) > given.last
+    if not shown:
+        print(wrapped(f"no runs in {store} yet: `make run CONFIG=smoke` makes one in 3 to 7 minutes"))
         return 0
-    print("\n".join(_lines(run) for run in runs))
+    print("\n".join(_lines(run, store) for run in shown))
     more = f" (earlier ones: --last {2 * given.last})" if has_more else ""
-    print(wrapped(f"{len(runs)} of {machine.shown_uri}{more}; `chess-grpo show RUN` shows one in detail"))
+    print(wrapped(f"{len(shown)} of {store}{more}; `chess-grpo show RUN` shows one in detail"))
     return 0
 
 
-def sources_of(run: "TrackedRun") -> str | None:
-    """Return what the run's boards come from, or None if it has none yet."""
-    from steps.tracking.tags import SOURCES
+def _close_gone(runs: "Runs", store: "Store", machine: Machine) -> None:
+    """End the runs whose processes are gone, in the records and in MLflow."""
+    for run in runs.close_gone():
+        from steps.track.publish import publish  # MLflow takes seconds to import.
 
-    joined = run.output_of("join_boards")
-    return None if joined is None else joined.tags.get(SOURCES)
+        left = publish(run, store, machine)
+        say(f"run {run.name} is over: its processes are gone" + (f"; not logged to MLflow yet ({left})" if left else ""), sys.stderr)
 
 
-def _lines(run: "TrackedRun") -> str:
-    """Return two to five lines: id and status, settings, files, verdict, findings."""
-    from steps.runs.settings import from_preset
-    from steps.tracking.tags import ENGINE_GAMES, FOUND, SENTENCE, VERDICT
+def results_of(run: "Run", store: "Store") -> "Results | None":
+    """Return the results of a run; None when it has none, and, said on stderr, when they are nowhere whole or of another code."""
+    from steps.pages.results import ResultsError, read_results
+    from steps.run.names import RESULTS
 
-    took = f" after {duration(run.seconds)}" if run.seconds is not None else ""
-    aliases = f"  = {', '.join(run.aliases)}" if run.aliases else ""
-    lines = [
-        f"{run.metaflow_run}  {when(run.started)}  {run.status}{took}{aliases}",
-        wrapped(str(from_preset(run.settings)), "    settings  "),
-    ]
-    if (sources := sources_of(run)) not in (None, ENGINE_GAMES):
-        lines.append(wrapped(str(sources), "    boards    "))
-    if VERDICT in run.tags:
-        lines.append(wrapped(f"{run.tags[VERDICT]}. {run.tags.get(SENTENCE, '')}", "    verdict   "))
-    if FOUND in run.tags:
-        lines.append(wrapped(run.tags[FOUND], "    findings  "))
-    return "\n".join(lines)
+    if (reported := run.output_of("report")) is None:
+        return None
+    try:
+        return read_results(store.file(reported, RESULTS))
+    except (CorruptError, ResultsError) as error:
+        say(f"run {run.name} without its results: {error}", sys.stderr)
+        return None
+
+
+def findings_of(run: "Run", results: "Results | None", store: "Store") -> dict[str, Any] | None:
+    """Return what the diagnosis found: by the results, else by the output of `finetune`; None if it did not run."""
+    from grpo.base.files import read_json
+    from steps.run.names import FINDINGS
+
+    if results is not None:
+        return results.findings
+    if (finetuned := run.output_of("finetune")) is None:
+        return None
+    try:
+        return dict(read_json(store.file(finetuned, FINDINGS)))
+    except (CorruptError, FileNotFoundError):
+        return None
+
+
+def status_of(run: "Run") -> str:
+    """Return how a run is or ended, and after how long."""
+    took = "" if run.ended is None else f" after {duration(run.ended - run.started)}"
+    where = f" in {run.failed_step}" if run.failed_step and run.status in ("failed", "killed") else ""
+    return f"{run.status}{where}{took}"
+
+
+def origin_of(run: "Run") -> str:
+    """Return which checkpoint a run was resumed from; empty for a new training."""
+    origin = run.facts["origin"]
+    return "" if origin is None else f"run {origin['run']}, step {origin['step']:,}"
+
+
+def _lines(run: "Run", store: "Store") -> str:
+    """Return id and status, settings, origin, boards, verdict, findings, and why it failed."""
+    results = results_of(run, store)
+    found = findings_of(run, results, store)
+    rows = {
+        "settings": run.facts["label"],
+        "resumed": origin_of(run),
+        "boards": "" if results is None else boards_text(results),
+        "verdict": "" if results is None else f"{results.decision.verdict}. {results.decision.sentence}",
+        "findings": "" if found is None else ", ".join(each["name"] for each in found["findings"]) or "healthy",
+        "error": "" if run.error is None else run.error["what"],
+    }
+    head = f"{run.name}  {when(run.started)}  {status_of(run)}"
+    return "\n".join([head, *(wrapped(text, f"    {name:<8}  ") for name, text in rows.items() if text)])
+
+
+def boards_text(results: "Results") -> str:
+    """Return the files that the boards come from; empty for the engine's own games."""
+    sources = results.boards.sources
+    return "" if set(sources) <= {_ENGINE_GAMES} else ", ".join(f"{name} {number:,} boards" for name, number in sources.items())

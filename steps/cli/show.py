@@ -2,112 +2,137 @@
 
 import argparse
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from steps.cli.runs import sources_of
+from steps.cli.runs import boards_text, findings_of, origin_of, results_of, status_of
 from steps.cli.tables import duration, text_table, when
-from steps.runs.names import LAST, RUN_NAMES
-from steps.runtime.commands import pasteable, resume_command
-from steps.runtime.machine import Machine
-from steps.runtime.terminal_lines import wrapped
+from steps.run.commands import pasteable, resume_command
+from steps.run.machine import Machine
+from steps.run.terminal_lines import wrapped
+from steps.track.find import LAST, RUN_NAMES
 
 if TYPE_CHECKING:
-    from steps.runs.index import TrackedRun, TrackedStep
-    from steps.step_io.results import Results
+    from steps.pages.results import Results
+    from steps.run.records import Attempt, Run
+    from steps.run.step import StepOutput
+    from steps.run.store import Store
 
-_HASH = 12
+_HASH: Final = 12
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add `show`."""
     show = commands.add_parser(
         "show",
-        description="One flow run: its command, the settings that differ from the nearest preset, its steps (computed, or reused from"
-        " the store), its results with 95 % intervals, findings of the diagnosis, and where champion, report, card and UI are.",
+        description="One run: its command, the settings that differ from its preset, its steps (computed, or reused from the store), its"
+        " results with 95 % intervals, findings of the diagnosis, where champion, report and card are; why it failed, if it did.",
     )
     show.add_argument("name", metavar="RUN", nargs="?", default=LAST, help=f"{RUN_NAMES}; {LAST} by default")
     show.set_defaults(run=_show)
 
 
 def _show(given: argparse.Namespace) -> int:
-    from steps.runs.index import find_run
-    from steps.runs.places import places
-    from steps.runs.results import run_document
+    from steps.run.store import Store
+    from steps.track.find import find_run
 
     machine = Machine.here()
-    run = find_run(given.name, machine)
-    document = run_document(run, machine)
-    print("\n".join([*_head(run), *_steps(run), *_results(run, document), *_findings(run, document, machine)]))
-    print("\nWhere")
-    print(text_table(places(run, machine), indent="  "))
+    store = Store.of(machine)
+    run = find_run(given.name, store, has=lambda _: True)
+    results = results_of(run, store)
+    print("\n".join([*_head(run), *_steps(run, results), *_results(results), *_findings(run, results, store), "\nWhere"]))
+    print(text_table(_places(run, store), indent="  "))
     return 0
 
 
-def _head(run: "TrackedRun") -> Iterator[str]:
-    """Yield status, command, and the settings that differ from the nearest preset."""
-    from steps.runs.settings import from_preset
-    from steps.tracking.tags import COMMAND, ENGINE
+def _head(run: "Run") -> Iterator[str]:
+    """Yield status, cause and remedy of a failure, command, and the settings that differ from the preset."""
+    from steps.track.sweep import SWEEP
 
-    took = f" after {duration(run.seconds)}" if run.seconds is not None else ""
-    aliases = f"  = {', '.join(run.aliases)}" if run.aliases else ""
-    yield f"Run {run.metaflow_run}: {run.status}{took}{aliases}"
-    commit, is_dirty = run.tags.get("git.commit"), run.tags.get("git.dirty") == str(True)
+    facts = run.facts
+    yield f"Run {run.name}: {status_of(run)}"
+    code = facts["code"]
     rows = {
         "began": when(run.started),
-        "MLflow": run.mlflow_run,
-        "engine": run.tags.get(ENGINE),
-        "code": commit and f"commit {commit[:_HASH]}{', with uncommitted changes' if is_dirty else ''}",
+        "resumed": origin_of(run),
+        "code": f"commit {code['commit'][:_HASH]}{', with uncommitted changes' if code['is_dirty'] else ''}",
+        "sweep": facts["tags"].get(SWEEP, "").partition("/")[0],
     }
-    lines = pasteable(run.tags[COMMAND]).splitlines() if COMMAND in run.tags else []
+    lines = pasteable(facts["command"]).splitlines()
     command = [("" if number else "command", line) for number, line in enumerate(lines)]
     yield text_table([*((name, value) for name, value in rows.items() if value), *command], indent="  ", folds=False)
-    resume = f"`{pasteable(resume_command(run.metaflow_run))}` resumes it."
-    if run.status == "running":
-        yield wrapped(f"It is running, or was killed: then {resume}", "  ")
-    if run.status == "failed":
-        yield wrapped(f"Fix the cause, then {resume}", "  ")
-    settings = from_preset(run.settings)
-    yield f"\nSettings: preset {settings.preset}{', but' if settings.changed else ''}"
-    yield from (wrapped(f"{value}  (preset: {usual})", f"  {name} = ") for name, (usual, value) in settings.changed.items())
-    if settings.num_unknown:
-        yield wrapped(f"{settings.num_unknown} of its settings are of another version of the code, and not compared.", "  ")
+    if run.status in ("failed", "killed"):
+        if run.error is not None:
+            yield wrapped(run.error["what"], f"  {run.failed_step}: ")
+        remedy = "" if run.error is None else run.error["remedy"]
+        yield wrapped(f"{f'{remedy}; then ' if remedy else ''}`{pasteable(resume_command(run.name))}` goes on from there.", "  ")
+    yield from _settings(run)
 
 
-def _steps(run: "TrackedRun") -> Iterator[str]:
-    if (sources := sources_of(run)) is not None:
+def _settings(run: "Run") -> Iterator[str]:
+    from grpo.settings.roles import flattened
+    from grpo.settings.tree import read_settings
+    from steps.run.launch import launch_of
+
+    launch = launch_of(run.facts["settings"])
+    usual = flattened(read_settings(launch.preset).model_dump(mode="json"))
+    yield f"\nSettings: preset {launch.preset}{', but' if launch.differences else ''}"
+    yield from (wrapped(f"{value}  (preset: {usual.get(name)})", f"  {name} = ") for name, value in launch.differences.items())
+
+
+def _steps(run: "Run", results: "Results | None") -> Iterator[str]:
+    if results is not None and (sources := boards_text(results)):
         yield "\nBoards"
         yield wrapped(f"from {sources}", "  ")
     yield "\nSteps"
-    yield text_table(map(_step, run.steps), indent="  ") if run.steps else "  none yet"
+    rows = [_step(attempt) for attempt in run.latest().values()]
+    yield text_table(rows, indent="  ") if rows else "  none yet"
 
 
-def _step(step: "TrackedStep") -> tuple[str, ...]:
-    made = "" if not step.version else "reused" if step.is_reused else "computed"
-    return step.name, step.status, duration(step.seconds), made, step.version[:_HASH]
+def _step(attempt: "Attempt") -> tuple[str, ...]:
+    name = f"{attempt.step} {attempt.part}".rstrip()
+    took = duration(None if attempt.ended is None else attempt.ended - attempt.started)
+    made = "" if attempt.output is None else "reused" if attempt.output["reused"] else "computed"
+    return name, attempt.status, took, made, attempt.version[:_HASH]
 
 
-def _results(run: "TrackedRun", document: "Results | None") -> Iterator[str]:
-    from steps.runs.results import run_measurements
-    from steps.step_io.results_text import measurement_text, verdict_picture
-    from steps.tracking.tags import SENTENCE, VERDICT
+def _results(results: "Results | None") -> Iterator[str]:
+    from steps.pages.templates import verdict_lines
 
-    yield f"\nResults: {run.tags.get(VERDICT, 'no verdict yet')}"
-    if SENTENCE in run.tags:
-        yield wrapped(run.tags[SENTENCE], "  ")
-    if document is not None:
-        yield "\n".join(["", *(f"  {line}" for line in verdict_picture(document["decision"])), ""])
-    measured = run_measurements(run, document)
-    yield text_table(((each["name"], measurement_text(each)) for each in measured), indent="  ") if measured else "  no results yet"
-    if measured:
-        yield wrapped(
-            "95 % intervals in brackets; a score counts a win as 1 and a draw as 0.5; regret is win probability lost per move.", "  "
-        )
+    if results is None:
+        yield "\nResults: no verdict yet"
+        return
+    yield f"\nResults: {results.decision.verdict}"
+    yield from (f"  {line}".rstrip() for line in verdict_lines(results))
 
 
-def _findings(run: "TrackedRun", document: "Results | None", machine: Machine) -> Iterator[str]:
-    from steps.runs.places import findings
-    from steps.step_io.results_text import finding_lines
-    from steps.tracking.tags import FOUND
+def _findings(run: "Run", results: "Results | None", store: "Store") -> Iterator[str]:
+    from steps.pages.templates import finding_lines
 
-    yield f"\nDiagnosis: {run.tags.get(FOUND, 'none recorded')}"
-    yield from (wrapped(line, "  ") for line in finding_lines(findings(run, document, machine)))
+    found = findings_of(run, results, store)
+    if found is None:
+        yield "\nDiagnosis: none recorded"
+        return
+    yield f"\nDiagnosis: {', '.join(each['name'] for each in found['findings']) or 'healthy'}"
+    yield from (wrapped(line, "  ") for line in finding_lines(found["findings"]))
+
+
+def _places(run: "Run", store: "Store") -> list[tuple[str, str]]:
+    """Return (name, location) of a run's champion, games (PGN, and a page to click through), report, card and training output."""
+    from steps.run.aliases import CHAMPION
+    from steps.run.names import GAMES_PAGE, PGN, REPORT_PAGE
+
+    rows = []
+    if (selected := run.output_of("select")) is not None:
+        files = (("champion", CHAMPION), ("games", PGN), ("viewer", GAMES_PAGE))
+        rows += [(name, _place(store, selected, part)) for name, part in files]
+    if (reported := run.output_of("report")) is not None:
+        rows += [("report", _place(store, reported, REPORT_PAGE)), ("card", pasteable(f"chess-grpo card {run.name}"))]
+    if (finetuned := run.output_of("finetune")) is not None:
+        rows.append(("training", _place(store, finetuned, "")))
+    return [*rows, ("MLflow", run.facts["tracking"])]
+
+
+def _place(store: "Store", output: "StepOutput", part: str) -> str:
+    """Return where a file of an output is; its hashes are not checked."""
+    folder = store.folder(output["step"], output["version"])
+    return str(folder / part) if folder.is_dir() else f"{store}/outputs/{output['step']}/{output['version']}"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 from grpo.reading.games import SourceError
 from grpo.reading.streams import FileKind, SourceFile, find_files, read_chunks
 from steps.cli.parser import count
-from steps.runs.names import POLICY_NAMES
-from steps.runtime.machine import Machine
-from steps.runtime.terminal_lines import say
+from steps.run.machine import Machine
+from steps.run.terminal_lines import say
+from steps.track.find import POLICY_NAMES
 
 if TYPE_CHECKING:
     from grpo.play.players import Player
@@ -38,8 +38,8 @@ def _solve(given: argparse.Namespace) -> int:
             raise SourceError(f"{file.uri}: games have no solutions; give Lichess puzzles (.csv) or EPD suites (.epd)")
     # Slow imports come after all checks that do not need them.
     from steps.policies.open import open_policy
-    from steps.runs.find_policy import find_policy
-    from steps.runtime.device import torch_device
+    from steps.run.device import torch_device
+    from steps.track.find import find_policy
 
     machine = Machine.here()
     model = find_policy(given.model, machine)

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from steps.runtime.terminal_lines import wrapped
+from steps.run.terminal_lines import wrapped
 
 _GAP: Final = "  "
 

@@ -1,78 +1,52 @@
-"""The command `chess-grpo track`: delivers the journals of an outage to MLflow, and to Weights & Biases."""
+"""The command `chess-grpo track`: logs to MLflow what runs could not log during an outage."""
 
 import argparse
-import sys
-from typing import TYPE_CHECKING, Final
 
-from grpo.base.errors import PlainError
-from steps.runtime.machine import MIRROR, Machine, Mirror
-from steps.runtime.terminal_lines import say
-
-if TYPE_CHECKING:
-    from steps.tracking.journal import JournalFolder
-
-_A_DAY: Final = 86_400.0
-_RUNNING_STEP: Final = " (of a running step, which logs them itself)"
+from steps.run.machine import Machine
+from steps.run.terminal_lines import say
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add `track`."""
     track = commands.add_parser(
         "track",
-        description="Log to MLflow (MLFLOW_TRACKING_URI) what runs of this home (CHESS_GRPO_HOME) could not log while offline, and to"
-        f" Weights & Biases, if {MIRROR} is on. Running it again logs nothing twice.",
+        description="Log to MLflow what runs of this store (CHESS_GRPO_STORE, or CHESS_GRPO_HOME) could not log while offline: each run to"
+        " the tracking store that it belongs to. Running it again logs nothing twice. What Weights & Biases could not take lies in folders"
+        " that `wandb sync` uploads.",
     )
     track.add_argument("--list", action="store_true", dest="only_lists", help="only list what is not logged yet")
-    track.set_defaults(run=deliver_journals)
+    track.set_defaults(run=publish_runs)
 
 
-class MirrorError(PlainError, RuntimeError):
-    """Logging to W&B failed; the message says why."""
-
-    may_pass = True
-
-
-def deliver_journals(given: argparse.Namespace) -> int:
-    """Deliver or list the journals of all runs of this home; return 0 when nothing is left, 1 when something is.
-
-    Raises TrackingAwayError when the store does not answer, and MirrorError when W&B does not.
-    """
-    from steps.tracking.outages import TrackingAwayError
-    from steps.tracking.tracker import Tracker
+def publish_runs(given: argparse.Namespace) -> int:
+    """Publish or list the runs that are not logged as a whole; return 0 when nothing is left, 1 when something is."""
+    from steps.run.records import Runs
+    from steps.run.store import Store
 
     machine = Machine.here()
-    tracker = Tracker(machine)
-    num_left = 0
-    for run, num_waiting in tracker.runs_left().items():
-        if not given.only_lists and (reason := tracker.deliver(run, _A_DAY)):
-            raise TrackingAwayError(f"{tracker.uri} is away ({reason}): records of MLflow run {run} are left; run this again later")
-        left = tracker.runs_left().get(run, 0)
-        whose = "" if given.only_lists or not left else _RUNNING_STEP
-        say(f"MLflow run {run}: {num_waiting - left:,} steps logged, {left:,} wait{whose}")
-        num_left += left
-    for path in tracker.journals.refused():
-        say(f"{path}: records that the store rejected, each with its reason", sys.stderr)
-    if not num_left:
-        say(f"Everything is logged to {tracker.uri}.")
-    num_left += _deliver_to_mirror(machine, tracker.journals, only_lists=given.only_lists)
-    return 1 if num_left else 0
+    store = Store.of(machine)
+    runs = Runs(store)
+    runs.close_gone()
+    waiting = {run.name: run for run in runs.unpublished()}
+    reasons = {} if given.only_lists else _published(machine)
+    left: dict[str, list[str]] = {}
+    for name, run in reversed(waiting.items()):  # The earliest first, as they happened.
+        reason = reasons.get(name, "not logged yet" if given.only_lists else "")
+        if run.status == "running":
+            say(f"run {name} is running, and logs itself{f' ({reason})' if reason and not given.only_lists else ''}")
+        elif reason:
+            left.setdefault(run.facts["tracking"], []).append(f"  run {name}: {reason}")
+        else:
+            say(f"run {name}: all of it is in {run.facts['tracking']}")
+    num_runs = sum(run.status != "running" for run in runs.all())
+    for tracking, lines in left.items():
+        say("\n".join([f"{tracking} lacks {len(lines)} of {num_runs} runs that are over:", *lines]))
+    if not left:
+        say(f"Everything is logged: {num_runs} runs of {store} that are over.")
+    return 1 if left else 0
 
 
-def _deliver_to_mirror(machine: Machine, journals: "JournalFolder", *, only_lists: bool) -> int:
-    """Send pending journals to W&B, and return the number of steps that are not logged yet."""
-    from steps.tracking.journal import Reader
-    from steps.tracking.wandb_mirror import MirrorProcess
+def _published(machine: Machine) -> dict[str, str]:
+    from steps.track.publish import publish_all  # MLflow takes seconds to import.
 
-    num_waiting = len(journals.left(Reader.WANDB))
-    if not num_waiting:
-        return 0
-    if only_lists or machine.mirror == Mirror.OFF:
-        how = "" if machine.mirror != Mirror.OFF else f": {MIRROR}={Mirror.ONLINE} chess-grpo track logs them"
-        say(f"{num_waiting:,} steps are not logged to W&B yet{how}")
-        return num_waiting if machine.mirror != Mirror.OFF else 0
-    why = MirrorProcess(machine).finish("track")
-    num_left = len(journals.left(Reader.WANDB))
-    if why:
-        raise MirrorError(f"W&B does not have {num_left:,} steps ({why}): run this again later")
-    say(f"W&B: {num_waiting - num_left:,} steps logged, {num_left:,} wait{_RUNNING_STEP if num_left else ''}")
-    return num_left
+    return publish_all(machine)

@@ -12,11 +12,10 @@ from grpo.base.errors import PlainError
 from grpo.uci.options import BEST_MOVE, OptionError, UciOptions
 from grpo.uci.server import UciEngine, serve
 from steps.cli.parser import finite_number
-from steps.kinds.lookup import KINDS
-from steps.runs.find_policy import FoundPolicy, find_policy
-from steps.runs.names import POLICY_NAMES
-from steps.runtime.machine import Machine
-from steps.runtime.terminal_lines import say
+from steps.policies.kinds import KINDS
+from steps.run.machine import Machine
+from steps.run.terminal_lines import say
+from steps.track.find import POLICY_NAMES, FoundPolicy, find_policy
 
 if TYPE_CHECKING:
     from grpo.uci.search import MoveFinder
@@ -95,7 +94,7 @@ def temperature_option(text: str) -> float:
 
 def _load(model: FoundPolicy, machine: Machine) -> "MoveFinder":
     from steps.policies.open import open_policy
-    from steps.runtime.device import torch_device
+    from steps.run.device import torch_device
 
     return open_policy(model.folder, torch_device(machine)).move_finder()
 

@@ -8,11 +8,14 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from grpo.base.errors import PlainError
-from steps.runs.places import DEFAULT_PORT, HOST
-from steps.runtime.machine import Machine, sqlite_file
-from steps.runtime.terminal_lines import say
+from steps.run.machine import Machine, sqlite_file
+from steps.run.terminal_lines import say
 
+HOST: Final = "127.0.0.1"
+DEFAULT_PORT: Final = 5000
 _MAX_PORT: Final = 65_535
+_TRAINING: Final = "workflowType=machine_learning"
+"""Opens MLflow's page for model training; without it MLflow 3 opens the one for prompts and traces."""
 _QUIET: Final = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
@@ -43,20 +46,15 @@ def _ui(given: argparse.Namespace) -> int:
         say(f"The tracking store is a server, which has a UI of its own: {machine.shown_uri}")
         return 0
     _refuse_taken(given.port)
-    from steps.runs.index import read_runs
-    from steps.tracking.addresses import run_address, runs_address
-    from steps.tracking.client import TrackingStore
-    from steps.tracking.tags import RUN_NAME
+    from steps.track.client import TrackingStore
 
     store, file = TrackingStore.of(machine), sqlite_file(machine.tracking_uri)
     if not store.exists:
         say(f"{file} does not exist yet and is created now: its page is empty until a run starts (`make run CONFIG=smoke`)")
     # In a new store this makes the tables, under a lock; a store that does not answer is named here.
-    server = f"http://{HOST}:{given.port}"
-    page = runs_address(server, store.asked(lambda: store.experiment))
+    experiment = store.ask("the runs", lambda: store.experiment)
+    page = f"http://{HOST}:{given.port}/#/experiments/{experiment}/runs?{_TRAINING}"
     say(f"MLflow UI on {file or machine.shown_uri}, ready in half a minute; Ctrl-C ends it. All runs:\n{page}")
-    for run in read_runs(machine, last=1):
-        say(f"The last one, {run.tags.get(RUN_NAME, run.metaflow_run)}:\n{run_address(server, run.experiment, run.mlflow_run)}")
     # Passed as a variable, so that a password in the address is not visible in the list of processes.
     environment = {**os.environ, **_QUIET, "MLFLOW_BACKEND_STORE_URI": machine.tracking_uri}
     words = [sys.executable, "-m", "mlflow", "ui", "--host", HOST, "--port", str(given.port), "--workers", "1"]

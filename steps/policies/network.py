@@ -19,7 +19,7 @@ from grpo.policy.distribution import NetworkPolicy, PositionBatch
 from grpo.policy.files import NETWORK
 from grpo.settings.language import LanguageConfig
 from grpo.uci.search import MoveFinder, PolicyMoveFinder
-from steps.step_io.names import DECISIONS
+from steps.run.names import DECISIONS
 
 if TYPE_CHECKING:
     import pyarrow as pa

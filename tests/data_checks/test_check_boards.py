@@ -6,13 +6,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from made_datasets import Dataset, sound_dataset
+from made_work import work_in
 
 from grpo.base.files import ASIDE, verified_manifest, write_json, write_manifest
 from grpo.settings.tree import Settings, read_settings
-from steps.bodies.check_boards import DATA_DOCS, ChecksError, check_dataset
-from steps.step_io.names import BOARDS, GAMES, REPORT, SUMMARY
-from steps.step_io.names import REPORT as BOARDS_REPORT
-from steps.step_io.work import Work, read_history
+from steps.check_boards import DATA_DOCS, ChecksError, body
+from steps.run.names import BOARDS, GAMES, REPORT, SUMMARY
+from steps.run.names import REPORT as BOARDS_REPORT
+from steps.run.work import read_history
 
 SETTINGS = Settings.model_validate(
     read_settings("smoke").model_dump()
@@ -34,9 +35,8 @@ def write(dataset: Dataset, folder: Path) -> Path:
 
 
 def checked(boards: Path, folder: Path) -> Path:
-    folder.mkdir()
-    work = Work(folder, ())
-    check_dataset(SETTINGS, boards, work)
+    work = work_in(folder, SETTINGS, inputs={"boards": boards})
+    body(work)
     work.write_history()
     write_manifest(folder, {})
     return folder
@@ -63,9 +63,9 @@ def test_two_equal_datasets_have_equal_outputs_though_their_data_docs_differ(tmp
 def test_a_dataset_that_fails_is_refused_with_the_report_and_what_is_in_it(tmp_path: Path) -> None:
     dataset = sound_dataset()
     dataset.boards[0]["label"] = "a1a1"
-    work = Work(tmp_path, ())
+    work = work_in(tmp_path / "checks", SETTINGS, inputs={"boards": write(dataset, tmp_path / "boards")})
     with pytest.raises(ChecksError) as refusal:
-        check_dataset(SETTINGS, write(dataset, tmp_path / "boards"), work)
+        body(work)
 
     text = str(refusal.value)
     assert text.startswith("the dataset is not fit to train on:\n2 of 31 checks failed: labels: label_legal, labels: label_as_played")
@@ -77,5 +77,5 @@ def test_a_dataset_that_fails_is_refused_with_the_report_and_what_is_in_it(tmp_p
     ):
         assert words in text
     work.write_history()
-    assert [record.metrics for record in read_history(tmp_path)] == [{"checks/failed": 2.0}]
-    assert not (tmp_path / REPORT).exists()
+    assert [record.metrics for record in read_history(work.folder)] == [{"checks/failed": 2.0}]
+    assert not (work.folder / REPORT).exists()

@@ -24,7 +24,7 @@ class Task:
     """A step's `self`: artifacts, the flow's own methods, and where it goes on to."""
 
     def __init__(self, flow: type, artifacts: dict[str, Any]) -> None:
-        self.__dict__.update(artifacts, _flow=flow, _next=None, _foreach=None)
+        self.__dict__.update({"input": None} | artifacts, _flow=flow, _next=None, _foreach=None)
 
     def __getattr__(self, name: str) -> MethodType:
         return MethodType(getattr(self._flow, name), self)
@@ -76,7 +76,7 @@ def main(job: Mapping[str, Any]) -> None:
     from metaflow import current
     from metaflow.user_configs.config_parameters import ConfigValue
 
-    from steps.store.versions import describe_code
+    from steps.run.versions import describe_code
 
     run_id = f"one-process-{os.getpid()}"
 
@@ -85,7 +85,7 @@ def main(job: Mapping[str, Any]) -> None:
         print(f"one process: {name}", flush=True)
 
     current._update_env({"card": defaultdict(MagicMock)})
-    given = {"fresh": False, "resume_from": "", "allow": "", **job["parameters"]}
+    given = {"fresh": False, "resume_from": "", **job["parameters"]}
     artifacts = {"settings": ConfigValue(_parse(json.dumps(job["settings"]))), "code": describe_code(), **given}
     end = run_steps(ChessGrpo, artifacts, ran)
     found = {name: value for name, value in end.artifacts().items() if name not in {"settings", "code", *given}}
@@ -94,7 +94,9 @@ def main(job: Mapping[str, Any]) -> None:
 
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "flows"), str(ROOT / "tests" / "steps")]
-    for module in ("chess_grpo", *(f"steps.pipeline.{name}" for name in ("start", "dataset", "training", "evaluation", "end"))):
+    from steps import STEPS
+
+    for module in ("chess_grpo", "steps.task", *(f"steps.{name}" for name in STEPS)):
         import_module(module)
     import_module("great_expectations")
     from forking import serve

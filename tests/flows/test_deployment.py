@@ -11,7 +11,7 @@ from metaflow.user_decorators.mutable_step import MutableStep
 from grpo.settings.tree import read_settings
 from steps.batch import deployment
 from steps.batch.deployment import Deployment, as_task
-from steps.runtime.machine import ATTEMPT, TASK, Machine
+from steps.run.machine import ATTEMPT, TASK, Machine
 
 WITH = {"shared_memory": 64, "queue": "default", "image": "default"}
 """What `--with batch` has put on each step before the flow's own decorators come."""
@@ -44,7 +44,7 @@ def decorated(command: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[s
     monkeypatch.setattr(sys, "argv", ["flow.py", *command.split()])
     steps = {name: Step() for name in ("start", "finetune", "confirm")}
     text = "resources.games.num_cpus = 16\nresources.num_retries = 1"
-    settings = SimpleNamespace(to_dict=lambda: read_settings(text).model_dump(mode="json"))
+    settings = SimpleNamespace(to_dict=lambda: {"settings": read_settings(text).model_dump(mode="json")})
     Deployment().mutate(SimpleNamespace(configs=[("code", None), ("settings", settings)], steps=steps.items()))
     return {name: step.put for name, step in steps.items()}
 

@@ -18,7 +18,7 @@ from real_flow import FLOW, FlowRun, run_in_one_process
 
 from grpo.base.files import MANIFEST, read_json, write_manifest
 from grpo.dataset.table import BOARD_SCHEMA
-from steps.store.outputs import StepOutput
+from steps.run.step import StepOutput
 
 
 def write_pgn(path: Path, num_games: int, num_plies: int) -> Path:

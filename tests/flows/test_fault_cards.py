@@ -1,27 +1,23 @@
 """Cards that cannot be drawn, and text of strangers on cards that can."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from made_games import random_pgn
+from made_work import work_in
 
 from grpo.engine.identity import EngineIdentity
 from grpo.metrics.table import Record
 from grpo.settings.tree import read_settings
-from steps.bodies.build_boards import build_units
-from steps.bodies.check_boards import DATA_DOCS, check_dataset
-from steps.bodies.join_boards import join_units
+from steps import build_boards, check_boards, finetune, join_boards
 from steps.cards import live
-from steps.cards.registry import watch
-from steps.pipeline.make_output import make_output
-from steps.step_io.names import SUMMARY
-from steps.step_io.terminal import TerminalSink
-from steps.step_io.work import Work
-from steps.store.outputs import StepOutput, Store
+from steps.cards.live import LiveCard
+from steps.check_boards import DATA_DOCS
+from steps.run.names import SUMMARY
+from steps.run.work import Work
 
 SETTINGS = read_settings("preset = 'test'").model_dump(mode="json")
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>[x](javascript:y)"
@@ -50,23 +46,31 @@ def test_a_card_that_breaks_is_told_once_and_never_drawn_again(
     num_sound: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     card = Card(num_sound)
-    monkeypatch.setattr(live, "current", SimpleNamespace(card={"train": card}))
+    monkeypatch.setattr(live, "current", SimpleNamespace(card={"finetune": card}))
     monkeypatch.setattr(live, "_LEAST_SECONDS", -1.0)
     monkeypatch.setattr(live, "_FRACTION", -1.0)
-    sink = watch("finetune", SETTINGS)
+    sink = LiveCard("finetune", finetune.card, SETTINGS)
     for step in range(1, 4):
         sink.log(Record(step, {"grpo/entropy": 2.0}))
         sink.progress(step, 3, "steps")
     assert len(card.components) == num_sound
-    assert capsys.readouterr().out.count("card train: WARNING: ConnectionError: no room for a card") == 1
+    assert capsys.readouterr().out.count("card finetune: WARNING: ConnectionError: no room for a card") == 1
 
 
-def test_a_card_that_is_not_there_is_no_error_either(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_card_that_is_not_there_is_no_error_either(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     monkeypatch.setattr(live, "current", SimpleNamespace(card={}))
-    watch("finetune", SETTINGS).assessed({"severity": "fine", "findings": []})
-    output = StepOutput(step="check_boards", version="none", output_hash="", reused=False)
-    assert watch("check_boards").finished(output) is output
-    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == ["card train", "card boards"]
+    LiveCard("finetune", finetune.card, SETTINGS).failed("no reward differs")
+    LiveCard("check_boards", check_boards.card, SETTINGS).finished(tmp_path, is_reused=False)
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == ["card finetune", "card check_boards"]
+
+
+def test_the_card_of_a_failed_step_names_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = Card()
+    monkeypatch.setattr(live, "current", SimpleNamespace(card={"finetune": card}))
+    LiveCard("finetune", finetune.card, SETTINGS).failed("no reward differs: lower grpo.temperature")
+    assert "no reward differs: lower grpo.temperature" in json.dumps([component.render() for component in card.components])
 
 
 def test_html_in_the_headers_of_games_and_in_their_files_name_is_text_everywhere(
@@ -82,22 +86,18 @@ def test_html_in_the_headers_of_games_and_in_their_files_name_is_text_everywhere
     boards = {"source": "files", "files": [str(path)], "num_train": 30, "num_validation": 9, "num_heldout": 9, "num_units": 1}
     given = {"preset": "test", "boards": boards | {"num_tasks": 1}, "values": {"depth": 1}, "grpo": {"states_per_step": 6}}
     settings = read_settings(json.dumps(given))
-    store = Store(tmp_path / "home")
-
-    def made(step: str, body: Callable[[Work], None]) -> StepOutput:
-        terminal = TerminalSink(step, (), lambda text: None)
-        return make_output(store, step, "v", facts={}, body=body, resumes=False, is_fresh=False, sinks=(), terminal=terminal)
-
-    engine = EngineIdentity(name=EVIL, sha256="0" * 64)
-    units = made("build_boards", lambda work: build_units(settings, [0], engine, stockfish, work))
-    joined = made("join_boards", lambda work: join_units(settings, [store.open(units)], work))
-    checks = made("check_boards", lambda work: check_dataset(settings, store.open(joined), work))
+    monkeypatch.setattr(Work, "engine", EngineIdentity(name=EVIL, sha256="0" * 64))
+    folders = {name: tmp_path / name for name in ("units", "joined", "checks")}
+    units = work_in(folders["units"], settings, stockfish=stockfish)
+    joined = work_in(folders["joined"], settings, parts=[units.folder])
+    checks = work_in(folders["checks"], settings, inputs={"boards": joined.folder})
     card = Card()
-    monkeypatch.setattr(live, "current", SimpleNamespace(card=dict.fromkeys(("build", "join", "boards"), card)))
-    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
-    for output in (units, joined, checks):
-        watch(output["step"]).finished(output)
-    folder = store.open(checks)
+    monkeypatch.setattr(live, "current", SimpleNamespace(card=dict.fromkeys(("build_boards", "join_boards", "check_boards"), card)))
+    for step, work in ((build_boards, units), (join_boards, joined), (check_boards, checks)):
+        step.body(work)
+        work.write_history()
+        LiveCard(step.STEP.name, step.card, SETTINGS).finished(work.folder, is_reused=False)
+    folder = checks.folder
     docs = list((folder / DATA_DOCS).rglob("*.html"))
     shown = {page.name: page.read_text(encoding="utf-8") for page in (folder / SUMMARY, *docs)}
     # Metaflow's Markdown may hold HTML, and here holds nothing else.

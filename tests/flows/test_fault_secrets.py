@@ -69,13 +69,13 @@ def test_the_code_package_holds_code_and_no_secret(checkout: Path, tmp_path: Pat
         names = [member.name for member in archive]
     for wanted in (
         "chess_grpo.py",
-        "steps/pipeline/training.py",
+        "steps/training_loop.py",
         "grpo/settings/presets/smoke.toml",
         "grpo/play/pages/board.js",
         "data_checks/dataset.py",
     ):
         assert any(name.endswith(wanted) for name in names), f"{wanted} is left out"
     ours = [name for name in names if re.search(r"(^|/)(steps|grpo|data_checks)/", name) and "metaflow" not in name]
-    assert {Path(name).suffix for name in ours} == {".py", ".toml", ".html", ".css", ".js"}
+    assert {Path(name).suffix for name in ours} == {".py", ".toml", ".html", ".css", ".js", ".j2", ".lock"}
     assert holders(tmp_path, CANARY) == []
     assert CANARY not in done.stdout + done.stderr

@@ -12,12 +12,10 @@ from real_flow import FLOW, FlowRun, inherited
 from grpo.base.errors import PlainError
 from grpo.base.files import StorageError
 from grpo.engine.identity import EngineMissingError
-from steps.store.objects import SharedStoreError
+from steps.run.objects import StoreError
 
 
-@pytest.mark.parametrize(
-    ("error", "code"), [(EngineMissingError("no engine"), 202), (StorageError("full"), 202), (SharedStoreError("503"), 75)]
-)
+@pytest.mark.parametrize(("error", "code"), [(EngineMissingError("no engine"), 202), (StorageError("full"), 202), (StoreError("503"), 75)])
 def test_the_exit_code_says_whether_another_try_may_help(error: PlainError, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     from flows.chess_grpo import plainly
 

@@ -9,7 +9,7 @@ import pytest
 from real_flow import FlowRun, run_flow, run_in_one_process
 
 from grpo.base.files import read_json
-from steps.step_io.work import read_history
+from steps.run.work import read_history
 
 pytest.importorskip("transformers", reason="the extra `language` is not installed: pip install '.[language]'")
 

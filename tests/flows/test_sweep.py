@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 from real_flow import inherited
-from scipy import stats
 
-from grpo.base.files import read_json
-from steps.store.versions import ROOT
-from steps.tracking.tags import PARENT, REUSED, STEP
+from steps.run.code import ROOT
+from steps.run.records import Runs
+from steps.run.store import Store
+from steps.track.sweep import SWEEP
 
 COMMAND = (sys.executable, "-m", "steps.cli.main", "sweep", "test", "--seeds", "0", "1")
 PATIENCE = 1_800
@@ -43,40 +43,22 @@ def test_a_sweep_over_two_seeds_goes_on_after_a_kill_and_pools_what_its_runs_fou
 
     done = subprocess.run(COMMAND, cwd=tmp_path, env=environment(home), capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 runs (combinations of settings: 1, seeds: 2), of which 1 have finished already" in done.stdout
+    assert "2 runs, of which 1 have finished already" in done.stdout
     assert len(re.findall(r"^\[2/2\] seed 1: its output is in", done.stdout, re.MULTILINE)) == 1
+    assert "mean over 2, between runs" in done.stdout
 
-    [folder] = (path.parent for path in home.glob("sweeps/*/sweep.json"))
-    facts = read_json(folder / "sweep.json")
-    assert [(run["seed"], run["is_finished"]) for run in facts["runs"]] == [(0, True), (1, True)]
-    for run in facts["runs"]:
-        assert run["values"].keys() >= {"gain_as_played", "gain_adjudicated", "ladder_candidate", "ladder_gain_as_played"}
-        told = subprocess.run(
-            [sys.executable, "-m", "steps.cli.main", "show", run["run"]],
-            cwd=tmp_path,
-            env=environment(home),
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        assert f"Results: {run['verdict']}" in told.splitlines()
-        rating = run["values"]["ladder_candidate"]
-        assert f"{rating['value']:+,.0f} [{rating['low']:+,.0f}, {rating['high']:+,.0f}]" in told
-    [pooled] = facts["pooled"]
-    for name, value in pooled["values"].items():
-        numbers = [run["values"][name]["value"] for run in facts["runs"]]
-        if numbers[0] != numbers[1]:
-            expected = stats.ttest_1samp(numbers, 0).confidence_interval(0.95)
-            assert (value["between"]["low"], value["between"]["high"]) == pytest.approx((expected.low, expected.high))
-        assert value["mean"] == pytest.approx(sum(numbers) / 2)
+    runs = list(Runs(Store(home, home)).all())
+    assert [run.status for run in runs] == ["finished", "killed", "finished"]
+    [name] = {run.facts["tags"][SWEEP].partition("/")[0] for run in runs}
+    assert (home / "sweeps" / name).is_dir()
+    again, killed, _ = runs
+    assert again.facts["tags"] == killed.facts["tags"]
+    joined = again.output_of("join_boards")
+    assert joined is not None
+    assert joined["reused"], "what the killed run had made is not made again"
 
     uri = f"sqlite:///{home / 'mlflow.db'}"
     client = MlflowClient(uri, registry_uri=uri)
     experiments = [each.experiment_id for each in client.search_experiments()]
-    [parent] = client.search_runs(experiments, f"tags.`{STEP}` = 'sweep'")
-    children = client.search_runs(experiments, f"tags.`{PARENT}` = '{parent.info.run_id}'")
-    assert {child.info.run_id for child in children} == {run["mlflow_run"] for run in facts["runs"]}
-    assert parent.data.metrics["sweep/gain_as_played"] == pytest.approx(pooled["values"]["gain_as_played"]["mean"])
-    again = facts["runs"][1]["mlflow_run"]
-    reused = client.search_runs(experiments, f"tags.`{PARENT}` = '{again}' and tags.`{STEP}` = 'join_boards'")
-    assert [step.data.tags[REUSED] for step in reused] == ["True"], "what the killed run had made is not made again"
+    found = client.search_runs(experiments, f"tags.`{SWEEP}` LIKE '{name}/%'")
+    assert sorted(each.info.status for each in found) == ["FINISHED", "FINISHED", "KILLED"]

@@ -27,9 +27,10 @@ from grpo.language.learn.cloning import clone
 from grpo.language.model.loading import load_language_policy, load_model, save_language_policy
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import LanguageBoards
+from grpo.policy.files import LANGUAGE
 from grpo.settings.language import CloningConfig, LanguageConfig, SmallModelConfig
 from grpo.settings.tree import PolicyConfig
-from steps.store.versions import imported_modules
+from steps.run.code import code_hash
 
 CONFIG: Final = LanguageConfig(
     small=SmallModelConfig(width=96, num_layers=2, num_heads=4),
@@ -103,9 +104,11 @@ def cloned_folder() -> Path:
 
 
 def _key() -> str:
-    sources = {**imported_modules("grpo.language.learn.cloning"), **imported_modules("grpo.language.model.loading"), "here": Path(__file__)}
     facts = {
-        "sources": {name: sha256_file(path) for name, path in sources.items()},
+        "sources": [
+            sha256_file(Path(__file__)),
+            *(code_hash(f"grpo.language.{name}", LANGUAGE) for name in ("learn.cloning", "model.loading")),
+        ],
         "packages": [torch.__version__, transformers.__version__, platform.python_version()],
     }
     return sha256_json(facts)[:24]

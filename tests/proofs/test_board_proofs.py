@@ -3,20 +3,17 @@
 import multiprocessing
 import resource
 import time
-from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
+from made_work import work_in
 
-from grpo.engine.identity import identify
 from grpo.settings.tree import Settings, read_settings
-from steps.bodies.build_boards import build_units
-from steps.bodies.check_boards import check_dataset
-from steps.bodies.join_boards import join_units
-from steps.runtime.machine import Machine
-from steps.step_io.dataset import read_boards
-from steps.step_io.work import Work
+from steps import build_boards, check_boards, join_boards
+from steps.run.dataset import read_boards
+from steps.run.machine import Machine
+from steps.run.work import Part
 
 pytestmark = pytest.mark.prove
 
@@ -27,14 +24,12 @@ def test_50_000_boards_are_built_with_most_of_the_time_in_the_engine(tmp_path: P
     folders = [tmp_path / "0", tmp_path / "1"]
     start = time.perf_counter()
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
-        parts = [pool.submit(_build, settings, range(task, 8, 2), stockfish, folder) for task, folder in enumerate(folders)]
+        parts = [pool.submit(_build, settings, Part(number=task, count=2), stockfish, folder) for task, folder in enumerate(folders)]
         ours, engines = (sum(part.result()[index] for part in parts) for index in range(2))
     built = time.perf_counter() - start
     joined = tmp_path / "joined"
-    joined.mkdir()
-    join_units(settings, folders, Work(joined, ()))
-    (tmp_path / "checks").mkdir()
-    check_dataset(settings, joined, Work(tmp_path / "checks", ()))
+    join_boards.body(work_in(joined, settings, parts=folders))
+    check_boards.body(work_in(tmp_path / "checks", settings, inputs={"boards": joined}))
     whole = time.perf_counter() - start
     share = engines / (ours + engines)
     print(f"50,100 boards in {built:.0f} s, joined and checked in {whole - built:.0f} s more")
@@ -45,11 +40,10 @@ def test_50_000_boards_are_built_with_most_of_the_time_in_the_engine(tmp_path: P
     assert share >= 0.75
 
 
-def _build(settings: Settings, units: Sequence[int], engine: str, folder: Path) -> tuple[float, float]:
-    """Build units and return the CPU seconds of this process and of its engines."""
-    folder.mkdir()
+def _build(settings: Settings, part: Part, engine: str, folder: Path) -> tuple[float, float]:
+    """Build one task's units and return the CPU seconds of this process and of its engines."""
     before = [_cpu_seconds(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    build_units(settings, units, identify(engine), engine, Work(folder, ()))
+    build_boards.body(work_in(folder, settings, part=part, stockfish=engine))
     after = [_cpu_seconds(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return after[0] - before[0], after[1] - before[1]
 

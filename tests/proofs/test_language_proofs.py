@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from made_work import work_in
 
 from grpo.base.files import read_json
 from grpo.dataset.table import Split
-from grpo.engine.identity import identify
 from grpo.language.learn.evaluation import heldout_reward, questions
 from grpo.language.model.loading import LANGUAGE_FORMAT, load_language_policy
 from grpo.language.text.examples import Example, LanguageBoards
@@ -18,12 +18,10 @@ from grpo.learning.checkpoints import load_checkpoint
 from grpo.learning.learnability import NotLearnableError
 from grpo.settings.tree import Settings, read_settings
 from grpo.statistics.intervals import wilson_interval
-from steps.bodies.build_boards import build_units
-from steps.bodies.join_boards import join_units
-from steps.bodies.language_finetune import finetune_language
-from steps.bodies.language_pretrain import pretrain_language
-from steps.step_io.dataset import read_boards
-from steps.step_io.work import Work, read_history
+from steps import build_boards, join_boards
+from steps.language import finetune, pretrain
+from steps.run.dataset import read_boards
+from steps.run.work import read_history
 
 pytestmark = pytest.mark.prove
 
@@ -44,15 +42,15 @@ class Trained:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, stockfish: str) -> Trained:
     settings = read_settings('preset = "language"\nboards.num_train = 18_000\nboards.num_tasks = 1\nlanguage.num_gate_prompts = 256')
-    folders = {name: tmp_path_factory.mktemp(name) for name in ("units", "boards", "cloned", "tuned", "progress")}
-    units = list(range(settings.boards.num_units))
-    build_units(settings, units, identify(stockfish), stockfish, Work(folders["units"], ()))
-    join_units(settings, [folders["units"]], Work(folders["boards"], ()))
-    pretrain_language(settings, folders["boards"], CPU, Work(folders["cloned"], ()))
-    work = Work(folders["tuned"], (), progress_folder=folders["progress"])
-    finetune_language(settings, boards=folders["boards"], pretrained=folders["cloned"], checkpoint=None, facts={}, device=CPU, work=work)
+    root = tmp_path_factory.mktemp("language")
+    boards, cloned, tuned = (root / name for name in ("boards", "cloned", "tuned"))
+    build_boards.body(work_in(root / "units", settings, stockfish=stockfish))
+    join_boards.body(work_in(boards, settings, parts=[root / "units"]))
+    pretrain.body(work_in(cloned, settings, inputs={"boards": boards}))
+    work = work_in(tuned, settings, inputs={"boards": boards, "pretrained": cloned})
+    finetune.body(work)
     work.write_history()
-    return Trained(settings=settings, boards=folders["boards"], cloned=folders["cloned"], tuned=folders["tuned"])
+    return Trained(settings=settings, boards=boards, cloned=cloned, tuned=tuned)
 
 
 def test_cloning_passes_the_gate(trained: Trained) -> None:
@@ -97,17 +95,8 @@ def test_random_weights_are_refused(trained: Trained, tmp_path: Path) -> None:
 
     settings = read_settings('preset = "language"\nlanguage.cloning.num_steps = 0')
     with pytest.raises(UnreadableError, match="random weights"):
-        pretrain_language(settings, trained.boards, CPU, Work(tmp_path, ()))
+        pretrain.body(work_in(tmp_path / "cloned", settings, inputs={"boards": trained.boards}))
     (tmp_path / "random").mkdir()
     save_language_policy(tmp_path / "random", load_model(settings.language, seed=0, device=CPU), settings.policy)
-    (tmp_path / "progress").mkdir()
     with pytest.raises(NotLearnableError, match="parse rate"):
-        finetune_language(
-            settings,
-            boards=trained.boards,
-            pretrained=tmp_path / "random",
-            checkpoint=None,
-            facts={},
-            device=CPU,
-            work=Work(tmp_path, (), progress_folder=tmp_path / "progress"),
-        )
+        finetune.body(work_in(tmp_path / "tuned", settings, inputs={"boards": trained.boards, "pretrained": tmp_path / "random"}))

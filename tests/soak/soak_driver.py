@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 TREE = Path(__file__).resolve().parents[2]
@@ -31,31 +32,39 @@ import grpo.base.files  # noqa: E402
 import grpo.engine.pool  # noqa: E402
 import grpo.engine.process  # noqa: E402
 import grpo.learning.checkpoints  # noqa: E402
-import steps.bodies.baseline  # noqa: E402
-import steps.bodies.build_boards  # noqa: E402
-import steps.bodies.calibrate  # noqa: E402
-import steps.bodies.finetune  # noqa: E402
-import steps.bodies.pretrain  # noqa: E402
-import steps.bodies.report  # noqa: E402
-import steps.bodies.screen  # noqa: E402
-import steps.bodies.select  # noqa: E402
-import steps.bodies.training_loop  # noqa: E402
-import steps.export.model_card  # noqa: E402
-import steps.pipeline.resume  # noqa: E402
-import steps.pipeline.resume_changes  # noqa: E402
-import steps.step_io.work  # noqa: E402
-import steps.store.outputs  # noqa: E402
-import steps.tracking.tracker  # noqa: E402
+import steps.run.store  # noqa: E402
+import steps.run.work  # noqa: E402
+import steps.task  # noqa: E402
+import steps.track.mlflow_model  # noqa: E402
+import steps.training_loop  # noqa: E402
 from grpo.base.errors import PlainError  # noqa: E402
 from grpo.engine.process import EngineProcess  # noqa: E402
-from grpo.settings.tree import read_settings  # noqa: E402
-from steps.pipeline import dataset, end, evaluation, run_step, start, training  # noqa: E402
-from steps.tracking.child_run import ChildRun  # noqa: E402
-from steps.tracking.registry import Registry  # noqa: E402
+from grpo.settings.tree import read_settings, split_settings  # noqa: E402
+from steps import end, start  # noqa: E402
+from steps.run.records import Attempt, Runs  # noqa: E402
+from steps.task import parts, run, step_of  # noqa: E402
+from steps.track.registry import Registry  # noqa: E402
 
 NO_RETRY, RESUMABLE = 202, 75
-CODE = {"commit": "soak", "is_dirty": False, "lock": "soak"}
-STEPS = ("join_boards", "check_boards", "pretrain", "calibrate", "baseline", "finetune", "select", "report")
+CODE = {"commit": "soak", "is_dirty": False, "lock": "soak", "language_lock": "soak"}
+NAMES = {
+    "build_boards": "part",
+    "join_boards": "boards",
+    "check_boards": "checks",
+    "pretrain": "pretrained",
+    "calibrate": "calibrated",
+    "baseline": "baseline_report",
+    "finetune": "finetuned",
+    "screen": "screened",
+    "confirm": "confirmed",
+    "select": "selected",
+    "report": "reported",
+}
+"""Step -> what the flow calls its output."""
+FAN_OUTS = {"build_boards": "boards", "confirm": "selection"}
+JOINS = {"join_boards": "build_boards", "select": "confirm"}
+for step in NAMES:  # Imports what steps import late.
+    step_of(step)
 _SEEN: Counter[str] = Counter()
 
 
@@ -64,35 +73,31 @@ def whole_run(place: Path, settings: str, metaflow_run: str, *, until: str = "")
     artifacts = place / metaflow_run
     artifacts.mkdir(parents=True, exist_ok=True)
 
-    def once(name: str, step: Callable[[], Any]) -> Any:
+    def once(name: str, work: Callable[[], Any]) -> Any:
         path = artifacts / f"{name}.json"
         if not path.exists():
             _say(f"begins {name}")
-            path.with_suffix(".new").write_text(json.dumps(step()))
+            path.with_suffix(".new").write_text(json.dumps(work()))
             path.with_suffix(".new").rename(path)
         return json.loads(path.read_text())
 
-    given = read_settings(settings).model_dump(mode="json")
-    job = once("start", lambda: start.start(given, CODE, metaflow_run=metaflow_run, is_fresh=False, resume_from=None))
-    parts = [once(f"part-{task}", lambda task=task: dataset.build_boards(job, task)) for task in range(given["boards"]["num_tasks"])]
-    boards = once("join_boards", lambda: dataset.join_boards(job, parts))
-    checks = once("check_boards", lambda: dataset.check_boards(job, boards))
-    pretrained = once("pretrain", lambda: training.pretrain(job, boards))
-    calibrated = once("calibrate", lambda: evaluation.calibrate(job))
-    measured = once("baseline", lambda: evaluation.baseline(job, boards, pretrained, calibrated))
-    finetuned = once("finetune", lambda: training.finetune(job, boards, pretrained))
-    if until == "finetune":
-        return
-    contest = evaluation.SelectionOutputs(boards=boards, pretrained=pretrained, calibrated=calibrated, finetuned=finetuned)
-    screened = once("screen", lambda: evaluation.screen(job, contest))
-    confirmed = [
-        once(f"confirm-{part}", lambda part=part: evaluation.confirm(job, contest, screened, part))
-        for part in range(given["selection"]["num_tasks"])
-    ]
-    selected = once("select", lambda: evaluation.select(job, contest, [screened, *confirmed]))
-    outputs = (boards, checks, pretrained, calibrated, measured, finetuned, selected)
-    reported = once("report", lambda: end.report(job, {output["step"]: output for output in outputs}))
-    once("end", lambda: end.end(job, selected, reported))
+    preset, keys = split_settings(settings)
+    given = {"settings": read_settings(settings).model_dump(mode="json"), "preset": preset, "keys": keys}
+    flow = SimpleNamespace(job=once("start", lambda: start.start(given, CODE, run=metaflow_run, is_fresh=False, resume_from="")))
+    fanned: dict[str, list[Any]] = {}
+    for name, output in NAMES.items():
+        step = step_of(name)
+        if name in FAN_OUTS:
+            fanned[name] = []
+            for part in parts(flow.job, FAN_OUTS[name]):
+                task = SimpleNamespace(**vars(flow), input=part)
+                fanned[name].append(once(f"{name}-{part['number']}", lambda step=step, task=task: run(step, task)))
+            continue
+        joined = fanned[JOINS[name]] if name in JOINS else ()
+        setattr(flow, output, once(name, lambda step=step, joined=joined: run(step, flow, joined)))
+        if name == until:
+            return
+    once("end", lambda: end.end(flow))
 
 
 def _say(text: str) -> None:
@@ -102,26 +107,26 @@ def _say(text: str) -> None:
 # Failpoints: the calls before or after which a run can be killed, counted in an undisturbed run.
 
 _PLACES: dict[str, tuple[Any, str]] = {
-    "a checkpoint": (steps.bodies.training_loop, "save_checkpoint"),
+    "a checkpoint": (steps.training_loop, "save_checkpoint"),
     "a checkpoint's tensors": (grpo.learning.checkpoints, "_write_tensors"),
-    "a line of the journal": (steps.step_io.work, "append_line"),
-    "a whole journal": (steps.step_io.work, "replace_file"),
-    "an output's manifest": (steps.store.outputs, "write_manifest"),
+    "a line of the journal": (steps.run.work, "append_line"),
+    "an output's manifest": (steps.run.store, "write_manifest"),
     "a folder's name": (os, "rename"),
     "a file's way to the disk": (grpo.base.files, "_sync"),
     "a folder's end": (grpo.base.files, "remove_folder"),
     "an optimiser's step": (torch.optim.Adam, "step"),
     "an engine's start": (EngineProcess, "__init__"),
     "an engine's end": (EngineProcess, "kill"),
+    "a run's beginning": (Runs, "begin_run"),
+    "an attempt's beginning": (Runs, "begin"),
+    "an attempt's end": (Attempt, "end"),
     "a child run": (mlflow.tracking.MlflowClient, "create_run"),
     "metrics and tags": (mlflow.tracking.MlflowClient, "log_batch"),
     "an artifact": (mlflow.tracking.MlflowClient, "log_artifact"),
-    "an output's archive": (ChildRun, "output"),
-    "what came out": (ChildRun, "finished"),
     "a run's end": (mlflow.tracking.MlflowClient, "set_terminated"),
     "a registered version": (mlflow.tracking.MlflowClient, "create_model_version"),
-    "an alias": (Registry, "give"),
-    "a step's version": (run_step, "step_version"),
+    "an alias": (Registry, "_give"),
+    "a step's version": (steps.task, "step_version"),
 }
 FAILPOINTS = sorted(f"{when} {place}" for place in _PLACES for when in ("before", "after"))
 
@@ -179,7 +184,7 @@ def resize(place: Path, free: int | None) -> int:
             return shutil.disk_usage(place).free
 
 
-def run(job: dict[str, Any]) -> None:
+def do(job: dict[str, Any]) -> None:
     """Do one whole run, or what is left of it, as the job says."""
     os.environ.update(job.get("environment", {}))
     if "silent_seconds" in job:
@@ -195,7 +200,7 @@ def run(job: dict[str, Any]) -> None:
 
 def _job(job: dict[str, Any]) -> None:
     try:
-        run(job)
+        do(job)
     except PlainError as error:
         _say(f"plain {type(error).__name__}: {error}")
         sys.exit(RESUMABLE if error.may_pass else NO_RETRY)

@@ -17,7 +17,9 @@ from typing import Any, Final
 
 from forking import Forks, has_ended
 
-from grpo.base.files import MANIFEST, sha256_file, verified_manifest
+from grpo.base.files import verified_manifest
+from grpo.metrics.table import tracked_name
+from steps.run.work import HISTORY, read_history
 
 DRIVER: Final = Path(__file__).with_name("soak_driver.py")
 SEED: Final = int(os.environ.get("SOAK_SEED", "20261121"))
@@ -196,49 +198,42 @@ def lost_of(place: Place, expected: Mapping[str, str], run: str, *, tracking: Pa
 
 
 def missing_of(home: Path, expected: Mapping[str, str], *, tracked: Path) -> list[str]:
-    """Return what of these outputs is not in the store as its manifest says, or is held whole by no run of the tracking store."""
+    """Return what of these outputs is not in the store as its manifest says, and what rows of the journals MLflow lacks or has twice."""
     lost = []
     for step, wanted in expected.items():
         version, output_hash = wanted.split()
-        if verified_manifest(home / "outputs" / step / version)["output_hash"] != output_hash:
+        folder = home / "outputs" / step / version
+        if verified_manifest(folder)["output_hash"] != output_hash:
             lost.append(f"{step}: the store has another output")
+        lost += _rows_apart(tracked, step, version, folder)
     with contextlib.closing(sqlite3.connect(f"file:{tracked / 'mlflow.db'}?mode=ro", uri=True)) as opened:
         if (checked := opened.execute("PRAGMA integrity_check").fetchone()[0]) != "ok":
             lost.append(f"mlflow.db: {checked}")
-        holders = _holders(opened)
-    for step, wanted in expected.items():
-        version, output_hash = wanted.split()
-        found = holders.get((step, version, output_hash), [])
-        if not found:
-            lost.append(f"{step}: no run of the tracking store holds its output")
-        for holder in found:
-            lost += _damaged(tracked / "mlartifacts" / holder / "artifacts")
     return lost
 
 
-def _holders(tracking: sqlite3.Connection) -> dict[tuple[str, str, str], list[str]]:
-    tags: dict[str, dict[str, str]] = {}
-    for run, key, value in tracking.execute("SELECT run_uuid, key, value FROM tags"):
-        tags.setdefault(run, {})[key] = value
-    found: dict[tuple[str, str, str], list[str]] = {}
-    for run, of in tags.items():
-        if of.get("chess_grpo.holds_output") == "True":
-            key = (of["chess_grpo.step"], of["chess_grpo.version"], of["chess_grpo.output_hash"])
-            found.setdefault(key, []).append(run)
-    return found
-
-
-def _damaged(folder: Path) -> list[str]:
-    manifest = json.loads((folder / MANIFEST).read_text())
-    named = {**manifest["files"], **manifest["aside"]}
-    return [f"{folder / name}" for name, digest in named.items() if not (folder / name).is_file() or sha256_file(folder / name) != digest]
+def _rows_apart(tracked: Path, step: str, version: str, folder: Path) -> list[str]:
+    """Return which rows of a step's history a run of MLflow has not exactly once."""
+    if not (folder / HISTORY).exists():
+        return []
+    wanted = Counter((tracked_name(name), record.step) for record in read_history(folder) for name in record.metrics)
+    query = """SELECT tags.run_uuid FROM tags JOIN tags AS others ON others.run_uuid = tags.run_uuid
+        WHERE tags.key = 'chess_grpo.step' AND tags.value = ? AND others.key = 'chess_grpo.version' AND others.value = ?"""
+    with contextlib.closing(sqlite3.connect(f"file:{tracked / 'mlflow.db'}?mode=ro", uri=True)) as opened:
+        runs = [run for (run,) in opened.execute(query, (step, version))]
+        rows = {run: Counter(opened.execute("SELECT key, step FROM metrics WHERE run_uuid = ?", (run,)).fetchall()) for run in runs}
+    lost = [] if rows else [f"{step}: MLflow has no run of it"]
+    for run, found in rows.items():
+        apart = [row for row, count in wanted.items() if found[row] != count]
+        lost += [f"{step} in {run}: {len(apart)} of {len(wanted)} rows are not there once, such as {apart[0]}"] if apart else []
+    return lost
 
 
 def leftovers_of(place: Place) -> list[str]:
     """Return temporary files and folders, and progress nobody needs any more."""
     home = place.home
-    progress = [path for path in (home / "in_progress").rglob("*") if path.parent != home / "in_progress"]
-    return sorted(str(path.relative_to(home)) for path in {*home.glob("outputs/**/.*"), *home.glob("values/**/.*"), *progress})
+    progress = [path for path in (home / "progress").glob("*/*") if path.is_dir()]
+    return sorted(str(path.relative_to(home)) for path in {*home.glob("outputs/**/.*"), *progress})
 
 
 def states_of_runs(home: Path) -> Counter[str]:

@@ -60,7 +60,7 @@ def test_each_time_on_another_machine(driver: Driver, undisturbed: Undisturbed, 
             tracking = fresh_place(folder / "tracking", template).home
             variables = {
                 **s3,
-                "CHESS_GRPO_SHARED": f"s3://shop/{folder.name}",
+                "CHESS_GRPO_STORE": f"s3://shop/{folder.name}",
                 "MLFLOW_TRACKING_URI": f"sqlite:///{tracking / 'mlflow.db'}",
             }
             num_machines = 0

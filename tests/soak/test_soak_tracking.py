@@ -23,10 +23,14 @@ NUM_SERVER_KILLS = number_of("SOAK_SERVER_KILLS", 6)
 OF_THE_MOMENT = (
     "metaflow.run",
     "mlflow.parentRunId",
-    "chess_grpo.output_held_by",
     "mlflow.note.content",
     "chess_grpo.child",
     "chess_grpo.version",
+    "chess_grpo.run",
+    "chess_grpo.command",
+    "chess_grpo.reused",
+    "chess_grpo.peak",
+    "chess_grpo.champion",
 )
 """Tags that name this very run; and the version, for `select` has another when the registry does not answer: its output is the same."""
 OF_THE_MACHINE = {"time", "cache", "system"}

@@ -25,8 +25,8 @@ from typing import Any, Self
 from ports import free_port
 
 from grpo.base.files import sha256_file
-from steps.tracking.registry import MODEL
-from steps.tracking.tags import CHILD, EXPERIMENT, NOTE_TIME
+
+CHILD, EXPERIMENT, MODEL, NOTE_TIME = "chess_grpo.child", "chess-grpo", "chess-policy", "chess_grpo.note_time"
 
 Wsgi = Callable[[dict[str, Any], Any], Iterable[bytes]]
 

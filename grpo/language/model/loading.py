@@ -13,8 +13,8 @@ from grpo.base.errors import PlainError
 from grpo.base.files import write_json
 from grpo.language.model.policy import LanguagePolicy, ModelOrigin
 from grpo.language.model.requirements import require_language_extra
-from grpo.policy.files import ACTION_TABLE_HASH, LANGUAGE, POLICY, IncompatibleError, policy_facts
-from grpo.policy.trainable import PolicyFormat
+from grpo.policy.files import ACTION_TABLE_HASH, LANGUAGE, LANGUAGE_WEIGHTS, POLICY, IncompatibleError, policy_facts
+from grpo.policy.trainable import PolicyFormat, refuse_non_finite
 from grpo.settings.language import SMALL, LanguageConfig, model_folder
 from grpo.settings.tree import PolicyConfig
 
@@ -80,7 +80,8 @@ def save_language_policy(folder: Path, policy: LanguagePolicy, policy_config: Po
 def load_language_policy(folder: Path, device: torch.device) -> tuple[LanguagePolicy, PolicyConfig]:
     """Return the policy of a folder with its configuration.
 
-    Raises MissingExtraError, ModelError when the files are no model's, IncompatibleError when this code does not know its settings.
+    Raises MissingExtraError, ModelError when the files are no model's, IncompatibleError when this code does not know its settings,
+    NonFiniteError for weights that are NaN or infinite.
     """
     require_language_extra()
     _quiet()
@@ -93,6 +94,7 @@ def load_language_policy(folder: Path, device: torch.device) -> tuple[LanguagePo
         reason = " ".join(str(error).split())
         raise IncompatibleError(f"{folder}: no language model that this code knows ({reason}); use the code that made it") from error
     network, tokenizer = _from_files(str(folder), "", _config(str(folder), ""))
+    refuse_non_finite(network, folder / LANGUAGE_WEIGHTS)
     return _policy(network, tokenizer, device, config, origin), policy_config
 
 

@@ -165,11 +165,11 @@ def flip_a_bit(path: Path) -> None:
         (lambda folder: (folder / MANIFEST).write_text(""), f"{MANIFEST} is damaged"),
         (lambda folder: (folder / MANIFEST).write_text("<html>"), f"{MANIFEST} is damaged"),
         (lambda folder: (folder / MANIFEST).write_bytes(b"\xff\xfe"), f"{MANIFEST} is damaged"),
-        (lambda folder: (folder / MANIFEST).write_text('["files"]'), f"{MANIFEST} is missing or unreadable"),
-        (lambda folder: (folder / MANIFEST).write_text('{"files": 3}'), f"{MANIFEST} is missing or unreadable"),
+        (lambda folder: (folder / MANIFEST).write_text('["files"]'), f"{MANIFEST} is damaged"),
+        (lambda folder: (folder / MANIFEST).write_text('{"files": 3}'), f"{MANIFEST} is changed"),
         (
             lambda folder: write_json(folder / MANIFEST, {"files": file_hashes(folder), "output_hash": "0"}),
-            f"{MANIFEST} is missing or unreadable",
+            f"{MANIFEST} is changed since it was written",
         ),
         (
             lambda folder: write_json(folder / MANIFEST, {**read_json(folder / MANIFEST), "output_hash": "0"}),

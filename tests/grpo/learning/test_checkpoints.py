@@ -252,6 +252,31 @@ def test_deletion_by_hand() -> None:
 # Compatible or not.
 
 
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        (WEIGHTS, lambda content: content[: len(content) // 2]),
+        (WEIGHTS, lambda _: b""),
+        (WEIGHTS, lambda content: b"\xff" * 8 + content[8:]),
+        (POLICY, lambda content: content[:-5]),
+        (POLICY, lambda _: b"[1]"),
+        (POLICY, lambda content: content.replace(b'"policy"', b'"polity"')),
+        (POLICY, lambda content: content.replace(b'"width"', b'"wdth"')),
+    ],
+)
+def test_a_copied_policy_that_is_damaged_is_refused_by_the_name_of_its_file_in_one_line(
+    tmp_path: Path, name: str, change: Callable[[bytes], bytes]
+) -> None:
+    save_policy(tmp_path, new_policy(TINY, seed=0, device=CPU), TINY)
+    changed = change((tmp_path / name).read_bytes())
+    assert changed != (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(changed)
+    with pytest.raises((CorruptError, IncompatibleError)) as refused:
+        load_policy(tmp_path, CPU)
+    assert str(tmp_path / name) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
 @pytest.mark.parametrize("load", [load_policy, partial(load_checkpoint, policy_format=NETWORK_FORMAT)])
 def test_a_policy_of_another_action_table_is_refused(load: Callable[[Path, torch.device], Any], folder: Path) -> None:
     facts = read_json(folder / POLICY)

@@ -27,7 +27,7 @@ from doubles import trainer_of as any_trainer_of
 from torch import Tensor, nn
 
 from grpo.base.errors import NonFiniteError
-from grpo.control.controller import CRITICAL_WINDOW, MAX_SKIPPED, SKIPPED_CUT, Control
+from grpo.control.controller import CRITICAL_WINDOW, MAX_SKIPPED, SKIPPED_CUT
 from grpo.dataset.table import BoardArrays
 from grpo.learning import lifecycle
 from grpo.learning import trainer as training
@@ -388,31 +388,6 @@ def test_two_trainers_that_begin_from_one_state_do_not_share_it() -> None:
     second.restore(state)
     steps(second, 2)
     assert state_of(first) == before
-
-
-def test_a_step_that_is_interrupted_between_two_minibatches_is_taken_back_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer, whole = (trainer_of(num_minibatches=4, entropy_schedule="target", entropy_coefficient=0.015) for _ in range(2))
-    records = steps(whole, 3)
-    steps(trainer, 1)
-    before, snapshot = state_of(trainer), trainer.snapshot()
-    calls: list[int] = []
-    original = Control.finite
-
-    def interrupted(self: Control) -> None:
-        calls.append(1)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        original(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Control, "finite", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            trainer.step()
-    assert state_of(trainer) != before, "two of four minibatches were learnt from"
-    trainer.reset(snapshot)
-    assert state_of(trainer) == before
-    assert steps(trainer, 2) == records[1:]
-    assert state_of(trainer) == state_of(whole)
 
 
 @pytest.mark.parametrize("kind", ["stop", "forward_kl"])

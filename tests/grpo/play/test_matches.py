@@ -1,7 +1,9 @@
 """Games: how they end, whose score it is, and that many at once are the same as one at a time."""
 
+import json
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 
 import chess
 import pytest
@@ -13,6 +15,7 @@ from grpo.engine.answers import EngineError
 from grpo.engine.pool import EnginePool
 from grpo.play.matches import Adjudication, End, MatchResult, PlayedGame, play_match
 from grpo.play.players import BestMovePlayer, EnginePlayer, RandomPlayer, SamplingPlayer
+from grpo.play.replies import ReplyCounts
 from grpo.policy.distribution import new_policy
 from grpo.statistics.intervals import paired_interval
 
@@ -319,3 +322,35 @@ def test_a_match_against_the_real_engine_repeats_exactly_whatever_the_number_of_
         engine = EnginePlayer(pool, limit="nodes 1", name="engine")
         matches.append(tuple(game for opening in OPENINGS[:3] for game in play_match(network, engine, [opening], max_plies=20).games))
     assert matches[0] == matches[1] == matches[2]
+
+
+# Facts of a match.
+
+
+def scored(score: float, *, opening: str = "a", adjudicated: float | None = None) -> PlayedGame:
+    """Return a game with a score."""
+    end = End.REPETITION if score == 0.5 else End.CHECKMATE
+    return PlayedGame(opening=f"{opening} w - - 0 1", first_is_white=True, moves=(), end=end, score=score, adjudicated=adjudicated)
+
+
+def test_facts_of_a_match_worked_by_hand() -> None:
+    games = (scored(1), scored(0.5), scored(0), scored(1), scored(0.5, opening="b"), scored(0.5, opening="b"), scored(0), scored(0.5))
+    facts = MatchResult(first="one", second="other", games=games).facts()
+    assert (facts["wins"], facts["draws"], facts["losses"]) == (2, 4, 2)
+    assert (facts["score"], facts["num_pairs"], facts["num_openings"]) == (0.5, 4, 2)
+    assert facts["ends"]["threefold repetition"] == facts["ends"]["checkmate"] == 4
+    assert "adjudicated" not in facts
+
+
+def test_an_adjudicated_match_has_both_scores_and_the_rule() -> None:
+    games = (scored(1), scored(0.5, adjudicated=1.0), scored(0.5, adjudicated=0.5), scored(0.5, adjudicated=1.0))
+    rule = Adjudication(depth=6, centipawns=300, num_failed=0)
+    facts = MatchResult(first="one", second="other", games=games, adjudication=rule).facts()
+    assert (facts["score"], facts["adjudicated"]["score"]) == (0.625, 0.875)
+    assert (facts["adjudicated"]["depth"], facts["adjudicated"]["centipawns"], facts["adjudicated"]["num_failed"]) == (6, 300, 0)
+
+
+def test_a_game_comes_back_from_its_facts_also_through_json() -> None:
+    counts = ReplyCounts(num_moves=2, num_answers=3)
+    one = replace(scored(0.5, adjudicated=1.0), moves=("e2e4", "e7e5"), first_replies=counts)
+    assert PlayedGame.from_facts(json.loads(json.dumps(asdict(one)))) == one

@@ -23,7 +23,8 @@ from grpo.play.openings import OpeningsError, make_openings
 from grpo.reading.games import SourceError
 from grpo.settings.roles import settings_read_by
 from grpo.settings.tree import EvaluationConfig, Settings
-from steps.store import external_inputs
+from steps.run.machine import Machine
+from steps.run.outside import OUTSIDE
 
 
 def config(*, plies: int = 4, centipawns: int = 120) -> EvaluationConfig:
@@ -262,6 +263,8 @@ def test_the_books_content_and_not_its_place_is_in_the_versions_of_steps(book: P
     here, there, none = (Settings(evaluation=EvaluationConfig(opening_book=str(path))) for path in (book, elsewhere, ""))
     for step in ("baseline", "select"):
         assert settings_read_by(step, here) == settings_read_by(step, there) == settings_read_by(step, none)
-    assert external_inputs.opening_inputs(here) == external_inputs.opening_inputs(there) != external_inputs.opening_inputs(none) == {}
+    machine = Machine(stockfish="none", home=tmp_path, tracking_uri="", device="cpu", num_threads=1)
+    asked = OUTSIDE["book"]
+    assert asked(here, machine) == asked(there, machine) != asked(none, machine) == {}
     elsewhere.write_bytes(book.read_bytes() + b"\n")
-    assert external_inputs.opening_inputs(here) != external_inputs.opening_inputs(there)
+    assert asked(here, machine) != asked(there, machine)

@@ -65,7 +65,7 @@ def test_a_password_of_this_machine_is_not_sent_and_the_user_is_told() -> None:
 
 
 def test_tasks_are_told_addresses_and_names_of_secrets_and_nothing_else_of_this_machine() -> None:
-    told = {**SERVER, "CHESS_GRPO_SHARED": "s3://bucket/chess-grpo", "CHESS_GRPO_SECRETS": "one, two", "WANDB_PROJECT": "chess"}
+    told = {**SERVER, "CHESS_GRPO_STORE": "s3://bucket/chess-grpo", "CHESS_GRPO_SECRETS": "one, two", "WANDB_PROJECT": "chess"}
     hidden = dict.fromkeys(("CHESS_GRPO_HOME", "MLFLOW_TRACKING_PASSWORD", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "HOME"), "hunter2")
     facts = {"CHESS_GRPO_DEVICE": "cpu", "CHESS_GRPO_THREADS": "4"}
     assert forwarded(told | hidden, TaskResources(num_cpus=4)) == told | facts

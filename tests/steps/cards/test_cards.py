@@ -4,28 +4,36 @@ import html
 import itertools
 import math
 import random
+import re
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from made_results import made_reports, made_results, write_outputs
+from made_documents import collapsed_reports, made_reports, made_results
+from made_runs import MadeRun, machine_of, make_run
 from metaflow.plugins.cards.component_serializer import ComponentStore
 
 from grpo.base.files import write_json
 from grpo.board.phases import PHASES
 from grpo.metrics.table import METRICS, Event, Record
+from grpo.settings.roles import flattened
 from grpo.settings.tree import read_settings
 from grpo.statistics.intervals import Estimate, Unit
+from steps import STEPS
 from steps.cards import live
 from steps.cards.charts import MAX_POINTS, ChartLine, Interval, interval_figure, line_chart, thinned
+from steps.cards.data_pages import start_page
 from steps.cards.html import CardPart, Chart, Html, html_table, paragraph, progress_bar
-from steps.cards.registry import PAGES, watch
+from steps.cards.live import LiveCard
 from steps.cards.report_page import end_page
 from steps.cards.state import Seen
 from steps.cards.training_pages import draw_findings, finetune_page
-from steps.step_io.names import RESULTS
-from steps.step_io.spec import StepSpan
+from steps.measure import SAMPLED, screening_match
+from steps.resume import Job, Origin
+from steps.run.names import CACHED_GAMES, LEARNABILITY, RESULTS
+from steps.task import step_of
 
 SETTINGS = {kind: read_settings(f"policy.kind = '{kind}'").model_dump(mode="json") for kind in ("network", "language")}
 EVIL = "<script>alert(1)</script>\n\n<img src=x onerror=alert(2)>[x](javascript:y)"
@@ -39,29 +47,63 @@ def everything(step: int, *events: Event) -> Record:
     return Record(step, dict.fromkeys(METRICS, 0.5), events)
 
 
+def page_of(step: str, seen: Seen) -> list[CardPart]:
+    """Return the parts of a step's card."""
+    return list(import_module(step_of(step).module).card(seen))
+
+
 @pytest.mark.parametrize("kind", SETTINGS)
-@pytest.mark.parametrize("step", PAGES)
-def test_each_card_is_made_before_the_first_record_and_with_all_metrics(step: str, kind: str) -> None:
-    page = PAGES[step][1]
-    begun, later = Seen(SETTINGS[kind]), Seen(SETTINGS[kind], records=[everything(1, Event("entropy_critical", "told"))])
+@pytest.mark.parametrize("step", [step for step in STEPS if step not in ("start", "end")])
+def test_each_card_is_made_before_the_first_record_and_with_all_metrics(step: str, kind: str, tmp_path: Path) -> None:
+    write_json(tmp_path / LEARNABILITY, {"severity": "warning", "findings": []})
+    begun = Seen(SETTINGS[kind])
+    later = Seen(SETTINGS[kind], records=[everything(1, Event("entropy_critical", "told"))], progress_folder=tmp_path)
     later.progressed(1, 2, "steps")
-    later.learnability = {"severity": "warning", "findings": []}
-    assert markup(list(page(begun))) != markup(list(page(later)))
-    assert [type(part) for part in page(begun)] == [type(part) for part in page(later)], "a new layout would make Metaflow wait"
+    assert markup(page_of(step, begun)) != markup(page_of(step, later))
+    assert [type(part) for part in page_of(step, begun)] == [type(part) for part in page_of(step, later)], "Metaflow would wait"
 
 
-def test_the_cards_of_select_report_and_end_have_the_verdict(tmp_path: Path) -> None:
-    results = made_results(tmp_path)
-    selected = Seen(SETTINGS["network"], folder=write_outputs(tmp_path / "again", made_reports())["select"])
-    assert html.escape(results["verdict"]) in markup(list(PAGES["select"][1](selected)))
-    write_json(tmp_path / RESULTS, results)
-    verdict = html.escape(results["verdict"])
-    assert verdict in markup(list(PAGES["report"][1](Seen(SETTINGS["network"], folder=tmp_path))))
-    spans = [StepSpan(name="build_boards", num_tasks=2, state="reused", begin=0.0, end=5.0)]
-    shown = markup(end_page(results, spans, {"MLflow run": "http://127.0.0.1:5000/#/experiments/1/runs/ab"}))
-    assert verdict in shown
-    assert "<td>build_boards (2 tasks)</td>" in shown
+@pytest.mark.parametrize("reports", [made_reports(), collapsed_reports()], ids=["better", "collapsed"])
+def test_the_cards_of_select_report_and_end_have_the_verdict(reports: dict[str, Any], tmp_path: Path) -> None:
+    results = made_results(tmp_path, reports, origin="17/60")
+    sentence = html.escape(results.decision.sentence)
+    assert sentence in markup(page_of("select", Seen(SETTINGS["network"], folder=tmp_path / "outputs" / "select" / "v-select")))
+    write_json(tmp_path / RESULTS, results.model_dump(mode="json"))
+    reported = markup(page_of("report", Seen(SETTINGS["network"], folder=tmp_path)))
+    run = make_run(machine_of(tmp_path / "home"), MadeRun(name="19"))
+    shown = markup(end_page(results, run, {"MLflow": "http://127.0.0.1:5000/#/experiments/1/runs/ab"}))
+    for page in (reported, shown):
+        assert sentence in page
+        assert "Resumed from step 60 of run 17" in page
+    assert "<td>select</td>" in shown
     assert '<a href="http://127.0.0.1:5000/#/experiments/1/runs/ab"' in shown
+
+
+def test_the_card_of_start_has_the_run_its_origin_what_was_found_and_every_setting() -> None:
+    job = Job(
+        run="19",
+        settings=SETTINGS["network"],
+        code={"commit": "c" * 40, "is_dirty": True},
+        is_fresh=False,
+        origin=Origin(name="peak", run="17", step=60, settings={}, outputs={}),
+        seconds={},
+        checks={"engine": EVIL},
+    )
+    shown = markup(start_page(job))
+    assert "peak: run 17, step 60" in shown
+    assert f"{'c' * 40}, with uncommitted changes" in shown
+    assert "<script" not in shown
+    assert all(f">{name}</td>" in shown for name in flattened(SETTINGS["network"]))
+
+
+@pytest.mark.parametrize("step", ["screen", "confirm"])
+def test_games_are_counted_by_match_and_measured_by_pairs(step: str, tmp_path: Path) -> None:
+    match = screening_match(100, 0)
+    write_json(tmp_path / CACHED_GAMES, {match: [{"score": score} for score in (1.0, 0.5, 1.0, 0.0, 1.0, 1.0)], SAMPLED: []})
+    shown = markup(page_of(step, Seen(SETTINGS["network"], folder=tmp_path)))
+    _, _, row = shown.partition(f'<td class="words">{match}</td>')
+    assert re.findall(r">([^<>]+)</td>", row)[:5] == ["6", "4", "1", "1", "0.75"]
+    assert shown.count('<th scope="row">') == 1, "a match without games has no bar"
 
 
 @pytest.mark.parametrize(
@@ -122,7 +164,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
 
 
 def test_a_card_is_refreshed_no_more_than_every_two_seconds_and_ever_more_rarely(card: Card, clock: SimpleNamespace) -> None:
-    shown = watch("finetune", SETTINGS["network"])
+    shown = LiveCard("train", finetune_page, SETTINGS["network"])
     times: list[float] = []
     for tick in range(5_000):
         clock.now, before = tick / 2, card.num_refreshes
@@ -134,7 +176,7 @@ def test_a_card_is_refreshed_no_more_than_every_two_seconds_and_ever_more_rarely
 
 
 def test_parts_are_updated_in_place(card: Card, clock: SimpleNamespace) -> None:
-    shown = watch("finetune", SETTINGS["network"])
+    shown = LiveCard("train", finetune_page, SETTINGS["network"])
     clock.now = 3.0
     shown.log(everything(1))
     first: list[Any] = list(card.components)

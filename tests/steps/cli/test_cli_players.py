@@ -13,8 +13,8 @@ from grpo.learning.checkpoints import load_policy, save_policy
 from grpo.play.players import BestMovePlayer
 from grpo.policy.distribution import new_policy
 from steps.cli.players import Contestant, ContestantError, Entrant, PlayerKind, entered, parse_contestant
-from steps.runs.names import NotFoundError
-from steps.runtime.machine import Machine
+from steps.run.machine import Machine
+from steps.track.find import NotFoundError
 
 BOARDS = some_boards(40)
 GAMES = range(len(BOARDS))

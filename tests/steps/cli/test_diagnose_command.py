@@ -1,14 +1,12 @@
-"""`chess-grpo diagnose`: exit codes, JSON, settings, and runs of ours in folders and in the tracking store."""
+"""`chess-grpo diagnose`: exit codes, settings, tables of other trainers, and our histories in folders."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from grpo.metrics.table import Record
+from steps.cli.diagnose import evaluations_of
 from steps.cli.main import main
-from steps.runs.history import evaluations_of
-from steps.step_io.work import Work
 
 NOTES = Path(__file__).parents[2] / "field_notes"
 
@@ -25,15 +23,10 @@ def test_findings_are_exit_code_1_and_said_in_words(tmp_path: Path, capsys: pyte
     assert "docs/diagnosis.md#cancelling_terms" in told
 
 
-def healthy(step: int) -> Record:
-    return Record(step, {"grpo/entropy": 2.0 - step / 100, "grpo/regret": 0.1 - step / 1000, "grpo/exact_cosine": 0.8})
-
-
 def test_a_healthy_run_in_a_folder_is_exit_code_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    work = Work(tmp_path, ())
-    for step in range(1, 40):
-        work.record(healthy(step))
-    work.write_history()
+    metrics = ({"grpo/entropy": 2.0 - step / 100, "grpo/regret": 0.1 - step / 1000, "grpo/exact_cosine": 0.8} for step in range(1, 40))
+    rows = [json.dumps({"step": step, **each}) for step, each in enumerate(metrics, start=1)]
+    (tmp_path / "history.jsonl").write_text("\n".join([*rows, ""]))
     assert main(["diagnose", str(tmp_path)]) == 0
     assert capsys.readouterr().out.startswith(f"{tmp_path}: healthy")
 
@@ -59,3 +52,4 @@ def test_the_games_of_a_run_count_as_played() -> None:
     start, candidate = evaluations_of({"confirmation_best_moves": games, "candidate_step": 40})
     assert (start.step, start.score, start.low, start.high) == (0, 0.5, 0.5, 0.5)
     assert (candidate.step, candidate.score, candidate.games) == (40, 0.5, 60)
+    assert evaluations_of({"confirmation_best_moves": None, "candidate_step": None}) == ()

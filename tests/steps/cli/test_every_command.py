@@ -1,18 +1,23 @@
 """What holds of every command: the same names of runs and policies, and no password of the tracking store's address in any message."""
 
+import io
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from canary import files_with
-from logged_runs import machine_of
+from doubles import CPU, TINY
+from made_runs import MadeRun, machine_of, make_run
 
+from grpo.learning.checkpoints import save_policy
+from grpo.policy.distribution import new_policy
+from grpo.policy.files import WEIGHTS
 from steps.cli.main import COMMANDS, main
-from steps.pipeline.resume import find_origin
-from steps.runs.names import NotFoundError
-from steps.runtime.machine import holds_secret, without_secrets
-from steps.tracking.tracker import Tracker
+from steps.resume import find_origin
+from steps.run.machine import holds_secret, without_secrets
+from steps.track.find import NotFoundError
 
 PASSWORD = "S3cretPassw0rd"
 NAMED = (
@@ -48,17 +53,15 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def test_each_that_takes_a_policy_or_a_run_looks_for_it_in_the_same_way(
-    home: Path, give_tables: Callable[[Path], Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    machine = machine_of(give_tables(home))
-    Tracker(machine).start_flow_run(metaflow_run="1001", settings={}, tags={}, note="")
-    wanted = f"no run or policy in {machine.tracking_uri} is called 'lsat'"
+def test_each_that_takes_a_policy_or_a_run_looks_for_it_in_the_same_way(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    machine = machine_of(home)
+    make_run(machine, MadeRun(name="1001", until="pretrain"))
+    wanted = f"no run or policy in {home} is called 'lsat'"
     for words in NAMED:
         assert main(words) in (1, 2), words
         assert wanted in capsys.readouterr().err, words
-    with pytest.raises(NotFoundError, match=f"--resume-from lsat: {wanted[:20]}"):
-        find_origin("lsat", machine)
+    with pytest.raises(NotFoundError, match=wanted):
+        find_origin("lsat", "test", machine)
 
 
 @pytest.mark.parametrize("address", [ADDRESSES[0], ADDRESSES[3]])
@@ -66,11 +69,12 @@ def test_none_repeats_a_password_in_the_tracking_stores_address_or_any_secret_va
     address: str, home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert {words[0] for words in (*NAMED, *OTHERS)} <= COMMANDS.keys()
-    monkeypatch.setattr("steps.tracking.client._PATIENCE", 0.0)
+    monkeypatch.setattr("steps.track.client._WAITS_OF_PEOPLE", ())
     monkeypatch.setattr("os.execve", lambda *_: None)
     for name, value in {**dict.fromkeys(SECRETS, PASSWORD), "MLFLOW_TRACKING_URI": address, "METAFLOW_HOME": str(home / "none")}.items():
         monkeypatch.setenv(name, value)
-    for words in (*NAMED, *OTHERS):
+    make_run(replace(machine_of(home), tracking_uri=address), MadeRun(name="1001", until="screen"))
+    for words in (*NAMED, *OTHERS, ("uci",), ("play",)):
         with suppress(AssertionError):  # Of `ui`, whose process would be another program by now.
             main(words)
         said = capfd.readouterr()
@@ -93,3 +97,19 @@ def test_an_address_is_cut_where_a_password_may_begin(address: str, shown: str) 
     assert told.startswith(f"API request to {shown}")
     assert told.removesuffix("/").endswith((f"{shown} failed", "/db failed", "1/ failed"))
     assert holds_secret(address) == any(word in address for word in (PASSWORD, "pa?ss", "p/w"))
+
+
+@pytest.mark.parametrize("words", [("match", "{}", "random"), ("play", "{}"), ("uci", "--model", "{}"), ("solve", "{}", "suite.epd")])
+def test_a_damaged_policy_ends_each_that_loads_one_in_one_line(
+    words: tuple[str, ...], home: Path, stockfish: str, console: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHESS_GRPO_STOCKFISH", stockfish)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"uci\nisready\nquit\n")))
+    folder = home.parent / "policy"
+    folder.mkdir()
+    save_policy(folder, new_policy(TINY, seed=0, device=CPU), TINY)
+    (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-9])
+    code, _, err = console(*(word.format(folder) for word in words))
+    assert code == 1
+    [line] = [line for line in err.splitlines() if line.startswith("chess-grpo: ")]
+    assert f"{folder / WEIGHTS} is damaged or cut off" in line

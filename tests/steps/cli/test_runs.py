@@ -1,234 +1,173 @@
-"""`chess-grpo runs`, `show` and `compare`: what the tracking store was told is found again, and no more is concluded than it shows."""
+"""`chess-grpo runs`, `show`, `compare` and `track`: what the records of a store say of its runs."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from logged_runs import LoggedRun, log_run, machine_of, made_version
+from made_documents import FINDING, made_reports, made_results
+from made_runs import MadeRun, machine_of, make_run
 
-from grpo.statistics.intervals import Unit
-from steps.cli.main import main
-from steps.runs.comparison import Comparison, compare_runs
-from steps.runs.index import find_run, read_runs
-from steps.runs.names import NotFoundError
-from steps.runs.places import findings
-from steps.runs.results import ResultComparison, compare_results, run_document, run_measurements
-from steps.runs.settings import from_preset
-from steps.runtime.machine import Machine
-from steps.step_io.results import Measurement
+from steps.run.machine import Machine
+from steps.run.names import FINDINGS, RESULTS
+from steps.run.records import Run, Runs
+from steps.run.store import Store
+from steps.track import publish as publishing
 
-FINDING = {
-    "name": "entropy_collapse",
-    "severity": "critical",
-    "evidence": ["0.4 nats at step 90", "1.9 at the start"],
-    "cause": "The policy has nearly one move left.",
-    "remedy": "Raise grpo.entropy_coefficient.",
-    "page": "docs/diagnosis.md#entropy_collapse",
-}
 FASTER = 'preset = "smoke"\ngrpo.learning_rate = 5e-3\nseed = 4'
-FILES = "lichess.pgn.zst 512 boards (1.2% read), chess_com.pgn 208 boards (100% read)"
-FIRST = LoggedRun(name="1001", champion_step=0, sources=FILES)
-SECOND = LoggedRun(name="1002", settings=FASTER, score=(0.75, 0.7, 0.8), regret_after=0.03, is_beaten=False, findings=[FINDING])
-OTHER_START = LoggedRun(name="1003", initial_weights="start-b", dataset="boards-b", ladder="ladder-b", is_beaten=False)
-KILLED = LoggedRun(name="1004", last="baseline")
+ERROR = {"what": "rewards: every group is silent, so that there is nothing to learn", "remedy": "Raise grpo.group_size"}
+
+
+def document(folder: Path, **changes: Any) -> dict[str, dict[str, Any]]:
+    """Return the files of a step `report`."""
+    return {"report": {RESULTS: made_results(folder, made_reports(**changes)).model_dump(mode="json")}}
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path], Path]) -> tuple[Machine, dict[str, str]]:
-    """Return a machine whose store was told of four runs, and MLflow's ids by Metaflow's."""
-    machine = machine_of(give_tables(tmp_path_factory.mktemp("home")))
-    return machine, {run.name: log_run(machine, run, ends=run is not KILLED) for run in (FIRST, SECOND, OTHER_START, KILLED)}
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    """A machine with two runs that finished, one that failed, and one whose process is gone."""
+    folder = tmp_path_factory.mktemp("made")
+    machine = machine_of(folder / "home")
+    make_run(machine, MadeRun(name="1001", files=document(folder / "first")))
+    origin = {"name": "1001/60", "run": "1001", "step": 60}
+    make_run(machine, MadeRun(name="1002", settings=FASTER, origin=origin, files=document(folder / "second", score=0.5)))
+    files = {"finetune": {FINDINGS: {"verdict": "findings", "findings": [FINDING]}}}
+    make_run(machine, MadeRun(name="1003", until="screen", ends="failed", error=ERROR, files=files))  # type: ignore[arg-type]
+    script = "import sys; from pathlib import Path; from steps.run.processes import hold; print(hold(Path(sys.argv[1])))"
+    token = subprocess.run([sys.executable, "-c", script, machine.home], capture_output=True, text=True, check=True).stdout.strip()
+    make_run(machine, MadeRun(name="1004", until="finetune", ends="running", launcher=token, process=token))
+    return machine
 
 
 @pytest.fixture
-def typed(told: tuple[Machine, dict[str, str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Return what runs the command in that home, and returns what it prints."""
-    monkeypatch.setenv("CHESS_GRPO_HOME", str(told[0].home))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setenv("COLUMNS", "90")
+def published(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Stand for MLflow: give why a run cannot be published, by its id; all others can. Runs that were are noted."""
+    away: dict[str, str] = {}
 
-    def command(*words: str) -> str:
-        capsys.readouterr()
-        assert main(words) == 0
-        return capsys.readouterr().out
+    def publish(run: Run, store: Store, machine: Machine) -> str:
+        if run.name not in away:
+            run.set_published()
+        return away.get(run.name, "")
+
+    monkeypatch.setattr(publishing, "publish", publish)
+    return away
+
+
+Type = Callable[..., str]
+
+
+@pytest.fixture
+def typed(
+    machine: Machine, published: dict[str, str], console: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> Type:
+    """Return what runs a command in that home, and returns all that it prints, without line breaks."""
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(machine.home))
+    for name in ("MLFLOW_TRACKING_URI", "CHESS_GRPO_STORE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def command(*words: str, code: int = 0) -> str:
+        found, out, err = console(*words)
+        assert found == code, err
+        return " ".join((out + err).split())
 
     return command
 
 
-# Found.
-
-
-def test_runs_are_found_newest_first_with_steps_policies_and_settings(told: tuple[Machine, dict[str, str]]) -> None:
-    runs = read_runs(told[0])
-    assert [run.metaflow_run for run in runs] == ["1004", "1003", "1002", "1001"]
-    assert [run.status for run in runs] == ["running", "finished", "finished", "finished"]
-    assert [run.aliases for run in runs] == [(), ("peak",), (), ("champion",)]
-    first = runs[-1]
-    assert [step.name for step in first.steps] == ["join_boards", "calibrate", "pretrain", "baseline", "finetune", "select", "report"]
-    assert [(policy.role, policy.version.policy_step) for policy in first.policies] == [("peak", 120), ("champion", 0)]
-    assert first.settings["grpo.learning_rate"] == "0.001"
-    assert runs[0].output_of("select") is None
-    assert len(read_runs(told[0], last=2)) == 2
-
-
-@pytest.mark.parametrize(("name", "run"), [("last", "1003"), ("v1", "1001"), ("champion", "1001"), ("peak", "1003"), ("1002", "1002")])
-def test_a_run_is_found_by_what_people_call_it(name: str, run: str, told: tuple[Machine, dict[str, str]]) -> None:
-    assert find_run(name, told[0]).metaflow_run == run
-
-
-def test_looking_changes_nothing_and_a_store_that_is_not_there_is_not_made(
-    tmp_path: Path, told: tuple[Machine, dict[str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    machine, _ = told
-    before = (machine.home / "mlflow.db").read_bytes()
-    compare_runs(find_run("1001", machine), find_run("1002", machine), machine)
-    assert (machine.home / "mlflow.db").read_bytes() == before
-    assert read_runs(machine_of(tmp_path / "home")) == []
-    with pytest.raises(NotFoundError, match=r"no runs in sqlite:.* yet, so .* names none: `make run CONFIG=smoke`"):
-        find_run("last", machine_of(tmp_path / "home"))
-    assert list(tmp_path.iterdir()) == []
-
-
-# Settings.
-
-
-def test_settings_are_told_from_the_preset_they_are_nearest_to(told: tuple[Machine, dict[str, str]]) -> None:
-    machine, _ = told
-    assert str(from_preset(find_run("1001", machine).settings)) == "smoke"
-    found = from_preset(find_run("1002", machine).settings)
-    assert (found.preset, found.num_unknown) == ("smoke", 0)
-    assert found.changed == {"grpo.learning_rate": ("0.001", "0.005"), "seed": ("0", "4")}
-    assert str(found) == "smoke, seed=4 and 1 more"
-
-
-# Numbers.
-
-
-def test_numbers_come_with_their_intervals_and_the_candidates_regret_is_that_of_its_step(told: tuple[Machine, dict[str, str]]) -> None:
-    machine, _ = told
-    run = find_run("1002", machine)
-    found = {each["name"]: each for each in run_measurements(run, run_document(run, machine))}
-    numbers = {name: (each["value"], each["low"], each["high"]) for name, each in found.items()}
-    assert numbers["candidate against pretrained, best moves, as played"] == (0.75, 0.7, 0.8)
-    assert numbers["pretrained on the ladder before GRPO, other openings"] == (500, 400, 600)
-    assert numbers["held-out regret, candidate"] == pytest.approx((0.03, 0.03 - 1.96 * 0.005, 0.03 + 1.96 * 0.005), abs=1e-5)
-    assert numbers["held-out regret, pretrained"][0] == 0.08
-    assert "candidate against the champion before" not in numbers, "there was none"
-
-
-def test_before_the_report_the_same_measurements_come_from_mlflows_metrics(told: tuple[Machine, dict[str, str]]) -> None:
-    machine, _ = told
-    killed, finished = find_run("1004", machine), find_run("1001", machine)
-    assert run_document(killed, machine) is None
-    document = {each["name"]: each for each in run_measurements(finished, run_document(finished, machine))}
-    of_metrics = run_measurements(killed, None)
-    assert [each["name"] for each in of_metrics] == [
-        "pretrained against a random mover",
-        "pretrained against Stockfish, nodes 1",
-        "pretrained on the ladder before GRPO, other openings",
-        "held-out regret, pretrained",
-    ]
-    for each in of_metrics:
-        assert each | {"output": ""} == document[each["name"]] | {"output": ""}, "the same but for the output"
-
-
-def test_the_document_of_a_run_elsewhere_comes_from_mlflow(told: tuple[Machine, dict[str, str]], tmp_path: Path) -> None:
-    elsewhere = machine_of(tmp_path / "elsewhere", told[0].tracking_uri)
-    run = find_run("1002", elsewhere)
-    assert run_document(run, elsewhere) == run_document(run, told[0]) != None  # noqa: E711
-    assert findings(run, run_document(run, elsewhere), elsewhere) == [FINDING]
-
-
-def result(value: float, half: float, *, unit: Unit = Unit.SCORE, output: str = "a", **yardstick: str | None) -> Measurement:
-    ends = {"value": value, "low": value - half, "high": value + half}
-    return Measurement(name="it", output=output, unit=unit, num_games=None, yardstick=yardstick, **ends)  # type: ignore[typeddict-item]
-
-
-def only(first: Measurement | None, second: Measurement | None) -> ResultComparison:
-    (row,) = compare_results([first] if first else [], [second] if second else [])
-    return row
-
-
-def test_a_difference_of_independent_samples_has_an_interval_of_its_own() -> None:
-    row = only(result(0.6, 0.03, opponent="x"), result(0.5, 0.04, output="b", opponent="x"))
-    assert row.difference is not None
-    assert row.difference.value == pytest.approx(0.1)
-    assert row.difference.low == pytest.approx(0.1 - 0.05)  # 3, 4, 5.
-    assert row.difference.high == pytest.approx(0.1 + 0.05)
-    assert row.better == 1
-
-
-@pytest.mark.parametrize(("unit", "better"), [(Unit.SCORE, 1), (Unit.ELO, 1), (Unit.REGRET, 2)])
-def test_of_regret_the_lower_is_better(unit: Unit, better: int) -> None:
-    assert only(result(0.6, 0.01, unit=unit, by="x"), result(0.5, 0.01, unit=unit, output="b", by="x")).better == better
-    assert only(result(0.5, 0.01, unit=unit, by="x"), result(0.6, 0.01, unit=unit, output="b", by="x")).better == 3 - better
-
-
-@pytest.mark.parametrize("other", [{"by": "y"}, {"by": None}, {}])
-def test_numbers_of_other_or_unknown_yardsticks_have_no_difference(other: dict[str, str | None]) -> None:
-    for first, second in ((result(0.6, 0.01, by="x"), result(0.5, 0.01, output="b", **other)),) * 2:
-        assert only(first, second).apart == ("by",)
-        assert only(second, first).apart == ("by",)
-        assert only(first, second).difference is None
-    unknown = result(0.6, 0.01, by=None)
-    assert only(unknown, unknown | {"output": "b"}).apart == ("by",), "two unknown ones need not be the same"
-
-
-def test_the_same_output_is_one_measurement_and_no_second_one() -> None:
-    row = only(result(0.6, 0.01, by="x"), result(0.6, 0.01, by="x"))
-    assert row.is_one_measurement
-    assert row.difference is None
-
-
-# Concluded.
-
-
-def comparison(first: str, second: str, told: tuple[Machine, dict[str, str]]) -> Comparison:
-    return compare_runs(find_run(first, told[0]), find_run(second, told[0]), told[0])
-
-
-def test_runs_from_one_pretrained_policy_are_compared_number_by_number(told: tuple[Machine, dict[str, str]]) -> None:
-    found = comparison("1002", "1001", told)
-    text = "\n".join(found.conclusions)
-    assert "A did better in: held-out regret, candidate; candidate against pretrained, best moves, as played" in text
-    assert "No difference is shown (which does not mean that there is none) in: pretrained against a random mover" in text
-    assert "Not comparable" not in text
-    assert found.settings == {"grpo.learning_rate": ("0.005", "0.001"), "seed": ("4", "0")}
-
-
-def test_runs_from_other_pretrained_policies_boards_and_ladders_are_not_comparable_and_the_match_that_is_is_named(
-    told: tuple[Machine, dict[str, str]],
-) -> None:
-    found = comparison("1002", "1003", told)
-    reasons = "\n".join(line for line in found.conclusions if line.startswith("Not comparable"))
-    for reason in ("pretrained policy", "ladder", "held-out boards"):
-        assert f"because {reason} differs or is not known" in reasons
-    shown = [row.name for row in found.rows if row.difference is not None]
-    assert all(name.startswith("pretrained against") for name in shown), "the same opponents"
-    assert found.match == "chess-grpo match v4 v6 --pairs 300"
-
-
-# Printed.
-
-
-def test_runs_are_listed_shown_and_compared_in_words(typed: Callable[..., str], told: tuple[Machine, dict[str, str]]) -> None:
+def test_runs_are_listed_with_verdict_origin_and_cause_and_one_whose_process_is_gone_is_over(typed: Type) -> None:
     listed = typed("runs")
-    assert [line.split()[0] for line in listed.splitlines() if not line.startswith(" ")][:4] == ["1004", "1003", "1002", "1001"]
-    for words in ("smoke, seed=4 and 1 more", "better. Step 120 beats its own start", "entropy_collapse", FILES):
-        assert words in " ".join(listed.split()), words
+    assert "run 1004 is over: its processes are gone" in listed
+    places = [listed.index(f"{run} 20") for run in ("1004", "1003", "1002", "1001")]
+    assert places == sorted(places), "the newest first"
+    for words in (
+        "killed in finetune",
+        "failed in screen",
+        f"error {ERROR['what']}",
+        "findings kl_trap",
+        "resumed run 1001, step 60",
+        "settings smoke with 1 changed setting, seed 4",
+        "verdict better. ",
+        "verdict no improvement shown. ",
+    ):
+        assert words in listed, words
+    assert "is over: " not in typed("runs"), "said once"
+    assert "earlier ones: --last 2" in typed("runs", "--last", "1")
+
+
+def test_a_failed_run_is_shown_with_step_cause_remedy_and_the_command_that_goes_on(typed: Type) -> None:
+    shown = typed("show", "1003")
+    assert "Run 1003: failed in screen after" in shown
+    assert f"screen: {ERROR['what']}" in shown
+    assert f"{ERROR['remedy']}; then `" in shown
+    assert "resume --origin-run-id 1003` goes on" in shown
+    assert "no verdict yet" in shown
+    assert "Diagnosis: kl_trap" in shown, "the output of finetune has it"
+
+
+def test_a_finished_run_is_shown_with_settings_steps_verdict_and_places(typed: Type, machine: Machine) -> None:
     shown = typed("show", "1002")
     for words in (
         "Run 1002: finished after",
-        "grpo.learning_rate = 0.005  (preset: 0.001)",
-        "Results: better",
-        "0.750 [0.700, 0.800]",
-        "critical: entropy_collapse: 0.4 nats at step 90",
-        f"{told[0].home}/outputs/select/{made_version('select', '1002')}/champion",
-        f"#/experiments/1/runs/{told[1]['1002']}",
+        "resumed run 1001, step 60",
+        "grpo.learning_rate = 0.005 (preset: ",
+        "build_boards 1 of 2 finished",
+        "Verdict: no improvement shown",
+        "Diagnosis: kl_trap",
+        f"{machine.home}/outputs/select/",
+        "chess-grpo card 1002",
     ):
         assert words in shown, words
-    assert "python flows/chess_grpo.py --no-pylint resume --origin-run-id 1004` resumes it" in " ".join(typed("show", "1004").split())
-    compared = typed("compare", "1002", "1003")
-    assert "A - B  not comparable" in compared
-    assert "chess-grpo match v4 v6 --pairs 300" in compared
+    assert "Run 1004: " in typed("show"), "the newest, whatever became of it"
+
+
+def test_two_runs_are_compared_and_the_games_that_decide_are_named(typed: Type) -> None:
+    compared = typed("compare", "1001", "1002")
+    assert "A 1001 " in compared
+    assert "--pairs 300" in compared
+    assert "one and the same run" in typed("compare", "1001", "1001")
+    assert "both runs must have reached the step `report`" in typed("compare", "1001", "1003")
+
+
+def test_everything_is_logged_is_said_only_when_no_run_is_left(typed: Type, published: dict[str, str]) -> None:
+    typed("runs")  # What is gone is over.
+    published["1003"] = "it is away"
+    said = typed("track", code=1)
+    assert "lacks 1 of 4 runs that are over: run 1003: it is away" in said
+    assert "Everything" not in said
+    assert "run 1003: not logged yet" in typed("track", "--list", code=1)
+    published.clear()
+    assert "Everything is logged: 4 runs of" in typed("track")
+    assert typed("track").startswith("Everything"), "and nothing twice"
+
+
+def test_a_store_without_runs_is_told_and_not_made(
+    tmp_path: Path, console: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
+    assert "`make run CONFIG=smoke` makes one" in console("runs")[1]
+    for words in (("show",), ("diagnose", "last"), ("compare", "last", "last"), ("card",)):
+        code, _, err = console(*words)
+        assert code in (1, 2)
+        assert "`make run CONFIG=smoke` makes one" in " ".join(err.split()), words
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_last_run_to_diagnose_is_the_newest_with_a_history_also_one_that_failed(
+    tmp_path: Path, typed: Type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = machine_of(tmp_path / "home")
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(machine.home))
+    rows = "".join(f'{{"step": {step}, "grpo/entropy": {2 - step / 100}, "grpo/regret": {0.1 - step / 1000}}}\n' for step in range(1, 40))
+    make_run(machine, MadeRun(name="0", until="pretrain", ends="failed"))
+    assert "none of the 1 runs in" in typed("diagnose", "last", code=2)
+    make_run(machine, MadeRun(name="1", until="screen", ends="failed", files={"finetune": {"history.jsonl": rows}}))
+    make_run(machine, MadeRun(name="2", until="pretrain", ends="failed"))
+    assert "run 1: healthy" in typed("diagnose", "last")
+    run = make_run(machine, MadeRun(name="3", until="finetune", ends="killed"))
+    progress = Store.of(machine).progress("finetune", run.attempts[-1].version)
+    progress.mkdir(parents=True)
+    lines = [f'{{"aside": false, "number": {number}, "record": {row}, "time": 1}}\n' for number, row in enumerate(rows.splitlines())]
+    (progress / "history.jsonl").write_text("".join(lines) + '{"torn')
+    assert "run 3: healthy" in typed("diagnose", "last"), "what a killed step has left"
+    assert Runs(Store.of(machine)).get("3") is not None

@@ -1,80 +1,66 @@
 """`chess-grpo sweep` with runs that only say what came out: what is run, what is skipped after a kill, and what the table has."""
 
-import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import pytest
-from logged_runs import LoggedRun, log_run, machine_of
+from made_documents import made_reports, made_results
+from made_runs import MadeRun, machine_of, make_run
 from scipy import stats
 
-from grpo.base.files import read_json
 from grpo.engine.identity import EngineIdentity
-from grpo.statistics.intervals import elo
+from grpo.settings.tree import ConfigError, read_settings
+from grpo.statistics.intervals import Estimate
 from steps.cli import sweep as sweep_command
-from steps.runs.index import read_runs
-from steps.runs.sweep_plan import PlannedRun, run_id_file
-from steps.runtime.machine import Machine
-from steps.store.file_lock import file_lock
-from steps.tracking.outages import RetryPolicy
-from steps.tracking.tags import PARENT, RUN, STEP, SWEEP
+from steps.run.names import RESULTS
+from steps.run.records import Runs
+from steps.run.store import Store
+from steps.track.sweep import SWEEP, PlannedRun, SweepRow, plan_sweep, sweep_tables
 
-SCORES = {0: (0.6, 0.55, 0.65), 1: (0.65, 0.6, 0.7), 2: (0.5, 0.45, 0.55)}
-"""Seed -> score as played."""
-RATES = ("--set", "grpo.learning_rate=1e-3,2e-3")
+RATES = "grpo.learning_rate=1e-3,2e-3"
+ELO = {0: 10.0, 1: 50.0, 2: -40.0}
+"""Seed -> gain on the ladder."""
 
 
 @dataclass
 class Flows:
-    """Stands for the flow: logs a run at once, or fails, or is killed in the middle of one."""
+    """Stands for the flow: makes a run at once, or fails, or is killed in the middle of one."""
 
+    home: Path
     started: list[str] = field(default_factory=list)
     fails_at: str = ""
     killed_at: str = ""
 
-    def __call__(self, run: PlannedRun, machine: Machine, log: Path) -> int:
+    def __call__(self, run: PlannedRun, sweep: str, log: Path) -> int:
         self.started.append(run.name)
-        name = f"{1000 + len(self.started)}"
-        path = machine.home / run_id_file(run)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(name)
-        log.write_text(f"run {name}")
-        assert f"seed = {run.seed}\n" in f"{run.launch.text}seed = 0\n"
+        log.write_text("what a flow prints")
+        made = MadeRun(name=f"{1000 + len(self.started)}", settings=run.launch.text, tags={SWEEP: f"{sweep}/{run.key}"})
         if run.name == self.killed_at:
-            log_run(machine, LoggedRun(name=name, settings=run.launch.text, last="baseline"), ends=False)
+            made.until, made.ends = "baseline", "running"
+            make_run(machine_of(self.home), made)
             raise KeyboardInterrupt
         if run.name == self.fails_at:
             return 1
-        better = SCORES[run.seed][1] > 0.5
-        log_run(
-            machine,
-            LoggedRun(
-                name=name,
-                settings=run.launch.text,
-                score=SCORES[run.seed],
-                rating=(700.0 + run.seed, 600.0, 800.0),
-                verdict="better" if better else "no improvement shown",
-                ladder_gain=(40.0 + run.seed, 10.0, 70.0),
-            ),
-        )
+        results = made_results(self.home / "made" / made.name, made_reports(elo=ELO[run.seed]))
+        made.files = {"report": {RESULTS: results.model_dump(mode="json")}}
+        make_run(machine_of(self.home), made)
         return 0
 
 
 @pytest.fixture
-def home(tmp_path: Path, give_tables: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CHESS_GRPO_HOME", str(give_tables(tmp_path / "home")))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
     monkeypatch.setattr("grpo.engine.identity.identify", lambda _: EngineIdentity(name="Stockfish 15.1", sha256="0" * 64))
-    monkeypatch.setattr("steps.store.versions.hash_of_all_steps", lambda: "this code")
+    monkeypatch.setattr(sweep_command, "_code", lambda _: "this code")
     return tmp_path / "home"
 
 
 @pytest.fixture
 def flows(home: Path, monkeypatch: pytest.MonkeyPatch) -> Flows:
-    made = Flows()
+    made = Flows(home)
     monkeypatch.setattr(sweep_command, "start_flow", made)
     return made
 
@@ -87,140 +73,143 @@ def sweep(flows: Flows, console: Sweep) -> Sweep:
     return partial(console, "sweep", "test")
 
 
-def only(home: Path, name: str) -> Path:
-    [path] = (home / "sweeps").glob(f"*/{name}")
-    return path
+# Planned.
 
 
-# Running.
+def planned(*grid: str, settings: str = "test", seeds: tuple[int, ...] = (0, 1), made_by: str = "code and engine") -> list[PlannedRun]:
+    return plan_sweep(settings, seeds, grid, made_by=made_by)
 
 
-def test_every_run_is_started_once_and_a_second_time_none_and_the_page_and_mlflow_have_all(sweep: Sweep, flows: Flows, home: Path) -> None:
-    from mlflow.tracking import MlflowClient
+def test_every_combination_is_run_with_every_seed_and_seed_by_seed() -> None:
+    plan = planned(RATES, "grpo.group_size=4,8")
+    found = [read_settings(run.launch.text) for run in plan]
+    assert [(each.seed, each.grpo.learning_rate, each.grpo.group_size) for each in found] == [
+        (seed, rate, size) for seed in (0, 1) for rate in (1e-3, 2e-3) for size in (4, 8)
+    ]
+    assert planned(seeds=(3,))[0].name == "seed 3"
+    assert read_settings(planned(seeds=(3,))[0].launch.text) == read_settings('preset = "test"\nseed = 3')
 
-    code, out, _ = sweep("--seeds", "0", "1", *RATES)
+
+def test_words_need_no_quotes_and_lists_keep_their_commas() -> None:
+    plan = planned("grpo.entropy_schedule=constant,target", "evaluation.ladder.nodes=[1],[1, 300]", "grpo.mirrors_boards=true", seeds=(0,))
+    found = [read_settings(run.launch.text) for run in plan]
+    assert [(each.grpo.entropy_schedule, each.evaluation.ladder.nodes) for each in found] == [
+        ("constant", (1,)),
+        ("constant", (1, 300)),
+        ("target", (1,)),
+        ("target", (1, 300)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ("grpo.lerning_rate=1e-3", "settings: unknown key grpo.lerning_rate; did you mean learning_rate?"),
+        ("grpo.num_steps=3,many", "settings: grpo.num_steps = 'many': input should be a valid integer"),
+        ("grpo.learning_rate=1e-3,-1", "settings: grpo.learning_rate = -1: input should be greater than 0"),
+        ("grpo.num_steps", "give KEY=A,B"),
+        ("grpo.num_steps=", "give KEY=A,B"),
+        ("preset=smoke,laptop", "settings: not readable: a key is given twice"),
+        ("seed=1,2", "settings: seed: give seeds as `--seeds 1 2`, not by --set"),
+        ("grpo.num_steps=3,3", "settings: two runs are the same: grpo.num_steps = 3, seed 0, and grpo.num_steps = 3, seed 0;"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_by_name(grid: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        planned(grid)
+
+
+def test_a_run_keeps_its_key_in_a_larger_sweep_and_loses_it_with_other_code_or_settings(tmp_path: Path) -> None:
+    def keys(plan: list[PlannedRun]) -> set[str]:
+        return {run.key for run in plan}
+
+    usual = read_settings("test").grpo.learning_rate
+    assert keys(planned(f"grpo.learning_rate={usual}")) == keys(planned())
+    assert keys(planned(RATES)) < keys(planned(RATES, seeds=(0, 1, 2)))
+    assert not keys(planned(made_by="other code")) & keys(planned())
+    path = tmp_path / "my.toml"
+    path.write_text('preset = "test"\ngrpo.num_steps = 4\n')
+    [run] = planned(settings=str(path), seeds=(0,))
+    path.write_text('preset = "test"\ngrpo.num_steps = 5\n')
+    assert read_settings(run.launch.text).grpo.num_steps == 4, "a file that is edited under way changes no planned run"
+    assert planned(settings=str(path), seeds=(0,))[0].key != run.key
+
+
+# Run.
+
+
+def test_every_run_is_started_once_and_a_second_time_none(sweep: Sweep, flows: Flows, home: Path) -> None:
+    code, out, _ = sweep("--seeds", "0", "1", "--set", RATES)
     assert code == 0
-    assert flows.started == [f"grpo.learning_rate = {rate}, seed {seed}" for seed in (0, 1) for rate in ("1e-3", "2e-3")]
-    assert "4 runs (combinations of settings: 2, seeds: 2), of which 0 have finished already" in out
-    before = only(home, "sweep.json").read_text()
-    code, again, _ = sweep("--seeds", "0", "1", *RATES)
-    assert code == 0
-    assert len(flows.started) == 4
+    assert flows.started == [f"grpo.learning_rate = {rate}, seed {seed}" for seed in (0, 1) for rate in (0.001, 0.002)]
+    assert "4 runs, of which 0 have finished already" in out
+    before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+    code, again, _ = sweep("--seeds", "0", "1", "--set", RATES)
+    assert (code, len(flows.started)) == (0, 4)
     assert "of which 4 have finished already" in again
-    assert only(home, "sweep.json").read_text() == before
-    page = only(home, "sweep.md").read_text()
-    assert re.findall(r"^## (.*)$", page, re.MULTILINE) == ["grpo.learning_rate = 1e-3", "grpo.learning_rate = 2e-3"]
-    assert "`chess-grpo sweep test --seeds 0 1 --set grpo.learning_rate=1e-3,2e-3`" in page
-    rows = [line for line in page.splitlines() if line.startswith("|")]
-    assert len(rows) == 2 * 6
-    assert {line.count("|") for line in rows} == {8}
-    assert "| 0 | better | +70 [+35, +108] |" in page
-    # MLflow has one run of the sweep, with means and table, and its runs as children.
-    uri = machine_of(home).tracking_uri
-    client = MlflowClient(uri, registry_uri=uri)
-    [experiment] = [each.experiment_id for each in client.search_experiments() if each.name == "chess-grpo"]
-    [parent] = client.search_runs([experiment], f"tags.`{STEP}` = 'sweep'")
-    assert parent.info.run_name.startswith("sweep test ")
-    assert parent.info.status == "FINISHED"
-    children = client.search_runs([experiment], f"tags.`{PARENT}` = '{parent.info.run_id}'")
-    assert sorted(child.data.tags[RUN] for child in children) == ["1001", "1002", "1003", "1004"]
-    assert {child.data.tags[SWEEP] for child in children} == {parent.data.tags[SWEEP]}
-    gains = client.get_metric_history(parent.info.run_id, "sweep/gain_as_played")
-    mean = (elo(0.6) + elo(0.65)) / 2
-    assert [(each.step, each.value) for each in gains] == [(1, pytest.approx(mean)), (2, pytest.approx(mean))], "logged once"
-    assert sorted(each.path for each in client.list_artifacts(parent.info.run_id)) == ["sweep.json", "sweep.md"]
-    assert len(read_runs(machine_of(home))) == 4, "a sweep is no flow run"
+    assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
+    assert {run.facts["tags"][SWEEP].partition("/")[0] for run in Runs(Store.of(machine_of(home))).all()} == {
+        path.name for path in (home / "sweeps").iterdir()
+    }
 
 
-@pytest.mark.prove
-def test_a_kill_between_a_runs_end_and_the_table_costs_nothing(sweep: Sweep, flows: Flows, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = sweep_command._record
-    with monkeypatch.context() as patch:
-        patch.setattr(sweep_command, "_record", lambda found, machine, **given: original(found, machine) if not flows.started else 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            sweep("--seeds", "0", "1")
-    assert flows.started == ["seed 0"]
-    assert sweep("--seeds", "0", "1")[0] == 0
-    assert flows.started == ["seed 0", "seed 1"]
-
-
-def test_after_a_failed_run_the_others_go_on_and_the_end_says_so(sweep: Sweep, flows: Flows, home: Path) -> None:
-    flows.fails_at = "seed 1"
+def test_a_killed_run_is_run_again_and_after_a_failed_one_the_others_go_on(sweep: Sweep, flows: Flows) -> None:
+    flows.killed_at = "seed 1"
+    with pytest.raises(KeyboardInterrupt):
+        sweep("--seeds", "0", "1", "2")
+    flows.killed_at, flows.fails_at = "", "seed 1"
     code, out, err = sweep("--seeds", "0", "1", "2")
     assert code == 1
-    assert flows.started == ["seed 0", "seed 1", "seed 2"]
+    assert flows.started == ["seed 0", "seed 1", "seed 1", "seed 2"]
     assert "[2/3] FAILED with exit code 1" in out
-    assert "1 of 3 runs did not finish: seed 1. Fix the cause, which is in the log of each, and run the same command again" in err
     assert "mean over 2, between runs" in out
+    assert "1 of 3 runs did not finish: seed 1. Fix the cause, which is in the log of each, and run the same command again" in err
     flows.fails_at = ""
     assert sweep("--seeds", "0", "1", "2")[0] == 0
-    assert flows.started[3:] == ["seed 1"]
+    assert flows.started[4:] == ["seed 1"]
 
 
 def test_show_writes_nothing(sweep: Sweep, flows: Flows, home: Path) -> None:
-    before = sorted(home.iterdir())
     code, out, _ = sweep("--seeds", "0", "1", "--show")
-    assert code == 0
-    assert out.count("not run") == 2
-    assert sorted(home.iterdir()) == before
-    assert flows.started == []
-
-
-def test_two_sweeps_of_one_home_do_not_run_at_once(sweep: Sweep, flows: Flows, home: Path) -> None:
-    (home / "sweeps").mkdir()
-    with file_lock(home / "sweeps" / ".lock", what="a test"):
-        code, _, err = sweep("--seeds", "0")
-    assert code == 1
-    assert "a sweep of this home is being made by" in err
+    assert (code, out.count("not run")) == (0, 2)
+    assert not home.exists()
     assert flows.started == []
 
 
 # The table.
 
 
-def test_rows_have_each_runs_numbers_and_the_means_both_intervals(sweep: Sweep, home: Path) -> None:
+def test_the_table_has_each_runs_gains(sweep: Sweep) -> None:
     _, out, _ = sweep("--seeds", "0", "1", "2")
-    facts = read_json(only(home, "sweep.json"))
-    gains = [elo(SCORES[seed][0]) for seed in (0, 1, 2)]
-    for row, seed in zip(facts["runs"], (0, 1, 2), strict=True):
-        assert row["values"]["gain_as_played"] == pytest.approx(
-            dict(zip(("value", "low", "high"), map(elo, SCORES[seed]), strict=True)), abs=1e-9
-        )
-        assert row["values"]["ladder_candidate"] == {"value": 700.0 + seed, "low": 600.0, "high": 800.0}
-        assert row["values"]["ladder_gain_as_played"] == {"value": 40.0 + seed, "low": 10.0, "high": 70.0}
-        assert row["run"] == f"{1001 + seed}"
-    [pooled] = facts["pooled"]
-    assert (pooled["num_runs"], pooled["verdicts"]) == (3, {"better": 2, "no improvement shown": 1})
-    expected = stats.ttest_1samp(gains, 0).confidence_interval(0.95)
-    gain = pooled["values"]["gain_as_played"]
-    assert gain["between"] == pytest.approx({"value": sum(gains) / 3, "low": expected.low, "high": expected.high})
-    below = sum((elo(low) - elo(score)) ** 2 for score, low, _ in SCORES.values()) ** 0.5 / 3
-    assert gain["within"]["low"] == pytest.approx(sum(gains) / 3 - below)
-    ladder = pooled["values"]["ladder_gain_as_played"]
-    assert ladder["between"] == pytest.approx({"value": 41.0, "low": 41 - 4.302653 / 3**0.5, "high": 41 + 4.302653 / 3**0.5})
-    lines = out.splitlines()
-    start = lines.index("test")
-    table = [re.sub(r"  +", " | ", line.strip()) for line in lines[start + 1 : start + 7]]
-    assert table == [
-        "seed | verdict | gain, as played | gain, adjudicated | candidate's rating | ladder gain | ladder gain, adjudicated",
-        "0 | better | +70 [+35, +108] | +147 [+108, +191] | +700 [+600, +800] | +40 [+10, +70] | +40 [+10, +70]",
-        "1 | better | +108 [+70, +147] | +191 [+147, +241] | +701 [+600, +800] | +41 [+10, +70] | +41 [+10, +70]",
-        "2 | no improvement shown | +0 [-35, +35] | +70 [+35, +108] | +702 [+600, +800] | +42 [+10, +70] | +42 [+10, +70]",
-        "mean over 3, between runs | 2 better, 1 no improvement shown | +59 [-76, +195] | +136 [-15, +288] | +701 [+699, +703]"
-        " | +41 [+39, +43] | +41 [+39, +43]",
-        "mean over 3, within runs | +59 [+39, +81] | +136 [+113, +162] | +701 [+643, +758] | +41 [+23, +58] | +41 [+23, +58]",
-    ]
-    assert "Between runs: the mean over seeds with the interval of Student's t, n - 1" in out
-    assert "Within runs: the same mean with the interval that the games of these runs leave" in out
+    rows = [re.sub(r"  +", " | ", line.strip()) for line in out.splitlines()]
+    for seed, elo in ELO.items():
+        [row] = [row for row in rows if row.startswith(f"{seed} | ")]
+        assert f"{elo:+.0f} [{elo - 30:+.0f}, {elo + 30:+.0f}]" in row
+    assert "Between runs: the mean over seeds with the interval of Student's t, n - 1" in " ".join(out.split())
 
 
-def test_while_the_tracking_store_is_away_at_the_end_the_table_is_still_written(
-    sweep: Sweep, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("steps.tracking.sweep_run.RetryPolicy", lambda: RetryPolicy(between_asks=()))
-    monkeypatch.setattr("steps.tracking.sweep_run._log", lambda *_: (_ for _ in ()).throw(OSError("the cable is out")))
-    code, out, _ = sweep("--seeds", "0")
-    assert code == 0
-    assert "WARNING: the sweep's table is not logged to" in out
-    assert "(the cable is out); the same command logs it later" in out
-    assert json.loads(only(home, "sweep.json").read_text())["runs"][0]["verdict"] == "better"
+def row(seed: int, gains: Sequence[float], halves: Sequence[float]) -> SweepRow:
+    [plan] = planned(seeds=(seed,))
+    estimates = [Estimate(value=gain, low=gain - half, high=gain + half) for gain, half in zip(gains, halves, strict=True)]
+    found = {f"gain {number}": estimate for number, estimate in enumerate(estimates)}
+    return SweepRow(planned=plan, verdict="better", gains=found, is_finished=True)
+
+
+def test_means_come_with_the_interval_between_runs_and_that_within_them() -> None:
+    values = (100.0, 160.0, 250.0)
+    unstarted = SweepRow(planned=planned(seeds=(9,))[0], verdict="not run", gains={}, is_finished=False)
+    rows = [row(seed, [value], [30.0]) for seed, value in enumerate(values)]
+    [(_, table)] = sweep_tables([*rows, unstarted])
+    assert table[4] == ["9", "not run", "-"]
+    expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    assert table[5] == ["mean over 3, between runs", "", f"+170 [{expected.low:+.0f}, {expected.high:+.0f}]"]
+    half = (3 * 30**2) ** 0.5 / 3
+    assert table[6] == ["mean over 3, within runs", "", f"+170 [{170 - half:+.0f}, {170 + half:+.0f}]"]
+    [(_, one)] = sweep_tables(rows[:1])
+    assert one[-2] == ["mean over 1, between runs", "", "+100"], "one seed has no interval"
+
+
+def test_a_measure_that_one_run_lacks_has_no_mean() -> None:
+    [(_, table)] = sweep_tables([row(0, [10.0, 20.0], [1.0, 1.0]), row(1, [30.0], [1.0])])
+    assert table[-1][2].startswith("+20 ")
+    assert table[-2][3] == table[-1][3] == "-"

@@ -268,7 +268,7 @@ def test_with_the_standard_error_closed_it_plays_too(command: list[str]) -> None
 def test_without_a_model_it_does_not_start_and_says_why(command: list[str], tmp_path: Path) -> None:
     done = answered([*command[:-1], str(tmp_path / "nowhere")], "uci\n")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"chess-grpo: {tmp_path / 'nowhere'} is not a folder; give champion, peak, v7")
+    assert done.stderr.startswith(f"chess-grpo: {tmp_path / 'nowhere'} is not a folder; give champion, peak or v7")
     assert "Traceback" not in done.stderr
 
 

@@ -27,9 +27,8 @@ from grpo.settings.language import LanguageConfig
 from grpo.settings.tree import PolicyConfig
 from steps.policies.network import NetworkCompetitor
 from steps.policies.open import open_policy
-from steps.runs.find_policy import find_policy
-from steps.runs.names import NotFoundError
-from steps.runtime.machine import Machine
+from steps.run.machine import Machine
+from steps.track.find import NotFoundError, find_policy
 
 torch.set_num_threads(1)
 

@@ -96,16 +96,6 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_the_run_that_was_not_stopped(tm
     assert weights_hash(again.policy) != weights_hash(policy), "nothing was learnt"
 
 
-def test_a_snapshot_takes_back_a_step() -> None:
-    trainer = trainer_of(settings())
-    trainer.step()
-    snapshot, before = trainer.snapshot(), weights_hash(trainer.policy)
-    one = trainer.step()
-    trainer.reset(snapshot)
-    assert weights_hash(trainer.policy) == before
-    assert trainer.step() == one
-
-
 def broken_losses(monkeypatch: pytest.MonkeyPatch, *, times: int) -> None:
     """Make the first losses NaN."""
     objective, left = loss.grpo_objective, [times]

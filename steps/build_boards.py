@@ -1,0 +1,131 @@
+"""Build boards: the positions of some units of the dataset, with the value of every legal move."""
+
+import gc
+from collections.abc import Callable, Container, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from grpo.base.files import write_json
+from grpo.dataset.exclusions import ExcludedPositions
+from grpo.dataset.quotas import Candidate, Quota, SourceReport
+from grpo.dataset.table import GAME_SCHEMA, Split, board_row, board_table
+from grpo.dataset.units import fill_unit, unit_boards_per_cell
+from grpo.engine.answers import EngineError
+from grpo.engine.identity import EngineIdentity
+from grpo.engine.move_values import ValueTable, engine_options, value_tables
+from grpo.engine.pool import EnginePool
+from grpo.settings.tree import Settings
+from steps.run.names import BOARDS, GAMES, REPORT
+from steps.run.step import Step
+from steps.run.work import Work
+
+if TYPE_CHECKING:
+    from steps.cards.html import CardPart
+    from steps.cards.state import Seen
+
+STEP: Final = Step(
+    name="build_boards",
+    module=__name__,
+    says="Finds positions in games and has Stockfish evaluate every legal move of each: one task's part of the dataset.",
+    reads="build_boards",
+    takes=("sources",),
+    resources="boards",
+)
+
+
+def body(work: Work) -> None:
+    """Write boards with the value of every legal move, and their games, for each unit of this task; and a report of all."""
+    # What is imported stays; looking through it again and again took a fifth of this step's own time.
+    gc.freeze()
+    settings, stockfish = work.settings, work.machine.stockfish
+    units = work.part.of(range(settings.boards.num_units))
+    excluded = ExcludedPositions.read(settings.boards.exclude) if settings.boards.exclude else frozenset[str]()
+    total = sum(unit_boards_per_cell(settings.boards).values()) * len(units)
+    # Two engines, because players search one line and values all; they take turns, so that one core is enough.
+    players = EnginePool(stockfish, num_processes=1, options={"Hash": settings.values.hash_mib})
+    with players, EnginePool(stockfish, num_processes=1, options=engine_options(settings.values)) as pool:
+        valuer = _Valuer(settings, work.engine, pool)
+
+        def progress() -> None:
+            work.progress(valuer.num_rows, total, "boards")
+
+        reports = {
+            str(unit): _build_unit(settings, unit, players, valuer, excluded, progress=progress, folder=work.folder) for unit in units
+        }
+    write_json(work.folder / REPORT, reports)
+
+
+def _build_unit(
+    settings: Settings,
+    unit: int,
+    players: EnginePool,
+    valuer: "_Valuer",
+    excluded: Container[str],
+    *,
+    progress: Callable[[], None],
+    folder: Path,
+) -> dict[str, Any]:
+    """Write the files of one unit and return the facts of its report."""
+    report = SourceReport()
+    parts: list[pa.Table] = [board_table([])]
+
+    def value_candidates(candidates: list[Candidate], quota: Quota) -> None:
+        parts.append(board_table(valuer.rows(candidates, quota)))
+        progress()
+
+    quota = fill_unit(
+        settings.boards,
+        unit=unit,
+        seed=settings.seed,
+        players=players,
+        report=report,
+        excluded=excluded,
+        on_candidates=value_candidates,
+    )
+    pq.write_table(pa.concat_tables(parts), folder / f"unit-{unit:04d}.{BOARDS}")
+    pq.write_table(pa.Table.from_pylist(list(quota.games.values()), schema=GAME_SCHEMA), folder / f"unit-{unit:04d}.{GAMES}")
+    return report.as_facts()
+
+
+class _Valuer:
+    """Makes rows of candidates, and discards those whose search failed."""
+
+    def __init__(self, settings: Settings, engine: EngineIdentity, pool: EnginePool) -> None:
+        self._settings, self._engine, self._pool = settings, str(engine), pool
+        self.num_rows = 0
+        """Made so far, over all units."""
+
+    def rows(self, candidates: Sequence[Candidate], quota: Quota) -> list[dict[str, Any]]:
+        depth = self._settings.values.depth
+        heldout = [candidate for candidate in candidates if candidate.position.split == Split.HELDOUT]
+        strong = dict(
+            zip(
+                [candidate.position.key for candidate in heldout],
+                self._tables(heldout, self._settings.evaluation.heldout_depth),
+                strict=True,
+            )
+        )
+        rows = []
+        for candidate, table in zip(candidates, self._tables(candidates, depth), strict=True):
+            deeper = strong.get(candidate.position.key)
+            if isinstance(table, EngineError) or isinstance(deeper, EngineError):
+                quota.discard(candidate, "engine failure")
+            else:
+                rows.append(board_row(candidate.position, table, deeper, engine=self._engine, limit=f"depth {depth}"))
+        self.num_rows += len(rows)
+        return rows
+
+    def _tables(self, candidates: Sequence[Candidate], depth: int) -> Iterator[ValueTable | EngineError]:
+        boards = [candidate.board for candidate in candidates]
+        fens = [candidate.mover_fen for candidate in candidates]
+        return value_tables(boards, self._pool, self._settings.values, depth=depth, mover_fens=fens)
+
+
+def card(seen: "Seen") -> "list[CardPart]":
+    """Return the card: what the source contained, by unit."""
+    from steps.cards.data_pages import build_page
+
+    return build_page(seen)

@@ -1,0 +1,74 @@
+"""Rate the opponents that strength is measured with, by their own games; they depend on no dataset, so that runs share a ladder."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from grpo.base.files import write_json
+from grpo.base.seeding import numpy_stream
+from grpo.metrics.table import Record
+from grpo.play.ladder import LADDER_NOTE, Ladder, Rung, ladder_pairings, make_rungs, rate_rungs
+from grpo.play.matches import MatchResult, play_match
+from grpo.play.openings import make_openings
+from grpo.statistics.intervals import expected_score
+from steps.measure import Arena
+from steps.run.names import REPORT
+from steps.run.step import Step
+from steps.run.work import Work
+
+if TYPE_CHECKING:
+    from steps.cards.html import CardPart
+    from steps.cards.state import Seen
+
+STEP: Final = Step(
+    name="calibrate",
+    module=__name__,
+    says="Rates the opponents that strength is measured with, by games against each other: Elo above a random mover.",
+    reads="calibrate",
+    takes=("engine", "book"),
+    shows=("ladder/rating", "ladder/rating_low", "ladder/rating_high"),
+    axis="rung",
+    pages=(REPORT,),
+    resources="games",
+)
+_SEED: Final = 0  # Not the run's: runs that differ in their seed are measured by one and the same ladder.
+
+
+def body(work: Work) -> None:
+    """Write the ladder: its rungs with ratings, intervals and their covariance, and the games that they come from."""
+    rungs = make_rungs(work.settings.evaluation.ladder)
+    results = _play(work, rungs)
+    ladder = rate_rungs(rungs, {meeting: result.pair_scores() for meeting, result in results.items()})
+    for index in range(len(rungs)):
+        rating, low, high = ladder.interval(index)
+        work.log(Record(index, {"ladder/rating": rating, "ladder/rating_low": low, "ladder/rating_high": high}))
+    meetings = [_meeting_facts(ladder, meeting, result) for meeting, result in results.items()]
+    write_json(work.folder / REPORT, {"engine": str(work.engine), **ladder.facts(), "meetings": meetings, "note": LADDER_NOTE})
+
+
+def _play(work: Work, rungs: tuple[Rung, ...]) -> dict[tuple[int, int], MatchResult]:
+    """Return the games of the rungs that meet."""
+    config, meetings, results = work.settings.evaluation, ladder_pairings(len(rungs)), {}
+    count = config.ladder.num_calibration_pairs
+    with Arena(work) as arena:
+        rng = numpy_stream(_SEED, "openings", "ladder")
+        openings = make_openings(config, count=count * len(meetings), rng=rng, pool=arena.pool, exclude=set())
+        for number, meeting in enumerate(meetings):
+            part = openings[number * count : (number + 1) * count]  # Each opening serves once, so that meetings err independently.
+            one, other = (rungs[rung].player(arena.pool, numpy_stream(_SEED, "ladder", *meeting, rung)) for rung in meeting)
+            results[meeting] = play_match(one, other, part, max_plies=config.max_plies)
+            work.progress(2 * count * len(results), 2 * count * len(meetings), "games")
+    return results
+
+
+def _meeting_facts(ladder: Ladder, meeting: tuple[int, int], result: MatchResult) -> dict[str, Any]:
+    """Return a meeting as plain data, with the score that the ratings expect: where they differ much, one number is not all there is."""
+    one, other = meeting
+    facts = {name: fact for name, fact in result.facts().items() if name not in ("text", "num_openings")}
+    expected = expected_score(ladder.interval(one, other)[0])
+    return {"first": ladder.rungs[one].name, "second": ladder.rungs[other].name, "expected": expected, **facts}
+
+
+def card(seen: "Seen") -> "list[CardPart]":
+    """Return the card: the opponents' ratings and their games."""
+    from steps.cards.games_pages import ladder_page
+
+    return ladder_page(seen)

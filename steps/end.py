@@ -1,0 +1,61 @@
+"""The last step: close the run's record, log all that is not logged yet, and say the verdict."""
+
+from typing import Any
+
+from steps.pages.results import read_results
+from steps.pages.templates import verdict_lines
+from steps.resume import Job
+from steps.run.aliases import CHAMPION, PEAK
+from steps.run.commands import pasteable, shortened
+from steps.run.machine import Machine
+from steps.run.names import BOARDS, GAMES_PAGE, PGN, REPORT_PAGE, RESULTS
+from steps.run.records import Runs
+from steps.run.store import Store
+from steps.track.publish import publish_all
+
+
+def end(flow: Any) -> tuple[dict[str, Any], str]:
+    """Close the run; return its results as plain data, with `where` its files are, and the words that end it.
+
+    No line of these begins with a space, because Metaflow strips those.
+    """
+    job: Job = flow.job
+    machine = Machine.here()
+    store = Store.of(machine)
+    runs = Runs(store)
+    results = read_results(store.open(flow.reported) / RESULTS)
+    places = {
+        "champion": f"{store.place(flow.selected)}/{CHAMPION}",
+        "peak": f"{store.place(flow.selected)}/{PEAK}",
+        "games": f"{store.place(flow.selected)}/{PGN}",
+        "viewer": f"{store.place(flow.selected)}/{GAMES_PAGE}",
+        "report": f"{store.place(flow.reported)}/{REPORT_PAGE}",
+        "results": f"{store.place(flow.reported)}/{RESULTS}",
+        "boards": f"{store.place(flow.boards)}/{BOARDS}",
+    }
+    runs.begin(job["run"], "end", "", "").end("finished")
+    left = publish_all(machine).get(job["run"], "")
+    run = runs.get(job["run"])
+    assert run is not None
+    if machine.task:
+        from steps.cards.live import LiveCard  # It imports Metaflow, without which the steps work too.
+        from steps.cards.report_page import end_page
+
+        LiveCard("end", lambda _: end_page(results, run, places), job["settings"]).drawn()
+    commands = {
+        pasteable("chess-grpo show last"): "the same in the terminal",
+        pasteable("chess-grpo card last"): "the report as a page",
+        pasteable("make ui"): "all runs in MLflow",
+    }
+    width = max(map(len, commands))
+    lines = [
+        "",
+        *verdict_lines(results),
+        "",
+        *([f"NOT LOGGED to MLflow yet: {left}. Log it later: {pasteable('chess-grpo track')}"] if left else []),
+        f"Champion: {shortened(places['champion'])}",
+        f"Report: {shortened(places['report'])}",
+        "Next:",
+        *(f"{command:<{width}}  # {why}" for command, why in commands.items()),
+    ]
+    return {**results.model_dump(mode="json"), "where": places, "run": job["run"]}, "\n".join(lines)

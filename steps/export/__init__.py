@@ -1,1 +1,0 @@
-"""A policy as a folder of its own, with its model card."""

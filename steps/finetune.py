@@ -1,0 +1,107 @@
+"""Fine-tune the policy by GRPO, with checkpoints measured on held-out boards, until the steps are done or the trainer ends it."""
+
+from typing import TYPE_CHECKING, Final
+
+from grpo.board.encoding import decode, position_key
+from grpo.dataset.table import BoardArrays, Split, board_arrays
+from grpo.engine.move_values import engine_options
+from grpo.engine.pool import EnginePool
+from grpo.evaluation.regret import heldout_metrics
+from grpo.learning.checkpoints import NETWORK_FORMAT, load_checkpoint, load_policy
+from grpo.learning.self_play import MixedStates, SelfPlay, state_counts
+from grpo.learning.states import DatasetStates, LiveValues, StateSource
+from grpo.learning.trainer import GrpoTrainer
+from grpo.policy.files import LANGUAGE
+from grpo.policy.network import PolicyNetwork
+from steps.run.dataset import read_boards
+from steps.run.names import FINDINGS, LEARNABILITY, REPORT
+from steps.run.step import Step
+from steps.run.work import Work
+from steps.training_loop import TrainingLoop, begin_from
+
+if TYPE_CHECKING:
+    from steps.cards.html import CardPart
+    from steps.cards.state import Seen
+
+STEP: Final = Step(
+    name="finetune",
+    module=__name__,
+    variants={LANGUAGE: "steps.language.finetune"},
+    says="Train with GRPO, and recover or stop when entropy becomes critical.",
+    reads="finetune",
+    takes=("boards", "pretrained", "checkpoint", "engine", "device"),
+    shows=(
+        "heldout/regret_best",
+        "heldout/regret_sampled",
+        "heldout/entropy",
+        "language/reward_mean",
+        "language/parse_rate",
+        "heldout/parse_rate",
+    ),
+    axis="step",
+    pages=(REPORT, LEARNABILITY, FINDINGS),
+    resources="training",
+    resumes=True,
+)
+
+
+def body(work: Work) -> None:
+    """Write checkpoints, history, and why training ended; after a kill, go on.
+
+    The pretrained policy is the frozen reference, and the start unless there is a checkpoint of another run; from that, training goes on
+    for as many steps again as the settings say.
+    """
+    settings, checkpoint = work.settings, work.inputs.get("checkpoint")
+    table = read_boards(work.inputs["boards"])
+    train = board_arrays(table, split=Split.TRAIN)
+    heldout = board_arrays(table, split=Split.HELDOUT, strong=True)
+    reference, _ = load_policy(work.inputs["pretrained"], work.device)
+    if checkpoint is None:
+        (policy, policy_config), origin = load_policy(work.inputs["pretrained"], work.device), None
+    else:
+        policy, policy_config, origin = load_checkpoint(checkpoint, work.device, NETWORK_FORMAT)
+    assert isinstance(policy.network, PolicyNetwork)
+    if settings.policy.freezes_embeddings:
+        policy.network.freeze_embeddings()
+    first = 0 if origin is None else origin.step
+    # The engine starts when it is first asked, and is asked only of states that no dataset has.
+    with EnginePool(work.machine.stockfish, num_processes=work.machine.num_threads, options=engine_options(settings.values)) as pool:
+        values = LiveValues(pool, settings.values)
+        states = _states(work, train, heldout, values, first=first)
+        trainer = GrpoTrainer(policy, reference, states, settings.grpo, seed=settings.seed, first_step=first, values=values)
+        if origin is not None:
+            begin_from(origin, trainer, work)
+        TrainingLoop(
+            work,
+            trainer,
+            policy_config,
+            NETWORK_FORMAT,
+            heldout=lambda: heldout_metrics(trainer.evaluation_policy, heldout),
+        ).run()
+
+
+def _states(work: Work, train: BoardArrays, heldout: BoardArrays, values: LiveValues, *, first: int) -> StateSource:
+    config, seed = work.settings.grpo, work.settings.seed
+    num_dataset, num_own = state_counts(config.states_per_step, config.self_play.fraction)
+    dataset = DatasetStates(train, states_per_step=num_dataset, seed=seed, mirrors_boards=config.mirrors_boards)
+    if not num_own:
+        return dataset
+    own = SelfPlay(
+        values,
+        config.self_play,
+        states_per_step=num_own,
+        first_step=first,
+        seed=seed,
+        mirrors_boards=config.mirrors_boards,
+        # Held-out positions are never learnt from, wherever they come from.
+        exclude=frozenset(position_key(decode(row)) for row in heldout.encodings),
+        say=work.say,
+    )
+    return MixedStates(dataset, own)
+
+
+def card(seen: "Seen") -> "list[CardPart]":
+    """Return the card: findings, curves, and what was found before the first update."""
+    from steps.cards.training_pages import finetune_page
+
+    return finetune_page(seen)

@@ -1,0 +1,133 @@
+"""Join the units into the dataset: exact quotas of each phase and split, no board twice, and an account of what was left out."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import chess
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from grpo.base.files import read_json, write_json
+from grpo.board.phases import PHASES, Phase
+from grpo.dataset.engine_games import material_signature
+from grpo.dataset.quotas import FILTERED, SourceReport, boards_per_cell, cell_names, cut_to_quota, shortage_message
+from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Position, Split, phase_counts
+from grpo.metrics.table import Record
+from grpo.reading.games import SourceError
+from steps.run.dataset import preview
+from steps.run.names import BOARDS, BOARDS_PREVIEW, GAMES, REPORT
+from steps.run.step import Step
+from steps.run.work import Work
+
+if TYPE_CHECKING:
+    from steps.cards.html import CardPart
+    from steps.cards.state import Seen
+
+STEP: Final = Step(
+    name="join_boards",
+    module=__name__,
+    says="Joins the tasks' boards into one dataset without duplicates, with the configured number for each phase and split; all boards of"
+    " one game are in one split.",
+    reads="build_boards",
+    takes=("sources",),
+    joins="unit-*",
+    pages=(REPORT, BOARDS_PREVIEW),
+)
+_ROWS_PER_GROUP: Final = 16_384
+_NUM_SIGNATURES_SHOWN: Final = 20
+
+
+def body(work: Work) -> None:
+    """Write all units as one table with exactly the boards that were asked for, their games, and a report that accounts for the rest.
+
+    Raises SourceError when boards are missing and the settings do not accept it, or when there are none of some split and phase.
+    """
+    settings, folders = work.settings, work.parts
+    boards = _concatenated(folders, BOARDS, BOARD_SCHEMA)
+    wanted = boards_per_cell(settings.boards)
+    kept, num_joined_duplicates, missing = cut_to_quota(
+        _positions(boards), wanted, max_per_game_and_phase=settings.boards.max_per_game_and_phase
+    )
+    report = SourceReport.joined([unit for folder in folders for unit in read_json(folder / REPORT).values()])
+    report.num_duplicates += num_joined_duplicates
+    what = f"{', '.join(settings.boards.files)}" if settings.boards.source == "files" else "engine games"
+    if any(missing.values()) and settings.boards.shortage != "accept":
+        if not report.num_games:
+            raise SourceError(nothing_usable(what, report))
+        raise SourceError(shortage_message(missing, report, what))
+    if empty := [cell for cell, count in missing.items() if count == wanted[cell]]:
+        raise SourceError(shortage_message({cell: missing[cell] for cell in empty}, report, what))
+    boards = boards.take(kept)
+    games = _concatenated(folders, GAMES, GAME_SCHEMA)
+    games = games.filter(pc.is_in(games["game_id"], pc.unique(boards["game_id"])))
+    # A game met in several units, under other texts, is one game.
+    first = {game_id: index for index, game_id in reversed(list(enumerate(games["game_id"].to_pylist())))}
+    games = games.take(sorted(first.values()))
+    pq.write_table(boards, work.folder / BOARDS, row_group_size=_ROWS_PER_GROUP)
+    pq.write_table(games, work.folder / GAMES)
+    facts = report.as_facts() | _dataset_facts(boards, games) | {"missing": cell_names(missing)}
+    write_json(work.folder / REPORT, facts)
+    (work.folder / BOARDS_PREVIEW).parent.mkdir(exist_ok=True)
+    (work.folder / BOARDS_PREVIEW).write_bytes(preview(work.folder / BOARDS))
+    work.log(
+        Record(
+            0,
+            {
+                "boards/games": facts["games"],
+                "boards/rejected_games": sum(facts["rejected"].values()),
+                "boards/duplicates": facts["duplicates"],
+                "boards/dropped": facts["left_out"].get("engine failure", 0),
+                "boards/left_out": sum(facts["left_out"].values()),
+                "boards/missing": sum(missing.values()),
+                "boards/rows": facts["rows"],
+                "boards/endgame_signatures": facts["endgame_signatures"]["distinct"],
+                **{f"boards/natural/{phase}": facts["natural_phases"][phase] for phase in PHASES},
+                **{f"boards/kept/{phase}": facts["phases"][phase] for phase in PHASES},
+            },
+        )
+    )
+
+
+def nothing_usable(what: str, report: SourceReport) -> str:
+    """Return the message for sources of which every game and position was rejected, with the remedy."""
+    why = ", ".join(f"{count:,} {reason}" for reason, count in sorted(report.rejected.items())) or "it holds none at all"
+    filters = sorted(reason.removeprefix(FILTERED) for reason in report.rejected if reason.startswith(FILTERED))
+    remedy = "give PGN files of standard chess, or lists of positions"
+    if filters:
+        remedy = f"loosen {', '.join(f'boards.filters.{name}' for name in filters)} (a game counts at the first filter that drops it)"
+    return f"{what}: no usable game or position ({why}); {remedy}"
+
+
+def _dataset_facts(boards: pa.Table, games: pa.Table) -> dict[str, Any]:
+    phases = boards["phase"].to_pylist()
+    endgames = [fen for fen, phase in zip(boards["fen"].to_pylist(), phases, strict=True) if phase == Phase.ENDGAME]
+    signatures = Counter(material_signature(chess.Board(fen)) for fen in endgames)
+    return {
+        "rows": boards.num_rows,
+        "phases": phase_counts(phases),
+        "splits": dict(sorted(Counter(boards["split"].to_pylist()).items())),
+        "sources": dict(sorted(Counter(boards["source"].to_pylist()).items())),
+        "labels": dict(sorted(Counter(boards["label_from"].to_pylist()).items())),
+        "used_games": games.num_rows,
+        "endgame_signatures": {"distinct": len(signatures), "commonest": dict(signatures.most_common(_NUM_SIGNATURES_SHOWN))},
+    }
+
+
+def _concatenated(folders: Sequence[Path], name: str, schema: pa.Schema) -> pa.Table:
+    paths = sorted((path for folder in folders for path in folder.glob(f"unit-*.{name}")), key=lambda path: path.name)
+    return pa.concat_tables([pq.read_table(path, schema=schema) for path in paths])
+
+
+def _positions(table: pa.Table) -> list[Position]:
+    rows = table.select(list(Position.__slots__)).to_pylist()
+    return [Position(**{**row, "phase": Phase(row["phase"]), "split": Split(row["split"])}) for row in rows]
+
+
+def card(seen: "Seen") -> "list[CardPart]":
+    """Return the card: the dataset."""
+    from steps.cards.data_pages import join_page
+
+    return join_page(seen)

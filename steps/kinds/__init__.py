@@ -1,1 +1,0 @@
-"""What differs between the kinds of policies: one object for each kind."""

@@ -1,0 +1,54 @@
+"""Fine-tune a language model by GRPO, in the training loop of every policy (`steps.training_loop`)."""
+
+import torch
+
+from grpo.dataset.table import Split
+from grpo.language.generate.player import AnswerGenerator
+from grpo.language.learn.evaluation import EvaluationBoards, evaluate_language, heldout_reward, questions
+from grpo.language.learn.trainer import LanguageTrainer
+from grpo.language.model.loading import LANGUAGE_FORMAT, load_language_policy
+from grpo.language.text.examples import Example, LanguageBoards
+from grpo.language.text.rewards import Grades, grade
+from grpo.learning.checkpoints import load_checkpoint
+from steps.language.answers import shown_examples, write_answers
+from steps.run.dataset import read_boards
+from steps.run.work import Work
+from steps.training_loop import TrainingLoop, begin_from
+
+
+def body(work: Work) -> None:
+    """Write checkpoints, history, why training ended, and answers before and after it; after a kill, go on (`steps.finetune`)."""
+    settings, checkpoint = work.settings, work.inputs.get("checkpoint")
+    language, table = settings.language, read_boards(work.inputs["boards"])
+    policy, policy_config = load_language_policy(work.inputs["pretrained"], work.device)
+    policy.config = language  # Of this run; a checkpoint says by which rules it answers in games.
+    reference = policy.copied()
+    origin = None
+    if checkpoint is not None:
+        resumed, _, origin = load_checkpoint(checkpoint, torch.device("cpu"), LANGUAGE_FORMAT)
+
+    def grader(example: Example, text: str) -> Grades:
+        return grade(example, text, logistic_slope=settings.values.logistic_slope)
+
+    train = LanguageBoards.of_table(table, Split.TRAIN, config=language)
+    first = 0 if origin is None else origin.step
+    trainer = LanguageTrainer(policy, reference, train, settings, grader=grader, first_step=first)
+    if origin is not None:
+        trainer.load_weights(resumed.network.state_dict())
+        begin_from(origin, trainer, work)
+    evaluated = EvaluationBoards.of_table(table, config=language)
+    validation = LanguageBoards.of_table(table, Split.VALIDATION, config=language)
+    asked = questions(validation, language.num_heldout_boards)
+    generator = AnswerGenerator(trainer.evaluation_policy, language)
+    TrainingLoop(
+        work,
+        trainer,
+        policy_config,
+        LANGUAGE_FORMAT,
+        heldout=lambda: (
+            evaluate_language(generator, evaluated).metrics() | heldout_reward(trainer.evaluation_policy, asked, grader).metrics()
+        ),
+    ).run()
+    before, _ = load_language_policy(work.inputs["pretrained"], work.device)
+    shown = shown_examples(validation, seed=settings.seed)
+    write_answers(work.folder, {"pretrained": before, "trained": trainer.evaluation_policy}, shown, grader)

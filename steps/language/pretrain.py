@@ -1,0 +1,65 @@
+"""Take a language model, let it imitate the value tables' answers, and see that it can be read before GRPO is paid for."""
+
+from dataclasses import asdict
+
+from grpo.base.files import write_json
+from grpo.dataset.table import Split
+from grpo.language.generate.answers import refuse_too_long
+from grpo.language.learn.cloning import clone
+from grpo.language.learn.parse_rate_gate import gate_metrics, parse_rates, refuse_unreadable
+from grpo.language.model.loading import load_model, save_language_policy
+from grpo.language.text.examples import LanguageBoards
+from grpo.learning.checkpoints import weights_hash
+from grpo.metrics.table import Record
+from grpo.settings.language import LanguageConfig
+from grpo.settings.roles import is_read_by
+from grpo.settings.tree import Settings
+from steps.language.answers import shown_examples, write_answers
+from steps.run.dataset import read_boards
+from steps.run.names import REPORT
+from steps.run.work import Work
+
+
+def body(work: Work) -> None:
+    """Write the cloned policy with the lowest validation loss, how cloning went, and how much of what it writes can be read.
+
+    Raises UnreadableError when that is too little, NonFiniteError when weights are no numbers, TooLongError before cloning when the model
+    has no room for a prompt and an answer; nothing is written then.
+    """
+    settings, table = _seen_by_cloning(work.settings), read_boards(work.inputs["boards"])
+    config = settings.language
+    train, validation = (LanguageBoards.of_table(table, split, config=config) for split in (Split.TRAIN, Split.VALIDATION))
+    policy = load_model(config, seed=settings.seed, device=work.device)
+    shown = shown_examples(validation, seed=settings.seed)
+    refuse_too_long(policy, policy.tokens([example.prompt for example in shown]))
+    looks: list[Record] = []
+    for record in clone(policy, train, validation, config.cloning, seed=settings.seed):
+        work.log(record)
+        work.progress(record.step, config.cloning.num_steps, "steps")
+        looks.append(record)
+    rates = parse_rates(policy, validation, num_prompts=config.num_gate_prompts, seed=settings.seed)
+    refuse_unreadable(rates, config)
+    work.log(Record(config.cloning.num_steps, gate_metrics(rates)))
+    save_language_policy(work.folder, policy, settings.policy)
+    write_answers(work.folder, {"cloned": policy}, shown)
+    best = min(looks, key=lambda look: look.metrics["language/clone_validation_loss"], default=None)
+    write_json(
+        work.folder / REPORT,
+        {
+            "model": policy.origin.model,
+            "commit": policy.origin.commit,
+            "num_parameters": sum(weights.numel() for weights in policy.network.parameters()),
+            "num_tokens": len(policy.tokenizer),
+            "num_steps": config.cloning.num_steps,
+            "best_step": 0 if best is None else best.step,
+            "weights": weights_hash(policy),
+            "parse_rates": {str(task): asdict(rate) for task, rate in rates.items()},
+            **({} if best is None else {name.removeprefix("language/"): value for name, value in best.metrics.items()}),
+        },
+    )
+
+
+def _seen_by_cloning(settings: Settings) -> Settings:
+    """Return the settings with what cloning does not read at its default: a policy's folder holds its settings, and may hold no others."""
+    unread = {name: field.default for name, field in LanguageConfig.model_fields.items() if not is_read_by("pretrain", f"language.{name}")}
+    return settings.model_copy(update={"language": settings.language.model_copy(update=unread)})

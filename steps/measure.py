@@ -1,0 +1,142 @@
+"""What the steps that play games share: an arena, the stages of a selection, and its games as plain data."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypedDict, cast
+
+from grpo.base.files import read_json
+from grpo.base.seeding import numpy_stream
+from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
+from grpo.learning.checkpoints import checkpoint_name
+from grpo.play.adjudication import adjudicate
+from grpo.play.ladder import Ladder, LadderPlacement, Rung, num_openings_to_place, place_on_ladder
+from grpo.play.matches import UNDECIDED, Adjudication, MatchResult, PlayedGame, play_match
+from grpo.play.openings import make_openings
+from grpo.play.players import Player
+from grpo.settings.tree import EvaluationConfig
+from steps.run.names import CHECKPOINTS, REPORT
+from steps.run.work import Work
+
+SCREENING: Final = "screening"
+CONFIRMATION: Final = "confirmation"
+PREVIOUS: Final = "previous champion"
+SAMPLED: Final = "sampled"
+LADDER: Final = "ladder"
+"""The stages of a selection: each has openings of its own, none of them a position of the dataset."""
+INITIAL: Final = "initial policy"
+"""Its name as a player."""
+
+
+class Arena:
+    """Plays adjudicated games by a run's rules; as a context, it ends its engines."""
+
+    def __init__(self, work: Work) -> None:
+        """Start no engine yet: the first search does."""
+        self.config = work.settings.evaluation
+        self.pool = EnginePool(work.machine.stockfish, num_processes=work.machine.num_threads, options={"Hash": PLAYING_HASH_MIB})
+        self._work, self._seed = work, work.settings.seed
+        self._num_done, self._num_expected, self._unit = 0, 0, ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.pool.close()
+
+    def expect(self, num_games: int, unit: str) -> None:
+        """Tell the progress of the games to come from 0: so many, in these words."""
+        self._num_done, self._num_expected, self._unit = 0, num_games, unit
+
+    def openings(self, count: int, exclude: set[str], *stream: str) -> list[str]:
+        """Return openings from the stream of this name; positions in `exclude` are none, and those looked at are added to it."""
+        return make_openings(self.config, count=count, rng=numpy_stream(self._seed, "openings", *stream), pool=self.pool, exclude=exclude)
+
+    def match(self, first: Player, second: Player, openings: Sequence[str], *, numbers: Sequence[int] | None = None) -> MatchResult:
+        """Return a match, undecided games adjudicated; `numbers` are the openings' places in the whole of which this is a part."""
+        before = self._num_done
+        result = play_match(
+            first,
+            second,
+            openings,
+            max_plies=self.config.max_plies,
+            on_games_done=lambda done: self._work.progress(before + done, self._num_expected, self._unit),
+            numbers=numbers,
+        )
+        self._num_done += len(result.games)
+        return adjudicate(result, self.pool, depth=self.config.adjudication_depth, centipawns=self.config.adjudication_centipawns)
+
+    def num_ladder_openings(self, ladder: Ladder) -> int:
+        """Return how many openings places on the ladder may take."""
+        config = self.config.ladder
+        return num_openings_to_place(len(ladder.rungs), num_probe_pairs=config.num_probe_pairs, num_rung_pairs=config.num_rung_pairs)
+
+    def place(self, players: Sequence[Player], ladder: Ladder, openings: Sequence[str], purpose: str) -> tuple[LadderPlacement, ...]:
+        """Return where players stand on the ladder, from games against the same rungs on the same openings, which serve nothing else.
+
+        A rung draws the same random numbers against each of them: its streams are named by the purpose and the opening.
+        """
+
+        def play(player: Player, rung: Rung, part: Sequence[str]) -> MatchResult:
+            opponent = rung.player(self.pool, numpy_stream(self._seed, "placement", purpose, rung.name, part[0]))
+            return self.match(player, opponent, part)
+
+        config, plays = self.config.ladder, [partial(play, player) for player in players]
+        return place_on_ladder(plays, ladder, openings, num_probe_pairs=config.num_probe_pairs, num_rung_pairs=config.num_rung_pairs)
+
+
+def read_ladder(calibrated: Path) -> Ladder:
+    """Return the ladder that the step `calibrate` left in a folder."""
+    return Ladder.from_facts(read_json(calibrated / REPORT))
+
+
+def checkpoint(work: Work, step: int) -> Path:
+    """Return the folder of a checkpoint of the fine-tuning."""
+    return work.inputs["finetuned"] / CHECKPOINTS / checkpoint_name(step)
+
+
+def screening_match(candidate: int, number: int) -> str:
+    """Return what the games of a candidate in a round are called in the output of `screen`."""
+    return f"{SCREENING}, round {number + 1}: step {candidate}"
+
+
+def player_names(stage: str, candidate: int) -> tuple[str, str]:
+    """Return the names of the candidate and of its opponent in a stage."""
+    if stage == SAMPLED:
+        return f"step {candidate}, T = 1", f"{INITIAL}, T = 1"
+    return f"step {candidate}", PREVIOUS if stage == PREVIOUS else INITIAL
+
+
+def read_match(names: tuple[str, str], games: Iterable[Mapping[str, Any]], config: EvaluationConfig) -> MatchResult:
+    """Return the adjudicated match of two players from its games as plain data."""
+    played = tuple(map(PlayedGame.from_facts, games))
+    num_failed = sum(game.end in UNDECIDED and game.adjudicated is None for game in played)
+    rule = Adjudication(depth=config.adjudication_depth, centipawns=config.adjudication_centipawns, num_failed=num_failed)
+    return MatchResult(first=names[0], second=names[1], games=played, adjudication=rule)
+
+
+class Screened(TypedDict):
+    """The report of `screen`."""
+
+    candidate_step: int | None
+    """None where no checkpoint could play."""
+    reason: str
+    """Why there is no candidate."""
+    heldout_regret_best: dict[str, dict[str, float]]
+    """Checkpoint's step -> held-out regret, `mean` and `stderr`, where it was measured."""
+    screening: list[dict[str, Any]]
+    """A candidate in a round of the halving, in the order in which they played."""
+    openings: dict[str, list[str]]
+    """Stage after the screening -> FENs; the previous champion has some only where it is to be played."""
+    previous_weights: str | None
+    """Hash of the weights of the previous champion where it is to be played: its policy lies in `PREVIOUS_POLICY`."""
+
+
+PREVIOUS_POLICY: Final = "previous"
+"""Folder of the output of `screen`."""
+
+
+def read_screened(folder: Path) -> Screened:
+    """Return the report of `screen`."""
+    return cast(Screened, read_json(folder / REPORT))

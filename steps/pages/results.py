@@ -1,0 +1,251 @@
+"""`results.json`: the results of a run in one document.
+
+The step `report` writes it. The report, the cards, the model card, MLflow's descriptions and the commands `show`, `compare` and `sweep` are
+views of it (`steps.pages.templates`). A part that was not measured is None: `Decision.sentence` says why.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from grpo.base.errors import PlainError
+from grpo.base.files import read_json
+from grpo.evaluation.halving import HalvingEntry
+from grpo.evaluation.phase_guard import PhaseChange
+from grpo.evaluation.verdict import Claim, LadderGain, RegretEstimate, Verdict
+from grpo.policy.files import LANGUAGE
+from grpo.statistics.intervals import Estimate, ScoreInterval, Unit
+
+FORMAT: Final = 2
+"""Of the document; changed with the meaning of any key."""
+
+
+class ResultsError(PlainError, ValueError):
+    """The document was written by another version of the code; the message names the commit."""
+
+
+class _Facts(BaseModel):
+    # The reports of steps have more than any page shows: that is left out.
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Self:
+        """Return it from plain data, as JSON has it; raises ValidationError."""
+        return cls.model_validate_json(json.dumps(facts))
+
+
+class Measurement(_Facts):
+    """One result of games or of held-out boards."""
+
+    name: str
+    """For people, and the same in all runs."""
+    unit: Unit
+    estimate: Estimate
+    """Of games as played."""
+    adjudicated: Estimate | None = None
+    """Of the same games, undecided ones given to the side that a search finds better; it decides nothing."""
+    num_games: int | None = None
+    """None for regret."""
+    decides: bool = False
+    """Whether the verdict rests on it: on fresh games against the own start, as played."""
+    yardstick: dict[str, str | None]
+    """Opponent, rules, ladder or boards that it was measured with, by name; None where unknown. With equal ones runs compare."""
+    output: str
+    """Hash of the step's output that has it: with the same hash two runs share one measurement."""
+
+
+class Match(_Facts):
+    """A match as played, from the first player's side."""
+
+    score: float
+    low: float
+    high: float
+    num_pairs: int
+    wins: int
+    draws: int
+    losses: int
+    ends: dict[str, int]
+    """How games ended (`grpo.play.matches.End`) -> number of games."""
+    num_openings: int
+    adjudicated: ScoreInterval | None = None
+    answers: dict[str, dict[str, int]] = {}
+    """Player (`first`, `second`) -> counts of answers, of players that may fail to name a legal move."""
+
+    @property
+    def interval(self) -> ScoreInterval:
+        """The score."""
+        return ScoreInterval(score=self.score, low=self.low, high=self.high, num_pairs=self.num_pairs)
+
+
+class RungScore(_Facts):
+    """A match against an opponent of the ladder."""
+
+    rung: str
+    score: float
+    num_pairs: int
+
+
+class Placement(_Facts):
+    """A player's place on the ladder, in Elo above a random mover."""
+
+    rating: float
+    low: float
+    """Of the 95 % interval with the rungs' ratings taken as exact."""
+    high: float
+    low_of_all: float
+    """Of that with the errors of the rungs' ratings."""
+    high_of_all: float
+    text: str
+    games: tuple[RungScore, ...]
+
+    @property
+    def estimate(self) -> Estimate:
+        """The rating, with the rungs' taken as exact."""
+        return Estimate(value=self.rating, low=self.low, high=self.high)
+
+
+class Rung(_Facts):
+    """An opponent of the ladder."""
+
+    name: str
+    rating: float
+    low: float
+    high: float
+    gap: float | None = None
+    """Rating less that of the rung below; the lowest has none."""
+    gap_low: float | None = None
+    gap_high: float | None = None
+
+
+class LadderReport(_Facts):
+    """The report of `calibrate`."""
+
+    engine: str
+    note: str
+    """How to read the ratings."""
+    rungs: tuple[Rung, ...]
+
+
+class Decision(_Facts):
+    """The report of `select`. Where no checkpoint could play, what would need a candidate is None."""
+
+    verdict: Verdict
+    sentence: str
+    """The verdict in one sentence: against the own start, against other opponents, and whether the two disagree."""
+    candidate_step: int | None
+    promoted: bool
+    replaces_previous: bool
+    """Whether the registry's champion gives way."""
+    champion_step: int
+    """0 is the pretrained policy."""
+    peak_step: int
+    peak_low: float | None
+    """Lower bound of the peak's score against the pretrained policy."""
+    claims: tuple[Claim, ...]
+    """Those that decide: against the pretrained policy, and against the previous champion if there is one."""
+    beside: tuple[Claim, ...]
+    """Those that decide nothing."""
+    ladder_gain: LadderGain | None
+    """The candidate's rating on the ladder less the pretrained policy's, paired by opening."""
+    phases: tuple[PhaseChange, ...]
+    """The candidate's held-out regret less the pretrained policy's, by phase."""
+    screening: tuple[HalvingEntry, ...]
+    heldout_regret_best: dict[str, RegretEstimate]
+    """By the checkpoint's step."""
+    confirmation_best_moves: Match | None
+    confirmation_sampled_moves: Match | None
+    previous_champion: Match | None
+    previous_weights: str | None = None
+    """Of the champion before; None where it was not played."""
+    ladder: Placement | None
+    """Of the candidate."""
+    ladder_initial: Placement | None
+    """Of the pretrained policy, on the same openings."""
+    initial_weights: str
+    candidate_weights: str | None
+
+
+class Training(_Facts):
+    """The report of `finetune`."""
+
+    first_step: int
+    last_step: int
+    reason: str
+    """Why it ended."""
+    message: str
+    mean_entropy_at_end: float | None
+    """In nats."""
+    control: dict[str, float]
+
+
+class Boards(_Facts):
+    """The report of `join_boards`: the dataset's counts."""
+
+    rows: int
+    used_games: int
+    splits: dict[str, int]
+    natural_phases: dict[str, int]
+    """As met in the source."""
+    phases: dict[str, int]
+    """As kept."""
+    sources: dict[str, int]
+    """File, or `engine` -> boards."""
+    labels: dict[str, int]
+
+
+class Origin(_Facts):
+    """The run and the step that a run was resumed from."""
+
+    run: str
+    step: int
+
+
+class Results(_Facts):
+    """The whole document."""
+
+    format: Literal[2]
+    kind: str
+    """Of the policy: `network` or `language`."""
+    origin: Origin | None
+    """None for a new training."""
+    decision: Decision
+    measurements: tuple[Measurement, ...]
+    """In the order of the steps."""
+    ladder: LadderReport
+    regret: dict[str, tuple[float, float | None]]
+    """Phase -> held-out regret of the pretrained policy, and of the candidate; None where it was not measured."""
+    boards: Boards
+    pretraining: dict[str, Any]
+    """The report of `pretrain`; keys differ between kinds of policy."""
+    training: Training
+    findings: dict[str, Any] | None
+    """Of the diagnosis (`findings.json`); None if it did not run."""
+    settings: dict[str, Any]
+    """Dotted name -> value, of all settings that the steps read."""
+    engine: str
+    code: dict[str, Any]
+    """Commit, dirty flag and locks (`steps.run.versions.describe_code`)."""
+    outputs: dict[str, dict[str, str]]
+    """Step -> `version` and `output_hash` of its output."""
+
+    @property
+    def is_language(self) -> bool:
+        """Whether the policy is a language model."""
+        return self.kind == LANGUAGE
+
+
+def read_results(path: Path) -> Results:
+    """Read the document; raises ResultsError, which names the commit that wrote it, if another version of the code did."""
+    found = read_json(path)
+    try:
+        return Results.of(found)
+    except ValidationError as error:
+        commit, first = found.get("code", {}).get("commit", "unknown"), error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ResultsError(
+            f"{path} was written by commit {commit}, in another form ({where}: {first['msg']}): use the code of that commit"
+            f" (`git checkout {commit}`), or run the flow again"
+        ) from None

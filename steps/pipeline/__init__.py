@@ -1,1 +1,0 @@
-"""What the flow calls: version, look up, run the body, publish; resume."""

@@ -1,0 +1,53 @@
+"""What differs between the kinds of policies besides their bodies (`Step.variants`) and players (`steps.policies.open`): a row for each."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from grpo.policy.files import LANGUAGE, NETWORK
+from steps.run.machine import Machine
+
+if TYPE_CHECKING:  # `chess-grpo uci` must start at once: the settings take time to import.
+    from grpo.settings.tree import Settings
+
+_MODEL_FILE: Final = "config.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyKind:
+    """What one kind of policy does otherwise than the others."""
+
+    lock: str
+    """The lock of the packages that it runs with, as the description of the code names it."""
+    has_lines: bool
+    """Whether it ranks all legal moves, so that the UCI engine can show several lines."""
+    preflight: "Callable[[Settings, Machine], tuple[bool, str]] | None"
+    """Returns whether its packages and its first weights are there, and the detail or the remedy; None where it needs none."""
+
+
+def _language_preflight(settings: "Settings", machine: Machine) -> tuple[bool, str]:
+    """Look for the packages of the extra, and for a model's folder; `pretrain` asks the hub itself."""
+    from grpo.language.model.requirements import MissingExtraError, require_language_extra
+    from grpo.settings.language import SMALL, model_folder
+
+    try:
+        require_language_extra()
+    except MissingExtraError as error:
+        where = "in an image, build it with --build-arg EXTRA=language (docs/aws.md)" if machine.is_container else "`make setup` does that"
+        return False, f"{error}; {where}"
+    model = settings.language.model
+    folder = model_folder(model)
+    if folder is None and model != SMALL:
+        return True, f"{model} of the hub, downloaded by `pretrain` unless it is cached"
+    if folder is not None and not (folder / _MODEL_FILE).is_file():
+        lack = f"has no {_MODEL_FILE}" if folder.is_dir() else "is not an existing folder"
+        remedy = "give a folder that transformers' `save_pretrained` wrote, the name of a model on the hub, or small"
+        return False, f"language.model = {model!r} {lack}; {remedy}"
+    return True, "small, built in" if folder is None else f"the folder {folder}"
+
+
+KINDS: Final[Mapping[str, PolicyKind]] = {
+    NETWORK: PolicyKind(lock="lock", has_lines=True, preflight=None),
+    LANGUAGE: PolicyKind(lock="language_lock", has_lines=False, preflight=_language_preflight),
+}
+"""By `policy.kind`; of a policy's folder `grpo.policy.files.policy_kind` says it."""

@@ -1,0 +1,232 @@
+"""What a run needs, looked at before any work: one table, with a remedy for each thing that is missing."""
+
+import os
+import platform
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+import numpy as np
+
+from grpo.base.errors import PlainError
+from grpo.engine.identity import EngineMissingError, identify
+from grpo.evaluation.halving import halving_rounds
+from grpo.play.openings import OpeningsError, drawn_openings
+from grpo.reading.games import SourceError
+from grpo.reading.streams import find_files, read_chunks
+from grpo.settings.tree import ConfigError, Settings
+from steps.policies.kinds import KINDS
+from steps.run.machine import MIRROR, Machine, Mirror, holds_secret, sqlite_file
+from steps.run.objects import StoreError
+from steps.run.store import Store
+from steps.run.versions import LOCKS, describe_code, installed_lock
+
+PYTHON: Final = (3, 11)
+"""The version that pyproject.toml requires."""
+_FREE_BYTES: Final = 2 * 1024**3
+_PIN: Final = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)
+_SHOWN: Final = 5
+_KEY: Final = "WANDB_API_KEY"
+
+
+class PreflightError(PlainError, RuntimeError):
+    """Something that the run needs is missing; the message is the table with remedies."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightCheck:
+    """One line of the table."""
+
+    what: str
+    is_fine: bool
+    detail: str
+    """What was found, or what is wrong and how to fix it."""
+
+
+def preflight(settings: Settings, machine: Machine, *, read_only: bool = False) -> list[PreflightCheck]:
+    """Return the checks; with `read_only` neither home nor store is created or written."""
+    checks = [_engine(machine), _disk(machine, read_only=read_only), _tracking(machine), _device(machine)]
+    if machine.store:
+        checks.append(_store(machine, read_only=read_only))
+    if (ask := KINDS[settings.policy.kind].preflight) is not None:
+        checks.append(PreflightCheck(f"{settings.policy.kind} model", *ask(settings, machine)))
+    if settings.evaluation.opening_book:
+        checks.append(_book(settings))
+    return checks + [_files(f"boards.{name}", names) for name in ("files", "exclude") if (names := getattr(settings.boards, name))]
+
+
+def examine(settings: Settings | ConfigError, machine: Machine) -> list[PreflightCheck]:
+    """Return all checks for a run with these settings, without changing anything; for invalid settings, those that do not need them."""
+    usable = Settings() if isinstance(settings, ConfigError) else settings
+    valid = _fine("settings", "every key is known, and no two contradict each other")
+    return [
+        _python(),
+        _packages(KINDS[usable.policy.kind].lock),
+        _wrong("settings", str(settings)) if isinstance(settings, ConfigError) else valid,
+        *preflight(usable, machine, read_only=True),
+        _wandb(machine, os.environ),
+    ]
+
+
+def table(checks: Sequence[PreflightCheck]) -> str:
+    """Return the checks as aligned text."""
+    width = max(len(check.what) for check in checks)
+    return "\n".join(f"  {'ok  ' if check.is_fine else 'FAIL'}  {check.what:<{width}}  {check.detail}" for check in checks)
+
+
+def _fine(what: str, detail: str) -> PreflightCheck:
+    return PreflightCheck(what=what, is_fine=True, detail=detail)
+
+
+def _wrong(what: str, detail: str) -> PreflightCheck:
+    return PreflightCheck(what=what, is_fine=False, detail=detail)
+
+
+def _engine(machine: Machine) -> PreflightCheck:
+    try:
+        return _fine("stockfish", f"{identify(machine.stockfish)} at {machine.stockfish}")
+    except EngineMissingError as error:
+        return _wrong("stockfish", str(error))
+
+
+def _disk(machine: Machine, *, read_only: bool) -> PreflightCheck:
+    try:
+        if not read_only:
+            machine.home.mkdir(parents=True, exist_ok=True)
+        existing = next(path for path in (machine.home, *machine.home.parents) if path.exists())
+        with tempfile.TemporaryFile(dir=existing) as probe:  # An anonymous file.
+            probe.write(b"probe")
+    except OSError as error:
+        return _wrong("disk", f"{machine.home} is not writable ({error.strerror}); set CHESS_GRPO_HOME to a writable folder")
+    free = shutil.disk_usage(existing).free
+    detail = f"{free / 1024**3:.1f} GiB free at {machine.home}"
+    if free < _FREE_BYTES:
+        needed = f"{_FREE_BYTES / 1024**3:.0f} GiB"
+        return _wrong("disk", f"{detail}, {needed} needed; free some space, or set CHESS_GRPO_HOME to another disk")
+    return _fine("disk", detail)
+
+
+def _tracking(machine: Machine) -> PreflightCheck:
+    """Refuse an address that cannot be right; a store that is away is told, and logged to when it is back."""
+    if machine.is_container and sqlite_file(machine.tracking_uri) is not None:
+        return _wrong(
+            "tracking",
+            f"{machine.shown_uri} is a file of this container, which is not persistent; set MLFLOW_TRACKING_URI, where the run is launched,"
+            " to the address of an MLflow server (docs/aws.md)",
+        )
+    if holds_secret(machine.tracking_uri):
+        return _wrong(
+            "tracking",
+            "MLFLOW_TRACKING_URI holds a name or password, which would appear in logs: leave name and password out of it, and set"
+            " MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (for a database, what its driver reads, such as PGUSER and PGPASSWORD)",
+        )
+    from steps.track.client import TrackingStore  # MLflow takes seconds to import.
+    from steps.track.outages import TrackingAwayError
+
+    try:
+        if (store := TrackingStore.of(machine)).exists:
+            store.ask("its experiments", lambda: store.client.search_experiments(max_results=1))
+    except TrackingAwayError as error:
+        return _fine("tracking", f"{error}: the run goes on, and is logged when it is back")
+    return _fine("tracking", machine.shown_uri)
+
+
+def _store(machine: Machine, *, read_only: bool) -> PreflightCheck:
+    """Write and read a small record; or only ask for it."""
+    try:
+        if not read_only:
+            Store.of(machine).probe()
+    except StoreError as error:
+        return _wrong("store", str(error))
+    return _fine("store", f"{machine.store}{': it is written to when a run starts' if read_only else ''}")
+
+
+def _device(machine: Machine) -> PreflightCheck:
+    from steps.run.device import DeviceError, torch_device
+
+    try:
+        return _fine("device", f"{torch_device(machine)}, {machine.num_threads} threads")
+    except DeviceError as error:
+        return _wrong("device", str(error))
+
+
+def _book(settings: Settings) -> PreflightCheck:
+    """Check that the opening book has enough distinct openings for the step that needs most of them."""
+    from grpo.play.ladder import ladder_pairings, make_rungs, num_openings_to_place
+
+    evaluation, selection = settings.evaluation, settings.selection
+    ladder, num_rungs = evaluation.ladder, len(make_rungs(evaluation.ladder))
+    placement = num_openings_to_place(num_rungs, num_probe_pairs=ladder.num_probe_pairs, num_rung_pairs=ladder.num_rung_pairs)
+    needed = max(
+        ladder.num_calibration_pairs * len(ladder_pairings(num_rungs)),
+        evaluation.num_baseline_pairs + placement,
+        len(halving_rounds(selection.num_candidates)) * selection.num_screening_pairs
+        + 2 * selection.num_confirmation_pairs
+        + selection.num_sampled_pairs
+        + placement,
+    )
+    try:
+        drawn_openings(evaluation.opening_book, count=needed, rng=np.random.default_rng(0), exclude=set())
+    except (SourceError, OpeningsError) as error:
+        return _wrong("evaluation.opening_book", str(error))
+    return _fine("evaluation.opening_book", f"{evaluation.opening_book}: has the {needed:,} openings that are needed")
+
+
+def _files(what: str, names: Sequence[str]) -> PreflightCheck:
+    """Read only the beginning of each file: large files are read once, by the step that needs them."""
+    try:
+        files = find_files(names)
+        empty = [file.name for file in files if not next(read_chunks(file), b"")]
+    except SourceError as error:
+        return _wrong(what, str(error))
+    if empty:
+        return _wrong(what, f"{', '.join(empty)}: empty; give files with games or positions")
+    return _fine(what, ", ".join(file.name for file in files[:5]) + (f" and {len(files) - 5} more" * (len(files) > 5)))
+
+
+def _python() -> PreflightCheck:
+    here = sys.version_info[:2]
+    detail = f"{platform.python_version()} at {sys.executable}"
+    if here == PYTHON:
+        return _fine("python", detail)
+    wanted = ".".join(map(str, PYTHON))
+    return _wrong("python", f"{detail}, but Python {wanted} is needed: `make setup PYTHON=python{wanted}`")
+
+
+def _packages(name: str) -> PreflightCheck:
+    """Compare the installed packages with the pins of the lock file, and the lock file with the one that the installer recorded."""
+    what, lock = "packages", LOCKS[name]
+    pins = dict(_PIN.findall(lock.read_text(encoding="utf-8")))
+    others = [f"{each} {here}, not {pin}" for each, pin in pins.items() if (here := _installed(each)) not in (None, pin)]
+    if others:
+        shown = "; ".join(others[:_SHOWN]) + (f"; and {len(others) - _SHOWN} more" if len(others) > _SHOWN else "")
+        return _wrong(what, f"not as in {lock.name}: {shown}: `make setup` installs those of the lock")
+    if installed_lock(lock) not in ("", describe_code()[name]):
+        detail = f"installed from another {lock.name} than this checkout's: `make setup` installs the current one"
+        return _wrong(what, detail)
+    return _fine(what, f"{sum(_installed(each) is not None for each in pins)} as in {lock.name}")
+
+
+def _installed(name: str) -> str | None:
+    """Return the installed version of a package without its local label (such as +cpu); None where it is missing."""
+    try:
+        return version(name).partition("+")[0]
+    except PackageNotFoundError:
+        return None
+
+
+def _wandb(machine: Machine, environment: Mapping[str, str]) -> PreflightCheck:
+    """Say whether runs are mirrored to Weights & Biases and whether an API key is set, never which."""
+    key = f"a key is in {_KEY}" if environment.get(_KEY) else f"there is no {_KEY}"
+    local = f"saved below {machine.home}, for `wandb sync`"
+    detail = {
+        Mirror.OFF: f"off ({MIRROR}={Mirror.ONLINE} turns it on)",
+        Mirror.OFFLINE: f"offline: {local}",
+        Mirror.ONLINE: f"online; {key}" + ("" if environment.get(_KEY) else f", so it is {local}"),
+    }
+    return _fine("W&B", detail[machine.mirror])

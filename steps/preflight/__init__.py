@@ -1,1 +1,0 @@
-"""Preflight checks: finds what would make a run fail before it starts."""

@@ -1,0 +1,73 @@
+"""Imitate the moves played until the validation loss stops falling."""
+
+from typing import TYPE_CHECKING, Final
+
+from grpo.base.files import write_json
+from grpo.dataset.labels import label_arrays
+from grpo.dataset.table import Split, board_arrays
+from grpo.learning.checkpoints import save_policy, weights_hash
+from grpo.learning.imitation import ImitationResult, imitate
+from grpo.policy.distribution import new_policy
+from grpo.policy.files import LANGUAGE
+from steps.run.dataset import read_boards, read_game_table
+from steps.run.names import REPORT
+from steps.run.step import Step
+from steps.run.work import Work
+
+if TYPE_CHECKING:
+    from steps.cards.html import CardPart
+    from steps.cards.state import Seen
+
+STEP: Final = Step(
+    name="pretrain",
+    module=__name__,
+    variants={LANGUAGE: "steps.language.pretrain"},
+    says="Imitate the moves played until the validation loss stops falling; a language model clones the answers of the value tables.",
+    reads="pretrain",
+    takes=("boards", "device", "model"),
+    shows=(
+        "imitation/validation_loss",
+        "imitation/top1",
+        "imitation/entropy",
+        "language/clone_loss",
+        "language/clone_validation_loss",
+        "language/parse_rate",
+    ),
+    axis="step",
+    pages=(REPORT,),
+    resources="training",
+)
+
+
+def body(work: Work) -> None:
+    """Write the policy with the lowest validation loss, and how imitation ended."""
+    settings, boards = work.settings, work.inputs["boards"]
+    table = read_boards(boards)
+    train = label_arrays(table, read_game_table(boards), max_positions=settings.pretrain.max_positions)
+    validation = board_arrays(table, split=Split.VALIDATION)
+    policy = new_policy(settings.policy, seed=settings.seed, device=work.device)
+    for outcome in imitate(policy, train, validation, settings.pretrain, seed=settings.seed):
+        if isinstance(outcome, ImitationResult):
+            result = outcome
+        else:
+            work.log(outcome)
+            work.progress(outcome.step, settings.pretrain.max_steps, "steps at most")
+    save_policy(work.folder, policy, settings.policy)
+    write_json(
+        work.folder / REPORT,
+        {
+            "num_positions": len(train),
+            "num_steps": result.num_steps,
+            "has_converged": result.has_converged,
+            "best_step": result.best.step,
+            "weights": weights_hash(policy),
+            **{name.removeprefix("imitation/"): value for name, value in result.best.metrics.items()},
+        },
+    )
+
+
+def card(seen: "Seen") -> "list[CardPart]":
+    """Return the card: curves of cloning."""
+    from steps.cards.training_pages import pretrain_page
+
+    return pretrain_page(seen)

@@ -1,0 +1,187 @@
+"""Write the run's results: one document, the report as a page, and the champion's model card."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from grpo.base.files import MANIFEST, read_json, write_json
+from grpo.board.phases import PHASES
+from grpo.evaluation.verdict import RegretEstimate
+from grpo.policy.files import LANGUAGE, NETWORK, policy_facts
+from grpo.settings.roles import compared_settings, flattened
+from grpo.statistics.intervals import Unit
+from steps.pages.results import (
+    FORMAT,
+    Boards,
+    Decision,
+    LadderReport,
+    Match,
+    Measurement,
+    Origin,
+    Placement,
+    Results,
+    Training,
+    read_results,
+)
+from steps.pages.templates import model_card, report_page
+from steps.run.aliases import CHAMPION
+from steps.run.names import FINDINGS, MODEL_CARD, REPORT, REPORT_PAGE, RESULTS
+from steps.run.step import Step
+from steps.run.work import Work, read_history
+
+if TYPE_CHECKING:
+    from steps.cards.html import CardPart
+    from steps.cards.state import Seen
+
+_OUTPUTS: Final = ("boards", "checks", "pretrained", "calibrated", "baseline_report", "finetuned", "selected")
+STEP: Final = Step(
+    name="report",
+    module=__name__,
+    says="Writes the results of the run as one document, the report as a page, and a model card of the champion.",
+    # The document names the origin, and each output's version and settings.
+    takes=(*_OUTPUTS, "origin", "versions"),
+    pages=(REPORT_PAGE, RESULTS, MODEL_CARD),
+)
+_RULES: Final = (
+    "evaluation.max_plies",
+    "evaluation.opening_book",
+    "evaluation.opening_plies",
+    "evaluation.max_opening_centipawns",
+)
+_NODES: Final = "evaluation.opponent_nodes"
+_REGRET: Final = "heldout/regret_best"
+
+
+def body(work: Work) -> None:
+    """Write `results.json`, and for people the report and the champion's model card, from the outputs of the other steps."""
+    results = run_results({name: work.inputs[name] for name in _OUTPUTS}, origin=work.facts.get("origin", ""))
+    write_json(work.folder / RESULTS, results.model_dump(mode="json"))
+    results = read_results(work.folder / RESULTS)  # As everybody else reads it, to the order of its keys.
+    (work.folder / REPORT_PAGE).write_text(report_page(results), encoding="utf-8")
+    (work.folder / MODEL_CARD).write_text(_card_of_champion(results, work.inputs["selected"] / CHAMPION), encoding="utf-8")
+
+
+def _card_of_champion(results: Results, champion: Path) -> str:
+    decision = results.decision
+    weights = decision.candidate_weights if decision.promoted else decision.initial_weights
+    name = f"{CHAMPION} of {results.outputs['select']['version'][:12]}"
+    hashes = {"weights, as numbers": str(weights)}
+    return model_card(results, run=name, policy_step=decision.champion_step, described=policy_facts(champion), hashes=hashes)
+
+
+def run_results(folders: Mapping[str, Path], *, origin: str = "") -> Results:
+    """Return the results of a run.
+
+    Args:
+        folders: outputs of its steps, under any names.
+        origin: RUN/STEP that it was resumed from; empty for a new training.
+    """
+    outputs = {manifest["step"]: _Output(folder, manifest) for folder in folders.values() for manifest in [read_json(folder / MANIFEST)]}
+    decision = Decision.of(outputs["select"].report)
+    history = read_history(outputs["finetune"].folder)
+    candidate = {name: value for record in history if record.step == decision.candidate_step for name, value in record.metrics.items()}
+    start = outputs["baseline"].report["heldout"]
+    phases = {str(phase): name for phase in PHASES if (name := f"{_REGRET}/{phase}") in start}
+    settings = {name: value for each in outputs.values() for name, value in flattened(each.parts["settings"]).items()}
+    findings, (run, _, step) = outputs["finetune"].folder / FINDINGS, origin.rpartition("/")
+    return Results(
+        format=FORMAT,
+        kind=LANGUAGE if "parse_rates" in outputs["pretrain"].report else NETWORK,
+        origin=None if not origin else Origin(run=run, step=int(step)),
+        decision=decision,
+        measurements=tuple(_measured(outputs, decision, compared_settings(settings))),
+        ladder=LadderReport.of(outputs["calibrate"].report),
+        regret={phase: (start[name], candidate.get(name)) for phase, name in phases.items()},
+        boards=Boards.of(outputs["join_boards"].report),
+        pretraining=outputs["pretrain"].report,
+        training=Training.of(outputs["finetune"].report),
+        findings=read_json(findings) if findings.is_file() else None,
+        settings=settings,
+        engine=outputs["select"].parts["inputs"]["engine"],
+        code=outputs["select"].manifest["code"],
+        outputs={step: {name: each.manifest[name] for name in ("version", "output_hash")} for step, each in outputs.items()},
+    )
+
+
+class _Output:
+    """The output of a step."""
+
+    def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
+        self.folder, self.manifest, self.parts = folder, manifest, manifest["parts"]
+        self.hash = str(manifest["output_hash"])
+        self.report: dict[str, Any] = read_json(folder / REPORT)
+
+
+def _measured(outputs: Mapping[str, _Output], decision: Decision, settings: Mapping[str, str]) -> Iterator[Measurement]:
+    """Yield what was measured, in the order of the steps; what was not is left out."""
+    rules: dict[str, str | None] = {name: settings.get(name, "") for name in _RULES}
+    against_engine = rules | {"engine": outputs["select"].parts["inputs"]["engine"], _NODES: settings.get(_NODES, "")}
+    start: dict[str, str | None] = {"pretrained policy": outputs["pretrain"].hash}
+    ladder: dict[str, str | None] = {"ladder": outputs["calibrate"].hash}
+    boards: dict[str, str | None] = {"held-out boards": outputs["join_boards"].hash}
+    baseline, by = outputs["baseline"].report, outputs["baseline"].hash
+    for opponent, match in baseline["matches"].items():
+        name, yardstick = (
+            ("a random mover", rules) if opponent == "random" else (f"Stockfish ({settings.get(_NODES)} nodes)", against_engine)
+        )
+        yield from _match(f"pretrained against {name}", Match.of(match), yardstick, by)
+    yield from _rating("pretrained on the ladder before GRPO (other openings)", Placement.of(baseline["ladder"]), ladder, by)
+    heldout, regrets = baseline["heldout"], dict[str, RegretEstimate]()
+    if f"{_REGRET}_stderr" in heldout:
+        regrets["pretrained policy"] = RegretEstimate(mean=heldout[_REGRET], stderr=heldout[f"{_REGRET}_stderr"])
+    if str(decision.candidate_step) in decision.heldout_regret_best:
+        regrets["candidate"] = decision.heldout_regret_best[str(decision.candidate_step)]
+    for who, regret in regrets.items():
+        made_by = by if who == "pretrained policy" else outputs["finetune"].hash
+        yield Measurement(
+            name=f"held-out regret of the {who}", unit=Unit.REGRET, estimate=regret.estimate, yardstick=boards, output=made_by
+        )
+    by, against = outputs["select"].hash, "candidate against"
+    for measured in _match(f"{against} pretrained (best moves)", decision.confirmation_best_moves, start | rules, by):
+        yield measured.model_copy(update={"decides": True})
+    yield from _match(f"{against} pretrained (sampled at T = 1)", decision.confirmation_sampled_moves, start | rules, by)
+    before: dict[str, str | None] = {"champion before": decision.previous_weights}
+    yield from _match(f"{against} the champion before", decision.previous_champion, before | rules, by)
+    if (gain := decision.ladder_gain) is not None:
+        num_games = sum(_num_games(place) for place in (decision.ladder, decision.ladder_initial) if place is not None)
+        yield Measurement(
+            name="candidate less pretrained on the ladder",
+            unit=Unit.ELO,
+            estimate=gain.played,
+            adjudicated=gain.adjudicated,
+            num_games=num_games,
+            yardstick=start | rules | ladder,
+            output=by,
+        )
+    yield from _rating("pretrained on the ladder (openings of the candidate)", decision.ladder_initial, ladder, by)
+    yield from _rating("candidate on the ladder", decision.ladder, ladder, by)
+
+
+def _match(name: str, match: Match | None, yardstick: dict[str, str | None], output: str) -> Iterator[Measurement]:
+    if match is not None:
+        yield Measurement(
+            name=name,
+            unit=Unit.SCORE,
+            estimate=match.interval.estimate,
+            adjudicated=None if match.adjudicated is None else match.adjudicated.estimate,
+            num_games=2 * match.num_pairs,
+            yardstick=yardstick,
+            output=output,
+        )
+
+
+def _rating(name: str, place: Placement | None, yardstick: dict[str, str | None], output: str) -> Iterator[Measurement]:
+    if place is not None:
+        num_games = _num_games(place)
+        yield Measurement(name=name, unit=Unit.ELO, estimate=place.estimate, num_games=num_games, yardstick=yardstick, output=output)
+
+
+def _num_games(place: Placement) -> int:
+    return sum(2 * part.num_pairs for part in place.games)
+
+
+def card(seen: "Seen") -> "list[CardPart]":
+    """Return the card: verdict, measurements, ladder and training."""
+    from steps.cards.report_page import report_page as page
+
+    return page(seen)

@@ -1,0 +1,181 @@
+"""Resuming from another run's checkpoint: which run, with what settings, and what of it may change.
+
+A resumed run takes its origin's settings, and of the command only what that changes. Boards, moves and network stay as they are: their
+outputs are the origin's. A checkpoint holds weights and the state of Adam. Adam's moments are averages of past gradients: they outlive
+another number of states, another pace or another weight of a regulariser within some hundred steps, for gradients stay of one size. They
+do not outlive another objective unharmed: there `finetune` begins the optimiser anew.
+"""
+
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, TypedDict
+
+from grpo.base.errors import PlainError
+from grpo.base.files import verified_manifest
+from grpo.policy.files import policy_facts
+from grpo.settings.roles import flattened, is_read_by, may_change
+from grpo.settings.tree import Settings, settings_over
+from steps import STEPS
+from steps.run.aliases import PEAK, PRETRAINED_STEP
+from steps.run.commands import FLOW_FILE, resume_command
+from steps.run.machine import Machine
+from steps.run.step import StepOutput
+from steps.run.store import Store
+from steps.run.versions import StepVersion
+from steps.track.find import NotFoundError, is_folder, named_policy
+from steps.track.find import checkpoint_of as checkpoint_part
+from steps.track.registry import fetch_origin
+
+BEFORE_FINETUNE: Final = STEPS[STEPS.index("start") + 1 : STEPS.index("finetune")]
+"""Steps whose output a resumed run takes from its origin."""
+_MAX_SHOWN: Final = 200
+_MAKE: Final = ("build_boards", "check_boards", "pretrain")
+"""Steps that make boards and network: what they read may not change."""
+_MEASURES: Final = ("calibrate", "baseline")
+"""Of these, those that are done again where the run measures otherwise than its origin."""
+
+
+class ResumeError(PlainError, RuntimeError):
+    """The run cannot resume from there, or not with these settings; the message has the command that works."""
+
+
+class Origin(TypedDict):
+    """The run that a resumed run comes from."""
+
+    name: str
+    """What the user asked for, such as `peak` or RUN/STEP."""
+    run: str
+    step: int
+    """The checkpoint's step; 0 is the pretrained policy."""
+    settings: dict[str, Any]
+    outputs: dict[str, StepOutput]
+    """By step; the parts of the dataset are the dataset."""
+
+
+class Job(TypedDict):
+    """A run, as `start` describes it to all steps: plain data that the flow passes on."""
+
+    run: str
+    """Metaflow's run id, by which its records are found."""
+    settings: dict[str, Any]
+    code: dict[str, Any]
+    """Commit, dirty flag and locks of the launching checkout."""
+    is_fresh: bool
+    """Compute every output, even one that is in the store."""
+    origin: Origin | None
+    """What the run resumes from."""
+    seconds: dict[str, float]
+    """Step -> how long it took in the latest run of the same preset."""
+    checks: dict[str, str]
+    """What the preflight looked at -> what it found."""
+
+
+def find_origin(name: str, preset: str, machine: Machine) -> Origin:
+    """Return where a run can resume from.
+
+    Args:
+        name: `peak` or `champion` of the preset, a version, RUN (its peak) or RUN/STEP.
+        preset: whose registered model an alias is of.
+        machine: its store is searched, and else the registry, which has the peak's checkpoint.
+
+    Raises NotFoundError when there is no such policy, run or checkpoint; ResumeError when the run ended before it had what is needed.
+    """
+    if is_folder(name):
+        raise ResumeError(f"--resume-from {name}: a folder has no run, whose boards and settings a resumed run needs: give RUN/STEP")
+    store = Store.of(machine)
+    try:
+        found = named_policy(name, machine, role=PEAK, preset=preset)
+    except NotFoundError as error:
+        raise NotFoundError(f"--resume-from {name}: {error}") from None
+    if found.run is None:
+        assert found.version is not None
+        settings, outputs = fetch_origin(found.version, machine)
+    else:
+        settings, outputs = found.run.facts["settings"], {}
+        for step in (*BEFORE_FINETUNE[1:], *(["finetune"] if found.policy_step != PRETRAINED_STEP else [])):
+            output = found.run.output_of(step)
+            if output is None:
+                raise ResumeError(
+                    f"--resume-from {name}: run {found.run_id} has no output of {step}; finish it first by `{resume_command(found.run_id)}`"
+                )
+            outputs[step] = output
+    outputs[BEFORE_FINETUNE[0]] = outputs["join_boards"]  # Nothing is built: the parts of the dataset are the dataset.
+    origin = Origin(name=name, run=found.run_id, step=found.policy_step, settings=dict(settings), outputs=outputs)
+    policy_facts(store.open(outputs["pretrain"]))  # It raises where this code numbers moves otherwise.
+    checkpoint_of(origin, store)
+    return origin
+
+
+def resumed_settings(origin: Origin, given: Mapping[str, Any]) -> Settings:
+    """Return the origin's settings, changed by the keys that the command gives (nested, from `split_settings`).
+
+    Raises ResumeError, with the command that works, when boards, moves or network would be others.
+    """
+    settings = settings_over(origin["settings"], given)
+    before, after = flattened(origin["settings"]), flattened(settings.model_dump(mode="json"))
+    changed = {name: (before.get(name), value) for name, value in after.items() if before.get(name) != value}
+    refused = [name for name in changed if not may_change(name) and any(is_read_by(step, name) for step in _MAKE)]
+    if refused:
+        lines = [f"  {name}: origin {_shown(changed[name][0])}, now {_shown(changed[name][1])}" for name in refused]
+        rest = {name: changed[name][1] for name in changed if name not in refused}
+        raise ResumeError(
+            f"--resume-from {origin['name']}: a resumed run has the boards, the moves and the network of run {origin['run']}:\n"
+            + "\n".join(lines)
+            + f"\nWithout these it works: {_command(origin['name'], rest)}"
+        )
+    return settings
+
+
+def resumed_command(origin: Origin, settings: Settings) -> str:
+    """Return the command that resumes from this origin with these settings."""
+    before, after = flattened(origin["settings"]), flattened(settings.model_dump(mode="json"))
+    return _command(origin["name"], {name: value for name, value in after.items() if before.get(name) != value})
+
+
+def changes(origin: Origin, settings: Settings) -> dict[str, str]:
+    """Return dotted name -> "before -> after" of the settings that differ from the origin's."""
+    before, after = flattened(origin["settings"]), flattened(settings.model_dump(mode="json"))
+    return {name: f"{_shown(before.get(name))} -> {_shown(value)}" for name, value in after.items() if before.get(name) != value}
+
+
+def checkpoint_of(origin: Origin, store: Store) -> tuple[Path | None, str]:
+    """Return the verified checkpoint to resume from, and what a version says of it; none for the pretrained policy.
+
+    Raises NotFoundError, with the steps that there are, for a step whose checkpoint was never written or was deleted by retention.
+    """
+    if origin["step"] == PRETRAINED_STEP:
+        return None, ""
+    output = origin["outputs"]["finetune"]
+    _, part = checkpoint_part(store.manifest(output), str(origin["step"]))
+    folder = store.file(output, part)
+    return folder, str(verified_manifest(folder)["output_hash"])
+
+
+def taken_over(origin: Origin | None, wanted: StepVersion, store: Store) -> StepOutput | None:
+    """Return the origin's output of a step, verified; None for a ladder or baseline that this run measures otherwise."""
+    step = str(wanted.parts["step"])
+    if origin is None or step not in BEFORE_FINETUNE:
+        return None
+    output = origin["outputs"][step]
+    if step in _MEASURES:
+        then = store.manifest(output)["parts"]
+        # Where it was computed is no reason to measure again; a resumed run is often on another machine.
+        wants = [(part, name, now) for part in ("settings", "inputs") for name, now in wanted.parts[part].items() if name != "device"]
+        if any(then[part].get(name) != now for part, name, now in wants):
+            print(f"{step}: the origin's was measured with other settings or another engine: measured again", flush=True)
+            return None
+    store.open(output)
+    return StepOutput(**{**output, "reused": True})
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+
+
+def _command(name: str, keys: Mapping[str, Any]) -> str:
+    text = "\n".join(f"{key} = {json.dumps(value)}" for key, value in keys.items())
+    settings = f" --config-value settings {shlex.quote(text)}" if keys else ""
+    return f"python {FLOW_FILE}{settings} run --resume-from {name}"

@@ -1,0 +1,44 @@
+"""The torch device (CPU or CUDA), configured for deterministic results."""
+
+import os
+from typing import Final
+
+import torch
+
+from grpo.base.errors import PlainError
+from steps.run.machine import Machine
+
+_KINDS: Final = ("auto", "cpu", "cuda")
+
+
+class DeviceError(PlainError, ValueError):
+    """The requested device is not available."""
+
+
+def torch_device(machine: Machine) -> torch.device:
+    """Return the device after setting the thread count and deterministic algorithms: both change the last bits of a sum.
+
+    Raises DeviceError.
+    """
+    if machine.device not in _KINDS:
+        raise DeviceError(f"CHESS_GRPO_DEVICE = {machine.device!r}: set it to one of {', '.join(_KINDS)}")
+    if machine.device == "cuda" and not torch.cuda.is_available():
+        raise DeviceError("CHESS_GRPO_DEVICE = 'cuda', but torch finds no GPU: install a CUDA build of torch, or set it to cpu")
+    torch.set_num_threads(machine.num_threads)
+    # On the CPU too: there several threads sum the gradients of `tensor[index]` in any order. `use_deterministic_algorithms` would import
+    # torch's compiler as well, 1.3 seconds of a process: `NetworkPolicy` does, where a network is compiled.
+    torch.set_deterministic_debug_mode("error")
+    if machine.device == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    # Must be set before the first use of the GPU: cuBLAS is deterministic only with a fixed workspace.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.backends.cudnn.benchmark = False
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+
+
+def device_facts(machine: Machine) -> str:
+    """Return the facts besides the code that decide the last bits of trained weights; part of a training step's version."""
+    device = torch_device(machine)
+    if device.type == "cuda":
+        return f"cuda {torch.cuda.get_device_name(device)} torch {torch.__version__}"
+    return f"cpu {torch.backends.cpu.get_cpu_capability()} {machine.num_threads} threads torch {torch.__version__}"

@@ -1,0 +1,91 @@
+"""How a run was started: its nearest preset, its name, and the command that starts it again."""
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from grpo.settings.roles import flattened
+from grpo.settings.tree import DEFAULT_PRESET, preset_names, read_settings
+from steps.run.commands import FLOW_FILE
+
+_SEED: Final = "seed"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launch:
+    """A preset, and the differences of a run's settings from it."""
+
+    preset: str
+    differences: Mapping[str, Any]
+    """Dotted name of a setting -> its value in the run."""
+    seed: int
+
+    @property
+    def text(self) -> str:
+        """The settings as a file for `--config settings`: TOML, or JSON when a value is null, which TOML lacks."""
+        if None in self.differences.values():
+            return json.dumps({"preset": self.preset, **_nested(self.differences)}) + "\n"
+        lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in self.differences.items()]
+        return "\n".join([f'preset = "{self.preset}"', *lines]) + "\n"
+
+    @property
+    def label(self) -> str:
+        """Preset and seed: what a run is called before its verdict is known."""
+        num_changed = len(self.differences.keys() - {_SEED})
+        changed = f" with {num_changed} changed setting{'s' * (num_changed > 1)}" if num_changed else ""
+        return f"{self.preset}{changed}, seed {self.seed}"
+
+    def command(self, words: Sequence[str] = ()) -> str:
+        """Return the shell command that starts such a run.
+
+        Args:
+            words: arguments after `run`.
+        """
+        is_plain = self.preset == DEFAULT_PRESET and not self.differences
+        settings = [] if is_plain else ["--config-value", "settings", shlex.quote(self.text.strip())]
+        return " ".join(["python", FLOW_FILE, *settings, "run", *map(shlex.quote, words)])
+
+
+def launch_of(settings: Mapping[str, Any]) -> Launch:
+    r"""Return the preset with the fewest differences from these complete settings, and the differences.
+
+    >>> launch_of(read_settings('preset = "smoke"\nseed = 3').model_dump(mode="json"))
+    Launch(preset='smoke', differences={'seed': 3}, seed=3)
+    """
+    given = flattened(settings)
+    found = [
+        Launch(preset=name, differences=_differences(given, name), seed=given[_SEED]) for name in sorted(preset_names(), key=_default_first)
+    ]
+    return min(found, key=lambda each: len(each.differences))
+
+
+def metaflow_tags(settings: Mapping[str, Any], verdict: str = "") -> list[str]:
+    """Return the tags of Metaflow's run: nearest preset, seed, and the verdict once there is one.
+
+    >>> metaflow_tags(read_settings('preset = "smoke"').model_dump(mode="json"), "better")
+    ['preset:smoke', 'seed:0', 'verdict:better']
+    """
+    launch = launch_of(settings)
+    return [f"preset:{launch.preset}", f"seed:{launch.seed}", *([f"verdict:{verdict}"] if verdict else [])]
+
+
+def _differences(given: Mapping[str, Any], preset: str) -> dict[str, Any]:
+    usual = flattened(read_settings(f'preset = "{preset}"').model_dump(mode="json"))
+    return {name: value for name, value in given.items() if name not in usual or usual[name] != value}
+
+
+def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for name, value in settings.items():
+        *sections, key = name.split(".")
+        place = nested
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[key] = value
+    return nested
+
+
+def _default_first(preset: str) -> tuple[bool, str]:
+    return preset != DEFAULT_PRESET, preset

@@ -1,0 +1,174 @@
+"""Facts of the machine a step runs on, read from environment variables; none of them is a setting."""
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, Self
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from grpo.base.errors import PlainError
+
+_DEBIAN_STOCKFISH: Final = "/usr/games/stockfish"  # Not on root's PATH.
+STORE: Final = "CHESS_GRPO_STORE"
+"""Variable: the store of outputs and records, a folder or `s3://BUCKET/PREFIX`."""
+TASK: Final = "CHESS_GRPO_TASK"
+ATTEMPT: Final = "CHESS_GRPO_ATTEMPT"
+BATCH_JOB: Final = "AWS_BATCH_JOB_ID"
+"""Variable that AWS Batch sets in each of its containers."""
+SECRETS: Final = "CHESS_GRPO_SECRETS"
+"""Variable: comma-separated names of secrets in AWS Secrets Manager; they hold variables of tasks in containers."""
+MIRROR: Final = "CHESS_GRPO_WANDB"
+"""Variable: a value of `Mirror`."""
+
+
+class MachineError(PlainError, ValueError):
+    """An environment variable has an invalid value; the message names it and its allowed values."""
+
+
+class Mirror(StrEnum):
+    """Whether runs are mirrored to Weights & Biases; see `steps.track.wandb`."""
+
+    OFF = "off"
+    OFFLINE = "offline"
+    """Write to a folder of the home, for `wandb sync` to upload."""
+    ONLINE = "online"
+    """Upload while the step runs; offline where there is no API key."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machine:
+    """Paths, device, tracking server and task of this machine."""
+
+    stockfish: str
+    """CHESS_GRPO_STOCKFISH, else `stockfish` on the PATH, else Debian's path."""
+    home: Path
+    """CHESS_GRPO_HOME, else `.chess_grpo` in the working directory: step outputs and the SQLite tracking store."""
+    tracking_uri: str
+    """MLFLOW_TRACKING_URI, else an SQLite file in `home`."""
+    device: str
+    """CHESS_GRPO_DEVICE, else `auto`: a GPU when torch finds one."""
+    num_threads: int
+    """Threads of torch; part of a training step's version, since the thread count changes how sums round."""
+    store: str = ""
+    """CHESS_GRPO_STORE: where outputs, progress and records are, a folder or `s3://BUCKET/PREFIX`; empty for `home`."""
+    is_container: bool = False
+    """Whether the disk is ephemeral: it vanishes with the task."""
+    task: str = ""
+    """CHESS_GRPO_TASK, set by the flow: RUN/STEP/TASK; empty outside of a flow."""
+    attempt: int = 0
+    """CHESS_GRPO_ATTEMPT, set by the flow: the attempt of that task, from 0."""
+    mirror: Mirror = Mirror.OFF
+    """CHESS_GRPO_WANDB; not a setting, because it changes no output."""
+
+    @classmethod
+    def here(cls) -> Self:
+        """Return the facts of this machine; raises MachineError."""
+        home = Path(os.environ.get("CHESS_GRPO_HOME") or ".chess_grpo").resolve()
+        return cls(
+            stockfish=os.environ.get("CHESS_GRPO_STOCKFISH") or shutil.which("stockfish") or _DEBIAN_STOCKFISH,
+            home=home,
+            tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or sqlite_address(home / "mlflow.db"),
+            device=os.environ.get("CHESS_GRPO_DEVICE") or "auto",
+            num_threads=_num_threads(),
+            store=store_place(os.environ),
+            is_container=is_container(os.environ),
+            task=os.environ.get(TASK) or "",
+            attempt=int(os.environ.get(ATTEMPT) or 0),
+            mirror=_mirror(os.environ.get(MIRROR) or Mirror.OFF),
+        )
+
+    @property
+    def shown_uri(self) -> str:
+        """The tracking URI as messages show it: without user, password and query."""
+        return without_secrets(self.tracking_uri)
+
+    @property
+    def artifact_root(self) -> Path | None:
+        """The artifact folder of an SQLite tracking store, beside the database file; None with a server."""
+        file = sqlite_file(self.tracking_uri)
+        return None if file is None else file.parent / "mlartifacts"
+
+
+def _num_threads() -> int:
+    given = os.environ.get("CHESS_GRPO_THREADS") or str(len(os.sched_getaffinity(0)))
+    if not (given.isdecimal() and int(given)):
+        raise MachineError(f"CHESS_GRPO_THREADS={given}: give a number of 1 or more; unset, it is the number of cores")
+    return int(given)
+
+
+def _mirror(value: str) -> Mirror:
+    try:
+        return Mirror(value)
+    except ValueError:
+        raise MachineError(f"{MIRROR}={value}: it may be {', '.join(Mirror)}; unset, it is {Mirror.OFF}") from None
+
+
+def store_place(environment: Mapping[str, str]) -> str:
+    """Return CHESS_GRPO_STORE, a folder as an absolute path; empty when it is not set. Raises MachineError for another kind of address."""
+    place = environment.get(STORE) or ""
+    scheme, is_address, rest = place.partition("://")
+    if is_address and (scheme != "s3" or not rest.partition("/")[0]):
+        raise MachineError(
+            f"{STORE}={without_secrets(place)}: outputs are written on the condition that there are none, for which there is a client of S3"
+            " only: give s3://BUCKET/PREFIX or a folder; unset, it is CHESS_GRPO_HOME"
+        )
+    return place if is_address or not place else str(Path(place).resolve())
+
+
+def is_container(environment: Mapping[str, str]) -> bool:
+    """Return whether these are the environment variables of a task that AWS Batch runs."""
+    return BATCH_JOB in environment
+
+
+def sqlite_address(file: Path) -> str:
+    """Return the address of an SQLite tracking store, quoted as SQLAlchemy reads it.
+
+    >>> sqlite_address(Path("/what?/50%/mlflow.db"))
+    'sqlite:////what%3F/50%25/mlflow.db'
+    """
+    return f"sqlite:///{quote(str(file), safe='/ @:+=,;~()')}"
+
+
+def sqlite_file(tracking_uri: str) -> Path | None:
+    """Return the file of an SQLite tracking store; None for another kind of store.
+
+    >>> sqlite_file("sqlite:////shared/50%25/mlflow.db")
+    PosixPath('/shared/50%/mlflow.db')
+    """
+    prefix = "sqlite:///"
+    path, _, _ = tracking_uri.removeprefix(prefix).partition("?")
+    return Path(unquote(path)).resolve() if tracking_uri.startswith(prefix) else None
+
+
+_ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]*://)(\S*)", re.IGNORECASE)
+_SECRET: Final = re.compile(r"pass|pwd|secret|token|odbc_connect", re.IGNORECASE)
+"""In names of query parameters."""
+
+
+def without_secrets(text: str) -> str:
+    """Return a text with its addresses cut down to scheme, host and path, so that it can be shown.
+
+    >>> without_secrets("postgresql://me:S3cret@host/db?password=S3cret refuses")
+    'postgresql://host/db refuses'
+    """
+    return text if sqlite_file(text) else _ADDRESS.sub(_shown, text)
+
+
+def _shown(address: re.Match[str]) -> str:
+    scheme, rest = address.groups()
+    place, _, query = rest.replace("#", "?").partition("?")
+    if rest.startswith("/"):  # A file, or a database of this machine: an @ belongs to its path.
+        return f"{scheme}{place}"
+    # An @ behind a question mark: either may belong to a password.
+    return f"{scheme}..." if "@" in query else f"{scheme}{place.rpartition('@')[2]}"
+
+
+def holds_secret(address: str) -> bool:
+    """Return whether an address holds a user's name or a password."""
+    if sqlite_file(address) is not None:
+        return False
+    return "@" in address or any(_SECRET.search(name) for name in parse_qs(urlsplit(address).query, keep_blank_values=True))

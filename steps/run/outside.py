@@ -1,0 +1,67 @@
+"""What steps take in from outside of the run, by hash."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from grpo.base.files import file_hashes, sha256_json
+from grpo.engine.identity import identify
+from grpo.play.openings import book_files
+from grpo.policy.files import LANGUAGE
+from grpo.reading.streams import find_files, fingerprint, fingerprint_of_all
+from grpo.settings.language import SMALL, model_folder
+from grpo.settings.tree import Settings
+from steps.run.machine import Machine
+
+
+def _engine(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
+    return {"engine": str(identify(machine.stockfish))}
+
+
+def _device(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
+    from steps.run.device import device_facts  # Torch takes seconds to import.
+
+    return {"device": device_facts(machine)}
+
+
+def _sources(settings: Settings, machine: Machine) -> dict[str, str]:
+    """Return what the dataset is made from, by hash."""
+    boards = settings.boards
+    files = find_files(boards.files) if boards.files else []
+    judged = {"judged positions": fingerprint_of_all(find_files(boards.exclude))} if boards.exclude else {}
+    # Names of sources are in the rows, folders are not; of what judges only the content counts.
+    named = {f"file {file.name}": fingerprint(file) for file in files}
+    return _engine(settings, machine) | named | judged
+
+
+def _model(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
+    """Return the language model that cloning begins with: by hash where it lies in a folder, by its commit where a hub has it.
+
+    The name of a hub's model is in the settings; the commit tells a model that has changed there since.
+
+    Raises MissingExtraError, and LanguageModelError when neither the hub nor its cache has the model.
+    """
+    language = settings.language
+    if settings.policy.kind != LANGUAGE or language.model == SMALL:
+        return {}
+    folder = model_folder(language.model)
+    if folder is not None:
+        return {"model": sha256_json(file_hashes(folder))}
+    from grpo.language.model.loading import hub_commit  # It imports torch, and transformers to ask the hub.
+
+    return {"model": hub_commit(language)}
+
+
+def _book(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
+    """Return what matches begin from, by hash: of a book only the content counts; the generator is code."""
+    book = settings.evaluation.opening_book
+    return {"opening book": fingerprint_of_all(book_files(book))} if book else {}
+
+
+OUTSIDE: Final[Mapping[str, Callable[[Settings, Machine], dict[str, str]]]] = {
+    "engine": _engine,
+    "device": _device,
+    "sources": _sources,
+    "book": _book,
+    "model": _model,
+}
+"""Name in `Step.takes` -> name of each input and its hash, for the step's version."""

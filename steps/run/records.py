@@ -1,0 +1,287 @@
+"""Records of runs, each written once, in the store: what began, how it ended, and whether trackers have it.
+
+`runs/RUN/start.json` describes a run. `runs/RUN/STEP/PART/NUMBER.begun.json` begins an attempt of a task, `NUMBER.ended.json` ends it. What
+many runs are asked for is in names, so that one listing tells: `index/started/TIME-RUN`, `index/ended/RUN`, `index/published/RUN`.
+Trackers, pages and commands are views of these records and of the outputs that they name.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final, Literal, TypedDict, cast
+
+from steps.run.processes import is_alive, is_gone
+from steps.run.step import StepOutput
+from steps.run.store import Store
+
+Status = Literal["running", "finished", "failed", "killed"]
+LAST: Final = "end"
+"""The step with which a run is finished."""
+_BEGUN, _ENDED, _PUBLISHED = ".begun.json", ".ended.json", ".published.json"
+_STARTED_RUNS, _ENDED_RUNS, _PUBLISHED_RUNS = "index/started/", "index/ended/", "index/published/"
+
+
+class Failure(TypedDict):
+    """Why an attempt ended without an output."""
+
+    what: str
+    remedy: str
+
+
+_GONE: Final = Failure(what="its process is gone: it was killed, or its machine was lost", remedy="")
+
+
+class RunFacts(TypedDict):
+    """What is known of a run when it starts."""
+
+    run: str
+    """Metaflow's id."""
+    preset: str
+    settings: dict[str, Any]
+    code: dict[str, Any]
+    """Of `describe_code`: the commit, and whether files differ from it."""
+    tracking: str
+    """The address of the tracking store that the run belongs to, without secrets."""
+    command: str
+    """The command that starts an equal run."""
+    label: str
+    """How trackers name it."""
+    tags: dict[str, str]
+    """For trackers."""
+    head: str
+    """What its description begins with, in Markdown."""
+    texts: dict[str, str]
+    """Small files, by name: the settings as typed."""
+    origin: dict[str, Any] | None
+    """What it was resumed from."""
+    started: float
+    """Seconds since 1970."""
+    launcher: str
+    """Token of the process that runs it (`steps.run.processes`); empty where a service does."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attempt:
+    """One try of a step's task."""
+
+    run: str
+    step: str
+    part: str
+    """Which of the step's parallel tasks it is, such as "1 of 2"; empty for a step of one task."""
+    number: int
+    """From 0, among the attempts of this step and part."""
+    version: str
+    started: float
+    """Seconds since 1970."""
+    task: str
+    """Metaflow's RUN/STEP/TASK."""
+    process: str
+    """Token of its process."""
+    status: Status = "running"
+    ended: float | None = None
+    """Seconds since 1970; of a killed process, the last that is known of it. None while it is at work."""
+    output: StepOutput | None = None
+    error: Failure | None = None
+    is_published: bool = False
+    """Whether the tracking store has all of it."""
+    store: Store = field(repr=False, compare=False)
+
+    def end(self, status: Status, *, output: StepOutput | None = None, error: Failure | None = None, at: float = 0) -> "Attempt":
+        """Record how it ended, now or `at` a time, and return it as it is then; who was first stands."""
+        facts = {"status": status, "ended": at or time.time(), "output": output, "error": error}
+        self.store.create(self._key + _ENDED, facts)
+        if self.step == LAST and status == "finished":
+            self.store.create(f"{_ENDED_RUNS}{self.run}", {"status": status, "ended": facts["ended"]})
+        return replace(self, **(self.store.read(self._key + _ENDED) or facts))
+
+    def set_published(self, **facts: Any) -> None:
+        """Record that the tracking store has all of it."""
+        self.store.create(self._key + _PUBLISHED, facts)
+
+    @property
+    def _key(self) -> str:
+        return f"{_place(self.run, self.step, self.part)}{self.number}"
+
+
+class Run:
+    """A run; each record is read once, when it is first asked for: a new object sees what has happened since."""
+
+    def __init__(self, store: Store, facts: RunFacts) -> None:
+        """Take what was known of the run when it started."""
+        self._store, self.facts, self.name = store, facts, facts["run"]
+
+    @cached_property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """All attempts, in the order of their beginning; one without an end is over when a later one of the same task has begun."""
+        keys = set(self._store.keys(f"runs/{self.name}/"))
+        records = self._store.read_all(sorted(key for key in keys if key.endswith((_BEGUN, _ENDED))))
+        found: list[Attempt] = []
+        for key, begun in records.items():
+            if key.endswith(_BEGUN):
+                place = key.removesuffix(_BEGUN)
+                facts = begun | records.get(place + _ENDED, {})
+                found.append(Attempt(**facts, is_published=place + _PUBLISHED in keys, store=self._store))
+        later: dict[tuple[str, str], float] = {}
+        for number, attempt in sorted(enumerate(found), key=lambda each: -each[1].number):
+            if attempt.ended is None and (attempt.step, attempt.part) in later:
+                found[number] = replace(attempt, status="killed", ended=later[attempt.step, attempt.part], error=_GONE)
+            later[attempt.step, attempt.part] = attempt.started
+        return tuple(sorted(found, key=lambda attempt: (attempt.started, attempt.number)))
+
+    def latest(self) -> dict[tuple[str, str], Attempt]:
+        """Return (step, part) -> the latest attempt."""
+        return {(attempt.step, attempt.part): attempt for attempt in sorted(self.attempts, key=lambda attempt: attempt.number)}
+
+    def output_of(self, step: str) -> StepOutput | None:
+        """Return the output of a step of one task, None while there is none."""
+        outputs = [attempt.output for attempt in self.attempts if attempt.step == step and not attempt.part and attempt.output]
+        return outputs[-1] if outputs else None
+
+    @property
+    def status(self) -> Status:
+        """How it is, or ended; what a scheduler of another host does next is not known, so a failed step ends such a run."""
+        if self._closed is not None:
+            return cast(Status, self._closed["status"])
+        if is_gone(self.facts["launcher"]):
+            return self.outcome()
+        latest = self.latest().values()
+        is_at_work = any(attempt.status == "running" and not is_gone(attempt.process) for attempt in latest)
+        if is_at_work or is_alive(self.facts["launcher"]) or all(attempt.status == "finished" for attempt in latest):
+            return "running"
+        return self.outcome()
+
+    @property
+    def started(self) -> float:
+        """Seconds since 1970."""
+        return self.facts["started"]
+
+    @property
+    def ended(self) -> float | None:
+        """Seconds since 1970; None while it runs."""
+        if self._closed is not None:
+            return float(self._closed["ended"])
+        return None if self.status == "running" else self.last_known()
+
+    @property
+    def error(self) -> Failure | None:
+        """Why its latest attempt that did not finish failed, or was killed."""
+        return None if self._broken is None else self._broken.error
+
+    @property
+    def failed_step(self) -> str:
+        """The step of that attempt; empty when there is none."""
+        return "" if self._broken is None else self._broken.step
+
+    @property
+    def is_published(self) -> bool:
+        """Whether the tracking store has all of the run as it ended."""
+        return f"{_PUBLISHED_RUNS}{self.name}" in self._store.keys(_PUBLISHED_RUNS)
+
+    def set_published(self, **facts: Any) -> None:
+        """Record that the tracking store has all of the run as it ended."""
+        self._store.create(f"{_PUBLISHED_RUNS}{self.name}", facts)
+
+    @property
+    def _broken(self) -> Attempt | None:
+        broken = [attempt for attempt in self.latest().values() if attempt.status in ("failed", "killed")]
+        # Where one of several tasks fails, the scheduler ends the others.
+        return max(broken, key=lambda attempt: (attempt.status == "failed", attempt.started), default=None)
+
+    @cached_property
+    def _closed(self) -> dict[str, Any] | None:
+        return self._store.read_all([key := f"{_ENDED_RUNS}{self.name}"]).get(key)
+
+    def outcome(self) -> Status:
+        """Return how it ends if nothing more happens."""
+        states = {step: attempt.status for (step, _), attempt in self.latest().items()}
+        return "finished" if states.get(LAST) == "finished" else "failed" if "failed" in states.values() else "killed"
+
+    def last_known(self) -> float:
+        """Return when it was last heard of, in seconds since 1970."""
+        return max([self.started, *(attempt.ended or attempt.started for attempt in self.attempts)])
+
+
+class Runs:
+    """All runs whose records a store has."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def begin_run(self, facts: RunFacts) -> RunFacts:
+        """Record that a run starts, and return its facts: of a task that is tried again, those of the first try."""
+        key = f"runs/{facts['run']}/start.json"
+        if self._store.read(key) is None:
+            self._store.create(f"{_STARTED_RUNS}{round(facts['started'] * 1_000):013d}-{facts['run']}", {})
+            self._store.create(key, facts)
+        return cast(RunFacts, self._store.read(key))
+
+    def begin(self, run: str, step: str, part: str, version: str, *, task: str = "", process: str = "") -> Attempt:
+        """Record that an attempt begins."""
+        place = _place(run, step, part)
+        number = sum(key.endswith(_BEGUN) for key in self._store.keys(place))
+        while True:
+            facts: dict[str, Any] = {
+                "run": run,
+                "step": step,
+                "part": part,
+                "number": number,
+                "version": version,
+                "task": task,
+                "process": process,
+            }
+            facts["started"] = time.time()
+            if self._store.create(f"{place}{number}{_BEGUN}", facts):
+                return Attempt(**facts, store=self._store)
+            number += 1
+
+    def all(self) -> Iterator[Run]:
+        """Yield all runs, the newest first: one listing, and one record is read of each that is asked for."""
+        return self._without()
+
+    def unpublished(self) -> Iterator[Run]:
+        """Yield the runs of which no tracking store has all, the newest first."""
+        return self._without(_PUBLISHED_RUNS)
+
+    def get(self, run: str) -> Run | None:
+        """Return a run by Metaflow's id; one whose record is damaged is named in a warning, and not found."""
+        if "/" in run:
+            return None
+        found = self._store.read_all([key := f"runs/{run}/start.json"]).get(key)
+        return None if found is None else Run(self._store, cast(RunFacts, found))
+
+    def close_gone(self, *, ending: str = "") -> list[Run]:
+        """Record as killed what has no process any more, and return the runs that this ended.
+
+        An attempt of another host is never judged by its process.
+
+        Args:
+            ending: token of a launcher that ends now, so that its runs do.
+        """
+        return [over for run in self._without(_ENDED_RUNS) if (over := self._closed(run, ending)) is not None]
+
+    def _closed(self, run: Run, ending: str) -> Run | None:
+        """Close what is over of a run, and return the run as it is then if it is."""
+        for attempt in run.attempts:
+            if attempt.ended is None and is_gone(attempt.process):
+                last = max(attempt.started, self._store.last_record(attempt.step, attempt.version))
+                attempt.end("killed", error=_GONE, at=last)
+        launcher = run.facts["launcher"]
+        if not launcher or (launcher != ending and not is_gone(launcher)):
+            return None
+        over = Run(self._store, run.facts)
+        self._store.create(f"{_ENDED_RUNS}{run.name}", {"status": over.outcome(), "ended": over.last_known()})
+        return Run(self._store, run.facts)
+
+    def _without(self, index: str = "") -> Iterator[Run]:
+        """Yield the runs that an index does not name, the newest first."""
+        passed = {key.removeprefix(index) for key in self._store.keys(index)} if index else set()
+        for key in reversed(self._store.keys(_STARTED_RUNS)):
+            name = key.removeprefix(_STARTED_RUNS).partition("-")[2]
+            if name not in passed and (run := self.get(name)) is not None:
+                yield run
+            passed.add(name)  # Two tasks that began it at once may have named it twice.
+
+
+def _place(run: str, step: str, part: str) -> str:
+    return "/".join(("runs", run, step, *([part.replace(" ", "-")] if part else []), ""))

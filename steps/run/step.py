@@ -1,0 +1,62 @@
+"""What a step is, declared in the step's own file beside its body and its card."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+from grpo.settings.roles import settings_read_by
+from grpo.settings.tree import Settings
+from grpo.settings.types import StepName
+
+
+class StepOutput(TypedDict):
+    """Identifies a step's output: plain data, which the flow passes on."""
+
+    step: str
+    version: str
+    output_hash: str
+    reused: bool
+    """Whether the store already had it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """A step's name, what its version covers, and what people see of it.
+
+    A declaration changes no output: the hash of the code leaves it out, and what it names is in the version by value.
+    """
+
+    name: str
+    """Of the step, in the flow, the store and the tracker."""
+    module: str
+    """The step's own file; its `body` computes the output, its `card` draws it."""
+    says: str
+    """What it does, in one or two sentences."""
+    variants: Mapping[str, str] = field(default_factory=dict)
+    """Kind of policy -> another module, whose `body` computes the output of that kind."""
+    reads: StepName | None = None
+    """Which settings: those whose role names this step as a reader (`grpo.settings.types.Role`); None for none."""
+    takes: tuple[str, ...] = ()
+    """What it takes besides settings: outputs of other steps by the flow's names, and names of `steps.run.outside`."""
+    joins: str = ""
+    """Pattern of the files of parallel tasks that it joins: their hashes count, and not how many tasks there were."""
+    shows: tuple[str, ...] = ()
+    """Metrics that the terminal prints."""
+    axis: str = ""
+    """What the steps of its records count, in the words of the terminal; empty where they count nothing."""
+    pages: tuple[str, ...] = ()
+    """Files of its output that people look at in MLflow; those that are not there are passed over."""
+    headlines: tuple[str, ...] = ()
+    """Metrics whose last value is also a metric of the whole run."""
+    resources: str = "others"
+    """Row of `resources` in the settings: what a task of it needs on AWS Batch."""
+    resumes: bool = False
+    """Whether the body, after a kill, goes on from its progress folder."""
+
+    def module_for(self, kind: str) -> str:
+        """Return the module whose `body` computes the output for a kind of policy."""
+        return self.variants.get(kind, self.module)
+
+    def settings(self, settings: Settings) -> dict[str, Any]:
+        """Return the part of the settings that it reads, JSON-able: part of its version."""
+        return {} if self.reads is None else settings_read_by(self.reads, settings)

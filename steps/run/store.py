@@ -1,0 +1,359 @@
+"""The store: outputs of steps by version, the progress of unfinished ones, and records; in a folder or in S3.
+
+A writer of `outputs/STEP/VERSION/` fills a folder of its own, then the manifest (hash of each file), then one rename; what is there by then
+stands, because equal versions have equal outputs. Nobody changes what another has written, so nobody needs a lock between machines. On one
+disk, a lock that ends with its process lets a second one wait for the first, so that they share `progress/STEP/VERSION/`.
+
+Where the store is S3 (`steps.run.copies`), these folders lie in the home: outputs as a cache, progress for processes of this disk.
+"""
+
+import itertools
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from fcntl import LOCK_EX, LOCK_NB, flock
+from pathlib import Path
+from typing import Any, Final, Self, TextIO
+
+from grpo.base.files import (
+    CorruptError,
+    atomic_folder,
+    explain_write_errors,
+    json_text,
+    parse_json_object,
+    read_manifest,
+    remove_abandoned,
+    remove_folder,
+    remove_leftovers,
+    verified_manifest,
+    write_manifest,
+)
+from grpo.reading.s3 import S3_SCHEME
+from steps.run.copies import Copies, Copy, is_whole, name_of, new_attempt
+from steps.run.machine import Machine
+from steps.run.names import HISTORY
+from steps.run.objects import NUM_AT_ONCE, FolderObjects, S3Objects, StoreError
+from steps.run.step import StepOutput
+
+_SET_ASIDE: Final = ".set-aside-"
+"""Between an output's version and a number, in the name of a folder that is not found by its version any more."""
+
+
+class Store:
+    """Outputs, progress and records: in a folder, or in S3 with a cache of outputs in the home."""
+
+    def __init__(self, place: str | Path, home: Path) -> None:
+        """Open the store at a folder or `s3://BUCKET/PREFIX`; nothing is read or written yet."""
+        self._place = str(place)
+        self._objects: FolderObjects | S3Objects
+        if self._place.startswith(S3_SCHEME):
+            self._folder, self._objects = home, S3Objects(self._place)
+            self._copies: Copies | None = Copies(self._objects)
+        else:
+            self._folder, self._objects, self._copies = Path(place), FolderObjects(Path(place)), None
+
+    @classmethod
+    def of(cls, machine: Machine) -> Self:
+        """Return the store of a machine."""
+        return cls(machine.store or machine.home, machine.home)
+
+    def __str__(self) -> str:
+        return self._place
+
+    # Outputs.
+
+    def folder(self, step: str, version: str) -> Path:
+        """Return the path of an output on this machine, whether or not it exists."""
+        return self._folder / "outputs" / step / version
+
+    def place(self, output: StepOutput) -> str:
+        """Return where people find an output: its folder, or in S3 what its copies lie below."""
+        root = self._folder if self._copies is None else self
+        return f"{root}/outputs/{output['step']}/{output['version']}"
+
+    def find(self, step: str, version: str) -> StepOutput | None:
+        """Return the output of this version, with all its files verified and on this machine; None when there is none.
+
+        A damaged one is set aside with a printed warning. Raises StoreError when S3 does not answer.
+        """
+        found = self._found(step, version)
+        if found is not None and self._has_progress(step, version):  # Its maker was killed before it deleted that.
+            with suppress(BlockingIOError, StoreError), _lock(self.progress(step, version), say=None):
+                self._remove_progress(step, version)
+        return found
+
+    def open(self, output: StepOutput) -> Path:
+        """Return the verified folder of an output, from S3 if it is only there; raises CorruptError when it is nowhere whole."""
+        for place, _ in self._whereabouts(output, verified_manifest):
+            if isinstance(place, Path):
+                return place
+            if self._fetch(place, folder := self.folder(output["step"], output["version"])):
+                return folder
+        raise AssertionError("the last place raises")
+
+    def manifest(self, output: StepOutput) -> dict[str, Any]:
+        """Return the manifest of an output, verified without its files; raises CorruptError when there is none."""
+        return next(self._whereabouts(output, read_manifest))[1]
+
+    def file(self, output: StepOutput, name: str) -> Path:
+        """Return one verified file of an output, or one folder of it; from S3 no other files are fetched.
+
+        Raises CorruptError as `open` does, FileNotFoundError when the output has no such file.
+        """
+        place, manifest = next(self._whereabouts(output, read_manifest))
+        files = {each: digest for each, digest in (manifest["files"] | manifest["aside"]).items() if f"{each}/".startswith(f"{name}/")}
+        if not files:
+            raise FileNotFoundError(f"the output of {output['step']} has no {name}")
+        if isinstance(place, Copy):
+            assert self._copies is not None
+            folder = self._folder / "files" / output["step"] / output["version"] / place.name
+            self._copies.fetch_files(place, files, folder)
+            return folder / name
+        for each, digest in files.items():
+            if not is_whole(place / each, digest):
+                raise CorruptError(f"{place / each} is missing, or changed since it was written")
+        return place / name
+
+    def set_aside(self, step: str, version: str) -> None:
+        """Let `find` return this output no more; who has its hash can still open it."""
+        if self._copies is not None:
+            self._copies.set_aside(step, version)
+        _set_aside(self.folder(step, version))
+
+    @contextmanager
+    def making(self, step: str, version: str, *, is_fresh: bool = False) -> Iterator["Making"]:
+        """Yield what makes the output of this version: one process of this disk at a time, the others wait and say for whom.
+
+        The progress folder survives kills; it is deleted at the end when the output is in the store, and stays otherwise. In S3 it begins
+        as the newest whole one of anybody, unless this disk's own has gone on from that.
+
+        Args:
+            step: name of the step.
+            version: of the output.
+            is_fresh: set an output that is there aside, and begin with an empty progress folder.
+        """
+        progress = self.progress(step, version)
+        with _lock(progress, say=lambda text: print(f"{step}: {text}", flush=True)):
+            # Temporary files of killed processes hold hard links to files of outputs, which would keep them on the disk.
+            for place in (progress, self.folder(step, version)):
+                remove_abandoned(place)
+            if is_fresh:
+                self.set_aside(step, version)
+                self._remove_progress(step, version)
+            making = Making(self, step, version)
+            yield making
+            if making.output is not None:
+                with suppress(StoreError):  # The next who finds the output deletes it.
+                    self._remove_progress(step, version)
+
+    def _found(self, step: str, version: str) -> StepOutput | None:
+        folder, local = self.folder(step, version), self._local(step, version)
+        if self._copies is not None:
+            valid, fresh = self._copies.of(step, version)
+            for copy in valid:  # The first whole one stands.
+                if local is not None and local["output_hash"] == copy.manifest["output_hash"]:
+                    return _output(local)
+                if self._fetch(copy, folder):
+                    return _output(copy.manifest)
+            if local is not None and name_of(folder) in [copy.name for copy in fresh]:
+                _set_aside(folder)
+                return None
+            if local is not None:
+                self._copies.publish(folder)
+        return None if local is None else _output(local)
+
+    def _local(self, step: str, version: str) -> dict[str, Any] | None:
+        """Return the manifest of the whole output that is on this machine; a damaged one goes aside."""
+        folder = self.folder(step, version)
+        try:
+            return verified_manifest(folder) if folder.exists() else None
+        except CorruptError as error:
+            print(f"{step}: WARNING: {error}; set aside as {_set_aside(folder)}", flush=True)
+            return None
+
+    def _whereabouts(self, output: StepOutput, read: Callable[[Path], dict[str, Any]]) -> Iterator[tuple[Path | Copy, dict[str, Any]]]:
+        """Yield where an output is, folders of this machine first, and its manifest; raises CorruptError when there is no further place."""
+        folder = self.folder(output["step"], output["version"])
+        problem = f"{folder} is missing"
+        for place in filter(Path.exists, (folder, *sorted(folder.parent.glob(f"{folder.name}{_SET_ASIDE}*")))):
+            try:
+                manifest = read(place)
+            except CorruptError as error:
+                problem = str(error)
+                continue
+            if manifest["output_hash"] == output["output_hash"]:
+                yield place, manifest
+            problem = f"{place} has hash {manifest['output_hash'][:12]}: other code has recomputed it"
+        if self._copies is not None:
+            for copy in itertools.chain(*self._copies.of(output["step"], output["version"])):
+                if copy.manifest["output_hash"] == output["output_hash"]:
+                    yield copy, copy.manifest
+        raise CorruptError(f"the output {output['output_hash'][:12]} of {output['step']} is nowhere whole in {self}: {problem}")
+
+    def _fetch(self, copy: Copy, folder: Path) -> bool:
+        """Download an output, and return whether it was whole; another that is there then goes aside."""
+        assert self._copies is not None
+        try:
+            with atomic_folder(folder) as made:
+                self._copies.fetch(copy, made)
+                _set_aside(folder)
+        except CorruptError:
+            return False
+        print(f"{copy.manifest['step']}: output {copy.manifest['output_hash'][:12]} fetched from {self}", flush=True)
+        return True
+
+    # Progress.
+
+    def progress(self, step: str, version: str) -> Path:
+        """Return the progress folder of a version on this machine, whether or not it exists."""
+        return self._folder / "progress" / step / version
+
+    def last_record(self, step: str, version: str) -> float:
+        """Return when a step at work last logged something on this machine, in seconds since 1970; 0 when it has not."""
+        with suppress(FileNotFoundError):
+            return (self.progress(step, version) / HISTORY).stat().st_mtime
+        return 0
+
+    def _has_progress(self, step: str, version: str) -> bool:
+        path = self.progress(step, version)
+        is_here = path.exists() or _lock_file(path).exists()
+        return is_here or (self._copies is not None and self._copies.has_progress(step, version))
+
+    def _remove_progress(self, step: str, version: str) -> None:
+        if self._copies is not None:
+            self._copies.remove_progress(step, version)
+        if (path := self.progress(step, version)).exists():
+            remove_folder(path)
+
+    # Records.
+
+    def create(self, key: str, facts: Mapping[str, Any]) -> bool:
+        """Write a record, unless there is one; return whether it was written. A key is a relative path such as `runs/17/start.json`."""
+        return self._objects.create(key, json_text(facts).encode())
+
+    def read(self, key: str) -> dict[str, Any] | None:
+        """Return a record, None when there is none; raises CorruptError when it is damaged."""
+        data = self._objects.get(key)
+        return None if data is None else parse_json_object(data, f"{self}/{key}")
+
+    def read_all(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Return key -> record; a damaged record is named in a warning and left out. From S3 many are read at a time."""
+        wanted, found = list(keys), {}
+        with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
+            for key, data in zip(wanted, pool.map(self._objects.get, wanted), strict=True):
+                try:
+                    if data is not None:
+                        found[key] = parse_json_object(data, f"{self}/{key}")
+                except CorruptError as error:
+                    print(f"WARNING: {error}; it is passed over", flush=True)
+        return found
+
+    def keys(self, prefix: str) -> list[str]:
+        """Return the keys below a prefix that ends in `/`, sorted."""
+        return self._objects.keys(prefix)
+
+    def probe(self) -> None:
+        """Write, list and read a record; raises StoreError or StorageError."""
+        self.create(key := "probe/probe.json", {})  # A folder, and S3, take it in before they see that there is one.
+        if self.read(key) != {} or key not in self.keys("probe/"):
+            raise StoreError(f"{self} loses what is written: choose another CHESS_GRPO_STORE")
+
+
+class Making:
+    """An output that is being made by this process; `Store.making` gives it."""
+
+    def __init__(self, store: Store, step: str, version: str) -> None:
+        self._store, self._step, self._version = store, step, version
+        self._attempt, self._known = new_attempt(step, version), set[str]()
+        self.progress = store.progress(step, version)
+        """A folder that survives kills: what is there at first is from the process before."""
+        self.output = store._found(step, version)
+        """The output, once it is in the store; from the beginning if another process was first."""
+        if self.output is None:
+            if store._copies is not None:
+                store._copies.fetch_progress(step, version, self.progress)
+            self.progress.mkdir(exist_ok=True)
+            remove_leftovers(self.progress)
+
+    def save(self) -> None:
+        """Copy what is new in the progress folder to S3; a failure is a warning, and the next call copies everything."""
+        if self._store._copies is not None:
+            try:
+                self._known = self._store._copies.save_progress(self._attempt, self.progress, self._known)
+            except StoreError as error:
+                print(f"{self._step}: WARNING: if this machine is lost now, the work since the last copy is lost: {error}", flush=True)
+
+    @contextmanager
+    def filling(self, facts: Mapping[str, Any]) -> Iterator[Path]:
+        """Yield an empty folder that becomes the output, with these facts in its manifest, when the block succeeds."""
+        with atomic_folder(self._store.folder(self._step, self._version)) as folder:
+            yield folder
+            write_manifest(folder, {"step": self._step, "version": self._version, **facts})
+            self._store._local(self._step, self._version)  # What is there stands, unless it is damaged.
+        found = self._store._found(self._step, self._version)
+        assert found is not None
+        self.output = StepOutput(**{**found, "reused": False})
+
+
+def _output(manifest: Mapping[str, Any]) -> StepOutput:
+    return StepOutput(step=manifest["step"], version=manifest["version"], output_hash=manifest["output_hash"], reused=True)
+
+
+def _set_aside(folder: Path) -> Path:
+    """Give a folder, if it is there, a name that is not found; return that."""
+    number = 1
+    while (aside := folder.with_name(f"{folder.name}{_SET_ASIDE}{number}")).exists():
+        number += 1
+    with suppress(FileNotFoundError):  # Another process was first.
+        folder.rename(aside)
+    return aside
+
+
+def _lock_file(progress: Path) -> Path:
+    return progress.with_name(f"{progress.name}.lock")
+
+
+@contextmanager
+def _lock(progress: Path, *, say: Callable[[str], None] | None) -> Iterator[None]:
+    """Hold the lock of a progress folder while the block lasts; wait for the process that has it, and say once which.
+
+    Raises BlockingIOError instead where there is nobody to say it to.
+    """
+    path, is_said = _lock_file(progress), False
+    while True:
+        with explain_write_errors(None, path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        with path.open("a+", encoding="utf-8") as file:
+            try:
+                flock(file, LOCK_EX | LOCK_NB)
+            except BlockingIOError:
+                if say is None:
+                    raise
+                file.seek(0)
+                if not is_said:
+                    say(f"{file.read() or 'another process'} makes this output now (it holds {path}): waiting for it")
+                is_said = True
+                flock(file, LOCK_EX)
+            if not _is_at(path, file):
+                continue  # The process before has deleted the file, so that this lock protects nothing.
+            with suppress(OSError):  # On a full disk nobody learns for whom he waits.
+                file.truncate(0)
+                file.write(f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now(UTC).isoformat(timespec='seconds')},")
+                file.flush()
+            try:
+                yield
+            finally:
+                with suppress(OSError):  # A disk that is lost by now has been told of.
+                    path.unlink()
+            return
+
+
+def _is_at(path: Path, file: TextIO) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False

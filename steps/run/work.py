@@ -1,0 +1,219 @@
+"""What a step's body works with: settings, inputs, a folder to fill, and the journal of its records.
+
+The journal is `history.jsonl` while the step works, a line a record with its time and its number. It lies in the progress folder and is
+only appended to: a step that goes on after a kill says the same records again, and those that the journal has are not written twice. So a
+tracker that counts the lines it has logged logs each once. Should a record differ from that of its number, its line voids the earlier one
+and all that followed it. The output holds the history without times, and the journal aside.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from grpo.base.files import ASIDE, append_line, parse_json_object, read_lines, replace_file
+from grpo.engine.identity import EngineIdentity, identify
+from grpo.metrics.table import Event, Record
+from grpo.settings.tree import Settings
+from steps.run.machine import Machine
+
+if TYPE_CHECKING:
+    import torch
+
+HISTORY: Final = "history.jsonl"
+"""In an output: a line a record, as repeatable as the output is."""
+JOURNAL: Final = f"{ASIDE}/journal.jsonl"
+"""In an output: the same lines with their times, and the records that differ between equal runs."""
+
+
+class Listener(Protocol):
+    """Sees what a step reports while it works: the card, the terminal."""
+
+    def log(self, record: Record) -> None:
+        """See one record."""
+
+    def progress(self, done: int, total: int, unit: str) -> None:
+        """See that `done` of `total` units are done."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """Which of a step's parallel tasks this is."""
+
+    number: int
+    """From 0."""
+    count: int
+
+    def of(self, numbers: Sequence[int]) -> list[int]:
+        """Return this part's share; the parts make up the whole."""
+        return [number for number in numbers if number % self.count == self.number]
+
+
+@dataclass(kw_only=True)
+class Work:
+    """A step at work: `folder` is empty at first and is the step's output at the end."""
+
+    folder: Path
+    settings: Settings
+    machine: Machine
+    inputs: Mapping[str, Path] = field(default_factory=dict)
+    """Verified folders of other steps' outputs, by the names of `Step.takes`; opened when first asked for."""
+    parts: Sequence[Path] = ()
+    """Of a step that joins parallel tasks: their outputs."""
+    part: Part = Part(number=0, count=1)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What the version is made of, for files that say where they come from."""
+    progress_folder: Path
+    """What is here survives a kill; the journal is here too."""
+    listeners: tuple[Listener, ...] = ()
+    terminal: Listener | None = None
+    """One more; it alone does not see again what it saw before a kill."""
+    say: Callable[[str], None] = print
+    """Prints a line."""
+    on_saved: Callable[[], None] = lambda: None
+    """Called whenever the progress folder holds something new to go on from."""
+    observe: Callable[[Record], tuple[Event, ...]] = lambda _: ()
+    """Finds events in a record of the history for those that listen; they are no part of it."""
+    _rows: list[dict[str, Any]] = field(default_factory=list)
+    """The journal's lines that count, from before a kill too."""
+    _num_said: int = 0
+    """How many of them this process has said again, or written."""
+
+    def __post_init__(self) -> None:
+        """Read the journal from before a kill; a torn end goes."""
+        rows, path = read_journal(self.progress_folder), self.progress_folder / HISTORY
+        self._rows = counting(rows)
+        if path.exists() and path.stat().st_size != len(content := "".join(f"{_text(row)}\n" for row in rows).encode()):
+            replace_file(path, content)
+
+    @cached_property
+    def engine(self) -> EngineIdentity:
+        """The engine that this machine has; `machine.stockfish` is its path."""
+        return identify(self.machine.stockfish)
+
+    @cached_property
+    def device(self) -> "torch.device":
+        """The device to compute on."""
+        from steps.run.device import torch_device
+
+        return torch_device(self.machine)
+
+    def log(self, record: Record) -> None:
+        """Append a record to the step's history."""
+        self._append(record, is_aside=False)
+
+    def log_aside(self, record: Record) -> None:
+        """Log what may differ between two equal runs, such as times; it is no part of the output's hash."""
+        self._append(record, is_aside=True)
+
+    def progress(self, done: int, total: int, unit: str) -> None:
+        """Report how far the work is."""
+        for listener in self._all_listeners():
+            listener.progress(done, total, unit)
+
+    def saved(self) -> None:
+        """Report that the progress folder holds something new to go on from, such as a checkpoint, whole on the disk."""
+        self.on_saved()
+
+    def history(self) -> tuple[Record, ...]:
+        """Return all records so far, those from before a kill included."""
+        return tuple(record_of(row) for row in self._rows[: self._num_said] if not row["aside"])
+
+    def known_history(self) -> tuple[Record, ...]:
+        """Return all records of the journal, also those that this process has not said again yet."""
+        return tuple(record_of(row) for row in self._rows if not row["aside"])
+
+    def go_on_after(self, step: int) -> None:
+        """Make the journal's records up to this step, from before a kill, the history so far. Listeners see them again."""
+        self._num_said = next((number for number, row in enumerate(self._rows) if row["record"]["step"] > step), len(self._rows))
+        for row in self._rows[: self._num_said]:
+            seen = self._observed(record_of(row), is_aside=row["aside"])
+            for listener in self.listeners:
+                listener.log(seen)
+
+    def write_history(self) -> None:
+        """Write the history into the folder, as part of the output, and the journal aside."""
+        (self.folder / HISTORY).write_text("".join(f"{_text(record_row(record))}\n" for record in self.history()), encoding="utf-8")
+        if (self.progress_folder / HISTORY).exists():
+            (self.folder / JOURNAL).parent.mkdir(exist_ok=True)
+            shutil.copyfile(self.progress_folder / HISTORY, self.folder / JOURNAL)
+
+    def _append(self, record: Record, *, is_aside: bool) -> None:
+        number = self._num_said
+        row = {"number": number, "time": time.time_ns() // 1_000_000, "aside": is_aside, "record": record_row(record)}
+        if number == len(self._rows) or not _is_again(row, self._rows[number]):
+            append_line(self.progress_folder / HISTORY, _text(row))
+            self._rows[number:] = [row]
+        self._num_said += 1
+        seen = self._observed(record, is_aside=is_aside)
+        for listener in self._all_listeners():
+            listener.log(seen)
+
+    def _observed(self, record: Record, *, is_aside: bool) -> Record:
+        events = () if is_aside else self.observe(record)
+        return replace(record, events=(*record.events, *events)) if events else record
+
+    def _all_listeners(self) -> tuple[Listener, ...]:
+        return self.listeners if self.terminal is None else (*self.listeners, self.terminal)
+
+
+def _is_again(row: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
+    """Return whether a line says again what the journal has: the same record; aside, where times differ, a record of the same step."""
+    if row["aside"] or known["aside"]:
+        return bool(row["aside"] == known["aside"] and row["record"]["step"] == known["record"]["step"])
+    return _text(row["record"]) == _text(known["record"])
+
+
+def counting(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the lines that count: a line voids an earlier one of its number, and all that followed it."""
+    found: list[dict[str, Any]] = []
+    for row in rows:
+        found[row["number"] :] = [dict(row)]
+    return found
+
+
+def read_history(folder: Path) -> list[Record]:
+    """Return the records of a finished step. Raises CorruptError at a line that is no JSON object."""
+    path = folder / HISTORY
+    return [record_of({"record": parse_json_object(line, path)}) for line in path.read_bytes().splitlines()]
+
+
+def read_journal(folder: Path) -> list[dict[str, Any]]:
+    """Return the journal's lines of a step at work (its progress folder) or done (its output), up to the first that is torn.
+
+    They are in the order of writing, void ones included, for those who count lines.
+    """
+    path = folder / JOURNAL if (folder / JOURNAL).exists() else folder / HISTORY
+    return [line.row for line in takewhile(lambda line: _is_whole(line.row), read_lines(path))]
+
+
+def _is_whole(row: Mapping[str, Any]) -> bool:
+    match row:
+        case {"number": int(), "time": int(), "aside": bool(), "record": {"step": int()}}:
+            try:
+                record_of(row)
+            except (TypeError, ValueError):  # Another code's metrics: a version says nothing of their names.
+                return False
+            return True
+    return False
+
+
+def record_row(record: Record) -> dict[str, Any]:
+    """Return a record as a row of the history: its step, its metrics by name, and its events if there are any."""
+    events = {"events": [asdict(event) for event in record.events]} if record.events else {}
+    return {"step": record.step, **record.metrics, **events}
+
+
+def record_of(row: Mapping[str, Any]) -> Record:
+    """Return the record of a line."""
+    metrics = {name: value for name, value in row["record"].items() if name not in ("step", "events")}
+    return Record(row["record"]["step"], metrics, tuple(Event(**event) for event in row["record"].get("events", [])))
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)

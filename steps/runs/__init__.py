@@ -1,1 +1,0 @@
-"""Reads runs back from the tracking store: index, history, results, comparison."""

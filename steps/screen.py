@@ -1,0 +1,161 @@
+"""Decide which checkpoint is the candidate, and fix what the games after that choice need: openings and the previous champion."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from grpo.base.errors import NonFiniteError
+from grpo.base.files import write_json
+from grpo.evaluation.halving import HalvingTrace, sequential_halving
+from grpo.evaluation.verdict import candidates_by_regret
+from grpo.learning.checkpoints import checkpoint_folders, checkpoint_step
+from grpo.policy.files import copy_policy
+from steps.measure import (
+    CONFIRMATION,
+    LADDER,
+    PREVIOUS,
+    PREVIOUS_POLICY,
+    SAMPLED,
+    SCREENING,
+    Arena,
+    Screened,
+    checkpoint,
+    player_names,
+    read_ladder,
+    screening_match,
+)
+from steps.policies.open import Competitor, open_checkpoint, open_policy
+from steps.run.dataset import position_keys
+from steps.run.names import CACHED_GAMES, CHECKPOINTS, REPORT
+from steps.run.step import Step
+from steps.run.work import Work, read_history
+
+if TYPE_CHECKING:
+    from steps.cards.html import CardPart
+    from steps.cards.state import Seen
+
+STEP: Final = Step(
+    name="screen",
+    module=__name__,
+    says="Selects one candidate among a few checkpoints by games against the pretrained policy; after each round the weaker half"
+    " drops out (successive halving). These games are never reported as its strength.",
+    reads="select",
+    takes=("boards", "pretrained", "calibrated", "finetuned", "engine", "device", "book", "champion"),
+    resources="games",
+)
+
+
+def body(work: Work) -> None:
+    """Write the candidate's step with the trace of its choice, the screening games, all later openings and the previous champion."""
+    checkpoints = {checkpoint_step(folder) for folder in checkpoint_folders(work.inputs["finetuned"] / CHECKPOINTS)}
+    regrets = _regrets(work.inputs["finetuned"], checkpoints)
+    candidates = _candidates(work, {step: regret["mean"] for step, regret in regrets.items()})
+    report = Screened(
+        candidate_step=None,
+        reason="" if candidates else _reason(len(checkpoints), len(regrets)),
+        heldout_regret_best={str(step): regret for step, regret in regrets.items()},
+        screening=[],
+        openings={},
+        previous_weights=None,
+    )
+    games: dict[str, list[dict[str, Any]]] = {}
+    if candidates:
+        initial = open_policy(work.inputs["pretrained"], work.device, rules=work.settings.language)
+        report["previous_weights"] = _keep_previous(work, initial)
+        with Arena(work) as arena:
+            used = position_keys(work.inputs["boards"])
+            trace, games = _halving(work, arena, initial, candidates, used)
+            report["candidate_step"] = trace.winner
+            report["screening"] = [asdict(entry) | {"text": str(entry.so_far)} for entry in trace.entries]
+            report["openings"] = _openings(work, arena, used, is_previous_played=report["previous_weights"] is not None)
+    write_json(work.folder / CACHED_GAMES, games)
+    write_json(work.folder / REPORT, report)
+
+
+def _regrets(finetuned: Path, checkpoints: set[int]) -> dict[int, dict[str, float]]:
+    """Return the held-out regret of each checkpoint that is there; one whose measurements are NaN or infinite is no candidate."""
+    found = {}
+    for record in read_history(finetuned):
+        best, stderr, sampled = (record.metrics.get(f"heldout/regret_{name}") for name in ("best", "best_stderr", "sampled"))
+        # Where probabilities are no numbers there may still be a likeliest move, and its regret: that of sampled moves tells.
+        if record.step in checkpoints and best is not None and stderr is not None and math.isfinite(best + (sampled or 0.0)):
+            found[record.step] = {"mean": best, "stderr": stderr}
+    return found
+
+
+def _candidates(work: Work, regrets: Mapping[int, float]) -> dict[int, Competitor]:
+    """Return the checkpoints that play, lowest regret first; one whose weights are NaN or infinite does not."""
+    found: dict[int, Competitor] = {}
+    for step in candidates_by_regret(regrets, len(regrets)):
+        if len(found) == work.settings.selection.num_candidates:
+            break
+        try:
+            found[step] = open_checkpoint(checkpoint(work, step), work.device, rules=work.settings.language)
+        except NonFiniteError as error:
+            work.say(f"screen: step {step:,} is no candidate: {error}")
+    return found
+
+
+def _keep_previous(work: Work, initial: Competitor) -> str | None:
+    """Copy the policy of the registry's champion and return the hash of its weights; None when it is the initial policy.
+
+    Then the claim of being better than the initial policy says it all.
+    """
+    folder = work.inputs.get("champion")
+    if folder is None:
+        return None
+    weights = open_policy(folder, work.device, rules=work.settings.language).weights
+    if weights == initial.weights:
+        return None
+    copy_policy(folder, work.folder / PREVIOUS_POLICY)
+    return weights
+
+
+def _halving(
+    work: Work, arena: Arena, initial: Competitor, candidates: Mapping[int, Competitor], used: set[str]
+) -> tuple[HalvingTrace, dict[str, list[dict[str, Any]]]]:
+    """Return the trace of the halving, and its games by match; all candidates of a round share its openings."""
+    rounds: dict[int, list[str]] = {}
+    games: dict[str, list[dict[str, Any]]] = {}
+    seed = work.settings.seed
+
+    def play(candidate: int, number: int) -> list[float]:
+        if number not in rounds:
+            rounds[number] = arena.openings(work.settings.selection.num_screening_pairs, used, f"{SCREENING} {number}")
+        arena.expect(2 * len(rounds[number]), f"{SCREENING} games")
+        names = player_names(SCREENING, candidate)
+        # What a language model is asked again draws from a stream of its own in each match.
+        first = candidates[candidate].best_player(names[0], seed=seed, stream=("asked again", SCREENING, number, "candidate"))
+        second = initial.best_player(names[1], seed=seed, stream=("asked again", SCREENING, number, "initial"))
+        result = arena.match(first, second, rounds[number])
+        games[screening_match(candidate, number)] = [asdict(game) for game in result.games]
+        return result.pair_scores()
+
+    return sequential_halving(list(candidates), play), games
+
+
+def _openings(work: Work, arena: Arena, used: set[str], *, is_previous_played: bool) -> dict[str, list[str]]:
+    """Return the openings of each stage to come; drawn here, one stage after the other, so that no two stages share one."""
+    config, ladder = work.settings.selection, read_ladder(work.inputs["calibrated"])
+    found = {CONFIRMATION: arena.openings(config.num_confirmation_pairs, used, f"{CONFIRMATION} 0")}
+    if is_previous_played:
+        found[PREVIOUS] = arena.openings(config.num_confirmation_pairs, used, f"{PREVIOUS} 0")
+    found[SAMPLED] = arena.openings(config.num_sampled_pairs, used, SAMPLED)
+    found[LADDER] = arena.openings(arena.num_ladder_openings(ladder), used, "placement", "candidate")
+    return found
+
+
+def _reason(num_checkpoints: int, num_measured: int) -> str:
+    if not num_checkpoints:
+        return "GRPO left no checkpoint: its report says why it ended (grpo.num_steps, grpo.steps_per_checkpoint)"
+    return f"of {num_checkpoints:,} checkpoints {num_measured:,} have a finite held-out regret, and none of those has finite weights"
+
+
+def card(seen: "Seen") -> "list[CardPart]":
+    """Return the card: the games of each candidate."""
+    from steps.cards.games_pages import games_page
+
+    words = "The checkpoints with the lowest held-out regret play the pretrained policy; each round keeps the better half."
+    return games_page("Screening", words, seen)

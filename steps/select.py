@@ -1,0 +1,269 @@
+"""Judge the candidate by games that were played after it was chosen, and say which policy may be called the champion."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from grpo.base.errors import PlainError
+from grpo.base.files import copy_folder, read_json, write_json
+from grpo.board.phases import PHASES
+from grpo.engine.move_values import engine_options
+from grpo.engine.pool import EnginePool
+from grpo.evaluation.phase_guard import phase_changes
+from grpo.evaluation.verdict import Decision, LadderGain, Verdict, decide, peak_step
+from grpo.metrics.table import Record
+from grpo.play.annotations import annotate
+from grpo.play.highlights import choose_highlights
+from grpo.play.ladder import LadderPlacement, ladder_difference
+from grpo.play.matches import MatchResult
+from grpo.play.pgn import event_pgn
+from grpo.play.viewer import viewer_page
+from grpo.policy.files import copy_policy
+from grpo.statistics.intervals import ScoreInterval, elo_estimate
+from steps.measure import (
+    CONFIRMATION,
+    LADDER,
+    PREVIOUS,
+    SAMPLED,
+    SCREENING,
+    Arena,
+    Screened,
+    checkpoint,
+    player_names,
+    read_ladder,
+    read_match,
+    read_screened,
+    screening_match,
+)
+from steps.policies.open import Competitor, open_checkpoint, open_policy
+from steps.run.aliases import CHAMPION, PEAK, PRETRAINED_STEP
+from steps.run.dataset import read_boards
+from steps.run.names import CACHED_GAMES, DECISIONS, GAMES_PAGE, PGN, REPORT
+from steps.run.step import Step
+from steps.run.work import Work
+
+if TYPE_CHECKING:
+    from steps.cards.html import CardPart
+    from steps.cards.state import Seen
+
+_ENDS: Final = ("", "_low", "_high")
+STEP: Final = Step(
+    name="select",
+    module=__name__,
+    says="Decides by the fresh games whether the candidate is significantly better than the pretrained policy and than the"
+    " previous champion. Registers two policies: `champion`, to play, and `peak`, to resume from.",
+    reads="select",
+    takes=("boards", "pretrained", "calibrated", "finetuned", "screened", "engine", "device"),
+    shows=(*(f"selection/{name}{end}" for name in ("score_best", "ladder_gain") for end in _ENDS), "selection/score_sampled"),
+    pages=(REPORT, DECISIONS, GAMES_PAGE, PGN),
+    headlines=(
+        *(f"selection/{name}{end}" for name in ("verdict_elo", "score_best") for end in _ENDS),
+        *(f"selection/{name}" for name in ("ladder_gain", "heldout_regret", "rating", "rating_pretrained")),
+    ),
+    resources="games",
+)
+
+
+class SelectionError(PlainError, ValueError):
+    """Games that decide are missing; the message says which, and what to do."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Contest:
+    """The candidate, its own start, and the games that both have played."""
+
+    step: int
+    """Of the candidate."""
+    candidate: Competitor
+    initial: Competitor
+    screened: Screened
+    played: Mapping[str, MatchResult]
+    """By stage; the previous champion's only where it was played."""
+    placed: tuple[LadderPlacement, LadderPlacement]
+    """The candidate's and the start's place on the ladder, by the same opponents and openings."""
+    gain: LadderGain
+
+    @property
+    def confirmed(self) -> MatchResult:
+        """The games that decide."""
+        return self.played[CONFIRMATION]
+
+    def against_start(self) -> dict[int, ScoreInterval]:
+        """Return checkpoint -> score; of the candidate the confirmation counts: its screening games are those that it was chosen by."""
+        screening = {entry["candidate"]: ScoreInterval(**entry["so_far"]) for entry in self.screened["screening"]}
+        return screening | {self.step: self.confirmed.interval()}
+
+
+def body(work: Work) -> None:
+    """Write the champion's policy, the peak's whole checkpoint, all games, and the decision with all it rests on.
+
+    Where no checkpoint could play there is a verdict too: the pretrained policy is champion and peak.
+
+    Raises SelectionError when a pair of the games is missing.
+    """
+    screened, pretrained = read_screened(work.inputs["screened"]), work.inputs["pretrained"]
+    if screened["candidate_step"] is None:
+        for name in (CHAMPION, PEAK):
+            copy_policy(pretrained, work.folder / name)
+        write_json(work.folder / REPORT, _nothing_chosen(screened, open_policy(pretrained, work.device).weights))
+        return
+    contest = _contest(work, screened, screened["candidate_step"])
+    decision = _decide(work, contest)
+    work.log(Record(contest.step, _metrics(contest)))
+    _write_games(work, contest)
+    scores = contest.against_start()
+    peak = peak_step(games=scores, regrets={})
+    copy_folder(checkpoint(work, peak), work.folder / PEAK)
+    copy_policy(checkpoint(work, contest.step) if decision.promoted else pretrained, work.folder / CHAMPION)
+    facts = {
+        **decision.facts(),
+        "champion_step": contest.step if decision.promoted else PRETRAINED_STEP,
+        "peak_step": peak,
+        "peak_low": scores[peak].low,
+    }
+    write_json(work.folder / REPORT, facts | _facts(work, contest))
+
+
+def _contest(work: Work, screened: Screened, step: int) -> _Contest:
+    """Return the games of the candidate: those that tasks have played, and those against the ladder, played now."""
+    openings = screened["openings"]
+    stages = [stage for stage in (CONFIRMATION, PREVIOUS, SAMPLED) if stage in openings]
+    played: dict[str, MatchResult] = {stage: _match(work, stage, step, openings[stage]) for stage in stages}
+    ladder, rules = read_ladder(work.inputs["calibrated"]), work.settings.language
+    candidate = open_checkpoint(checkpoint(work, step), work.device, rules=rules)
+    initial = open_policy(work.inputs["pretrained"], work.device, rules=rules)
+    # Equal streams too where they are asked again, so that equal policies play equal games.
+    players = [
+        policy.best_player(name, seed=work.settings.seed, stream=("asked again", LADDER))
+        for policy, name in zip((candidate, initial), player_names(LADDER, step), strict=True)
+    ]
+    with Arena(work) as arena:
+        arena.expect(2 * len(players) * arena.num_ladder_openings(ladder), f"{LADDER} games at most")
+        of_candidate, of_initial = arena.place(players, ladder, openings[LADDER], "candidate")
+    gain = LadderGain(
+        played=ladder_difference(ladder, of_candidate, of_initial, adjudicated=False),
+        adjudicated=ladder_difference(ladder, of_candidate, of_initial, adjudicated=True),
+    )
+    placed = (of_candidate, of_initial)
+    return _Contest(step=step, candidate=candidate, initial=initial, screened=screened, played=played, placed=placed, gain=gain)
+
+
+def _match(work: Work, stage: str, step: int, openings: Sequence[str]) -> MatchResult:
+    """Return a match from the shares that tasks have played, in the order of its openings."""
+    pairs: dict[int, list[dict[str, Any]]] = {}
+    for folder in work.parts:
+        for game in read_json(folder / CACHED_GAMES).get(stage, []):
+            pairs.setdefault(game.pop("pair"), []).append(game)
+    games = [pairs.get(number, []) for number in range(len(openings))]
+    # A game from another opening is of another screening.
+    missing = [number for number, pair in enumerate(games) if [game["opening"] for game in pair] != [openings[number]] * 2]
+    if missing:
+        raise SelectionError(
+            f"{stage}: {len(missing):,} of {len(openings):,} pairs of games (the first is number {missing[0]:,}) are not in the"
+            f" {len(work.parts)} outputs of `confirm`: run again with --fresh, so that they are played again"
+        )
+    return read_match(player_names(stage, step), (game for pair in games for game in pair), work.settings.evaluation)
+
+
+def _decide(work: Work, contest: _Contest) -> Decision:
+    """Return the verdict, and write what the candidate decides on held-out boards."""
+    table, candidate, initial = read_boards(work.inputs["boards"]), contest.candidate, contest.initial
+    after, before = candidate.scores(table), initial.scores(table)
+    candidate.write_decisions(work.folder, table, before=initial)
+    by_board = after.regret_best - before.regret_best
+    differences = {phase.value: by_board[before.phases == index].tolist() for index, phase in enumerate(PHASES)}
+    compared = {phase: values for phase, values in differences.items() if len(values) > 1}
+    return decide(
+        contest.step,
+        against_initial=contest.confirmed.pair_scores(),
+        against_previous=contest.played[PREVIOUS].pair_scores() if PREVIOUS in contest.played else None,
+        beside={
+            "best moves, adjudicated": contest.confirmed.pair_scores(adjudicated=True),
+            "sampled moves at T = 1, as played": contest.played[SAMPLED].pair_scores(),
+        },
+        ladder_gain=contest.gain,
+        phases=phase_changes(compared, tolerance=work.settings.selection.phase_tolerance),
+    )
+
+
+def _write_games(work: Work, contest: _Contest) -> None:
+    """Write all games as PGN, and a viewer of the confirmation games that are worth looking at."""
+    values, machine, confirmed = work.settings.values, work.machine, contest.confirmed
+    policies = (contest.candidate.move_probabilities, contest.initial.move_probabilities)
+    with EnginePool(machine.stockfish, num_processes=machine.num_threads, options=engine_options(values)) as pool:
+        highlights = annotate(confirmed, choose_highlights(confirmed), policies=policies, pool=pool, config=values)
+    stages = {
+        SCREENING: _screening(work, contest.screened),
+        **{stage: [result] for stage, result in contest.played.items()},
+        LADDER: [part.result for place in contest.placed for part in (*place.probes, *place.games)],
+    }
+    notes = {CONFIRMATION: {game.index: game for game in highlights}}
+    texts = [event_pgn(found, event=stage, seed=work.settings.seed, annotated=notes.get(stage)) for stage, found in stages.items() if found]
+    (work.folder / PGN).write_text("\n".join(texts), encoding="utf-8")
+    title = f"Step {contest.step:,} against its own start: games worth looking at"
+    (work.folder / GAMES_PAGE).write_text(viewer_page(highlights, title=title, event=CONFIRMATION), encoding="utf-8")
+
+
+def _screening(work: Work, screened: Screened) -> list[MatchResult]:
+    """Return the matches of the screening in the order in which they were played."""
+    games = read_json(work.inputs["screened"] / CACHED_GAMES)
+    played = {screening_match(entry["candidate"], entry["round"]): entry["candidate"] for entry in screened["screening"]}
+    return [read_match(player_names(SCREENING, step), games[match], work.settings.evaluation) for match, step in played.items()]
+
+
+def _facts(work: Work, contest: _Contest) -> dict[str, Any]:
+    """Return what the decision rests on, as plain data."""
+    ladder = read_ladder(work.inputs["calibrated"])
+    return {
+        "screening": contest.screened["screening"],
+        "heldout_regret_best": contest.screened["heldout_regret_best"],
+        "initial_weights": contest.initial.weights,
+        "candidate_weights": contest.candidate.weights,
+        "previous_weights": contest.screened["previous_weights"],
+        "confirmation_best_moves": contest.confirmed.facts(),
+        "confirmation_sampled_moves": contest.played[SAMPLED].facts(),
+        "previous_champion": contest.played[PREVIOUS].facts() if PREVIOUS in contest.played else None,
+        "ladder": contest.placed[0].facts(ladder),
+        "ladder_initial": contest.placed[1].facts(ladder),
+    }
+
+
+def _nothing_chosen(screened: Screened, initial_weights: str) -> dict[str, Any]:
+    """Return the decision where no checkpoint could play: None for what was not measured, and no claim."""
+    measured = ("peak_low", "ladder_gain", "confirmation_best_moves", "confirmation_sampled_moves", "ladder", "ladder_initial")
+    return {
+        "verdict": Verdict.NO_IMPROVEMENT,
+        "sentence": f"No checkpoint could play, so that none was shown to beat the pretrained policy: {screened['reason']}.",
+        "promoted": False,
+        "replaces_previous": False,
+        "champion_step": PRETRAINED_STEP,
+        "peak_step": PRETRAINED_STEP,
+        "initial_weights": initial_weights,
+        "heldout_regret_best": screened["heldout_regret_best"],
+        **{name: [] for name in ("claims", "beside", "phases", "screening")},
+        **dict.fromkeys((*measured, "candidate_step", "candidate_weights", "previous_champion", "previous_weights")),
+    }
+
+
+def _metrics(contest: _Contest) -> dict[str, float]:
+    """Return what is logged: scores, gains and ratings with their intervals, and the candidate's held-out regret."""
+    names = {CONFIRMATION: "best", SAMPLED: "sampled", PREVIOUS: "previous"}
+    intervals = {names[stage]: result.interval() for stage, result in contest.played.items()}
+    intervals["adjudicated"] = contest.confirmed.interval(adjudicated=True)
+    elo, gain = elo_estimate(contest.confirmed.interval().estimate), contest.gain
+    gains = {"verdict_elo": elo, "ladder_gain": gain.played, "ladder_gain_adjudicated": gain.adjudicated}
+    ratings = dict(zip(("rating", "rating_pretrained"), contest.placed, strict=True))
+    found = {
+        **{f"score_{name}": (each.score, each.low, each.high) for name, each in intervals.items()},
+        **{name: (each.value, each.low, each.high) for name, each in gains.items()},
+        **{name: (each.rating, each.low, each.high) for name, each in ratings.items()},
+    }
+    metrics = {f"selection/{name}{end}": value for name, ends in found.items() for end, value in zip(_ENDS, ends, strict=True)}
+    return metrics | {"selection/heldout_regret": contest.screened["heldout_regret_best"][str(contest.step)]["mean"]}
+
+
+def card(seen: "Seen") -> "list[CardPart]":
+    """Return the card: verdict, checkpoints with the peak ringed, boards, and the trace of the decision."""
+    from steps.cards.games_pages import decision_page
+
+    return decision_page(seen)

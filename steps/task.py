@@ -1,0 +1,261 @@
+"""Runs a step: its output comes from the store if its version is there, else from its body; records and trackers are told which."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatch
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from grpo.base.errors import PlainError
+from grpo.settings.tree import Settings
+from steps import STEPS
+from steps.incumbent import Incumbent, incumbent_of
+from steps.resume import Job, checkpoint_of, taken_over
+from steps.run.commands import pasteable, resume_command
+from steps.run.exit_codes import RESUMABLE
+from steps.run.launch import launch_of
+from steps.run.machine import Machine
+from steps.run.outside import OUTSIDE
+from steps.run.processes import hold
+from steps.run.records import Attempt, Failure, Runs, Status
+from steps.run.step import Step, StepOutput
+from steps.run.store import Making, Store
+from steps.run.terminal import TerminalSink, time_text
+from steps.run.versions import StepVersion, step_version
+from steps.run.work import Part, Work
+from steps.track.publish import Publisher
+
+if TYPE_CHECKING:
+    from steps.cards.live import LiveCard
+
+CHECKPOINT: Final = "checkpoint"
+CHAMPION: Final = "champion"
+ORIGIN: Final = "origin"
+VERSIONS: Final = "versions"
+_OF_RUN: Final = (CHECKPOINT, CHAMPION, ORIGIN, VERSIONS)
+"""What steps take of their run: the checkpoint that it resumes from, the champion that it meets, where it resumes, its versions."""
+_MAX_REASON: Final = 1_500
+
+
+def step_of(name: str) -> Step:
+    """Return a step's declaration; imports its file."""
+    step = import_module(f"steps.{name}").STEP
+    assert isinstance(step, Step)
+    return step
+
+
+def parts(job: Job, section: str) -> list[dict[str, int]]:
+    """Return the parts of a fan-out, as many as `num_tasks` of a section of the settings; a resumed run has nothing to build."""
+    count = 1 if section == "boards" and job["origin"] is not None else int(job["settings"][section]["num_tasks"])
+    return [{"number": number, "count": count} for number in range(count)]
+
+
+def metaflow_tags(job: Job, verdict: str = "") -> list[str]:
+    """Return the tags of Metaflow's run: nearest preset, seed, and the verdict once there is one."""
+    launch = launch_of(job["settings"])
+    return [f"preset:{launch.preset}", f"seed:{launch.seed}", *([f"verdict:{verdict}"] if verdict else [])]
+
+
+def run(step: Step, flow: Any, parts: Sequence[StepOutput] = ()) -> StepOutput:
+    """Return a step's output: the origin's, the store's if its version is there, or a new one.
+
+    Args:
+        step: the step.
+        flow: has the run as `job`, outputs that the step takes under their names and, in a parallel task, its part as `input`.
+        parts: of a step that joins parallel tasks, their outputs.
+    """
+    task = _Task(step, flow, parts)
+    with task.recorded() as attempt:
+        output = task.found()
+        if output is None:
+            print(f"{step.name}: {_progress(step.name, task.job['seconds'])}", flush=True)
+            with task.store.making(step.name, task.version.version, is_fresh=task.is_fresh) as making:
+                if making.output is None:  # Else another process has made it while this one waited.
+                    with making.filling({"parts": task.version.parts, "code": task.job["code"]}) as folder:
+                        work = task.work(folder, making)
+                        task.module.body(work)
+                        task.terminal.finish()
+                        work.write_history()
+                output = making.output
+            assert output is not None
+        else:
+            print(f"{step.name}: {_progress(step.name)}: reusing version {output['version'][:12]}", flush=True)
+        attempt.end("finished", output=output)
+        task.show(output)
+    return output
+
+
+class _Task:
+    """A step of a run on this machine."""
+
+    def __init__(self, step: Step, flow: Any, parts: Sequence[StepOutput]) -> None:
+        self.step, self.parts = step, parts
+        self.job: Job = flow.job
+        self.machine = Machine.here()
+        self.store = Store.of(self.machine)
+        self.settings = Settings.model_validate(self.job["settings"])
+        self.is_fresh = self.job["is_fresh"] and self.machine.attempt == 0  # What an earlier attempt of this task has computed is fresh.
+        given = getattr(flow, "input", None)
+        self.part = Part(number=0, count=1) if given is None else Part(**given)
+        self.taken = {name: getattr(flow, name) for name in step.takes if name not in (*OUTSIDE, *_OF_RUN)}
+        self.module = import_module(step.module_for(self.settings.policy.kind))
+        self.card = self._live_card() if self.machine.task else None
+        self.terminal = TerminalSink(step.name, step.shows, lambda text: print(text, flush=True), axis=step.axis)
+
+    @cached_property
+    def version(self) -> StepVersion:
+        """The version of its output."""
+        return self._version(self.incumbent.label)
+
+    @cached_property
+    def incumbent(self) -> Incumbent:
+        """The champion that the run's candidate has to beat; nobody for a step that does not ask."""
+        if CHAMPION not in self.step.takes:
+            return Incumbent()
+        return incumbent_of(launch_of(self.job["settings"]).preset, self.step, self.machine, lambda label: self._version(label).version)
+
+    def found(self) -> StepOutput | None:
+        """Return the output that need not be computed, verified by its hashes, or None."""
+        if (output := taken_over(self.job["origin"], self.version, self.store)) is not None:
+            return output
+        found = self.store.find(self.step.name, self.version.version)
+        if found is not None and self.is_fresh:
+            self.store.set_aside(self.step.name, self.version.version)
+            print(f"{self.step.name}: --fresh: version {self.version.version} is set aside", flush=True)
+            return None
+        return found
+
+    def work(self, folder: Path, making: Making) -> Work:
+        """Return what the body works with."""
+        if self.card is not None:
+            self.card.seen.progress_folder = making.progress
+        return Work(
+            folder=folder,
+            settings=self.settings,
+            machine=self.machine,
+            inputs=_Inputs(self),
+            parts=[self.store.open(part) for part in self.parts],
+            part=self.part,
+            facts={"settings": self.version.parts["settings"], **self.version.parts["inputs"]},
+            progress_folder=making.progress,
+            listeners=() if self.card is None else (self.card,),
+            terminal=self.terminal,
+            say=self.terminal.say,
+            on_saved=making.save,
+        )
+
+    def folder(self, name: str) -> Path | None:
+        """Return the verified folder of an input; None where there is nothing, such as no champion yet."""
+        if name == CHECKPOINT:
+            origin = self.job["origin"]
+            return None if origin is None else checkpoint_of(origin, self.store)[0]
+        return self.incumbent.folder if name == CHAMPION else self.store.open(self.taken[name])
+
+    @contextmanager
+    def recorded(self) -> Iterator[Attempt]:
+        """Record the attempt and how it ends, while trackers are told of it."""
+        part = f"{self.part.number + 1} of {self.part.count}" if self.part.count > 1 else ""
+        attempt = Runs(self.store).begin(
+            self.job["run"], self.step.name, part, self.version.version, task=self.machine.task, process=hold(self.machine.home)
+        )
+        publisher = Publisher(self.machine, attempt)
+        publisher.start()
+        try:
+            yield attempt
+        except BaseException as error:
+            status: Status = "killed" if isinstance(error, SystemExit) and error.code == RESUMABLE else "failed"
+            attempt.end(status, error=_failure(error, self.job["run"]))
+            if self.card is not None:
+                self.card.failed(_reason(error))
+            raise
+        finally:
+            publisher.finish()
+
+    def show(self, output: StepOutput) -> None:
+        """Draw the card of the output."""
+        if self.card is not None:
+            self.card.finished(self.store.open(output), is_reused=output["reused"])
+
+    def _version(self, label: str) -> StepVersion:
+        share = {} if self.part.count == 1 else {"part": self.part.number, "of": self.part.count}
+        return step_version(
+            self.step,
+            self.settings.policy.kind,
+            settings=self.step.settings(self.settings) | share,
+            inputs=dict(self._inputs(label)),
+            code=self.job["code"],
+        )
+
+    def _inputs(self, champion: str) -> Iterator[tuple[str, str]]:
+        """Yield name -> hash of what the step takes in."""
+        for name in self.step.takes:
+            if name in self.taken:
+                yield name, self.taken[name]["output_hash"]
+            elif name == CHECKPOINT:
+                origin = self.job["origin"]
+                yield name, "" if origin is None else checkpoint_of(origin, self.store)[1]
+            elif name == CHAMPION:
+                yield name, champion
+            elif name == ORIGIN:
+                origin = self.job["origin"]
+                yield name, "" if origin is None else f"{origin['run']}/{origin['step']}"
+            elif name == VERSIONS:
+                yield name, ", ".join(output["version"] for output in self.taken.values())
+            else:
+                yield from OUTSIDE[name](self.settings, self.machine).items()
+        for number, part in enumerate(self.parts):
+            if not self.step.joins:
+                yield f"part {number}", part["output_hash"]
+            else:  # How many tasks there were changes nothing.
+                files: Mapping[str, str] = self.store.manifest(part)["files"]
+                yield from ((name, digest) for name, digest in files.items() if fnmatch(name, self.step.joins))
+
+    def _live_card(self) -> "LiveCard":
+        from steps.cards.live import LiveCard  # It imports Metaflow, without which the steps work too.
+
+        return LiveCard(self.step.name, import_module(self.step.module).card, self.job["settings"])
+
+
+class _Inputs(Mapping[str, Path]):
+    """The folders of a step's inputs, opened and verified when first asked for."""
+
+    def __init__(self, task: _Task) -> None:
+        self._task = task
+        self._opened: dict[str, Path] = {}
+
+    def __getitem__(self, name: str) -> Path:
+        if name not in self._opened:
+            if name not in self._task.step.takes or (folder := self._task.folder(name)) is None:
+                raise KeyError(name)
+            self._opened[name] = folder
+        return self._opened[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._task.step.takes if name not in OUTSIDE)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def _progress(step: str, seconds: Mapping[str, float] | None = None) -> str:
+    """Return how far the run is: "step 5 of 11, about 14 min left in all", the time by the latest run of the same preset."""
+    names = STEPS[STEPS.index("start") + 1 : STEPS.index("end")]
+    number = names.index(step)
+    left = [(seconds or {}).get(name) for name in names[number:]]
+    estimate = "" if None in left else f", {time_text(sum(filter(None, left)))} left in all"
+    return f"step {number + 1} of {len(names)}{estimate}"
+
+
+def _reason(error: BaseException) -> str:
+    """Return an error's text for pages: the message of a PlainError; of others, which may hold secrets, only the type."""
+    if isinstance(error, PlainError):
+        return str(error)[:_MAX_REASON]
+    if isinstance(error, SystemExit):
+        return "ended by SIGTERM"
+    return f"{type(error).__name__}: the task's log has the message"
+
+
+def _failure(error: BaseException, run: str) -> Failure:
+    return Failure(what=_reason(error), remedy=f"mend the cause and go on: {pasteable(resume_command(run))}")

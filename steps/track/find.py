@@ -1,0 +1,270 @@
+"""Finds runs and policies by the names that people call them: every command and `--resume-from` take the same.
+
+Runs are found in the records of the store, and files in its outputs. Aliases and versions are those of MLflow's registry; a version names
+the output that has its files, and where the store lacks that, its files come from MLflow. Torch is never imported, and MLflow only to ask
+the registry: a chess GUI waits.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from grpo.base.errors import PlainError
+from grpo.base.files import MANIFEST, CorruptError, read_json, sha256_file, verified_manifest
+from grpo.base.suggestions import nearest
+from grpo.policy.files import is_policy, missing_files, policy_kind, weights_file
+from steps.run.aliases import ALIASES, CHAMPION, PRETRAINED_STEP
+from steps.run.commands import pasteable, resume_command, shortened
+from steps.run.machine import Machine
+from steps.run.names import CHECKPOINTS, REPORT
+from steps.run.records import Run, Runs
+from steps.run.step import StepOutput
+from steps.run.store import Store
+from steps.run.terminal_lines import say
+
+if TYPE_CHECKING:
+    from steps.track.registry import Version
+
+LAST: Final = "last"
+RUN_NAMES: Final = "last, or the id of a run (`chess-grpo runs` lists them)"
+POLICY_NAMES: Final = (
+    "champion, peak or v7 (a version), those of another preset as smoke/champion, last or RUN (its champion), RUN/STEP (a checkpoint), or a"
+    " policy's folder"
+)
+_REGISTERED: Final = re.compile(rf"(?:(?P<preset>[\w-]+)/)?(?P<name>{'|'.join(ALIASES)}|v[0-9]+)")
+_RUN: Final = re.compile(r"[\w-]+")
+_NUM_SHOWN: Final = 3
+
+
+class NotFoundError(PlainError, LookupError):
+    """No run, policy, checkpoint or history has this name; the message says where it was searched, and what there is."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoundPolicy:
+    """A policy on this machine; its hashes were checked where they are recorded."""
+
+    folder: Path
+    """Folder of weights and configuration, for `steps.policies.open.open_policy`."""
+    kind: str
+    """`network` or `language`."""
+    run: str
+    """Id of the Metaflow run; for a folder its name, which is prefixed by its output's version for `champion` and `peak`."""
+    policy_step: int | None
+    """Training step; 0 is the pretrained policy, None when unknown."""
+    weights_hash: str
+    """SHA-256 of `weights.safetensors`, or of a language model's `model.safetensors`, as `sha256sum` prints it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NamedPolicy:
+    """A policy of a run, whose files may be anywhere."""
+
+    run_id: str
+    """Metaflow's id of its run."""
+    run: Run | None
+    """The records of that run; None where a version is of a run that this store does not have."""
+    policy_step: int
+    output: StepOutput
+    """The output that has its files."""
+    part: str
+    """Their folder in that output; empty where the output is the policy."""
+    version: "Version | None" = None
+    """Of the registry, where it was named by that."""
+
+    def fetch(self, machine: Machine) -> FoundPolicy:
+        """Bring its files to this machine, unless they are there. Raises as `find_policy`."""
+        return _found(self._folder(machine), run=self.run_id, policy_step=self.policy_step)
+
+    def _folder(self, machine: Machine) -> Path:
+        store = Store.of(machine)
+        with suppress(CorruptError):
+            if self.part:
+                return store.file(self.output, self.part)
+        try:
+            return store.open(self.output) / self.part  # A damaged one may be whole in another place.
+        except CorruptError:
+            if self.version is None:
+                raise
+        from steps.track import registry
+
+        return registry.fetch(self.version, machine)
+
+
+def is_folder(name: str) -> bool:
+    """Return whether a name is a folder: a path, or a folder that is there and not called like a run or registered policy."""
+    is_taken = name in ("", LAST) or _REGISTERED.fullmatch(name)
+    return name.startswith((".", "~", os.sep)) or (not is_taken and Path(name).is_dir())
+
+
+def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = None, names: str = RUN_NAMES) -> Run:
+    """Return the run with this name.
+
+    Args:
+        name: one of `RUN_NAMES`.
+        store: has the records.
+        has: which runs `last` may be, the newest of them; those that are over, if nothing else is given.
+        names: what a message says can be given.
+
+    Raises NotFoundError.
+    """
+    runs, is_meant = Runs(store), has or is_over
+    if name == LAST:
+        for run in (found := list(runs.all())):
+            if is_meant(run):
+                if run.name != found[0].name:
+                    say(f"last: run {run.name}; run {found[0].name} is newer", sys.stderr)
+                return run
+    elif _RUN.fullmatch(name) and (run_or_none := runs.get(name)) is not None:
+        return run_or_none
+    known = [run.name for run in runs.all()]
+    if not known:
+        raise NotFoundError(
+            f"no runs in {store} yet, so {name!r} names none: `make run CONFIG=smoke` makes one in 3 to 7 minutes; CHESS_GRPO_HOME or"
+            " CHESS_GRPO_STORE say where others are"
+        )
+    shown = f"the newest runs are {', '.join(known[:_NUM_SHOWN])} (`chess-grpo runs` shows all)"
+    if name == LAST:
+        raise NotFoundError(f"none of the {len(known)} runs in {store} has come that far: let one go on first; {shown}")
+    close = nearest(name, [LAST, *ALIASES, *known])
+    raise NotFoundError(f"no run or policy in {store} is called {name!r}; {close}give {names}; {shown}")
+
+
+def is_over(run: Run) -> bool:
+    """Return whether a run has ended, well or not."""
+    return run.status != "running"
+
+
+def find_policy(name: str, machine: Machine, *, tells: bool = True) -> FoundPolicy:
+    """Return the policy of this name without loading it.
+
+    Args:
+        name: one of `POLICY_NAMES`; a folder may be a checkpoint, a champion, an output of `pretrain` or `select`.
+        machine: its store has the outputs; what this machine lacks of them is fetched.
+        tells: whether to say on stderr which policy it is.
+
+    Raises:
+        NotFoundError: there is no such policy.
+        TrackingAwayError: the registry does not answer.
+        CorruptError: a file is damaged or nowhere to be had.
+        IncompatibleError: it was made with another action table.
+    """
+    if is_folder(name):
+        return _in_folder(Path(name))
+    found = named_policy(name, machine, role=CHAMPION).fetch(machine)
+    if tells:
+        say(f"{name}: step {found.policy_step:,} of run {found.run}, in {shortened(found.folder)}", sys.stderr)
+    return found
+
+
+def named_policy(name: str, machine: Machine, *, role: str, preset: str = "") -> NamedPolicy:
+    """Return the policy that an alias, a version, RUN or RUN/STEP names; its files are not looked for.
+
+    Args:
+        name: one of `POLICY_NAMES`, no folder.
+        machine: says where the store and the registry are.
+        role: which policy a run alone stands for, `champion` or `peak`.
+        preset: whose aliases and versions are meant where `name` does not say it; empty for the default preset's, or those of the only
+            preset that has any.
+
+    Raises NotFoundError, TrackingAwayError.
+    """
+    store = Store.of(machine)
+    if match := _REGISTERED.fullmatch(name):
+        return _of_version(_registered(match["name"], match["preset"] or preset, machine), store)
+    of, slash, step = name.partition("/")
+    if slash and _REGISTERED.fullmatch(of):
+        raise NotFoundError(f"{of} is one checkpoint already; for another give RUN/STEP, with the id of its run")
+    made_by = "finetune" if slash else "select"
+    run = find_run(of, store, has=lambda each: each.output_of(made_by) is not None, names=POLICY_NAMES)
+    if slash and step == str(PRETRAINED_STEP):
+        made_by = "pretrain"
+    output = run.output_of(made_by)
+    if output is None:
+        raise NotFoundError(
+            f"run {run.name} has no {'checkpoints' if slash else role} yet: {made_by} has not ended. Finish it by"
+            f" `{pasteable(resume_command(run.name))}`" + ("" if slash else f", or take a checkpoint by {run.name}/STEP")
+        )
+    if made_by == "pretrain":
+        return NamedPolicy(run_id=run.name, run=run, policy_step=PRETRAINED_STEP, output=output, part="")
+    if made_by == "finetune":
+        number, part = checkpoint_of(store.manifest(output), step)
+        return NamedPolicy(run_id=run.name, run=run, policy_step=number, output=output, part=part)
+    chosen = read_json(store.file(output, REPORT))[f"{role}_step"]
+    return NamedPolicy(run_id=run.name, run=run, policy_step=int(chosen), output=output, part=role)
+
+
+def checkpoint_of(manifest: dict[str, Any], step: str) -> tuple[int, str]:
+    """Return a checkpoint's step, and its folder in an output of finetune.
+
+    Args:
+        manifest: of the output.
+        step: as it was typed.
+
+    Raises NotFoundError, with the steps that there are, when it was never written or retention deleted it.
+    """
+    parts = {match[0] for name in manifest["files"] if (match := re.match(rf"{CHECKPOINTS}/step-\d{{8}}", name))}
+    kept = {int(part[-8:]): part for part in sorted(parts)}
+    if step.isascii() and step.isdigit() and int(step) in kept:
+        return int(step), kept[int(step)]
+    raise NotFoundError(
+        f"there is no checkpoint of step {step}: one is written every grpo.steps_per_checkpoint steps, and the best"
+        f" grpo.num_checkpoints_kept of them are kept. Available steps: {', '.join(map(str, kept)) or 'none'}"
+    )
+
+
+def _registered(name: str, preset: str, machine: Machine) -> "Version":
+    """Return the version of the registry that an alias or `v7` names. Raises NotFoundError, TrackingAwayError."""
+    from grpo.settings.tree import DEFAULT_PRESET
+    from steps.track import registry  # MLflow takes seconds to import.
+
+    presets = registry.presets(machine)
+    of = preset or (presets[0] if len(presets) == 1 else DEFAULT_PRESET)
+    version = registry.named(name, of, machine) if of in presets else None
+    if version is None:
+        others = ", ".join(f"{each}/{name}" for each in presets if each != of)
+        what = f"there may be {others}" if others else "let a run finish first"
+        raise NotFoundError(f"no policy of preset {of} in {machine.shown_uri} is called {name!r}; {what}; give {POLICY_NAMES}")
+    return version
+
+
+def _of_version(version: "Version", store: Store) -> NamedPolicy:
+    run = Runs(store).get(version.run)
+    return NamedPolicy(
+        run_id=version.run, run=run, policy_step=version.policy_step, output=version.output, part=version.role, version=version
+    )
+
+
+def _in_folder(given: Path) -> FoundPolicy:
+    given = given.expanduser().resolve()
+    folder = given / CHAMPION if not is_policy(given) and is_policy(given / CHAMPION) else given
+    if not is_policy(folder):
+        state = f"is not the folder of a policy: it has no {' and '.join(missing_files(given))}" if given.is_dir() else "is not a folder"
+        raise NotFoundError(f"{given} {state}; give {POLICY_NAMES}; a run's last lines name its champion's")
+    facts = verified_manifest(folder) if (folder / MANIFEST).is_file() else {}
+    if facts.get("kind") == "export":
+        return _found(folder, run=facts["run"], policy_step=facts["policy_step"])
+    # A champion's folder has the same name in every run, so the output's name is added.
+    run = f"{folder.parent.name}-{folder.name}" if folder.name in ALIASES else given.name
+    return _found(folder, run=run, policy_step=_written_step(folder, facts))
+
+
+def _found(folder: Path, *, run: str, policy_step: int | None) -> FoundPolicy:
+    return FoundPolicy(
+        folder=folder, kind=policy_kind(folder), run=run, policy_step=policy_step, weights_hash=sha256_file(weights_file(folder))
+    )
+
+
+def _written_step(folder: Path, facts: dict[str, Any]) -> int | None:
+    """Return the training step from a checkpoint's manifest, or from the report beside a champion."""
+    if "step" in facts and facts.get("kind") == "checkpoint":
+        return int(facts["step"])
+    if folder.name == CHAMPION and (folder.parent / REPORT).is_file():
+        step = read_json(folder.parent / REPORT).get("champion_step")
+        return None if step is None else int(step)
+    return None

@@ -1,0 +1,426 @@
+"""Logs runs to MLflow from their records and the journals of their steps: idempotent, and the only way there.
+
+A run is one parent, found again by the tag `chess_grpo.run`, and a child for each step and part, whatever the number of its attempts. The
+child's tag `chess_grpo.lines` says how many lines of the journal it has; lines that are sent again are dropped, because MLflow's SQL store
+ignores a row with an equal name, time, step and value. Nothing is called logged before the store's rows were counted.
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from grpo.base.errors import PlainError
+from grpo.base.files import CorruptError, read_json
+from grpo.evaluation.verdict import short_verdict
+from grpo.metrics.table import MAIN_CURVES, tracked_name
+from grpo.policy.files import NETWORK
+from grpo.settings.roles import compared_settings, is_main
+from steps import STEPS
+from steps.pages.results import Results, read_results
+from steps.pages.templates import description
+from steps.run.commands import FLOW_FILE
+from steps.run.launch import launch_of
+from steps.run.machine import Machine
+from steps.run.names import FINDINGS, RESULTS
+from steps.run.records import Attempt, Run, Runs, Status
+from steps.run.step import Step
+from steps.run.store import Store
+from steps.run.work import JOURNAL, read_journal
+from steps.track.client import TrackingStore, cut, locked, pages, waiting
+from steps.track.notes import run_name, run_note, step_note
+from steps.track.outages import TrackingRefusedError, failures_of
+from steps.track.registry import Registry
+from steps.track.wandb import Mirror, mirror_of
+
+# isort: split
+# After `steps.track.client`, which sets what MLflow reads once.
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.entities import Run as Logged
+
+RUN: Final = "chess_grpo.run"
+"""Tag of a parent: Metaflow's id and the time of the start, for another machine's Metaflow counts from 1 too."""
+CHILD: Final = "chess_grpo.child"
+"""Tag of a child: that key, step and part."""
+LINES: Final = "chess_grpo.lines"
+_OUTPUT: Final = "chess_grpo.output_hash"
+_TEXTS: Final = "chess_grpo.texts"
+_REGISTERED: Final = "chess_grpo.champion"
+_NOTE: Final = "mlflow.note.content"
+_PARENT: Final = "mlflow.parentRunId"
+_RUN_NAME: Final = "mlflow.runName"
+_STATUS: Final[Mapping[Status, str]] = {"running": "RUNNING", "finished": "FINISHED", "failed": "FAILED", "killed": "KILLED"}
+# MLflow's limits (mlflow.utils.validation) and columns (mlflow.store.tracking.dbmodels), of each the narrower.
+_LONGEST_KEY: Final = 250
+_LONGEST_TAG: Final = 7_500
+_LONGEST_PARAM: Final = 6_000
+_METRICS_PER_CALL: Final = 500  # MLflow takes 1,000; a call costs 28 ms whether it carries one or many.
+_PARAMS_PER_CALL: Final = 100
+_ROWS_PER_CALL: Final = 50
+_INFINITY: Final = 1.7976931348623157e308
+"""What MLflow's SQL store keeps of it."""
+_FINETUNE: Final = "finetune"
+_SECONDS_BETWEEN: Final = 5.0
+_SECONDS_AFTER_OUTAGE: Final = 15.0
+"""Doubled after each further outage."""
+_LONGEST_PAUSE: Final = 300.0
+_SECONDS_AT_END: Final = 30.0
+_LAST_TRIES: Final = (0.5, 1.0, 2.0)
+"""Seconds between the last tries, if the store answered until then."""
+
+
+def publish(run: Run, store: Store, machine: Machine) -> str:
+    """Log what the run's tracking store lacks of it, and return why something is not logged yet; empty when everything is.
+
+    It is idempotent, and several processes may do it at once. It raises nothing of the tracking store.
+    """
+    return _published(run, store, machine, tuple(run.latest().values()), is_whole=True)
+
+
+def publish_all(machine: Machine) -> dict[str, str]:
+    """Publish all runs of the machine's store that are not logged yet; return run -> why something is not, empty when all is."""
+    store, found, away = Store.of(machine), dict[str, str](), dict[str, str]()
+    for run in reversed(list(Runs(store).unpublished())):  # In their order: the registry compares a policy with those before it.
+        address = run.facts["tracking"]
+        found[run.name] = away.get(address) or publish(run, store, machine)
+        if "does not answer" in found[run.name]:
+            away[address] = found[run.name]  # Each question to it takes seconds.
+    return found
+
+
+def journal_of(attempt: Attempt, store: Store) -> list[dict[str, Any]]:
+    """Return the lines of an attempt's journal: of its output, or of its progress as far as this machine has that."""
+    if attempt.output is not None:
+        try:
+            return read_journal(store.file(attempt.output, JOURNAL).parents[1])
+        except FileNotFoundError:  # It had nothing to say.
+            return []
+    # Another run may go on from the progress of a killed one: its lines are not this one's.
+    rows = read_journal(store.progress(attempt.step, attempt.version))
+    return [row for row in rows if attempt.ended is None or row["time"] <= 1_000 * attempt.ended]
+
+
+def _published(run: Run, store: Store, machine: Machine, attempts: Sequence[Attempt], *, is_whole: bool) -> str:
+    try:
+        locks = machine.home / "tracking"
+        view = _View(run, store, TrackingStore.of_run(run.facts["tracking"], machine), locks)
+        with view.asking(f"run {run.name}"), locked(locks / f"{run.name}.lock"):
+            view.publish(attempts, is_whole=is_whole)
+    except PlainError as error:
+        return str(error)
+    return "; ".join(view.problems)
+
+
+class _View:
+    """A run in its tracking store."""
+
+    def __init__(self, run: Run, store: Store, tracking: TrackingStore, locks: Path) -> None:
+        self._run, self._store, self._tracking, self._locks = run, store, tracking, locks
+        self._key = f"{run.name}@{round(1_000 * run.started)}"
+        self.problems: list[str] = []
+        """What was refused, or is not there after it was sent."""
+
+    def publish(self, attempts: Sequence[Attempt], *, is_whole: bool) -> None:
+        """Log the run, and these of its attempts; if it is over and this is the whole, its end."""
+        parent = self._parent()
+        for attempt in attempts:
+            if not attempt.is_published and attempt.step not in (STEPS[0], STEPS[-1]):
+                self._attempt(attempt, parent.info.run_id)
+        if not is_whole or self._run.status == "running":
+            self._set_status(parent, "running", None)
+            return
+        if self._run.status == "finished" and self._results is not None and _REGISTERED not in parent.data.tags:
+            # Of runs of one disk that end together the later one sees what the earlier one has registered.
+            with self._taking("the policies of `select`"), locked(self._locks / "registry.lock"):
+                peak, champion = Registry(self._tracking, self._run.facts["preset"]).enter(self._run, self._results, self._store, parent)
+                print(f"registry: {peak}\nregistry: {champion}", flush=True)
+                self._describe(parent, {"chess_grpo.peak": peak, _REGISTERED: champion})
+        self._set_status(parent, self._run.status, self._run.ended)
+        if not self.problems:
+            self._run.set_published()
+
+    @contextmanager
+    def asking(self, what: str) -> Iterator[None]:
+        """Raise the errors of `steps.track.outages` in the block."""
+        with failures_of(self._tracking.address, what):
+            yield
+
+    @contextmanager
+    def _taking(self, what: str) -> Iterator[None]:
+        """Note what the store refuses, and what is damaged here, and go on with the rest."""
+        try:
+            with self.asking(what):
+                yield
+        except (TrackingRefusedError, CorruptError) as error:
+            self.problems.append(str(error))
+
+    @cached_property
+    def _results(self) -> Results | None:
+        output = self._run.output_of("report")
+        return None if output is None else read_results(self._store.file(output, RESULTS))
+
+    def _parent(self) -> Logged:
+        facts = self._run.facts
+        parent = self._one(RUN, self._key, facts["label"], self._run.started, {"chess_grpo.step": "flow"})
+        tags = {
+            **facts["tags"],
+            "metaflow.run": self._run.name,
+            "chess_grpo.preset": facts["preset"],
+            "chess_grpo.command": facts["command"],
+            "mlflow.source.name": FLOW_FILE,
+            "mlflow.source.type": "LOCAL",
+            "mlflow.source.git.commit": str(facts["code"].get("commit", "")),
+            _NOTE: run_note(self._run, "" if self._results is None else description(self._results)),
+        }
+        if self._results is not None:
+            tags |= _verdict_tags(self._results, facts["label"])
+        if _TEXTS not in parent.data.tags:
+            for name, text in facts["texts"].items():
+                with self._taking(f"the file {name}"):
+                    self._tracking.client.log_text(parent.info.run_id, text, name)
+            tags |= {_TEXTS: ", ".join(facts["texts"])}
+        self._describe(parent, tags, _params(facts["settings"]))
+        return parent
+
+    def _attempt(self, attempt: Attempt, parent: str) -> None:
+        """Log what the store lacks of an attempt; note that it has all, once the attempt is over and its rows were counted."""
+        num_problems, declared = len(self.problems), _declared(attempt.step)
+        name = run_name(attempt.step, attempt.part)
+        key = f"{self._key}/{attempt.step}/{attempt.part}"
+        child = self._one(CHILD, key, name, attempt.started, {_PARENT: parent, "chess_grpo.step": attempt.step})
+        run_id, rows = child.info.run_id, list[dict[str, Any]]()
+        with self._taking(f"rows of {attempt.step}"):
+            rows = journal_of(attempt, self._store)
+            self._send_lines(child, parent, rows, has_curves=attempt.step == _FINETUNE)
+        tags = {_PARENT: parent, "metaflow.run": self._run.name, "chess_grpo.version": attempt.version}
+        tags[_NOTE] = step_note(declared, attempt.error)
+        if attempt.ended is not None:
+            with self._taking(f"rows of {attempt.step}"):
+                self._settle(run_id, _metrics(rows))
+                curves = _curves(rows) if attempt.step == _FINETUNE else []
+                self._settle(parent, [*curves, *_headlines(rows, declared.headlines)])
+            tags |= self._send_pages(child, attempt, declared.pages)
+        self._describe(child, tags)
+        self._set_status(child, attempt.status, attempt.ended)
+        if attempt.ended is not None and len(self.problems) == num_problems:
+            attempt.set_published()
+
+    def _send_lines(self, child: Logged, parent: str, rows: Sequence[Mapping[str, Any]], *, has_curves: bool) -> None:
+        client, run_id = self._tracking.client, child.info.run_id
+        for start in range(int(child.data.tags.get(LINES, 0)), len(rows), _ROWS_PER_CALL):
+            part = rows[start : start + _ROWS_PER_CALL]
+            if has_curves:
+                self._log(parent, _curves(part))
+            self._log(run_id, _metrics(part))
+            client.set_tag(run_id, LINES, str(start + len(part)))
+
+    def _settle(self, run_id: str, metrics: Sequence[Metric]) -> None:
+        """Send what the store lacks of these rows, by its own count, and note what it lacks then."""
+        if missing := self._missing(run_id, metrics):
+            self._log(run_id, missing)
+            if still := self._missing(run_id, missing):
+                names = ", ".join(sorted({metric.key for metric in still})[:3])
+                self.problems.append(f"the tracking store {self._tracking.address} lacks {len(still):,} rows that it was sent, of {names}")
+
+    def _missing(self, run_id: str, metrics: Sequence[Metric]) -> list[Metric]:
+        """Return the rows of the names and steps of which the store has fewer than these.
+
+        Values are not compared, for a database may round; nor times, for a machine that goes on from another's progress has its own.
+        """
+        wanted = Counter((key, step) for key, step, *_ in {_row(metric) for metric in metrics})
+        there = Counter(
+            (metric.key, metric.step)
+            for key in dict.fromkeys(metric.key for metric in metrics)
+            for metric in self._tracking.client.get_metric_history(run_id, key)
+        )
+        lacking = wanted - there
+        return [metric for metric in metrics if (metric.key, metric.step) in lacking]
+
+    def _send_pages(self, child: Logged, attempt: Attempt, names: Iterable[str]) -> dict[str, str]:
+        """Log the pages of an output that is not logged yet, and return the tags that say which it is."""
+        output, run_id = attempt.output, child.info.run_id
+        if output is None or child.data.tags.get(_OUTPUT) == output["output_hash"]:
+            return {}
+        tags = {"chess_grpo.reused": str(output["reused"])}
+        for name in names:
+            with self._taking(f"the page {name} of {attempt.step}"):
+                try:
+                    path = self._store.file(output, name)
+                except FileNotFoundError:
+                    continue
+                with waiting():
+                    self._tracking.client.log_artifact(run_id, str(path))
+                if name == FINDINGS:
+                    tags["chess_grpo.findings"] = str(read_json(path)["tag"])
+        return tags | {_OUTPUT: output["output_hash"]}  # The last: it says that the others are there.
+
+    def _one(self, tag: str, key: str, name: str, started: float, tags: Mapping[str, str]) -> Logged:
+        """Return the run with this key, which is created when there is none; of two that were created at once the smaller id stays."""
+        client, experiment, condition = self._tracking.client, self._tracking.experiment, f"tags.`{tag}` = '{key}'"
+
+        def search() -> list[Logged]:
+            return list(pages(lambda token: client.search_runs([experiment], condition, page_token=token)))
+
+        found = search()
+        if not found:
+            made = {tag: key, **tags}
+            client.create_run(experiment, start_time=round(1_000 * started), run_name=cut(name, _LONGEST_KEY), tags=made)
+            found = search()
+        first, *doubles = sorted(found, key=lambda each: str(each.info.run_id))
+        for double in doubles:
+            client.delete_run(double.info.run_id)
+        return first
+
+    def _describe(self, run: Logged, tags: Mapping[str, str], params: Mapping[str, str] | None = None) -> None:
+        """Set the tags and parameters that the run does not have yet, cut to what every store takes; the whole text is a file then."""
+        client, run_id = self._tracking.client, run.info.run_id
+        known = run.data.params
+        new = [Param(cut(name, _LONGEST_KEY), cut(value, _LONGEST_PARAM)) for name, value in (params or {}).items()]
+        new = [param for param in new if param.key not in known]
+        for start in range(0, len(new), _PARAMS_PER_CALL):
+            with self._taking("parameters"):
+                client.log_batch(run_id, params=new[start : start + _PARAMS_PER_CALL])
+        longest = {_RUN_NAME: _LONGEST_KEY}
+        for name, value in tags.items():
+            short = cut(value, longest.get(name, _LONGEST_TAG))
+            if run.data.tags.get(name) == short:
+                continue
+            with self._taking(f"the tag {name}"):
+                if short != value:
+                    client.log_text(run_id, value, f"whole/{PurePosixPath(name).name}.txt")
+                client.log_batch(run_id, tags=[RunTag(cut(name, _LONGEST_KEY), short)])
+
+    def _set_status(self, run: Logged, status: Status, ended: float | None) -> None:
+        wanted = _STATUS[status]
+        if run.info.status == wanted:
+            return
+        if ended is None:
+            self._tracking.client.update_run(run.info.run_id, status=wanted)
+        else:
+            self._tracking.client.set_terminated(run.info.run_id, status=wanted, end_time=round(1_000 * ended))
+
+    def _log(self, run_id: str, metrics: Sequence[Metric]) -> None:
+        for start in range(0, len(metrics), _METRICS_PER_CALL):
+            self._tracking.client.log_batch(run_id, metrics=metrics[start : start + _METRICS_PER_CALL])
+
+
+def _declared(step: str) -> Step:
+    """Return a step's declaration; imports its file."""
+    found = import_module(f"steps.{step}").STEP
+    assert isinstance(found, Step)
+    return found
+
+
+def _metrics(rows: Sequence[Mapping[str, Any]]) -> list[Metric]:
+    return [
+        Metric(tracked_name(name), float(value), row["time"], row["record"]["step"])
+        for row in rows
+        for name, value in row["record"].items()
+        if name not in ("step", "events") and isinstance(value, int | float)
+    ]
+
+
+def _curves(rows: Sequence[Mapping[str, Any]]) -> list[Metric]:
+    names = {tracked_name(name) for name in MAIN_CURVES}
+    return [metric for metric in _metrics(rows) if metric.key in names]
+
+
+def _headlines(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> list[Metric]:
+    """Return the last value of each of these metrics; a main curve is on the parent anyway."""
+    found = {name: row for row in rows for name in names if name in row["record"] and name not in MAIN_CURVES}
+    return [Metric(name, float(row["record"][name]), row["time"], row["record"]["step"]) for name, row in found.items()]
+
+
+def _row(metric: Metric) -> tuple[str, int, int, str]:
+    """Return what tells a row from others in MLflow's SQL store."""
+    value = max(-_INFINITY, min(_INFINITY, metric.value)) if metric.value == metric.value else metric.value
+    return metric.key, metric.step, metric.timestamp, repr(value)
+
+
+def _params(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that matter, and those that differ from the preset; of a network none of language models."""
+    changed = launch_of(settings).differences
+    is_network = settings.get("policy", {}).get("kind") == NETWORK
+    return {
+        name: value
+        for name, value in compared_settings(settings).items()
+        if name in changed or (is_main(name) and not (is_network and name.startswith("language.")))
+    }
+
+
+def _verdict_tags(results: Results, label: str) -> dict[str, str]:
+    decision = results.decision
+    short = "no candidate"
+    if decision.claims and decision.ladder_gain is not None:
+        short = short_verdict(decision.verdict, decision.claims[0].interval.estimate, decision.ladder_gain.finding)
+    return {
+        "chess_grpo.verdict": decision.verdict,
+        "chess_grpo.verdict_sentence": decision.sentence,
+        "chess_grpo.peak_step": str(decision.peak_step),
+        _RUN_NAME: f"{short} · {label}",
+    }
+
+
+class Publisher(threading.Thread):
+    """Publishes an attempt while its step works; a tracker that is away costs one line of warning and no time of the step."""
+
+    def __init__(self, machine: Machine, attempt: Attempt) -> None:
+        """Prepare; `start` begins."""
+        super().__init__(name="tracking", daemon=True)
+        self._machine, self._attempt, self._store = machine, attempt, Store.of(machine)
+        self._is_over = threading.Event()
+        self._has_warned = False
+        self._mirror: Mirror | None = None
+
+    def start(self) -> None:
+        """Begin, and mirror to W&B if that is on."""
+        self._mirror = mirror_of(self._machine, self._attempt, self._store, journal_of)
+        if self._mirror is not None:
+            self._mirror.start()
+        super().start()
+
+    def finish(self, seconds: float = _SECONDS_AT_END) -> None:
+        """Publish the attempt as it ended, within a time limit, and warn if that was not possible."""
+        self._is_over.set()
+        if self._mirror is not None:
+            self._mirror.over.set()
+        self.join(seconds)
+        if self.is_alive():
+            self._warn(f"it did not finish within {seconds:.0f} s")
+        if self._mirror is not None:
+            self._mirror.finish()
+
+    def run(self) -> None:
+        """Publish until `finish` was called and everything is logged, or the last try has failed."""
+        pause, num_outages = 0.0, 0
+        while not self._is_over.wait(pause):
+            num_outages = num_outages + 1 if self._try() else 0
+            pause = min(_SECONDS_AFTER_OUTAGE * 2.0 ** (num_outages - 1), _LONGEST_PAUSE) if num_outages else _SECONDS_BETWEEN
+        # A store that was already away gets one try; otherwise a single call may have failed.
+        for wait in (*(() if num_outages else _LAST_TRIES), 0.0):
+            if not self._try():
+                break
+            time.sleep(wait)
+
+    def _try(self) -> str:
+        """Publish what there is, and return why that failed, or an empty string."""
+        try:
+            run = Runs(self._store).get(self._attempt.run)
+            assert run is not None
+            reason = _published(run, self._store, self._machine, [run.latest()[self._attempt.step, self._attempt.part]], is_whole=False)
+        except Exception as error:  # noqa: BLE001 - No error of a tracker may end a step; it is reported as not logged.
+            reason = f"{type(error).__name__}: {error}"
+        if reason:
+            self._warn(reason)
+        return reason
+
+    def _warn(self, reason: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            later = "the run goes on, and a later step, the next run or `chess-grpo track` logs it"
+            print(f"{self._attempt.step}: WARNING: not logged to MLflow yet ({reason}): {later}", flush=True)

@@ -1,0 +1,165 @@
+"""A sweep: combinations of settings, each with every seed; and what its runs found, with means over seeds.
+
+A run carries the sweep's name and its own key in its tags, so that the sweep is read back from the records of the store. In MLflow its runs
+are found by the same tag; a sweep has no run of its own there.
+"""
+
+import itertools
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from grpo.base.files import sha256_json
+from grpo.settings.tree import ConfigError, read_settings
+from grpo.statistics.intervals import Estimate, Unit
+from grpo.statistics.pooling import between_runs, within_runs
+from steps.pages.results import read_results
+from steps.pages.templates import gains
+from steps.run.launch import Launch, launch_of
+from steps.run.names import RESULTS
+from steps.run.records import Run, Runs
+from steps.run.store import Store
+
+SWEEP: Final = "chess_grpo.sweep"
+"""Tag of a run: NAME/KEY, of the sweep that started it and of the run in it."""
+SWEEP_VARIABLE: Final = "CHESS_GRPO_SWEEP"
+"""Variable: the value of that tag, for the process that starts a run."""
+NOTES: Final = (
+    "Elo, with 95 % intervals in brackets. A gain is the candidate's against its own start in the confirmation games; the ladder gain is"
+    " its rating less its start's, from games on the same openings against the same rungs, taken as exact.",
+    "Between runs: the mean over seeds with the interval of Student's t, n - 1 degrees of freedom. It comes from how much the runs differ,"
+    " so it covers all that a seed changes: dataset, training and games. One seed alone has no such interval.",
+    "Within runs: the same mean with the interval that the games of these runs leave, from the runs' own intervals taken as independent. It"
+    " does not cover other seeds. Where it is the wider of the two, few runs agree by chance: do not trust the narrower one.",
+)
+"""What the columns and the two kinds of mean are, a paragraph each."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedRun:
+    """One run of a sweep."""
+
+    combination: str
+    """What `--set` gives it, as `key = value, ...`; empty where there is no `--set`."""
+    seed: int
+    key: str
+    """Hash of all its settings, of the code of all steps and of the engine: a finished run of this key is not run again."""
+    kind: str
+    """Of the policy."""
+    launch: Launch
+
+    @property
+    def name(self) -> str:
+        """The run in words."""
+        return ", ".join(part for part in (self.combination, f"seed {self.seed}") if part)
+
+
+def plan_sweep(settings: str, seeds: Sequence[int], grid: Sequence[str], *, made_by: str) -> list[PlannedRun]:
+    """Return the runs of all combinations with all seeds, seed by seed: an interrupted sweep has about as many of each combination.
+
+    Args:
+        settings: a preset, or a TOML file.
+        seeds: each once.
+        grid: `key=a,b` each: values of a setting.
+        made_by: what the results depend on besides the settings: code and engine.
+
+    Raises ConfigError for settings that the pipeline refuses, and where two runs would be the same.
+    """
+    runs: dict[str, PlannedRun] = {}
+    for seed in seeds:
+        for lines in itertools.product(*map(_lines, grid)):
+            text = "\n".join([f"preset = {json.dumps(settings)}", *lines, f"seed = {seed}"])
+            found = read_settings(text)
+            plain = found.model_dump(mode="json")
+            key = sha256_json({"settings": plain, "made by": made_by})[:24]
+            # The launch is complete: a settings file that is edited while the sweep is under way changes nothing.
+            run = PlannedRun(combination=", ".join(lines), seed=seed, key=key, kind=found.policy.kind, launch=launch_of(plain))
+            if key in runs:  # One run that counts twice makes an interval too narrow.
+                raise ConfigError(f"settings: two runs are the same: {runs[key].name}, and {run.name}; give each seed and value once")
+            runs[key] = run
+    return list(runs.values())
+
+
+def sweep_name(plan: Sequence[PlannedRun]) -> str:
+    """Return the name of a sweep: a hash of its runs' keys, which also names its folder."""
+    return sha256_json([run.key for run in plan])[:12]
+
+
+def _lines(given: str) -> list[str]:
+    """Return a line of settings for each value of `key=a,b`."""
+    key, sign, text = (part.strip() for part in given.partition("="))
+    if key == "seed":
+        raise ConfigError(f"settings: seed: give seeds as `--seeds {text.replace(',', ' ')}`, not by --set")
+    try:
+        values = tomllib.loads(f"values = [{text}]")["values"]
+    except tomllib.TOMLDecodeError:
+        values = [_value(word.strip()) for word in text.split(",")]
+    if not (key and sign and values):
+        raise ConfigError(f"settings: --set {given!r}: give KEY=A,B")
+    return [f"{key} = {json.dumps(value, ensure_ascii=False)}" for value in values]
+
+
+def _value(word: str) -> Any:
+    """Return a TOML value; a word needs no quotes."""
+    try:
+        return tomllib.loads(f"value = {word}")["value"]
+    except tomllib.TOMLDecodeError:
+        return word
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepRow:
+    """One run of a sweep, as far as it is."""
+
+    planned: PlannedRun
+    verdict: str
+    """The status of a run that has none; `not run` before it was started."""
+    gains: Mapping[str, Estimate]
+    """Measure -> Elo."""
+    is_finished: bool
+
+
+def read_sweep(plan: Sequence[PlannedRun], store: Store) -> list[SweepRow]:
+    """Return what came of each planned run: of those with its key the newest that finished, else the newest."""
+    found: dict[str, Run] = {}
+    keys = {run.key for run in plan}
+    for run in Runs(store).all():
+        key = run.facts["tags"].get(SWEEP, "").partition("/")[2]
+        if key in keys and (key not in found or (run.status == "finished" and found[key].status != "finished")):
+            found[key] = run
+    return [_row(planned, found.get(planned.key), store) for planned in plan]
+
+
+def _row(planned: PlannedRun, run: Run | None, store: Store) -> SweepRow:
+    reported = None if run is None or run.status != "finished" else run.output_of("report")
+    if reported is None:
+        return SweepRow(planned=planned, verdict="not run" if run is None else run.status, gains={}, is_finished=False)
+    results = read_results(store.file(reported, RESULTS))
+    return SweepRow(planned=planned, verdict=results.decision.verdict, gains=gains(results.decision), is_finished=True)
+
+
+def sweep_tables(rows: Sequence[SweepRow]) -> Iterator[tuple[str, list[list[str]]]]:
+    """Yield the name of each combination and its table as text: a head, the runs, the means over those that finished."""
+    titles = list(dict.fromkeys(title for row in rows for title in row.gains))
+    for combination in dict.fromkeys(row.planned.combination for row in rows):
+        of = [row for row in rows if row.planned.combination == combination]
+        table = [["seed", "verdict", *titles]]
+        table += [[str(row.planned.seed), row.verdict, *(_text(row.gains.get(title)) for title in titles)] for row in of]
+        if finished := [row for row in of if row.gains]:
+            # Of a measure that one of them lacks there is no mean over all.
+            values = [[row.gains[title] for row in finished] if all(title in row.gains for row in finished) else [] for title in titles]
+            table.append([f"mean over {len(finished)}, between runs", "", *(_between(each) for each in values)])
+            table.append([f"mean over {len(finished)}, within runs", "", *(_text(within_runs(each) if each else None) for each in values)])
+        yield combination, table
+
+
+def _between(values: Sequence[Estimate]) -> str:
+    if len(values) < 2:
+        return "".join(f"{value.value:+,.0f}" for value in values) or "-"
+    return _text(between_runs([value.value for value in values]))
+
+
+def _text(value: Estimate | None) -> str:
+    return "-" if value is None else value.text(Unit.ELO)

@@ -1,1 +1,0 @@
-"""Everything that writes to MLflow or W&B."""

@@ -1,0 +1,134 @@
+"""Runs as the store has them when their steps are done: records, and small outputs that nobody computed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from grpo.base.files import sha256_json, write_json, write_manifest
+from grpo.policy.files import ACTION_TABLE_HASH
+from grpo.settings.tree import read_settings
+from steps import STEPS
+from steps.run.aliases import CHAMPION, PEAK
+from steps.run.launch import launch_of
+from steps.run.machine import Machine
+from steps.run.names import CHECKPOINTS, FINDINGS, HISTORY, REPORT, RESULTS
+from steps.run.records import Failure, Run, RunFacts, Runs, Status
+from steps.run.step import StepOutput
+from steps.run.store import Store
+
+PEAK_AT, CHAMPION_AT = KEPT = (2, 6)
+"""Steps of the checkpoints that retention left."""
+FIRST = 1_700_000_000.0
+"""When the first run started."""
+
+
+def machine_of(home: Path, tracking: str | None = None, store: Path | str = "") -> Machine:
+    uri = tracking or f"sqlite:///{home / 'mlflow.db'}"
+    return Machine(stockfish="none", home=home, tracking_uri=uri, device="cpu", num_threads=1, store=str(store))
+
+
+@dataclass(kw_only=True)
+class MadeRun:
+    """A run to be made."""
+
+    name: str
+    settings: str = "smoke"
+    until: str = "end"
+    """The last step that was begun."""
+    ends: Status = "finished"
+    """How that one ended; `running` if it has not."""
+    error: Failure | None = None
+    origin: Mapping[str, Any] | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    outputs: Mapping[str, StepOutput] = field(default_factory=dict)
+    """Those of other runs that it reused."""
+    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Step -> name -> content of further files: text, or JSON."""
+    launcher: str = ""
+    process: str = ""
+
+
+def make_run(machine: Machine, made: MadeRun) -> Run:
+    """Lay down a run's records and outputs, as its steps do it."""
+    store = Store.of(machine)
+    runs = Runs(store)
+    runs.begin_run(_facts(made, machine, number=len(list(runs.all()))))
+    for step in STEPS[: STEPS.index(made.until) + 1]:
+        part = "1 of 2" if step in ("build_boards", "confirm") else ""
+        attempt = runs.begin(made.name, step, part, version_of(step, made.name), process=made.process)
+        if step == made.until and made.ends != "finished":
+            if made.ends != "running":
+                attempt.end(made.ends, error=made.error)
+            break
+        reused = made.outputs.get(step)
+        attempt.end("finished", output=None if step in ("start", "end") else reused or _made(store, step, made))
+    found = runs.get(made.name)
+    assert found is not None
+    return found
+
+
+def version_of(step: str, run: str) -> str:
+    """Return the version of the output that a step of a run made."""
+    return sha256_json({"step": step, "run": run})[:24]
+
+
+def weights_at(step: int) -> bytes:
+    return b"weights of step %d" % step
+
+
+def write_policy(folder: Path, step: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "weights.safetensors").write_bytes(weights_at(step))
+    write_json(folder / "policy.json", {"action_table": ACTION_TABLE_HASH, "policy": {"kind": "network", "width": 64}})
+
+
+def write_step(folder: Path, step: str) -> None:
+    """Write the files of a step's output that others look at."""
+    if step == "pretrain":
+        write_policy(folder, 0)
+    if step == "finetune":
+        for at in KEPT:
+            place = folder / CHECKPOINTS / f"step-{at:08d}"
+            write_policy(place, at)
+            write_manifest(place, {"kind": "checkpoint", "step": at})
+    if step == "select":
+        write_json(folder / REPORT, {"peak_step": PEAK_AT, "champion_step": CHAMPION_AT})
+        write_policy(folder / PEAK, PEAK_AT)
+        write_policy(folder / CHAMPION, CHAMPION_AT)
+
+
+def _made(store: Store, step: str, made: MadeRun) -> StepOutput:
+    settings = read_settings(made.settings).model_dump(mode="json")
+    with store.making(step, version_of(step, made.name)) as making:
+        if making.output is None:
+            with making.filling({"parts": {"step": step, "settings": settings, "run": made.name}}) as folder:
+                write_step(folder, step)
+                for name, content in made.files.get(step, {}).items():
+                    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                    (folder / name).write_text(content) if isinstance(content, str) else write_json(folder / name, content)
+        assert making.output is not None
+        return making.output
+
+
+def _facts(made: MadeRun, machine: Machine, *, number: int) -> RunFacts:
+    settings = read_settings(made.settings).model_dump(mode="json")
+    launch = launch_of(settings)
+    return RunFacts(
+        run=made.name,
+        preset=launch.preset,
+        settings=settings,
+        code={"commit": "0123456789abcdef", "is_dirty": False, "lock": "l"},
+        tracking=machine.shown_uri,
+        command=launch.command(),
+        label=launch.label,
+        tags=dict(made.tags),
+        head="",
+        texts={},
+        origin=None if made.origin is None else dict(made.origin),
+        started=FIRST + number,
+        launcher=made.launcher,
+    )
+
+
+__all__ = ["FINDINGS", "HISTORY", "RESULTS", "MadeRun", "make_run"]

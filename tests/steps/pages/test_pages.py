@@ -1,0 +1,234 @@
+"""The results of a run: what the document has, what people read of it, and what two runs say of each other."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_documents import CLONED, CODE, ENGINE, FINDING, collapsed_reports, made_reports, made_results, write_outputs
+
+from grpo.base.files import write_json
+from grpo.settings.language import SMALL
+from grpo.settings.tree import Settings
+from steps.pages.compare import compare, comparison_lines
+from steps.pages.results import Results, ResultsError, read_results
+from steps.pages.templates import (
+    description,
+    gains,
+    measurement_table,
+    model_card,
+    report_page,
+    verdict_lines,
+    version_note,
+)
+from steps.report import STEP, body
+from steps.run.machine import Machine
+from steps.run.names import MODEL_CARD, REPORT_PAGE, RESULTS
+from steps.run.work import Work
+
+NETWORK = {"policy": {"kind": "network", "width": 64}}
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    return made_results(tmp_path)
+
+
+def card_of(results: Results | None, *, policy_step: int | None = 100, described: Any = NETWORK, run: str = "17") -> str:
+    return model_card(results, run=run, policy_step=policy_step, described=described, hashes={"weights": "e" * 64})
+
+
+def pages_of(results: Results) -> dict[str, str]:
+    """Return every page of the results."""
+    notes = {role: version_note(results, role) for role in ("champion", "peak")}
+    terminal = "\n".join(verdict_lines(results))
+    return {"report": report_page(results), "description": description(results), "card": card_of(results), "terminal": terminal, **notes}
+
+
+# The document.
+
+
+def test_the_step_writes_the_document_and_the_page_that_is_made_of_it(tmp_path: Path) -> None:
+    steps = {"join_boards": "boards", "check_boards": "checks", "pretrain": "pretrained", "calibrate": "calibrated"}
+    steps |= {"baseline": "baseline_report", "finetune": "finetuned", "select": "selected"}
+    folders = {steps[step]: folder for step, folder in write_outputs(tmp_path, made_reports()).items()}
+    assert set(folders) < set(STEP.takes)
+    made, progress = tmp_path / "made", tmp_path / "progress"
+    made.mkdir()
+    progress.mkdir()
+    machine = Machine.here()
+    work = Work(folder=made, settings=Settings(), machine=machine, inputs=folders, facts={"origin": "17/60"}, progress_folder=progress)
+    body(work)
+    results = read_results(made / RESULTS)
+    assert (made / REPORT_PAGE).read_text() == report_page(results)
+    assert "step 100" in (made / MODEL_CARD).read_text()
+    assert results.origin is not None
+    assert (results.origin.run, results.origin.step) == ("17", 60)
+    assert results.outputs.keys() == steps.keys()
+    assert (results.settings["grpo.learning_rate"], results.engine, results.code) == (7e-4, ENGINE, CODE)
+    assert results.findings == {"verdict": "findings", "findings": [FINDING]}
+
+
+def test_every_number_has_its_interval_its_games_and_its_yardstick(results: Results) -> None:
+    found = {each.name: each for each in results.measurements}
+    best = found["candidate against pretrained (best moves)"]
+    assert (best.unit, best.estimate.value, best.num_games) == ("score", 0.75, 100)
+    games = results.decision.confirmation_best_moves
+    assert games is not None
+    assert games.adjudicated is not None
+    assert best.adjudicated == games.adjudicated.estimate
+    assert best.output == results.outputs["select"]["output_hash"]
+    assert best.yardstick["pretrained policy"] == results.outputs["pretrain"]["output_hash"]
+    assert best.yardstick["evaluation.max_plies"] == "200"
+    assert found["pretrained against Stockfish (1 nodes)"].yardstick["engine"] == ENGINE
+    assert found["held-out regret of the candidate"].yardstick == {"held-out boards": results.outputs["join_boards"]["output_hash"]}
+    placed = [found[name].estimate.value for name in ("candidate on the ladder", "pretrained on the ladder (openings of the candidate)")]
+    assert placed == [260, 240], "of the games of the ladder gain, and not the 250 of the baseline"
+
+
+def test_a_document_of_other_code_is_refused_with_the_commit_that_made_it(tmp_path: Path, results: Results) -> None:
+    plain = results.model_dump(mode="json")
+    for changed in (plain | {"format": 1}, {"code": CODE}, plain | {"decision": plain["decision"] | {"peak_step": "many"}}):
+        write_json(tmp_path / RESULTS, changed)
+        with pytest.raises(ResultsError, match=f"git checkout {CODE['commit']}"):
+            read_results(tmp_path / RESULTS)
+
+
+# What decides.
+
+
+def test_one_row_decides_and_is_marked_wherever_it_is_shown(results: Results) -> None:
+    [deciding] = [each for each in results.measurements if each.decides]
+    games = results.decision.confirmation_best_moves
+    assert games is not None
+    assert deciding.estimate == games.interval.estimate
+    _, rows = measurement_table(results.measurements)
+    assert [str(row[0]).endswith("decides") for row in rows].count(True) == 1
+    assert [label.endswith("decides") for label in gains(results.decision)] == [True, False, False, False]
+    for name in ("report", "description", "card", "terminal"):
+        assert "own start, as played: decides" in pages_of(results)[name]
+
+
+def test_adjudicated_numbers_stand_in_a_column_of_their_own(results: Results) -> None:
+    headers, rows = measurement_table(results.measurements)
+    [games] = [row for row in rows if str(row[0]).startswith("candidate against pretrained (best moves)")]
+    assert "as played" in headers[1]
+    assert "adjudicated" in headers[3]
+    assert str(games[1]).startswith("0.750")
+    assert str(games[3]).startswith("1.000")
+
+
+@pytest.mark.parametrize(("score", "elo", "champion"), [(0.75, 10.0, 100), (0.5, 10.0, 0), (0.75, -90.0, 0)])
+def test_a_version_claims_only_what_games_have_shown_of_it(tmp_path: Path, score: float, elo: float, champion: int) -> None:
+    results = made_results(tmp_path, made_reports(score=score, elo=elo))
+    assert results.decision.champion_step == champion
+    of_champion, of_peak = version_note(results, "champion"), version_note(results, "peak")
+    assert ("shown by fresh games to be better" in of_champion) == (champion == 100)
+    assert ("the run's own start, without GRPO" in of_champion) == (champion == 0)
+    assert "was not shown by fresh games" in of_peak, "step 250 played no confirmation"
+    assert "It was not rated on the ladder" in of_peak
+
+
+def test_a_resumed_run_says_what_its_verdict_is_against(tmp_path: Path) -> None:
+    told = "Resumed from step 60 of run 17: the verdict is against step 0 of that run"
+    for name, page in pages_of(made_results(tmp_path / "resumed", origin="17/60")).items():
+        assert told in " ".join(page.split()), name
+    assert not any("Resumed from" in page for page in pages_of(made_results(tmp_path / "new")).values())
+
+
+def test_a_collapsed_run_has_every_page_with_verdict_reason_and_diagnosis(tmp_path: Path) -> None:
+    results = made_results(tmp_path, collapsed_reports())
+    for name, page in pages_of(results).items():
+        assert results.decision.sentence in page, name
+        assert "None" not in page, name
+    assert FINDING["cause"] in report_page(results)
+    assert gains(results.decision) == {}
+    assert [each.name for each in results.measurements if each.name.startswith("candidate")] == []
+
+
+# Pages.
+
+
+def test_the_terminals_verdict_fits_and_no_line_of_it_begins_with_a_space(results: Results) -> None:
+    lines = verdict_lines(results)
+    assert max(map(len, lines)) <= 80
+    assert not any(line.startswith(" ") for line in lines)
+
+
+EVIL = "<script>alert(1)</script> [x](javascript:y) | `z` ![i](j) _a_ **b** ~~c~~\n# Heading {{ }}"
+
+
+def test_text_of_files_is_shown_and_not_obeyed(tmp_path: Path) -> None:
+    reports = made_reports()
+    reports["join_boards"] |= {"sources": {EVIL: 1}, "labels": {EVIL: 1}}
+    reports["finetune"] |= {"reason": EVIL, "message": EVIL}
+    reports["calibrate"] |= {"engine": EVIL, "note": EVIL}
+    reports["select"] |= {"sentence": EVIL}
+    results = made_results(tmp_path, reports).model_copy(update={"engine": EVIL, "settings": {EVIL: EVIL, "seed": EVIL}})
+    card = model_card(results, run=EVIL, policy_step=1, described={"policy": {"kind": "network", "width": EVIL}}, hashes={EVIL: EVIL})
+    for page in (card, report_page(results), description(results), version_note(results, "champion")):
+        for bad in ("<script", "](", "`z`", "_a_", "**b**", "~~"):
+            assert bad not in page, bad
+        assert not re.search(r"^# Heading", page, flags=re.MULTILINE)
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+
+
+def test_a_policy_that_did_not_play_the_confirmation_says_so(results: Results) -> None:
+    assert "not confirmed" not in card_of(results)
+    peak = card_of(results, policy_step=250)
+    assert "The confirmation was played by step 100; this policy is step 250, whose own strength was not confirmed." in peak
+    assert "Of this policy, step 250, over all phases: 0.0497." in peak
+    start = card_of(results, policy_step=0)
+    assert "This policy is the pretrained one" in start
+    assert "trained by behavior cloning of moves only" in start
+
+
+def test_a_policy_of_which_nothing_is_known_claims_nothing() -> None:
+    card = card_of(None, policy_step=None)
+    assert "Its strength is unknown here" in card
+    assert "## Data" not in card
+    assert "Elo [" not in card
+
+
+@pytest.mark.parametrize("is_cloned", [True, False])
+def test_a_language_models_pages_have_its_own_parts_and_no_number_of_a_network(is_cloned: bool, tmp_path: Path) -> None:
+    taken = {"model": "jrahn/RookWorld-LM-124M", "commit": "0123456789abcdef", "num_steps": 0}
+    pretrained = CLONED if is_cloned else {name: each for name, each in CLONED.items() if not name.startswith("clone_")} | taken
+    reports = made_reports() | {"pretrain": pretrained}
+    counts = dict.fromkeys(("answers", "moves", "unreadable", "illegal", "asked_again", "forfeits"), 1_234)
+    reports["select"]["confirmation_best_moves"]["answers"] = {"first": counts}
+    results = made_results(tmp_path, reports)
+    origin = {name: pretrained[name] for name in ("model", "commit")}
+    card = card_of(results, described={"policy": {"kind": "language"}, "language": {"max_questions": 3}, "origin": origin})
+    for page in (report_page(results), card):
+        assert "policy task 0.953 [0.910, 0.980], environment task 0.953" in page
+        assert "gave 1,234 answers for 1,234 moves" in page
+        assert "top-1" not in page
+        assert ("validation loss 0.725 nats a token" in page) == is_cloned
+        assert ("jrahn/RookWorld-LM-124M at commit 0123456789ab" in page) != is_cloned
+    assert ("The initial weights are" in card) == (pretrained["model"] != SMALL)
+
+
+# Two runs.
+
+
+def test_what_has_one_yardstick_is_compared_and_the_rest_is_named_with_the_reason(tmp_path: Path) -> None:
+    other = made_reports(score=0.5)
+    other["pretrain"] |= {"top1": 0.31}
+    other["baseline"]["matches"]["random"] |= {"score": 0.25, "low": 0.2, "high": 0.3}
+    first, second = made_results(tmp_path / "a"), made_results(tmp_path / "b", other)
+    found = compare(first, second)
+    rows = {row.name: row for row in found.rows}
+    assert rows["pretrained against a random mover"].difference.value == 0.5
+    assert rows["pretrained against a random mover"].better == "A"
+    assert rows["held-out regret of the pretrained policy"].better == "", "the same number"
+    assert "candidate against pretrained (best moves)" in found.apart["another pretrained policy"]
+    assert "held-out regret of the candidate" in found.same
+    assert len(comparison_lines(found)) <= 25
+
+
+def test_of_two_runs_only_the_settings_that_differ_are_named(results: Results) -> None:
+    changed = results.model_copy(update={"settings": results.settings | {"seed": 5}})
+    assert compare(results, changed).settings == {"seed": ("4", "5")}
+    assert compare(results, results).rows == ()
+    assert set(compare(results, results).same) == {each.name for each in results.measurements}

@@ -1,0 +1,226 @@
+"""Records of runs: each written once, read back as a run; what has no process any more is over, and nobody else is judged."""
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steps.run.processes import hold, is_alive, is_gone
+from steps.run.records import Failure, Run, RunFacts, Runs
+from steps.run.step import StepOutput
+from steps.run.store import Store
+
+OUTPUT = StepOutput(step="end", version="v", output_hash="0", reused=False)
+
+
+@pytest.fixture(params=["folder", "S3"])
+def runs(request: pytest.FixtureRequest, tmp_path: Path) -> Runs:
+    if request.param == "S3":
+        request.getfixturevalue("aws")
+    return Runs(Store("s3://shop/x" if request.param == "S3" else tmp_path, tmp_path))
+
+
+@pytest.fixture
+def gone(tmp_path: Path) -> str:
+    """Return the token of a process that was killed."""
+    return token_of(lambda: os.kill(os.getpid(), signal.SIGKILL), tmp_path)
+
+
+def token_of(end: Callable[[], object], home: Path) -> str:
+    """Return the token of a child that ended so."""
+    reader, writer = os.pipe()
+    if (pid := os.fork()) == 0:
+        os.write(writer, hold(home).encode())
+        end()
+        os._exit(1)
+    os.waitpid(pid, 0)
+    return os.read(reader, 10_000).decode()
+
+
+def facts(run: str, launcher: str = "", started: float = 1.0, **more: Any) -> RunFacts:
+    given: dict[str, Any] = {"tracking": "", "command": "", "label": "", "head": "", "settings": {}, "code": {}, "tags": {}, "texts": {}}
+    return RunFacts(**{"run": run, "preset": "smoke", "origin": None, "started": started, "launcher": launcher, **given, **more})
+
+
+def read(runs: Runs, name: str) -> Run:
+    run = runs.get(name)
+    assert run is not None
+    return run
+
+
+# Processes.
+
+
+def test_a_process_is_alive_until_it_ends_in_any_way_and_of_another_host_nothing_is_known(gone: str, tmp_path: Path) -> None:
+    own = hold(tmp_path)
+    assert hold(tmp_path) == own
+    assert is_alive(own)
+    assert not is_gone(own)
+    for token in (gone, token_of(lambda: os._exit(0), tmp_path)):
+        assert is_gone(token)
+        assert not is_alive(token)
+    for unknown in ("", gone.replace(socket.gethostname(), "elsewhere", 1)):
+        assert not is_gone(unknown)
+        assert not is_alive(unknown)
+
+
+def test_a_forked_child_is_another_process_and_does_not_keep_its_parent_alive(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    may_end = os.pipe()
+
+    def leave_a_child() -> None:
+        if os.fork():
+            os._exit(0)
+        os.write(writer, f"\n{hold(tmp_path)}".encode())
+        os.read(may_end[0], 1)
+        os._exit(0)
+
+    parent = token_of(leave_a_child, tmp_path)
+    child = os.read(reader, 10_000).decode().strip()
+    assert is_gone(parent)
+    assert is_alive(child)
+    os.write(may_end[1], b".")
+
+
+# Runs.
+
+
+def test_a_run_is_read_back_as_it_was_recorded(runs: Runs) -> None:
+    assert runs.begin_run(facts("17", label="first try")) == facts("17", label="first try")
+    assert runs.begin_run(facts("17", started=2.0)) == facts("17", label="first try"), "a retry gets the first"
+    runs.begin("17", "calibrate", "", "v0", task="17/calibrate/3", process="p").end("failed", error=Failure(what="no", remedy="mend it"))
+    again = runs.begin("17", "calibrate", "", "v0").end("finished", output=OUTPUT)
+    part = runs.begin("17", "confirm", "1 of 2", "v1")
+    part.set_published()
+    run = read(runs, "17")
+    first, second, third = run.attempts
+    assert (first.status, first.error, first.task, first.process) == ("failed", {"what": "no", "remedy": "mend it"}, "17/calibrate/3", "p")
+    assert (first.number, second.number, third.number) == (0, 1, 0)
+    assert second == again
+    assert (third.part, third.status, third.ended, third.is_published, second.is_published) == ("1 of 2", "running", None, True, False)
+    assert run.output_of("calibrate") == OUTPUT
+    assert run.output_of("confirm") is None
+    assert (run.status, run.started, run.ended, run.error, run.failed_step) == ("running", 1.0, None, None, "")
+    assert part.end("finished").status == part.end("failed").status == "finished", "who was first stands"
+    assert runs.get("18") is runs.get("../17") is None
+
+
+def test_runs_come_newest_first_whatever_their_names_and_only_those_that_are_asked_for_are_read(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, name in enumerate(("1764146715123456", "2", "10")):
+        runs.begin_run(facts(name, started=1e9 + number))
+    asked = []
+    get = type(runs._store._objects).get
+    monkeypatch.setattr(type(runs._store._objects), "get", lambda self, key: (asked.append(key), get(self, key))[1])
+    all_runs = runs.all()
+    assert next(all_runs).name == "10"
+    assert asked == ["runs/10/start.json"]
+    assert [run.name for run in all_runs] == ["2", "1764146715123456"]
+    read(runs, "2").set_published()
+    assert [run.name for run in runs.unpublished()] == ["10", "1764146715123456"]
+    assert read(runs, "2").is_published
+    assert not read(runs, "10").is_published
+
+
+def test_a_damaged_record_is_named_and_passed_over(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    runs.begin_run(facts("1"))
+    runs._store._objects.create("index/started/0000000002000-2", b"{}")
+    runs._store._objects.create("runs/2/start.json", b"<html>")
+    runs._store._objects.create("runs/1/finetune/0.begun.json", b"")
+    runs.begin("1", "finetune", "", "v")
+    [run] = runs.all()
+    assert [attempt.number for attempt in run.attempts] == [1]
+    said = capsys.readouterr().out
+    assert "runs/2/start.json is damaged" in said
+    assert "runs/1/finetune/0.begun.json is damaged" in said
+
+
+def test_tasks_that_begin_and_end_at_once_lose_no_record_of_each_other(tmp_path: Path) -> None:
+    gate = threading.Barrier(8)
+
+    def task(number: int) -> None:
+        runs = Runs(Store(tmp_path, tmp_path))
+        gate.wait()
+        runs.begin_run(facts("1", label=str(number)))
+        for part in ("", f"{number % 2 + 1} of 2"):
+            runs.begin("1", "confirm", part, "v").end("finished")
+
+    threads = [threading.Thread(target=task, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    [run] = Runs(Store(tmp_path, tmp_path)).all()
+    numbers = {part: sorted(each.number for each in run.attempts if each.part == part) for part in ("", "1 of 2", "2 of 2")}
+    assert numbers == {"": list(range(8)), "1 of 2": list(range(4)), "2 of 2": list(range(4))}
+    assert {attempt.status for attempt in run.attempts} == {"finished"}
+
+
+# How a run is.
+
+
+def test_a_run_is_finished_when_its_last_step_is(runs: Runs, gone: str) -> None:
+    runs.begin_run(facts("1", launcher=gone))
+    runs.begin("1", "finetune", "", "v").end("failed")
+    ended = runs.begin("1", "end", "", "").end("finished").ended
+    assert (read(runs, "1").status, read(runs, "1").ended) == ("finished", ended)
+    assert runs.close_gone() == []
+
+
+@pytest.mark.parametrize("how", ["killed", "failed"])
+def test_a_run_whose_launcher_is_gone_is_closed_once_with_what_was_at_work(how: str, runs: Runs, gone: str) -> None:
+    runs.begin_run(facts("1", launcher=gone))
+    runs.begin("1", "pretrain", "", "v").end("finished")
+    attempt = runs.begin("1", "finetune", "", "v", process=gone)
+    if how == "failed":
+        attempt.end("failed", error=Failure(what="no room", remedy="free some"))
+    [closed] = runs.close_gone()
+    for run in (closed, read(runs, "1")):
+        assert (run.status, run.failed_step) == (how, "finetune")
+        assert run.ended == run.attempts[1].ended
+        assert run.error is not None
+    assert runs.close_gone() == []
+
+
+def test_a_run_that_was_killed_between_two_steps_is_closed(runs: Runs, gone: str) -> None:
+    runs.begin_run(facts("1", launcher=gone))
+    runs.begin("1", "pretrain", "", "v").end("finished")
+    assert read(runs, "1").status == "killed", "also before anybody has closed it"
+    assert [run.status for run in runs.close_gone()] == ["killed"]
+
+
+def test_a_task_that_was_killed_is_over_while_its_run_may_try_again(runs: Runs, gone: str, tmp_path: Path) -> None:
+    runs.begin_run(facts("1", launcher=hold(tmp_path)))
+    runs.begin("1", "finetune", "", "v", process=gone)
+    assert runs.close_gone() == []
+    [attempt] = read(runs, "1").attempts
+    assert (read(runs, "1").status, attempt.status, attempt.ended) == ("running", "killed", attempt.started), (
+        "no later than it was heard of"
+    )
+    assert [run.status for run in runs.close_gone(ending=hold(tmp_path))] == ["killed"], "its launcher gives up"
+
+
+def test_what_another_host_does_is_not_judged_but_an_attempt_that_is_followed_is_over(runs: Runs, gone: str) -> None:
+    there = gone.replace(socket.gethostname(), "elsewhere", 1)
+    runs.begin_run(facts("1", launcher=there))
+    for part in ("1 of 2", "1 of 2", "2 of 2"):
+        runs.begin("1", "confirm", part, "v", process=there)
+    assert runs.close_gone() == []
+    states = [(attempt.part, attempt.number, attempt.status) for attempt in read(runs, "1").attempts]
+    assert sorted(states) == [("1 of 2", 0, "killed"), ("1 of 2", 1, "running"), ("2 of 2", 0, "running")]
+    assert read(runs, "1").status == "running"
+
+
+def test_a_run_of_a_service_fails_with_its_step(runs: Runs) -> None:
+    runs.begin_run(facts("1"))
+    runs.begin("1", "finetune", "", "v").end("failed")
+    assert read(runs, "1").status == "failed"
+    runs.begin("1", "finetune", "", "v")
+    assert read(runs, "1").status == "running", "it is tried again"
+    assert runs.close_gone() == []

@@ -1,0 +1,375 @@
+"""A step's version changes with everything that its output depends on, and with nothing else: no word changes it."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo.settings.tree import Settings, read_settings
+from steps import STEPS
+from steps.run import code, versions
+from steps.run.code import code_hash, code_of
+from steps.run.step import Step
+from steps.run.versions import describe_code, installed_lock, step_version
+from steps.task import step_of
+
+CODE = {"commit": "abc", "is_dirty": False, "lock": "lock-1", "language_lock": "language-1"}
+BODIES = {name: f"steps.{name}" for name in STEPS if name not in ("start", "end")}
+VARIANTS = {f"language {name}": f"steps.language.{name}" for name in ("pretrain", "finetune")}
+MADE_BY = {
+    "boards": "join_boards",
+    "checks": "check_boards",
+    "pretrained": "pretrain",
+    "calibrated": "calibrate",
+    "baseline_report": "baseline",
+    "finetuned": "finetune",
+    "screened": "screen",
+    "confirmed": "confirm",
+    "selected": "select",
+}
+"""Name of an output in the flow -> its step."""
+
+
+def step(**changes: Any) -> Step:
+    return Step(**{"name": "calibrate", "module": "steps.calibrate", "says": "", **changes})
+
+
+def version(**changes: Any) -> str:
+    given: dict[str, Any] = {
+        "step": step(),
+        "settings": {"seed": 0, "policy": {"width": 16}},
+        "inputs": {"boards": "hash-1"},
+        "code": CODE,
+        "kind": "network",
+    }
+    return step_version(**{**given, **changes}).version
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"step": step(name="baseline")},
+        {"step": step(module="steps.baseline")},
+        {"step": step(variants={"network": "steps.baseline"})},
+        {"settings": {"seed": 1, "policy": {"width": 16}}},
+        {"inputs": {"boards": "hash-2"}},
+        {"code": {**CODE, "lock": "lock-2"}},
+    ],
+)
+def test_each_part_changes_the_version(change: dict[str, Any]) -> None:
+    assert version(**change) != version()
+
+
+def test_a_commit_that_touches_nothing_here_does_not_change_the_version() -> None:
+    assert version(code={**CODE, "commit": "def", "is_dirty": True}) == version()
+    assert version(step=step(says="Other words.", shows=("boards/rows",), pages=("report.json",))) == version()
+
+
+def test_the_language_models_packages_count_where_its_settings_are_read_and_nowhere_else() -> None:
+    other = {**CODE, "language_lock": "language-2"}
+    assert version(code=other) == version()
+    of_language = {"seed": 0, "language": {"model": "small"}}
+    assert version(settings=of_language, code=other) != version(settings=of_language)
+    assert version(settings=of_language, code={**CODE, "lock": "lock-2"}) == version(settings=of_language), "its lock holds those too"
+
+
+# The rule, on a small project.
+
+PROJECT = {
+    "steps/cook.py": '''
+"""Cook."""
+from grpo import heat
+from grpo.table import read
+from grpo.taste import Taste, TasteError
+from grpo.metrics.table import TERMS, Record
+from steps.cards.cook import page
+from steps.run.names import REPORT
+STEP = Step(name="cook", says="Cook.")
+_REMEDY = "Stir."
+def body(work: "Work") -> None:
+    from grpo.late import spice
+    why = f"no {work} left"
+    try:
+        heat.boil(spice)
+    except TasteError as error:
+        work.say(f"{error}: a pity")
+        error.args = (f"{work()} and {error}",)
+        raise
+    except heat.HeatError as error:
+        work.write(REPORT, {"why": str(error)})
+    assert TERMS, "no terms"
+    work.log(Record(0, {"soup": 1}))
+    if work is None:
+        raise TasteError(f"{why}. {_REMEDY}")
+    print("done")
+    work.write(read("soup.html"), Taste(salt=1))
+def card(seen):
+    return page("Cooked.")
+''',
+    "steps/cards/cook.py": 'def page(words): return [words, "A card."]\n',
+    "steps/run/names.py": 'REPORT = "report.json"\nOTHER = "other.json"\n',
+    "steps/run/work.py": "",
+    "steps/run/device.py": "",
+    "grpo/heat.py": 'class HeatError(ValueError): pass\ndef boil(spice):\n    raise HeatError("too hot")\n',
+    "grpo/late.py": "spice = 1\n",
+    "grpo/taste.py": "class TasteError(Exception): pass\nclass Taste:\n    salt: int = 1\n",
+    "grpo/table.py": "def read(name): return open(name)\n",
+    "grpo/metrics/table.py": 'METRICS = {"soup": "How much."}\nTERMS = ("a",)\nclass Record:\n    def __init__(self): METRICS\n',
+    "grpo/language/model.py": "NUMBER = 1\n",
+    "steps/pages/view.py": 'def show(): return load(f"{1}.j2")\n',
+    "steps/pages/report.j2": '{% include "part.html" %}',
+    "steps/pages/part.html": "soup",
+    "steps/pages/notes.txt": "soup",
+    "steps/serve.py": "from steps.pages.view import show\ndef body(work):\n    from grpo.language.model import NUMBER\n    show(NUMBER)\n",
+}
+
+
+@pytest.fixture
+def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give a folder that versions take for the project."""
+    monkeypatch.setattr(code, "ROOT", tmp_path)
+    forget()
+    yield tmp_path
+    monkeypatch.undo()
+    forget()
+
+
+def forget() -> None:
+    code_hash.cache_clear()
+    code._files_beside.cache_clear()
+
+
+def hash_of(module: str, kind: str = "network") -> str:
+    forget()
+    return code_hash(module, kind)
+
+
+@pytest.fixture
+def edit(at: Path) -> Callable[[str, str, str], None]:
+    for name, text in PROJECT.items():
+        (at / name).parent.mkdir(parents=True, exist_ok=True)
+        (at / name).write_text(text)
+
+    def replace(name: str, old: str, new: str) -> None:
+        text = (at / name).read_text()
+        assert old in text
+        (at / name).write_text(text.replace(old, new))
+
+    return replace
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("steps/cook.py", '"""Cook."""', '"""Prepare a meal."""  # Today.'),
+        ("steps/cook.py", 'work: "Work"', "work: object"),
+        ("steps/cook.py", "Step(name", "Step(pages=(1,), name"),
+        ("steps/cook.py", "Cooked.", "Ready."),
+        ("steps/cook.py", "from steps.cards.cook import page\n", ""),
+        ("steps/cook.py", "no {work} left", "there is no {work}, for {work.reasons}"),
+        ("steps/cook.py", "Stir.", "Do stir."),
+        ("steps/cook.py", ". {_REMEDY}", "; {_REMEDY}!"),
+        ("steps/cook.py", ": a pity", " is a pity"),
+        ("steps/cook.py", "and {error}", "with {error}"),
+        ("steps/cook.py", '"no terms"', '"there are no terms"'),
+        ("steps/cook.py", 'print("done")', "pass"),
+        ("steps/cards/cook.py", "A card.", "Another card."),
+        ("steps/run/names.py", "other.json", "another.json"),
+        ("grpo/metrics/table.py", "How much.", "How much of it."),
+        ("grpo/metrics/table.py", "}\n", ', "salad": "New."}\n'),
+    ],
+)
+def test_words_change_no_version(edit: Callable[[str, str, str], None], name: str, old: str, new: str) -> None:
+    before = hash_of("steps.cook")
+    if new == "pass":
+        old, new = f"    {old}\n", ""
+    edit(name, old, new)
+    assert hash_of("steps.cook") == before
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("steps/cook.py", '"soup": 1', '"soup": 2'),
+        ("steps/cook.py", '"why"', '"because"'),
+        ("steps/cook.py", "if work is None", "if work is not None"),
+        ("steps/run/names.py", "report.json", "facts.json"),
+        ("grpo/heat.py", "raise", "spice.add(1)\n    raise"),  # `from package import module`.
+        ("grpo/heat.py", "too hot", "very hot"),  # The step writes why, so that these words are data.
+        ("grpo/late.py", "1", "2"),  # Imported inside of a function.
+        ("grpo/taste.py", "salt: int = 1", "salt: ClassVar = 1"),
+        ("grpo/metrics/table.py", '("a",)', '("a", "b")'),
+    ],
+)
+def test_what_an_output_depends_on_changes_the_version(edit: Callable[[str, str, str], None], name: str, old: str, new: str) -> None:
+    before = hash_of("steps.cook")
+    edit(name, old, new)
+    assert hash_of("steps.cook") != before
+
+
+@pytest.mark.parametrize(("name", "counts"), [("report.j2", True), ("part.html", True), ("notes.txt", False)])
+def test_files_count_in_the_steps_whose_modules_name_them(edit: Callable[[str, str, str], None], at: Path, name: str, counts: bool) -> None:
+    cook, serve = hash_of("steps.cook"), hash_of("steps.serve")
+    (at / "steps" / "pages" / name).write_text('{% include "part.html" %} other')
+    assert hash_of("steps.cook") == cook
+    assert (hash_of("steps.serve") != serve) == counts
+
+
+def test_language_code_counts_for_language_models_alone(edit: Callable[[str, str, str], None]) -> None:
+    network, language = hash_of("steps.serve"), hash_of("steps.serve", "language")
+    edit("grpo/language/model.py", "1", "2")
+    assert hash_of("steps.serve") == network
+    assert hash_of("steps.serve", "language") != language
+
+
+# The table: one edit of a copy of this project, and the steps whose code it changes.
+
+
+@pytest.fixture
+def project(at: Path) -> Path:
+    for package in ("steps", "grpo", "data_checks"):
+        shutil.copytree(Path(versions.__file__).parents[2] / package, at / package, ignore=shutil.ignore_patterns("__pycache__"))
+    return at
+
+
+def all_hashes() -> dict[str, str]:
+    forget()
+    of_networks = {name: code_hash(module, "network") for name, module in BODIES.items()}
+    return of_networks | {name: code_hash(module, "language") for name, module in VARIANTS.items()}
+
+
+@pytest.fixture(scope="module")
+def before() -> dict[str, str]:
+    return all_hashes()  # A copy has the hashes of its original.
+
+
+def moved(before: dict[str, str]) -> set[str]:
+    return {name for name, found in all_hashes().items() if found != before[name]}
+
+
+def test_words_metrics_and_settings_of_the_project_change_no_version(before: dict[str, str], project: Path) -> None:
+    table = (project / "grpo/metrics/table.py").read_text()
+    edits: dict[str, list[tuple[str, str]]] = {
+        "grpo/metrics/table.py": [
+            (r"_SPECS: Final = \[|_SPECS[^\n]*= \[", '\\g<0>MetricSpec("work/new", "boards", Better.HIGHER, "A new one."),'),
+            (r'Better\.LOWER, "Wall time of the step\."', 'Better.LOWER, "How long it took."'),
+        ],
+        "grpo/settings/tree.py": [
+            ("must be a multiple of", "has to be a multiple of"),
+            (r"    shortage: Literal", '    new_key: int = 3\n    """A new setting."""\n    shortage: Literal'),
+            ("class Settings\\(Section\\):", "class NewConfig(Section):\n    key: int = 1\n\n\nclass Settings(Section):\n    new: Any = 0"),
+        ],
+        "grpo/reading/games.py": [(r'"""', '"""Said otherwise: ')],
+        "grpo/learning/self_play.py": [(r"raise SelfPlayError\(", 'raise SelfPlayError("Said otherwise: " + ')],
+        "grpo/dataset/quotas.py": [(r"\n\n\n", "\n\n\n# A comment.\n\n\n")],
+        "steps/cards/data_pages.py": [("Joined dataset", "The dataset")],
+    }
+    assert "_SPECS" in table
+    for name, changes in edits.items():
+        text = (project / name).read_text()
+        for old, new in changes:
+            text, count = re.subn(old, new, text, count=1)
+            assert count, old
+        (project / name).write_text(text)
+        compile(text, name, "exec")
+    assert moved(before) == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "steps"),
+    [
+        ("grpo/learning/objective.py", r"\n    return ", "\n    return -", {"finetune", "language finetune"}),
+        ("grpo/language/learn/loss.py", r"\n    return ", "\n    return -", {"language finetune"}),
+        ("grpo/play/pages/viewer.html", "</html>", " </html>", {"select"}),
+        ("grpo/play/pages/play.html", "</html>", " </html>", set()),
+        ("grpo/dataset/quotas.py", r"$", "\n_NUMBER = str(3)\n", {"build_boards", "join_boards", "check_boards"}),
+    ],
+)
+def test_an_edit_changes_exactly_the_steps_that_depend_on_it(
+    before: dict[str, str], project: Path, name: str, old: str, new: str, steps: set[str]
+) -> None:
+    text, count = re.subn(old, new, (project / name).read_text(), count=1)
+    assert count
+    (project / name).write_text(text)
+    assert moved(before) == steps
+
+
+def behind(steps: set[str]) -> set[str]:
+    """Return steps and all that take their outputs, directly or not."""
+    reached = set(steps)
+    for name in BODIES:
+        takes = step_of(name).takes
+        before = {MADE_BY[taken] for taken in takes if taken in MADE_BY} | ({"build_boards"} if name == "join_boards" else set())
+        reached |= {name} if before & reached else set()
+    return reached
+
+
+def test_steps_follow_what_they_take() -> None:
+    assert behind({"finetune"}) == {"finetune", "screen", "confirm", "select", "report"}
+    assert behind({"build_boards"}) == BODIES.keys() - {"calibrate"}
+
+
+def test_a_search_depth_is_in_the_versions_of_the_steps_that_search_with_it() -> None:
+    def read(settings: Settings) -> dict[str, Any]:
+        return {name: step_of(name).settings(settings) for name in BODIES}
+
+    one, other = read(read_settings("test")), read(read_settings('preset = "test"\nvalues.depth = 2'))
+    assert {name for name in one if one[name] != other[name]} == {"build_boards", "join_boards", "check_boards", "finetune"}
+
+
+def test_no_step_depends_on_tracker_store_or_card() -> None:
+    for module in BODIES.values():
+        assert not [name for name in code_of(module, "network") if name.startswith(("steps.track", "steps.cards", "steps.run.store"))]
+
+
+# Locks.
+
+
+def test_the_code_is_described_by_commit_dirty_flag_and_locks() -> None:
+    described = describe_code()
+    assert described.keys() == {"commit", "is_dirty", "lock", "language_lock"}
+    assert len(described["lock"]) == len(described["language_lock"]) == 64
+
+
+def test_the_locks_of_versions_are_the_images() -> None:
+    for lock in versions.LOCKS.values():
+        assert lock.resolve() == code.ROOT / lock.name
+
+
+def test_an_installed_package_gives_the_versions_that_a_checkout_gives(tmp_path: Path) -> None:
+    source, installed = tmp_path / "source", tmp_path / "installed"
+    for package in ("flows", "steps", "grpo", "data_checks"):
+        shutil.copytree(code.ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(code.ROOT / name, source)
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*build, "--wheel-dir", str(tmp_path), str(source)], check=True)
+    [wheel] = tmp_path.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(installed)
+    modules = tuple(BODIES.values())
+    asked = f"from steps.run.code import code_hash; print(*(code_hash(module, 'network') for module in {modules!r}))"
+    told = subprocess.run(
+        [sys.executable, "-c", asked], cwd=installed, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=True
+    )
+    assert told.stdout.split() == [code_hash(module, "network") for module in modules]
+
+
+def test_an_environment_says_which_lock_it_was_installed_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    assert installed_lock() == ""
+    (tmp_path / "run-lock").write_text(f"{describe_code()['lock']}\n")  # As `sha256sum | cut` of infra/install.sh leaves it.
+    assert installed_lock() == describe_code()["lock"]
+    assert installed_lock(versions.LANGUAGE_LOCK) == "", "an environment without the extra says nothing of its lock"
+
+
+def test_without_git_the_commit_is_unknown_and_counts_as_dirty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "ROOT", tmp_path)
+    assert describe_code()["commit"] == "unknown"
+    assert describe_code()["is_dirty"] is True

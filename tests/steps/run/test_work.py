@@ -1,0 +1,158 @@
+"""The journal of a step at work: what it holds after kills, tears and doubts, and who is told what."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from listeners import Listener
+
+from grpo.metrics.table import Event, Record
+from grpo.settings.tree import Settings
+from steps.run.machine import Machine
+from steps.run.work import HISTORY, JOURNAL, Work, read_history, read_journal, record_of
+
+RECORDS = [Record(step, {"grpo/entropy": 1 / (step + 3), "grpo/loss": -0.1}) for step in range(4)]
+WARNED = Record(4, {"grpo/loss": 0.25}, (Event("entropy_critical", "0.1 of 0.15"),))
+
+
+def at_work(tmp_path: Path, **given: Any) -> Work:
+    """Return the work of a new process that goes on in the same progress folder."""
+    for name in ("progress", "output"):
+        (tmp_path / name).mkdir(exist_ok=True)
+    machine = Machine(stockfish="", home=tmp_path, tracking_uri="", device="cpu", num_threads=1)
+    return Work(folder=tmp_path / "output", progress_folder=tmp_path / "progress", settings=Settings(), machine=machine, **given)
+
+
+def say(work: Work, records: Iterable[Record]) -> None:
+    """Log records as the training loop does: each with its time aside."""
+    for record in records:
+        work.log(record)
+        work.log_aside(Record(record.step, {"time/rollout": record.step / 7}))
+
+
+def journal(tmp_path: Path) -> list[tuple[int, bool]]:
+    """Return step and kind of each line on the disk."""
+    return [(row["record"]["step"], row["aside"]) for row in read_journal(tmp_path / "progress")]
+
+
+def test_the_history_gives_back_every_record_to_the_last_bit_and_nothing_of_what_is_aside(tmp_path: Path) -> None:
+    listeners = Listener(), Listener()
+    work = at_work(tmp_path, listeners=listeners)
+    say(work, [*RECORDS, WARNED])
+    work.progress(5, 9, "steps")
+    work.write_history()
+    assert read_history(tmp_path / "output") == [*RECORDS, WARNED] == list(work.history())
+    assert "time" not in (tmp_path / "output" / HISTORY).read_text()
+    assert (tmp_path / "output" / JOURNAL).read_bytes() == (tmp_path / "progress" / HISTORY).read_bytes()
+    for listener in listeners:
+        assert listener.progresses == [(5, 9, "steps")]
+        assert [record for record in listener.records if "time/rollout" not in record.metrics] == [*RECORDS, WARNED]
+
+
+def test_what_is_said_again_after_a_kill_is_not_written_again_and_keeps_its_time(tmp_path: Path) -> None:
+    say(at_work(tmp_path), RECORDS[:3])
+    before = (tmp_path / "progress" / HISTORY).read_bytes()
+    work = at_work(tmp_path)
+    work.go_on_after(0)
+    say(work, RECORDS[1:3])
+    assert (tmp_path / "progress" / HISTORY).read_bytes() == before
+    say(work, RECORDS[3:])
+    assert (tmp_path / "progress" / HISTORY).read_bytes().startswith(before)
+    assert journal(tmp_path) == [(step, is_aside) for step in range(4) for is_aside in (False, True)]
+    assert list(work.history()) == RECORDS
+
+
+def test_the_history_is_what_was_said_so_far_and_the_known_history_what_the_journal_has(tmp_path: Path) -> None:
+    say(at_work(tmp_path), RECORDS)
+    work = at_work(tmp_path)
+    assert (list(work.history()), list(work.known_history())) == ([], RECORDS)
+    work.go_on_after(1)
+    assert list(work.history()) == RECORDS[:2]
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [
+        b"",
+        b'{"aside": false, "number": 6, "record": {"st',
+        b"\0\0\0\0\n",
+        b'{"number": 6, "time": 1, "aside": false, "record": {}}\n',
+        b"[]\n",
+        b"\xff\n",
+        b'{"number": 6, "time": 1, "aside": false, "record": {"step": 3, "no/such": 1}}\n',
+    ],
+)
+def test_a_journal_counts_up_to_the_first_torn_line_and_the_rest_goes(torn: bytes, tmp_path: Path) -> None:
+    say(at_work(tmp_path), RECORDS[:3])
+    path = tmp_path / "progress" / HISTORY
+    whole = path.read_bytes()
+    path.write_bytes(whole + torn)
+    assert len(read_journal(tmp_path / "progress")) == 6
+    work = at_work(tmp_path)
+    assert path.read_bytes() == whole
+    work.go_on_after(2)
+    say(work, RECORDS[3:])
+    assert path.read_bytes().startswith(whole)
+    assert len(journal(tmp_path)) == 8
+    assert list(work.history()) == RECORDS
+
+
+def test_a_line_that_is_damaged_in_the_middle_costs_those_behind_it_which_are_said_again(tmp_path: Path) -> None:
+    say(at_work(tmp_path), RECORDS)
+    path = tmp_path / "progress" / HISTORY
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:4], b"\0\n", *lines[5:]]))
+    work = at_work(tmp_path)
+    assert [record.step for record in work.known_history()] == [0, 1]
+    work.go_on_after(1)
+    say(work, RECORDS[2:])
+    assert [json.loads(line)["record"] for line in path.read_bytes().splitlines()] == [json.loads(line)["record"] for line in lines]
+
+
+def test_a_record_that_differs_voids_what_followed_it_and_no_line_is_taken_from_those_who_count(tmp_path: Path) -> None:
+    say(at_work(tmp_path), RECORDS)
+    before = (tmp_path / "progress" / HISTORY).read_bytes()
+    work = at_work(tmp_path)
+    work.go_on_after(0)
+    other = Record(1, {"grpo/loss": 0.5})
+    say(work, [other])
+    assert (tmp_path / "progress" / HISTORY).read_bytes().startswith(before)
+    assert list(work.history()) == [RECORDS[0], other] == list(at_work(tmp_path).known_history())
+    work.write_history()
+    assert read_history(tmp_path / "output") == [RECORDS[0], other]
+    assert len(read_journal(tmp_path / "output")) == 10
+
+
+def test_what_is_known_and_not_said_again_is_in_no_history(tmp_path: Path) -> None:
+    say(at_work(tmp_path), RECORDS)
+    work = at_work(tmp_path)
+    say(work, RECORDS[:2])
+    work.write_history()
+    assert read_history(tmp_path / "output") == RECORDS[:2]
+
+
+def test_after_a_kill_listeners_hear_all_again_and_the_terminal_only_what_is_new(tmp_path: Path) -> None:
+    say(at_work(tmp_path), RECORDS[:3])
+    listener, terminal = Listener(), Listener()
+    work = at_work(tmp_path, listeners=(listener,), terminal=terminal)
+    work.go_on_after(2)
+    say(work, RECORDS[3:])
+    assert [record.step for record in listener.records] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert [record.step for record in terminal.records] == [3, 3]
+
+
+def test_what_is_observed_is_told_to_those_who_listen_again_after_a_kill_too_and_is_in_no_file(tmp_path: Path) -> None:
+    def observe(record: Record) -> tuple[Event, ...]:
+        return (Event("finding", "critical: nan_steps: seen"),) if record.step == 1 else ()
+
+    def found(listener: Listener) -> list[int]:
+        return [record.step for record in listener.records if record.events]
+
+    first, second = Listener(), Listener()
+    say(at_work(tmp_path, listeners=(first,), observe=observe), RECORDS[:2])
+    work = at_work(tmp_path, listeners=(second,), observe=observe)
+    work.go_on_after(1)
+    assert found(first) == found(second) == [1]
+    assert not any(record_of(row).events for row in read_journal(tmp_path / "progress"))

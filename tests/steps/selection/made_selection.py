@@ -1,0 +1,216 @@
+"""A selection among tiny policies: what its steps take in, the steps one after the other, and what they leave."""
+
+import io
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import chess
+import chess.pgn
+import pytest
+from doubles import CPU, TINY, some_boards
+from listeners import Listener
+from made_boards import write_boards
+
+from grpo.base.files import ASIDE, file_hashes, read_json
+from grpo.board.encoding import position_key
+from grpo.learning.checkpoints import NETWORK_FORMAT, TrainingState, save_checkpoint, save_policy
+from grpo.play.players import BestMovePlayer
+from grpo.play.replies import Reply, ReplyCounts
+from grpo.policy.distribution import NetworkPolicy, Policy, new_policy
+from grpo.settings.tree import Settings, read_settings, settings_over
+from steps import calibrate, confirm, screen, select
+from steps.policies import network as network_policies
+from steps.run.machine import Machine
+from steps.run.names import CHECKPOINTS, HISTORY, PGN, REPORT
+from steps.run.work import Part, Work
+
+REGRETS = {2: 0.20, 4: 0.21, 6: 0.22}
+NUM_BOARDS = 12
+_MAIN = """
+preset = "test"
+selection.num_candidates = 3
+selection.num_confirmation_pairs = 8
+evaluation.max_plies = 20
+evaluation.adjudication_depth = 4
+"""
+ONE = {"selection": {"num_candidates": 1}}
+"""One candidate, which has no screening games."""
+
+
+class Quitter:
+    """Plays a policy's likeliest moves, and gives the game up after a few: who does not wins every game against it."""
+
+    def __init__(self, policy: Policy, name: str) -> None:
+        self.name = name
+        self._player = BestMovePlayer(policy, name)
+
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[Reply]:
+        moves = self._player.choose(boards, games)
+        return [
+            Reply(move=move if len(board.move_stack) < 6 else None, counts=ReplyCounts()) for move, board in zip(moves, boards, strict=True)
+        ]
+
+
+def make_strong(monkeypatch: pytest.MonkeyPatch, *strong: str) -> None:
+    """Let the players of these names win all their games against others, whatever the weights are."""
+    monkeypatch.setattr(
+        network_policies, "BestMovePlayer", lambda policy, name: (BestMovePlayer if name in strong else Quitter)(policy, name)
+    )
+
+
+def settings(changes: Mapping[str, Any] | None = None, book: Path | None = None) -> Settings:
+    """Return the small settings with changes, and with openings from a book."""
+    plain = settings_over(read_settings(_MAIN).model_dump(mode="json"), changes or {})
+    return plain if book is None else settings_over(plain.model_dump(mode="json"), {"evaluation": {"opening_book": str(book)}})
+
+
+def dataset_boards() -> list[chess.Board]:
+    """Return the dataset's boards."""
+    return some_boards(NUM_BOARDS, max_plies=60)
+
+
+def write_book(path: Path, count: int) -> set[str]:
+    """Write a book of the dataset's boards and `count` others, and return the keys of the others."""
+    taken = {position_key(board) for board in dataset_boards()}
+    others: dict[str, chess.Board] = {}
+    for board in some_boards(3 * count + 100, seed=1, max_plies=24):
+        if position_key(board) not in taken and not board.is_insufficient_material():
+            others.setdefault(position_key(board), board)
+    chosen = dict(list(others.items())[:count])
+    assert len(chosen) == count
+    path.write_text("".join(f"{board.epd()}\n" for board in (*dataset_boards(), *chosen.values())))
+    return set(chosen)
+
+
+def write_policy(folder: Path, seed: int) -> Path:
+    """Write a policy whose weights have this seed."""
+    folder.mkdir()
+    save_policy(folder, new_policy(TINY, seed=seed, device=CPU), TINY)
+    return folder
+
+
+def write_checkpoint(finetuned: Path, step: int, policy: NetworkPolicy | None = None) -> None:
+    """Write a checkpoint, by default of fresh weights."""
+    state = TrainingState(step=step, optimiser={"state": {}, "param_groups": []}, controllers={}, facts={})
+    save_checkpoint(finetuned / CHECKPOINTS, policy or new_policy(TINY, seed=step, device=CPU), TINY, state, NETWORK_FORMAT)
+
+
+def write_finetuned(folder: Path, steps: Sequence[int] = tuple(REGRETS), regrets: Mapping[int, float] = REGRETS) -> Path:
+    """Write a checkpoint of fresh weights for each step, and their history."""
+    (folder / CHECKPOINTS).mkdir(parents=True)
+    for step in steps:
+        write_checkpoint(folder, step)
+    rows = [{"step": step, "heldout/regret_best": regret, "heldout/regret_best_stderr": 0.01} for step, regret in regrets.items()]
+    (folder / HISTORY).write_text("".join(f"{json.dumps(row)}\n" for row in ({"step": 1, "grpo/entropy": 2.0}, *rows)))
+    return folder
+
+
+def step(
+    module: ModuleType,
+    folder: Path,
+    given: Settings,
+    inputs: Mapping[str, Path],
+    *,
+    engine: str = sys.executable,
+    told: Listener | None = None,
+    **more: Any,
+) -> Path:
+    """Return the output of a step; without an engine, of one that asks none."""
+    (folder / "progress").mkdir(parents=True)
+    (folder / "output").mkdir()
+    work = Work(
+        folder=folder / "output",
+        progress_folder=folder / "progress",
+        settings=given,
+        machine=Machine(stockfish=engine, home=folder, tracking_uri="", device="cpu", num_threads=1),
+        inputs={name: inputs[name] for name in module.STEP.takes if name in inputs},
+        listeners=() if told is None else (told,),
+        **more,
+    )
+    module.body(work)
+    work.write_history()
+    return folder / "output"
+
+
+def write_inputs(root: Path, engine: str) -> dict[str, Path]:
+    """Write boards, a fresh policy, three checkpoints and a ladder."""
+    (root / "boards").mkdir()
+    write_boards(root / "boards", dataset_boards())
+    return {
+        "boards": root / "boards",
+        "pretrained": write_policy(root / "pretrained", 0),
+        "finetuned": write_finetuned(root / "finetuned"),
+        "calibrated": step(calibrate, root / "calibrated", read_settings("test"), {}, engine=engine),
+    }
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The three steps of a selection, one after the other."""
+
+    screened: Path
+    parts: list[Path]
+    selected: Path
+    told: Listener
+
+    @property
+    def report(self) -> Any:
+        """The report of `select`."""
+        return read_json(self.selected / REPORT)
+
+    def hashes(self) -> dict[str, str]:
+        """Return the hashes of the output's files, but those that hold times."""
+        return {name: digest for name, digest in file_hashes(self.selected).items() if not name.startswith(ASIDE)}
+
+    def games(self) -> dict[str, list[chess.pgn.Game]]:
+        """Return the games of `games.pgn` by event, as python-chess reads them."""
+        text = io.StringIO((self.selected / PGN).read_text())
+        games: dict[str, list[chess.pgn.Game]] = {}
+        while (game := chess.pgn.read_game(text)) is not None:
+            assert not game.errors
+            games.setdefault(game.headers["Event"], []).append(game)
+        return games
+
+
+@dataclass
+class Selections:
+    """Runs selections, each in a folder of its own."""
+
+    root: Path
+    inputs: Mapping[str, Path]
+    engine: str
+    book: Path
+    _count: int = field(default=0)
+
+    def run(self, changes: Mapping[str, Any] | None = None, *, num_parts: int = 1, book: Path | None = None, **inputs: Path) -> Selection:
+        """Return a selection, with other settings or inputs than the usual ones."""
+        self._count += 1
+        place, given = self.root / f"selection-{self._count}", settings(changes, book or self.book)
+        taken, told = {**self.inputs, **inputs}, Listener()
+        taken["screened"] = step(screen, place / "screen", given, taken, engine=self.engine)
+        parts = [
+            step(confirm, place / f"confirm-{number}", given, taken, engine=self.engine, part=Part(number=number, count=num_parts))
+            for number in range(num_parts)
+        ]
+        selected = step(select, place / "select", given, taken, engine=self.engine, told=told, parts=parts)
+        return Selection(taken["screened"], parts, selected, told)
+
+
+def openings_of(games: Sequence[chess.pgn.Game]) -> list[str]:
+    """Return the key of each game's opening."""
+    return [position_key(game.board()) for game in games]
+
+
+def games_with(player: str, games: Sequence[chess.pgn.Game]) -> list[chess.pgn.Game]:
+    """Return the games that a player plays."""
+    return [game for game in games if player in (game.headers["White"], game.headers["Black"])]
+
+
+def moves_of(games: Sequence[chess.pgn.Game]) -> list[list[chess.Move]]:
+    """Return the moves of each game."""
+    return [list(game.mainline_moves()) for game in games]

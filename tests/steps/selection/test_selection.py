@@ -1,0 +1,482 @@
+"""Screen, confirm, select: every stage on openings of its own, a champion only where one was shown, a verdict in any case."""
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import chess
+import numpy as np
+import pytest
+import torch
+from doubles import CPU, TINY, made_up_number
+from made_selection import (
+    NUM_BOARDS,
+    ONE,
+    REGRETS,
+    Selection,
+    Selections,
+    dataset_boards,
+    games_with,
+    make_strong,
+    moves_of,
+    openings_of,
+    settings,
+    step,
+    write_book,
+    write_checkpoint,
+    write_finetuned,
+    write_inputs,
+    write_policy,
+)
+from speakers import Answer, ScriptedSpeaker, naming
+
+from grpo.base.errors import NonFiniteError
+from grpo.base.files import CorruptError, read_json, sha256_file, write_json, write_manifest
+from grpo.board.encoding import position_key
+from grpo.board.phases import PHASES
+from grpo.evaluation.regret import HeldoutScores
+from grpo.evaluation.verdict import BETTER_THAN_INITIAL, BETTER_THAN_PREVIOUS, LadderFinding, Verdict
+from grpo.learning.checkpoints import NETWORK_FORMAT, load_checkpoint, load_policy, weights_hash
+from grpo.play.highlights import NUM_HIGHLIGHTS
+from grpo.policy.distribution import NetworkPolicy, new_policy
+from grpo.policy.files import ACTION_TABLE_HASH, LANGUAGE_WEIGHTS, POLICY, WEIGHTS
+from grpo.settings.language import LanguageConfig
+from grpo.statistics.intervals import Estimate, elo, holm
+from steps import confirm, screen, select
+from steps.cards.state import Seen
+from steps.measure import CONFIRMATION, INITIAL, LADDER, PREVIOUS, PREVIOUS_POLICY, SAMPLED, SCREENING
+from steps.pages.results import Decision
+from steps.policies import language as language_policies
+from steps.policies import network as network_policies
+from steps.policies.language import LanguageCompetitor
+from steps.run.aliases import CHAMPION, PEAK, PRETRAINED_STEP
+from steps.run.names import CHECKPOINTS, DECISIONS, GAMES_PAGE, HISTORY, REPORT
+from steps.run.work import read_history
+
+BEST = 4
+"""The step that is made to play well."""
+
+
+@pytest.fixture(scope="module")
+def inputs(stockfish: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return write_inputs(tmp_path_factory.mktemp("inputs"), stockfish)
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Openings enough for any selection here: no engine need be asked for them."""
+    path = tmp_path_factory.mktemp("book") / "book.epd"
+    write_book(path, 300)
+    return path
+
+
+@pytest.fixture
+def selections(inputs: dict[str, Path], stockfish: str, book: Path, tmp_path: Path) -> Selections:
+    return Selections(tmp_path, inputs, stockfish, book)
+
+
+# A whole selection among three candidates, of which one plays well.
+
+
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, set[str]]:
+    """A book with just as many openings as are needed, beside the dataset's boards, and their keys."""
+    path, given = tmp_path_factory.mktemp("exact") / "exact.epd", settings()
+    selection, ladder = given.selection, given.evaluation.ladder
+    assert len(ladder.random_fractions) + len(ladder.nodes) == 3
+    # Two rounds of the halving; of three rungs two are probed, and both players have these openings in common.
+    stages = (2 * selection.num_screening_pairs, selection.num_confirmation_pairs, selection.num_sampled_pairs)
+    return path, write_book(path, sum(stages) + 2 * ladder.num_probe_pairs + 2 * ladder.num_rung_pairs)
+
+
+@pytest.fixture(scope="module")
+def selected(inputs: dict[str, Path], stockfish: str, exact: tuple[Path, set[str]], tmp_path_factory: pytest.TempPathFactory) -> Selection:
+    with pytest.MonkeyPatch.context() as patch:
+        make_strong(patch, f"step {BEST}")
+        return Selections(tmp_path_factory.mktemp("selected"), inputs, stockfish, exact[0]).run(num_parts=2)
+
+
+def test_no_opening_serves_two_stages_and_none_is_a_board_of_the_dataset(selected: Selection, exact: tuple[Path, set[str]]) -> None:
+    games = selected.games()
+    assert list(games) == [SCREENING, CONFIRMATION, SAMPLED, LADDER]
+    used = {stage: set(openings_of(of_stage)) for stage, of_stage in games.items()}
+    together = set().union(*used.values())
+    assert sum(map(len, used.values())) == len(together), "no two stages share one"
+    assert together <= exact[1]
+    assert not together & {position_key(board) for board in dataset_boards()}
+    placed = (games_with(player, games[LADDER]) for player in (f"step {BEST}", INITIAL))
+    for of_match in (games[CONFIRMATION], games[SAMPLED], *placed):
+        assert set(Counter(openings_of(of_match)).values()) == {2}, "both colours, once"
+
+
+def test_all_candidates_of_a_round_play_the_same_openings_and_each_round_has_fresh_ones(selected: Selection) -> None:
+    rounds: dict[int, set[tuple[str, ...]]] = {}
+    games = iter(selected.games()[SCREENING])
+    for entry in selected.report["screening"]:
+        match = [next(games) for _ in range(2 * settings().selection.num_screening_pairs)]
+        names = {f"step {entry['candidate']}", INITIAL}
+        assert all({game.headers["White"], game.headers["Black"]} == names for game in match)
+        rounds.setdefault(entry["round"], set()).add(tuple(openings_of(match)))
+    assert next(games, None) is None
+    assert [entry["round"] for entry in selected.report["screening"]] == [0, 0, 0, 1, 1]
+    [first], [second] = rounds.values()
+    assert not set(first) & set(second)
+
+
+def test_a_clearly_better_candidate_is_promoted_and_its_weights_are_the_champions(selected: Selection, inputs: dict[str, Path]) -> None:
+    report = selected.report
+    assert (report["verdict"], report["promoted"], report["replaces_previous"]) == (Verdict.BETTER, True, True)
+    assert report["candidate_step"] == report["champion_step"] == BEST
+    candidate = inputs["finetuned"] / CHECKPOINTS / "step-00000004"
+    assert {path.name for path in (selected.selected / CHAMPION).iterdir()} == {WEIGHTS, POLICY}
+    assert all(sha256_file(selected.selected / CHAMPION / name) == sha256_file(candidate / name) for name in (WEIGHTS, POLICY))
+    assert report["candidate_weights"] == weights_hash(load_policy(selected.selected / CHAMPION, CPU)[0])
+    assert report["initial_weights"] == weights_hash(load_policy(inputs["pretrained"], CPU)[0])
+    confirmed, [claim] = report["confirmation_best_moves"], report["claims"]
+    assert confirmed["num_pairs"] == confirmed["num_openings"] == settings().selection.num_confirmation_pairs
+    assert (claim["name"], claim["is_shown"]) == (BETTER_THAN_INITIAL, True)
+    # The claim is of the confirmation games alone, as played.
+    assert claim["interval"] == {name: confirmed[name] for name in ("score", "low", "high", "num_pairs")}
+
+
+def test_the_peak_is_a_whole_checkpoint_with_its_lower_bound(selected: Selection) -> None:
+    report = selected.report
+    assert load_checkpoint(selected.selected / PEAK, CPU, NETWORK_FORMAT)[2].step == report["peak_step"] == BEST
+    lows = {entry["candidate"]: entry["so_far"]["low"] for entry in report["screening"]}
+    # What it was chosen by says too much of the chosen one.
+    lows[report["candidate_step"]] = report["claims"][0]["interval"]["low"]
+    assert report["peak_low"] == lows[BEST] == max(lows.values())
+
+
+def test_the_metrics_are_those_of_the_report_and_logged_once(selected: Selection) -> None:
+    [record] = read_history(selected.selected)
+    report, confirmed = selected.report, selected.report["confirmation_best_moves"]
+    assert (record.step, selected.told.records) == (BEST, [record])
+    expected = {
+        "score_best": confirmed["score"],
+        "score_best_low": confirmed["low"],
+        "score_adjudicated": confirmed["adjudicated"]["score"],
+        "score_sampled_high": report["confirmation_sampled_moves"]["high"],
+        "verdict_elo": elo(confirmed["score"]),
+        "rating": report["ladder"]["rating"],
+        "rating_pretrained": report["ladder_initial"]["rating"],
+        "ladder_gain_low": report["ladder_gain"]["played"]["low"],
+        "ladder_gain_adjudicated": report["ladder_gain"]["adjudicated"]["value"],
+        "heldout_regret": report["heldout_regret_best"][str(BEST)]["mean"],
+    }
+    assert {name: record.metrics[f"selection/{name}"] for name in expected} == expected
+    assert Decision.model_validate_json((selected.selected / REPORT).read_bytes()).candidate_step == BEST
+
+
+def test_candidate_and_start_meet_the_same_rungs_on_the_same_openings_and_their_difference_is_the_gain(selected: Selection) -> None:
+    report, games = selected.report, selected.games()[LADDER]
+    candidate, initial = report["ladder"], report["ladder_initial"]
+    num_games = 4 * settings().evaluation.ladder.num_rung_pairs
+    # The games that rate each of them are its last ones.
+    sides = [openings_of(games_with(player, games)[-num_games:]) for player in (f"step {BEST}", INITIAL)]
+    assert sides[0] == sides[1]
+    assert [part["rung"] for part in candidate["games"]] == [part["rung"] for part in initial["games"]]
+    gain = report["ladder_gain"]
+    assert gain["played"]["value"] == pytest.approx(candidate["rating"] - initial["rating"])
+    assert gain["played"]["low"] < gain["played"]["value"] < gain["played"]["high"]
+
+
+def test_every_game_of_every_stage_is_kept_and_six_are_chosen_to_look_at(selected: Selection) -> None:
+    report, games = selected.report, selected.games()
+    placed = [*report["ladder"].items(), *report["ladder_initial"].items()]
+    assert {stage: len(of_stage) for stage, of_stage in games.items()} == {
+        SCREENING: 2 * sum(len(entry["pair_scores"]) for entry in report["screening"]),
+        CONFIRMATION: 2 * report["confirmation_best_moves"]["num_pairs"],
+        SAMPLED: 2 * report["confirmation_sampled_moves"]["num_pairs"],
+        LADDER: 2 * sum(part["num_pairs"] for name, parts in placed if name in ("probes", "games") for part in parts),
+    }
+    rounds = Counter((stage, game.headers["Round"]) for stage, of_stage in games.items() for game in of_stage)
+    assert set(rounds.values()) == {1}
+    chosen = [(stage, game.headers) for stage, of_stage in games.items() for game in of_stage if "Chosen" in game.headers]
+    assert [stage for stage, _ in chosen] == [CONFIRMATION] * NUM_HIGHLIGHTS
+    [data] = re.findall(r'id="data">(.*?)</script>', (selected.selected / GAMES_PAGE).read_text())
+    shown = {(game["round"], game["why"]) for game in json.loads(data)["games"]}
+    assert shown == {(headers["Round"], headers["Chosen"]) for _, headers in chosen}
+
+
+def test_each_step_draws_its_card(selected: Selection) -> None:
+    for module, folder in ((screen, selected.screened), (confirm, selected.parts[0]), (select, selected.selected)):
+        seen = Seen({})
+        seen.finish(folder, is_reused=False)
+        assert len(module.card(seen)) > 1
+
+
+# Shares.
+
+
+@pytest.fixture
+def other_champion(tmp_path: Path) -> Path:
+    """The policy of another run."""
+    return write_policy(tmp_path / "champion", 77)
+
+
+SHORT = {"selection": {"num_candidates": 2, "num_confirmation_pairs": 5, "num_sampled_pairs": 2}, "evaluation": {"max_plies": 6}}
+
+
+@pytest.fixture
+def shared(selections: Selections, other_champion: Path) -> Selection:
+    """A selection whose games three tasks have played."""
+    return selections.run(SHORT, num_parts=3, champion=other_champion)
+
+
+def test_decision_and_games_are_the_same_however_many_tasks_play_them(
+    shared: Selection, selections: Selections, other_champion: Path
+) -> None:
+    alone = selections.run(SHORT, champion=other_champion)
+    assert alone.hashes() == shared.hashes()
+    assert [len(read_json(part / "games.json")[CONFIRMATION]) for part in shared.parts] == [4, 4, 2]
+
+
+def test_where_a_task_s_games_are_missing_or_of_other_openings_nothing_is_judged(
+    shared: Selection, selections: Selections, inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    taken, given = {**inputs, "screened": shared.screened}, settings(SHORT, selections.book)
+    with pytest.raises(select.SelectionError, match=r"confirmation: 2 of 5 pairs of games \(the first is number 1\).*--fresh"):
+        step(select, tmp_path / "lost", given, taken, parts=[shared.parts[0], shared.parts[2]])
+    other = read_json(shared.screened / REPORT)
+    other["openings"][SAMPLED].reverse()
+    write_json(shared.screened / REPORT, other)
+    with pytest.raises(select.SelectionError, match="sampled: 2 of 2 pairs"):
+        step(select, tmp_path / "others", given, taken, parts=shared.parts)
+
+
+# Who is champion: no better, worse in a phase, worse on the ladder, better than its start alone, better than the champion too.
+
+
+def test_a_candidate_that_is_no_better_leaves_the_initial_policy_champion(
+    selections: Selections, inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    # The checkpoint is the initial policy itself: every pair of games is even.
+    same = write_finetuned(tmp_path / "same", steps=())
+    write_checkpoint(same, 2, load_policy(inputs["pretrained"], CPU)[0])
+    found = selections.run(ONE, finetuned=same)
+    report, games = found.report, {stage: moves_of(of_stage) for stage, of_stage in found.games().items()}
+    assert report["confirmation_best_moves"]["score"] == report["confirmation_best_moves"]["adjudicated"]["score"] == 0.5
+    assert (report["verdict"], report["promoted"], report["replaces_previous"]) == (Verdict.NO_IMPROVEMENT, False, False)
+    assert (report["candidate_step"], report["champion_step"]) == (2, PRETRAINED_STEP)
+    assert (report["ladder_gain"]["played"]["value"], report["ladder_gain"]["finding"]) == (0, LadderFinding.NOT_SHOWN)
+    one, other = (moves_of(games_with(player, found.games()[LADDER])) for player in ("step 2", INITIAL))
+    assert one == other, "the rungs draw the same random moves against both"
+    # One policy against itself: the likeliest moves make one game of an opening, whatever the colours; sampled ones make two.
+    assert games[CONFIRMATION][::2] == games[CONFIRMATION][1::2]
+    assert all(one != other for one, other in zip(games[SAMPLED][::2], games[SAMPLED][1::2], strict=True))
+    for name in (WEIGHTS, POLICY):
+        assert sha256_file(found.selected / CHAMPION / name) == sha256_file(inputs["pretrained"] / name)
+    assert load_checkpoint(found.selected / PEAK, CPU, NETWORK_FORMAT)[2].step == 2
+
+
+def phase_scores(endgame: float, others: float = 0.0, num_boards: int = 60) -> HeldoutScores:
+    """Return held-out scores whose regret in the endgame is this, of boards that all have the same."""
+    phases = np.repeat(np.arange(len(PHASES)), num_boards)
+    regret = np.where(phases == len(PHASES) - 1, endgame, others)
+    return HeldoutScores(regret_best=regret, regret_sampled=regret, expected_value=1 - regret, phases=phases)
+
+
+def test_a_better_candidate_that_grew_worse_in_a_phase_is_not_promoted_and_the_phase_is_named(
+    selections: Selections, inputs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_strong(monkeypatch, "step 2")
+    initial = weights_hash(load_policy(inputs["pretrained"], CPU)[0])
+
+    def scores(policy: Any, heldout: Any) -> HeldoutScores:
+        assert len(heldout) == NUM_BOARDS
+        return phase_scores(0.3) if weights_hash(policy) == initial else phase_scores(0.5, others=-0.1)
+
+    monkeypatch.setattr(network_policies, "heldout_scores", scores)
+    found = selections.run(ONE)
+    report = found.report
+    assert report["claims"][0]["is_shown"]
+    assert {change["phase"]: change["blocks"] for change in report["phases"]} == {"opening": False, "middlegame": False, "endgame": True}
+    assert (report["verdict"], report["promoted"], report["replaces_previous"]) == (Verdict.WORSE_IN_A_PHASE, False, False)
+    assert "Its held-out regret grew in the endgame." in report["sentence"]
+    assert sha256_file(found.selected / CHAMPION / WEIGHTS) == sha256_file(inputs["pretrained"] / WEIGHTS)
+
+
+def test_a_candidate_that_beats_its_start_and_is_worse_on_the_ladder_is_not_promoted_and_the_report_says_so(
+    selections: Selections, inputs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_strong(monkeypatch, "step 2")
+
+    def difference(ladder: Any, first: Any, second: Any, *, adjudicated: bool) -> Estimate:
+        assert [place.games[0].result.first for place in (first, second)] == ["step 2", INITIAL]
+        return Estimate(value=200.0, low=100.0, high=300.0) if adjudicated else Estimate(value=-40.0, low=-80.0, high=-1.0)
+
+    monkeypatch.setattr(select, "ladder_difference", difference)
+    found = selections.run(ONE)
+    report = found.report
+    assert report["claims"][0]["is_shown"]
+    assert (report["verdict"], report["promoted"], report["replaces_previous"]) == (Verdict.WORSE_ON_LADDER, False, False)
+    assert "but against other opponents it is weaker (-40 Elo [-80, -1] on the ladder)" in report["sentence"]
+    assert sha256_file(found.selected / CHAMPION / WEIGHTS) == sha256_file(inputs["pretrained"] / WEIGHTS)
+
+
+@pytest.mark.parametrize("is_beaten", [False, True])
+def test_a_previous_champion_gives_way_only_where_games_of_its_own_and_holm_show_it_beaten(
+    is_beaten: bool, selections: Selections, other_champion: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_strong(monkeypatch, "step 2", *([] if is_beaten else [PREVIOUS]))
+    found = selections.run(ONE, champion=other_champion)
+    games, report = found.games(), found.report
+    assert list(games) == [CONFIRMATION, PREVIOUS, SAMPLED, LADDER]
+    assert not set(openings_of(games[CONFIRMATION])) & set(openings_of(games[PREVIOUS]))
+    assert {name for game in games[PREVIOUS] for name in (game.headers["White"], game.headers["Black"])} == {"step 2", PREVIOUS}
+    assert [(claim["name"], claim["is_shown"]) for claim in report["claims"]] == [
+        (BETTER_THAN_INITIAL, True),
+        (BETTER_THAN_PREVIOUS, is_beaten),
+    ]
+    assert [claim["adjusted_p"] for claim in report["claims"]] == holm([claim["p_value"] for claim in report["claims"]])
+    assert (report["promoted"], report["replaces_previous"]) == (True, is_beaten)
+    assert report["previous_champion"]["num_pairs"] == report["confirmation_best_moves"]["num_pairs"] == 8
+    assert report["previous_weights"] == weights_hash(load_policy(other_champion, CPU)[0])
+    assert found.told.metrics["selection/score_previous"] == report["claims"][1]["interval"]["score"]
+
+
+def test_a_previous_champion_that_is_the_initial_policy_is_not_played(
+    selections: Selections, inputs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_strong(monkeypatch, "step 2")
+    found = selections.run(ONE, champion=inputs["pretrained"])
+    report = found.report
+    assert (report["previous_champion"], (found.screened / PREVIOUS_POLICY).exists()) == (None, False)
+    assert PREVIOUS not in found.games()
+    assert [claim["name"] for claim in report["claims"]] == [BETTER_THAN_INITIAL]
+    assert report["replaces_previous"], "to be better than the initial policy is to be better than it"
+
+
+# A run that collapsed.
+
+
+def broken_policy() -> NetworkPolicy:
+    """Return a policy whose weights are NaN."""
+    policy = new_policy(TINY, seed=2, device=CPU)
+    with torch.no_grad():
+        for weights in policy.network.parameters():
+            weights.fill_(math.nan)
+    return policy
+
+
+@pytest.mark.parametrize(
+    ("steps", "regrets", "breaks", "why"),
+    [
+        ((), REGRETS, False, "GRPO left no checkpoint"),
+        ((2, 4), {}, False, "of 2 checkpoints 0 have"),
+        ((4,), {4: math.nan}, False, "of 1 checkpoints 0 have"),
+        ((4,), {6: 0.1}, False, "of 1 checkpoints 0 have"),
+        ((), {2: 0.1}, True, "of 1 checkpoints 1 have"),
+    ],
+    ids=["no checkpoint", "no regret", "no number", "another's regret", "weights are no numbers"],
+)
+def test_where_no_checkpoint_can_play_there_is_a_verdict_without_a_game_and_the_start_is_champion_and_peak(
+    steps: Sequence[int], regrets: dict[int, float], breaks: bool, why: str, selections: Selections, tmp_path: Path
+) -> None:
+    finetuned = write_finetuned(tmp_path / "finetuned", steps=steps, regrets=regrets)
+    if breaks:
+        write_checkpoint(finetuned, 2, broken_policy())
+    selections.engine = "no engine"
+    found = selections.run(finetuned=finetuned, champion=selections.inputs["pretrained"])
+    decision = Decision.model_validate_json((found.selected / REPORT).read_bytes())
+    assert (decision.verdict, decision.promoted, decision.replaces_previous) == (Verdict.NO_IMPROVEMENT, False, False)
+    assert (decision.candidate_step, decision.champion_step, decision.peak_step) == (None, PRETRAINED_STEP, PRETRAINED_STEP)
+    assert why in decision.sentence
+    initial = weights_hash(load_policy(selections.inputs["pretrained"], CPU)[0])
+    assert [weights_hash(load_policy(found.selected / name, CPU)[0]) for name in (CHAMPION, PEAK)] == [initial] * 2
+    seen = Seen({})
+    seen.finish(found.selected, is_reused=False)
+    assert select.card(seen)
+
+
+def test_a_checkpoint_whose_weights_are_no_numbers_is_no_candidate_and_the_next_one_is(selections: Selections, tmp_path: Path) -> None:
+    finetuned = write_finetuned(tmp_path / "finetuned", steps=(4,), regrets={2: 0.1, 4: 0.3})
+    write_checkpoint(finetuned, 2, broken_policy())
+    with pytest.raises(NonFiniteError, match=rf"step-00000002/{re.escape(WEIGHTS)}: its weights are not finite .*earlier checkpoint"):
+        load_policy(finetuned / CHECKPOINTS / "step-00000002", CPU)
+    said: list[str] = []
+    taken = {**selections.inputs, "finetuned": finetuned}
+    screened = step(screen, tmp_path / "screen", settings(ONE, selections.book), taken, say=said.append)
+    assert read_json(screened / REPORT)["candidate_step"] == 4
+    assert ["step 2 is no candidate" in line for line in said] == [True]
+
+
+def test_a_damaged_checkpoint_is_named_and_not_played(selections: Selections, tmp_path: Path) -> None:
+    damaged = write_finetuned(tmp_path / "damaged", steps=(2,), regrets={2: 0.1})
+    weights = damaged / CHECKPOINTS / "step-00000002" / WEIGHTS
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+    with pytest.raises(CorruptError, match="step-00000002"):
+        selections.run(finetuned=damaged)
+
+
+# Language models, of which these folders hold no weights: what one answers is decided by its seed.
+
+
+def write_language_policy(folder: Path, seed: int) -> Path:
+    """Write what makes a folder a language model's."""
+    folder.mkdir(parents=True, exist_ok=True)
+    described = {"policy": {"kind": "language"}, "language": {}, "origin": {}, "action_table": ACTION_TABLE_HASH}
+    write_json(folder / POLICY, described)
+    for name in ("config.json", "tokenizer.json", "generation_config.json"):
+        (folder / name).write_text(f"{name} of {seed}")
+    (folder / LANGUAGE_WEIGHTS).write_text(str(seed))
+    return folder
+
+
+@pytest.fixture
+def speaking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """Return a pretrained language model that is often illegal, and the output of a finetuning with two checkpoints: 2 is good, 4 bad."""
+    finetuned = tmp_path / "finetuned"
+    for number in (2, 4):
+        folder = write_language_policy(finetuned / CHECKPOINTS / f"step-{number:08d}", number)
+        (folder / "optimiser.safetensors").write_text("its state")
+        write_manifest(folder, {"kind": "checkpoint", "step": number})
+    rows = [{"step": number, "heldout/regret_best": 0.1 * number, "heldout/regret_best_stderr": 0.01} for number in (2, 4)]
+    (finetuned / HISTORY).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+    def answer_of(seed: int) -> Answer:
+        def answer(fen: str, number: float | None) -> str:
+            board = chess.Board(fen)
+            legal = sorted(move.uci() for move in board.legal_moves)
+            if seed == 2:
+                return naming(legal[0])
+            drawn = made_up_number(board, chess.Move.null()) if number is None else number
+            return naming([*legal, *["a1a1"] * 3 * len(legal)][int(drawn * 4 * len(legal))])
+
+        return answer
+
+    def opened(folder: Path, device: Any, rules: LanguageConfig | None) -> LanguageCompetitor:
+        seed = int((folder / LANGUAGE_WEIGHTS).read_text())
+        assert rules is not None, "the run's own rules decide"
+        return LanguageCompetitor(ScriptedSpeaker(answer_of(seed), **dict(rules)), lambda: f"weights {seed}")
+
+    monkeypatch.setattr(language_policies, "open_language_policy", opened)
+    return {"pretrained": write_language_policy(tmp_path / "pretrained", 0), "finetuned": finetuned}
+
+
+def test_language_models_are_selected_by_the_same_games_and_the_champion_is_all_of_its_files_and_no_more(
+    speaking: dict[str, Path], selections: Selections
+) -> None:
+    found = selections.run({"selection": {"num_candidates": 2}, "evaluation": {"max_plies": 16}}, num_parts=2, **speaking)
+    report, folder = found.report, found.selected
+    assert (report["candidate_step"], report["promoted"], report["champion_step"]) == (2, True, 2), report["sentence"]
+    assert (report["initial_weights"], report["candidate_weights"]) == ("weights 0", "weights 2")
+    confirmed = report["confirmation_best_moves"]
+    answers = confirmed["answers"]
+    assert answers["first"]["illegal"] == answers["first"]["forfeits"] == 0
+    assert answers["second"]["illegal"] == answers["second"]["asked_again"] + answers["second"]["forfeits"] > 0
+    assert confirmed["ends"]["no legal move named"] == answers["second"]["forfeits"] > 0
+    assert sum(change["num_boards"] for change in report["phases"]) == NUM_BOARDS - 1, "one phase has one board, and says nothing"
+    champion = speaking["finetuned"] / CHECKPOINTS / "step-00000002"
+    names = ["config.json", "generation_config.json", LANGUAGE_WEIGHTS, POLICY, "tokenizer.json"]
+    assert sorted(path.name for path in (folder / CHAMPION).iterdir()) == names
+    assert all((folder / CHAMPION / name).read_bytes() == (champion / name).read_bytes() for name in names)
+    assert (folder / PEAK / "optimiser.safetensors").is_file(), "the peak is a whole checkpoint"
+    assert not (folder / DECISIONS).exists(), "there are no probabilities to tell"
+    alone = selections.run({"selection": {"num_candidates": 2}, "evaluation": {"max_plies": 16}}, **speaking)
+    assert alone.hashes() == found.hashes(), "who is asked again draws from the stream of the game"

@@ -1,0 +1,134 @@
+"""The ladder as `calibrate` leaves it, repeatable whatever else a run does; and what `baseline` knows of the policy before GRPO."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from doubles import CPU, TINY
+from listeners import Listener
+from made_selection import step, write_inputs
+
+from grpo.base.files import read_json
+from grpo.engine.identity import identify
+from grpo.play.matches import End
+from grpo.play.players import BestMovePlayer
+from grpo.policy.distribution import new_policy
+from grpo.settings.roles import settings_read_by
+from grpo.settings.tree import Settings, read_settings
+from steps import baseline, calibrate
+from steps.cards.state import Seen
+from steps.measure import Arena, read_ladder
+from steps.run.machine import Machine
+from steps.run.names import REPORT
+from steps.run.work import Work, read_history
+
+SETTINGS = read_settings("test")
+TEXT = """preset = "test"
+evaluation.max_plies = 80
+evaluation.ladder = {random_fractions = [1.0, 0.3], nodes = [1, 40], num_calibration_pairs = 2}"""
+
+
+@pytest.fixture(scope="module")
+def calibrated(stockfish: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small ladder of four rungs."""
+    return step(calibrate, tmp_path_factory.mktemp("ladder") / "one", read_settings(TEXT), {}, engine=stockfish)
+
+
+def test_each_rung_has_a_rating_with_its_interval_and_the_random_mover_is_zero(calibrated: Path, stockfish: str) -> None:
+    report, records = read_json(calibrated / REPORT), read_history(calibrated)
+    names = [rung["name"] for rung in report["rungs"]]
+    assert names == ["random", "stockfish-1-nodes, 30 % random", "stockfish-1-nodes", "stockfish-40-nodes"]
+    assert [report["rungs"][0][key] for key in ("rating", "low", "high")] == [0, 0, 0]
+    assert all(rung["low"] < rung["rating"] < rung["high"] for rung in report["rungs"][1:])
+    assert 0 < report["rungs"][1]["rating"] < report["rungs"][2]["rating"]
+    assert (report["engine"], [record.step for record in records]) == (str(identify(stockfish)), [0, 1, 2, 3])
+    assert [record.metrics["ladder/rating"] for record in records] == [rung["rating"] for rung in report["rungs"]]
+
+
+def test_the_file_has_the_score_of_each_meeting_beside_what_the_ratings_expect(calibrated: Path) -> None:
+    report = read_json(calibrated / REPORT)
+    names = [rung["name"] for rung in report["rungs"]]
+    met = [(part["first"], part["second"]) for part in report["meetings"]]
+    assert met == [(names[one], names[other]) for one, other in ((1, 0), (2, 1), (2, 0), (3, 2), (3, 1))]
+    for part in report["meetings"]:
+        assert part["wins"] + part["draws"] + part["losses"] == sum(part["ends"].values()) == 2 * part["num_pairs"] == 4
+        assert part["score"] == (part["wins"] + part["draws"] / 2) / 4
+        assert part["ends"].keys() == {end.value for end in End}
+    # The likeliest ratings expect of each rung just what it scored, up to what is added: 3 games spread over 5 meetings.
+    assert abs(sum(4 * (part["score"] - part["expected"]) for part in report["meetings"] if names[3] == part["first"])) < 1
+
+
+def test_the_ladder_is_the_same_to_the_last_byte_whatever_the_runs_seed(calibrated: Path, stockfish: str, tmp_path: Path) -> None:
+    again = step(calibrate, tmp_path / "again", read_settings(f"seed = 1\n{TEXT}"), {}, engine=stockfish)
+    assert (again / REPORT).read_bytes() == (calibrated / REPORT).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "seed = 1",
+        "boards.num_train = 300",
+        "evaluation.adjudication_depth = 4",
+        "evaluation.ladder = {num_probe_pairs = 2, num_rung_pairs = 5}",
+    ],
+)
+def test_what_a_run_learns_from_and_how_a_policy_is_placed_makes_no_other_ladder(text: str) -> None:
+    assert settings_read_by("calibrate", read_settings(f'preset = "test"\n{text}')) == settings_read_by("calibrate", SETTINGS)
+
+
+# The baseline.
+
+
+@pytest.fixture(scope="module")
+def inputs(stockfish: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return write_inputs(tmp_path_factory.mktemp("inputs"), stockfish)
+
+
+def test_the_baseline_leaves_regret_both_matches_and_a_place_on_the_ladder(inputs: dict[str, Path], stockfish: str, tmp_path: Path) -> None:
+    told = Listener()
+    folder = step(baseline, tmp_path / "baseline", SETTINGS, inputs, engine=stockfish, told=told)
+    report = read_json(folder / REPORT)
+    assert report.keys() == {"heldout", "matches", "ladder"}
+    assert list(report["matches"]) == ["random", "stockfish-1-nodes"]
+    for facts in report["matches"].values():
+        assert facts["num_pairs"] == facts["num_openings"] == SETTINGS.evaluation.num_baseline_pairs
+        assert facts["adjudicated"]["depth"] == SETTINGS.evaluation.adjudication_depth
+    place, ladder = report["ladder"], read_ladder(inputs["calibrated"])
+    rungs = {rung.name: rating for rung, rating in zip(ladder.rungs, ladder.ratings.tolist(), strict=True)}
+    assert [part["rung_rating"] for part in place["games"]] == [rungs[part["rung"]] for part in place["games"]]
+    assert [part["num_pairs"] for part in place["games"]] == [SETTINGS.evaluation.ladder.num_rung_pairs] * 2
+    assert place["low_of_all"] <= place["low"] < place["rating"] < place["high"] <= place["high_of_all"]
+    # A fresh policy plays like chance.
+    assert report["matches"]["random"]["score"] > report["matches"]["stockfish-1-nodes"]["score"]
+    assert place["probes"]
+    assert place["games"][0]["rung"] == "random"
+    assert told.metrics["baseline/rating"] == place["rating"]
+    assert told.metrics["baseline/score_engine_high"] == report["matches"]["stockfish-1-nodes"]["high"]
+    assert told.metrics["baseline/score_random"] == report["matches"]["random"]["score"]
+    names = [name for record in told.records for name in record.metrics]
+    assert len(names) == len(set(names)), "each metric once"
+    for module, output in ((baseline, folder), (calibrate, inputs["calibrated"])):
+        seen = Seen({})
+        seen.finish(output, is_reused=False)
+        assert len(module.card(seen)) > 1
+
+
+def arena(given: Settings, stockfish: str, folder: Path) -> Arena:
+    """Return an arena outside of any step."""
+    machine = Machine(stockfish=stockfish, home=folder, tracking_uri="", device="cpu", num_threads=1)
+    return Arena(Work(folder=folder, progress_folder=folder, settings=given, machine=machine))
+
+
+def test_another_player_is_placed_on_openings_of_its_own_and_none_that_was_excluded(
+    inputs: dict[str, Path], stockfish: str, tmp_path: Path
+) -> None:
+    ladder, policy = read_ladder(inputs["calibrated"]), new_policy(TINY, seed=0, device=CPU)
+    used: set[str] = set()
+    openings: list[set[Any]] = []
+    with arena(read_settings('preset = "test"\nevaluation.max_plies = 20'), stockfish, tmp_path) as found:
+        for purpose in ("pretrained", "champion"):
+            drawn = found.openings(found.num_ladder_openings(ladder), used, "placement", purpose)
+            [placement] = found.place([BestMovePlayer(policy, purpose)], ladder, drawn, purpose)
+            openings.append({game.opening for part in (*placement.probes, *placement.games) for game in part.result.games})
+            assert openings[-1] <= set(drawn)
+    assert not openings[0] & openings[1]

@@ -1,0 +1,202 @@
+"""What would fail in an hour fails in seconds, with the remedy."""
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from doubles import some_boards
+
+from grpo.settings.tree import Settings, read_settings
+from steps import preflight as checks
+from steps.cli.main import main
+from steps.preflight import examine, preflight, table
+from steps.run.machine import Machine
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path], Path]) -> Path:
+    return give_tables(tmp_path_factory.mktemp("machine") / "home")
+
+
+@pytest.fixture
+def machine(home: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(home))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return Machine.here()
+
+
+def failures(machine: Machine, settings: Settings | None = None) -> dict[str, str]:
+    found = preflight(settings or read_settings("test"), machine)
+    return {check.what: check.detail for check in found if not check.is_fine}
+
+
+def test_a_healthy_machine_has_no_failure_and_a_known_engine(machine: Machine) -> None:
+    found = preflight(read_settings("test"), machine)
+    assert [check.what for check in found] == ["stockfish", "disk", "tracking", "device"]
+    assert all(check.is_fine for check in found), table(found)
+    assert found[0].detail.startswith("Stockfish")
+
+
+def test_an_absent_stockfish_is_named_with_the_remedy(machine: Machine) -> None:
+    found = failures(replace(machine, stockfish="/nowhere/stockfish"))
+    assert found.keys() == {"stockfish"}
+    assert "/nowhere/stockfish" in found["stockfish"]
+    assert "apt-get install stockfish" in found["stockfish"]
+
+
+@pytest.mark.parametrize("program", ["cat", "true"])
+def test_a_program_that_is_no_engine_is_refused(machine: Machine, program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo.engine.identity.START_SECONDS", 0.5)
+    assert "not a usable UCI engine" in failures(replace(machine, stockfish=f"/bin/{program}"))["stockfish"]
+
+
+def test_a_file_that_is_not_executable_is_refused(machine: Machine, tmp_path: Path) -> None:
+    path = tmp_path / "stockfish"
+    path.write_text("#!/bin/sh\n")
+    path.chmod(stat.S_IRUSR)
+    assert "apt-get install stockfish" in failures(replace(machine, stockfish=str(path)))["stockfish"]
+
+
+def test_a_home_that_cannot_be_made_is_named_with_the_remedy(machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    found = failures(replace(machine, home=tmp_path / "file" / "home"))
+    assert "CHESS_GRPO_HOME" in found["disk"]
+
+
+def test_too_little_disk_is_named_with_what_is_needed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("steps.preflight._FREE_BYTES", 1 << 60)
+    assert "needed" in failures(machine)["disk"]
+
+
+def test_a_tracking_store_that_is_away_is_told_and_stops_nothing(machine: Machine) -> None:
+    [check] = [
+        each for each in preflight(read_settings("test"), replace(machine, tracking_uri="http://127.0.0.1:1")) if each.what == "tracking"
+    ]
+    assert check.is_fine
+    assert "Connection refused" in check.detail
+
+
+def test_an_address_with_a_password_is_refused_and_not_shown(machine: Machine) -> None:
+    found = failures(replace(machine, tracking_uri="http://me:hunter2@tracker"))
+    assert "MLFLOW_TRACKING_PASSWORD" in found["tracking"]
+    assert "hunter2" not in str(found)
+
+
+@pytest.mark.parametrize(("device", "word"), [("tpu", "cpu"), ("cuda", "no GPU")])
+def test_a_device_that_is_not_there_is_refused(machine: Machine, device: str, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert word in failures(replace(machine, device=device))["device"]
+
+
+@pytest.mark.parametrize("key", ["files", "exclude"])
+def test_what_cannot_be_a_source_is_named_before_any_work(key: str, machine: Machine, tmp_path: Path) -> None:
+    good = tmp_path / "good.pgn"
+    good.write_text('[Event "?"]\n\n1. e4 *\n')
+
+    def of(path: Path) -> str:
+        given = {"files": str(good)} | {key: str(path)}
+        text = "\n".join(f'boards.{name} = "{value}"' for name, value in given.items())
+        found = failures(machine, read_settings(f'preset = "test"\nboards.source = "files"\n{text}'))
+        assert found.keys() == {f"boards.{key}"}
+        return found[f"boards.{key}"]
+
+    assert of(tmp_path / "absent.pgn").startswith(f"{tmp_path}/absent.pgn: no file found; give a file")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "notes.txt").write_text("none of these is a game")
+    assert of(tmp_path / "folder").startswith(f"{tmp_path}/folder: no file found; give a file")
+    (tmp_path / "games.docx").write_text("games")
+    assert "cannot tell by its suffix what it is" in of(tmp_path / "games.docx")
+    (tmp_path / "empty.pgn").write_text("")
+    assert of(tmp_path / "empty.pgn") == "empty.pgn: empty; give files with games or positions"
+    (tmp_path / "page.pgn.zst").write_text("<!DOCTYPE html> not found")
+    assert of(tmp_path / "page.pgn.zst").startswith(f"{tmp_path}/page.pgn.zst: ")
+
+
+def test_machine_facts_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CHESS_GRPO_STOCKFISH", "/opt/sf")
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path))
+    monkeypatch.setenv("CHESS_GRPO_THREADS", "1")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracker")
+    machine = Machine.here()
+    assert (machine.stockfish, machine.home, machine.num_threads, machine.tracking_uri) == ("/opt/sf", tmp_path, 1, "http://tracker")
+    assert os.environ.get("CHESS_GRPO_DEVICE") is None or machine.device == os.environ["CHESS_GRPO_DEVICE"]
+
+
+def test_a_book_that_is_too_small_is_found_before_any_game_and_a_large_one_is_fine(machine: Machine, tmp_path: Path) -> None:
+    boards = some_boards(300)
+    small, large = tmp_path / "small.epd", tmp_path / "large.epd"
+    small.write_text("".join(f"{board.epd()}\n" for board in boards[:5]))
+    large.write_text("".join(f"{board.epd()}\n" for board in boards))
+
+    def with_book(path: Path) -> Settings:
+        return read_settings(f'preset = "test"\nevaluation.opening_book = "{path}"')
+
+    assert failures(machine, with_book(large)) == {}
+    assert "18 distinct openings are needed, but only 5 are available" in failures(machine, with_book(small))["evaluation.opening_book"]
+    assert failures(machine, with_book(tmp_path / "none.epd")).keys() == {"evaluation.opening_book"}
+
+
+def test_the_flow_starts_and_draws_cards_without_torch_and_tracker() -> None:
+    # Each task of a flow, and each drawing of a card, imports the flow's file; the steps' modules come when one of them is called.
+    flow = Path(__file__).resolve().parents[2] / "flows"
+    script = f"import sys; sys.path.insert(0, {str(flow)!r}); import chess_grpo; print({{'torch', 'mlflow'}} & sys.modules.keys())"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split() == ["set()"]
+
+
+KEY = "0123456789" * 4
+
+
+@pytest.fixture
+def untouched(tmp_path: Path, stockfish: str, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """A machine on which nothing was ever run, and no variable says anything."""
+    for name in [name for name in os.environ if name.startswith(("METAFLOW_", "WANDB_", "MLFLOW_TRACKING", "CHESS_GRPO_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("sys.prefix", str(tmp_path))  # Where no lock is recorded.
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("CHESS_GRPO_STOCKFISH", stockfish)
+    return Machine.here()
+
+
+def found(machine: Machine) -> dict[str, tuple[bool, str]]:
+    return {finding.what: (finding.is_fine, finding.detail) for finding in examine(read_settings("smoke"), machine)}
+
+
+def test_a_machine_is_looked_at_and_left_as_it_was_and_no_key_is_printed(
+    untouched: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    lines = found(replace(untouched, store=str(tmp_path / "store")))
+    assert {what for what, (is_fine, _) in lines.items() if not is_fine} <= {"packages"}, "a developer's packages may be newer"
+    assert {"python", "packages", "settings", "stockfish", "disk", "tracking", "device", "store", "W&B"} == lines.keys()
+    assert KEY not in str(lines)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_packages_that_differ_from_the_lock_are_named_with_both_versions(
+    untouched: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = tmp_path / "requirements-run.lock"
+    lock.write_text(f"numpy=={version('numpy')}\npydantic==0.1\n")
+    monkeypatch.setitem(checks.LOCKS, "lock", lock)
+    is_fine, detail = found(untouched)["packages"]
+    assert not is_fine
+    assert f"pydantic {version('pydantic')}, not 0.1" in detail
+
+
+def test_the_exit_code_says_whether_all_is_fine(
+    untouched: Machine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "_installed", lambda name: None)
+    assert main(["doctor", "--config", "smoke", "--set", "seed=3"]) == 0
+    capsys.readouterr()
+    assert main(["doctor", "--set", "sed=3"]) == 1
+    said = capsys.readouterr().out
+    assert "unknown key sed" in said
+    assert "  ok    stockfish" in said, "the others are looked at all the same"

@@ -1,0 +1,132 @@
+"""A step's output comes from the store if its version is there, else from its body; each try is recorded with what came of it."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import made_step
+import pytest
+from ports import free_port
+
+from grpo.base.errors import PlainError
+from grpo.settings.tree import read_settings
+from steps.resume import Job
+from steps.run.machine import Machine
+from steps.run.records import Run, RunFacts, Runs
+from steps.run.step import StepOutput
+from steps.run.store import Store
+from steps.task import run
+
+CODE = {"commit": "c", "is_dirty": False, "lock": "l", "language_lock": "l"}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_called() -> None:
+    made_step.calls.clear()
+    made_step.fails.clear()
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """The store of an empty home, whose tracking server is away for good."""
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.delenv("CHESS_GRPO_TASK", raising=False)
+    monkeypatch.setattr("steps.track.publish._LAST_TRIES", ())
+    return Store.of(Machine.here())
+
+
+def boards_in(store: Store, content: str = "boards") -> StepOutput:
+    with store.making("join_boards", f"version of {content}") as making, making.filling({}) as folder:
+        (folder / "boards.txt").write_text(content)
+    assert making.output is not None
+    return making.output
+
+
+def flow_of(store: Store, name: str = "run-1", *, boards: str = "boards", is_fresh: bool = False) -> SimpleNamespace:
+    settings = read_settings("test").model_dump(mode="json")
+    Runs(store).begin_run(
+        RunFacts(
+            run=name,
+            preset="test",
+            settings=settings,
+            code=CODE,
+            tracking=Machine.here().shown_uri,
+            command="",
+            label=name,
+            tags={},
+            head="",
+            texts={},
+            origin=None,
+            started=1.0,
+            launcher="",
+        )
+    )
+    job = Job(run=name, settings=settings, code=CODE, is_fresh=is_fresh, origin=None, seconds={}, checks={})
+    return SimpleNamespace(job=job, boards=boards_in(store, boards), input=None)
+
+
+def recorded(store: Store, name: str = "run-1") -> Run:
+    found = Runs(store).get(name)
+    assert found is not None
+    return found
+
+
+def test_what_the_store_has_is_not_computed_again_and_both_runs_have_it_on_record(store: Store) -> None:
+    first = run(made_step.STEP, flow_of(store))
+    second = run(made_step.STEP, flow_of(store, "run-2"))
+    assert made_step.calls == ["boards"]
+    assert (first["reused"], second["reused"]) == (False, True)
+    assert first["output_hash"] == second["output_hash"]
+    for name in ("run-1", "run-2"):
+        assert recorded(store, name).output_of("check_boards") is not None
+
+
+def test_another_input_is_another_version(store: Store) -> None:
+    one, other = (run(made_step.STEP, flow_of(store, name, boards=name)) for name in ("run-1", "run-2"))
+    assert one["version"] != other["version"]
+    assert made_step.calls == ["run-1", "run-2"]
+
+
+def test_a_damaged_output_is_set_aside_and_computed_again(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    output = run(made_step.STEP, flow_of(store))
+    (store.folder("check_boards", output["version"]) / "report.json").write_text("[]")
+    again = run(made_step.STEP, flow_of(store, "run-2"))
+    assert again == output
+    assert len(made_step.calls) == 2
+    assert "report.json is changed" in "".join(capsys.readouterr())
+
+
+def test_a_fresh_run_computes_what_the_store_has(store: Store) -> None:
+    run(made_step.STEP, flow_of(store))
+    assert not run(made_step.STEP, flow_of(store, "run-2", is_fresh=True))["reused"]
+    assert len(made_step.calls) == 2
+
+
+def test_a_step_that_fails_is_recorded_with_cause_and_command_and_the_next_try_ends_it(store: Store) -> None:
+    made_step.fails.append(PlainError("no boards of endgames"))
+    flow = flow_of(store)
+    with pytest.raises(PlainError):
+        run(made_step.STEP, flow)
+    failed = recorded(store)
+    assert failed.failed_step == "check_boards"
+    assert failed.error is not None
+    assert failed.error["what"] == "no boards of endgames"
+    assert "resume --origin-run-id run-1" in failed.error["remedy"]
+    run(made_step.STEP, flow)
+    assert [attempt.status for attempt in recorded(store).attempts] == ["failed", "finished"]
+
+
+def test_an_error_that_may_hold_a_secret_is_recorded_by_its_kind_alone(store: Store) -> None:
+    made_step.fails.append(ValueError("password=hunter2"))
+    with pytest.raises(ValueError, match="hunter2"):
+        run(made_step.STEP, flow_of(store))
+    error = recorded(store).error
+    assert error is not None
+    assert "ValueError" in error["what"]
+    assert "hunter2" not in str(error)
+
+
+def test_a_tracking_server_that_is_away_costs_one_warning(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    run(made_step.STEP, flow_of(store))
+    assert capsys.readouterr().out.count("WARNING") == 1
+    assert not recorded(store).is_published

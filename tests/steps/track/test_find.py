@@ -1,0 +1,274 @@
+"""A policy is found by any of its names, in any of the places that have its files, and it is the one that was written."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from doubles import CPU, TINY
+from made_runs import CHAMPION_AT, PEAK_AT, MadeRun, machine_of, make_run, version_of, weights_at, write_policy, write_step
+
+from grpo.base.files import CorruptError, read_json, sha256_file, write_json
+from grpo.learning.checkpoints import save_policy
+from grpo.policy.distribution import new_policy
+from grpo.policy.files import POLICY, WEIGHTS, IncompatibleError
+from steps.run.machine import Machine
+from steps.run.records import Run
+from steps.run.store import Store
+from steps.track import registry
+from steps.track.find import FoundPolicy, NotFoundError, find_policy, find_run, named_policy
+from steps.track.registry import Version
+
+IN_THE_STORE = {
+    "last": CHAMPION_AT,
+    "run-1": CHAMPION_AT,
+    f"run-1/{PEAK_AT}": PEAK_AT,
+    "run-1/0": 0,
+}
+REGISTERED = {
+    "champion": CHAMPION_AT,
+    "peak": PEAK_AT,
+    "v1": PEAK_AT,
+    "smoke/v2": CHAMPION_AT,
+    "smoke/champion": CHAMPION_AT,
+}
+
+
+def spoil(path: Path) -> None:
+    """Change one byte in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(data)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Machine:
+    """A machine on which run-1 has ended and run-2 was killed in its selection."""
+    machine = machine_of(tmp_path / "home", store=tmp_path / "store")
+    make_run(machine, MadeRun(name="run-1"))
+    make_run(machine, MadeRun(name="run-2", until="select", ends="killed"))
+    return machine
+
+
+@pytest.fixture
+def registered(home: Machine, monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], Version]:
+    """Give a registry in place of MLflow's, in which the policies of run-1 are the first of preset smoke."""
+    run = find_run("run-1", Store.of(home))
+    output = run.output_of("select")
+    assert output is not None
+    made: dict[tuple[str, str], Version] = {}
+    for number, (role, step) in enumerate((("peak", PEAK_AT), ("champion", CHAMPION_AT)), start=1):
+        version = Version(preset="smoke", number=number, run="run-1", role=role, output=output, policy_step=step)
+        made |= {("smoke", role): version, ("smoke", f"v{number}"): version}
+    monkeypatch.setattr(registry, "presets", lambda _: sorted({preset for preset, _ in made}))
+    monkeypatch.setattr(registry, "named", lambda name, preset, _: made.get((preset, name)))
+    return made
+
+
+# By name.
+
+
+def test_every_name_is_the_policy_that_the_run_wrote_and_looking_changes_nothing(
+    home: Machine, registered: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Path(home.store)
+    before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    for name, step in (IN_THE_STORE | REGISTERED).items():
+        capsys.readouterr()
+        found = find_policy(name, home)
+        said = capsys.readouterr()
+        assert (found.folder / WEIGHTS).read_bytes() == weights_at(step), name
+        assert found == FoundPolicy(
+            folder=found.folder, kind="network", run="run-1", policy_step=step, weights_hash=sha256_file(found.folder / WEIGHTS)
+        )
+        assert said.err.splitlines()[-1] == f"{name}: step {step} of run run-1, in {found.folder}"
+        assert not said.out, "that is for a command's results"
+    assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
+
+
+def test_a_run_alone_stands_for_its_champion_or_to_resume_from_for_its_peak(home: Machine) -> None:
+    for role, step in (("champion", CHAMPION_AT), ("peak", PEAK_AT)):
+        found = named_policy("run-1", home, role=role)
+        assert (found.run_id, found.policy_step, found.part) == ("run-1", step, role)
+        assert found.run is not None
+        assert found.run.facts["preset"] == "smoke"
+
+
+def test_the_last_run_is_the_newest_that_has_what_is_asked(home: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store.of(home)
+    make_run(home, MadeRun(name="run-3", until="pretrain", ends="running"))
+
+    def last(has: Callable[[Run], bool] | None = None) -> str:
+        return find_run("last", store, has=has).name
+
+    assert last(lambda _: True) == "run-3"
+    assert last() == "run-2", "it was killed, so it is over"
+    assert last(lambda run: run.output_of("select") is not None) == "run-1"
+    assert "last: run run-1; run run-3 is newer" in capsys.readouterr().err
+    assert find_policy(f"last/{PEAK_AT}", home).run == "run-2", "it has checkpoints, though no champion"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("chmpion", "did you mean champion?"),
+        ("run-3", "did you mean run-"),
+        ("last/6/2", "no checkpoint of step 6/2: .* Available steps: 2, 6"),
+        ("run-1/²", "no checkpoint of step ²"),
+        ("run-1/4", "no checkpoint of step 4: .* Available steps: 2, 6"),
+        ("peak/6", "is one checkpoint already"),
+        ("v1/", "is one checkpoint already"),
+        ("", "is called ''"),
+        ("../run-1", "is not a folder; give champion, peak"),
+        ("v9", "no policy of preset smoke in .* is called 'v9'"),
+        ("laptop/champion", "no policy of preset laptop in .* is called 'champion'; there may be smoke/champion"),
+        ("run-2", "run-2 has no champion yet: .*resume --origin-run-id run-2`, or take a checkpoint by run-2/STEP"),
+    ],
+)
+def test_what_nothing_is_called_is_refused_with_what_there_is(name: str, words: str, home: Machine, registered: object) -> None:
+    with pytest.raises(NotFoundError, match=words):
+        find_policy(name, home)
+
+
+def test_a_store_without_runs_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"no runs in .* yet, so 'last' names none: `make run CONFIG=smoke`"):
+        find_policy("last", machine_of(tmp_path / "home"))
+    assert list(tmp_path.iterdir()) == [], "looking makes nothing"
+
+
+def test_an_alias_is_the_default_presets_or_the_only_ones(home: Machine, registered: dict[tuple[str, str], Version]) -> None:
+    smoke = registered["smoke", "champion"]
+    registered["blitz", "champion"] = replace(smoke, preset="blitz", policy_step=PEAK_AT, role="peak")
+    with pytest.raises(NotFoundError, match=r"no policy of preset laptop in .* there may be blitz/champion, smoke/champion"):
+        find_policy("champion", home)
+    assert find_policy("blitz/champion", home).policy_step == PEAK_AT
+    assert named_policy("champion", home, role="peak", preset="smoke").policy_step == CHAMPION_AT
+    registered["laptop", "champion"] = replace(smoke, preset="laptop", policy_step=PEAK_AT, role="peak")
+    assert find_policy("champion", home).policy_step == PEAK_AT
+
+
+# Files.
+
+
+@pytest.mark.parametrize("damage", [spoil, Path.unlink])
+def test_a_version_whose_output_is_damaged_or_gone_comes_from_the_registry(
+    damage: Callable[[Path], None], home: Machine, registered: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = shutil.copytree(find_policy("champion", home).folder, tmp_path / "kept")
+    monkeypatch.setattr(registry, "fetch", lambda version, _: kept if version.role == "champion" else None)
+    damage(find_policy("champion", home).folder / WEIGHTS)
+    found = find_policy("champion", home)
+    assert (found.folder, found.run, found.policy_step) == (kept, "run-1", CHAMPION_AT)
+    with pytest.raises(CorruptError, match="nowhere whole"):
+        find_policy("run-1", home)
+
+
+def test_a_policy_of_a_run_that_the_store_does_not_have_comes_from_the_registry(
+    home: Machine, registered: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = shutil.copytree(find_policy("peak", home).folder, tmp_path / "kept")
+    monkeypatch.setattr(registry, "fetch", lambda *_: kept)
+    elsewhere = machine_of(tmp_path / "elsewhere")
+    assert find_policy("peak", elsewhere) == replace(find_policy("peak", home), folder=kept)
+    assert named_policy("peak", elsewhere, role="peak").run is None
+
+
+def test_from_s3_only_the_files_of_the_policy_are_fetched(aws: Any, tmp_path: Path) -> None:
+    make_run(machine_of(tmp_path / "home", store="s3://shop/store"), MadeRun(name="run-1"))
+    elsewhere = machine_of(tmp_path / "elsewhere", store="s3://shop/store")
+    found = find_policy(f"run-1/{PEAK_AT}", elsewhere)
+    assert (found.folder / WEIGHTS).read_bytes() == weights_at(PEAK_AT)
+    assert found.folder.is_relative_to(elsewhere.home)
+    assert [path for path in elsewhere.home.rglob("*") if f"step-{CHAMPION_AT:08d}" in str(path)] == []
+
+
+# By folder.
+
+
+def policy_in(folder: Path) -> Path:
+    """Write a tiny policy and return its folder."""
+    folder.mkdir(parents=True)
+    save_policy(folder, new_policy(TINY, seed=3, device=CPU), TINY)
+    return folder
+
+
+def test_a_checkpoint_is_found_by_its_folder_with_its_step(tmp_path: Path) -> None:
+    write_step(tmp_path, "finetune")
+    folder = tmp_path / "checkpoints" / f"step-{PEAK_AT:08d}"
+    found = find_policy(str(folder), machine_of(tmp_path))
+    assert (found.folder, found.run, found.policy_step) == (folder, folder.name, PEAK_AT)
+    spoil(folder / WEIGHTS)
+    with pytest.raises(CorruptError, match="changed since it was written"):
+        find_policy(str(folder), machine_of(tmp_path))
+
+
+def test_the_output_of_select_stands_for_its_champion(home: Machine) -> None:
+    named = find_policy("run-1", home)
+    output = named.folder.parent
+    assert output.name == version_of("select", "run-1")
+    for folder in (output, output / "champion"):
+        assert find_policy(str(folder), home) == replace(named, run=f"{output.name}-champion")
+
+
+def test_a_bare_policy_has_no_step(tmp_path: Path) -> None:
+    folder = policy_in(tmp_path / "mine")
+    assert find_policy(str(folder), machine_of(tmp_path)) == FoundPolicy(
+        folder=folder, kind="network", run="mine", policy_step=None, weights_hash=sha256_file(folder / WEIGHTS)
+    )
+
+
+def test_a_folder_named_like_an_alias_is_meant_when_written_as_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "presets", lambda _: [])
+    write_policy(tmp_path / "champion", 1)
+    assert find_policy("./champion", machine_of(tmp_path)).folder == tmp_path / "champion"
+    with pytest.raises(NotFoundError, match="let a run finish first"):
+        find_policy("champion", machine_of(tmp_path))
+
+
+def without(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (shutil.rmtree, "is not a folder; give champion, peak or v7"),
+        (without(WEIGHTS), f"is not the folder of a policy: it has no {WEIGHTS}; give"),
+        (without(POLICY), f"is not the folder of a policy: it has no {POLICY}; give"),
+    ],
+)
+def test_what_is_no_policy_is_refused_with_what_it_lacks(change: Callable[[Path], None], message: str, tmp_path: Path) -> None:
+    folder = policy_in(tmp_path / "mine")
+    change(folder)
+    with pytest.raises(NotFoundError, match=message):
+        find_policy(str(folder), machine_of(tmp_path))
+
+
+def test_another_action_table_and_an_unreadable_description_are_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    folder = policy_in(tmp_path / "mine")
+    write_json(folder / POLICY, {**read_json(folder / POLICY), "action_table": "deadbeef" * 8})
+    with pytest.raises(IncompatibleError, match="action_table is deadbeefdead"):
+        find_policy(str(folder), machine_of(tmp_path))
+    for text in ("not JSON", "{}", "[1]"):
+        (folder / POLICY).write_text(text)
+        with pytest.raises(CorruptError, match=r"policy\.json is (damaged|missing or unreadable)"):
+            find_policy(str(folder), machine_of(tmp_path))
+
+
+def test_a_folder_and_a_run_are_found_without_torch_or_tracker(home: Machine, tmp_path: Path) -> None:
+    folder = policy_in(tmp_path / "mine")
+    script = (
+        "import json, sys; from steps.run.machine import Machine; from steps.track.find import find_policy;"
+        f"[find_policy(name, Machine.here()) for name in ({str(folder)!r}, 'last', 'run-1/2')];"
+        "print(json.dumps([name for name in ('torch', 'mlflow', 'metaflow', 'pandas', 'boto3') if name in sys.modules]))"
+    )
+    environment = {"PATH": "", "CHESS_GRPO_HOME": str(home.home), "CHESS_GRPO_STORE": home.store}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
+    assert json.loads(done.stdout) == []

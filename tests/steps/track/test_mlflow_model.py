@@ -1,0 +1,171 @@
+"""A registered policy is a model that MLflow loads where this checkout is not, and a peak has what a run needs to resume from it."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import chess
+import mlflow
+import pandas as pd
+import pytest
+import torch
+from doubles import CPU, TINY, some_boards
+from speakers import naming
+from tracked_runs import TrackedRun, machine_at
+
+from grpo.base.files import verified_manifest
+from grpo.board.actions import action_move
+from grpo.policy.distribution import PositionBatch, new_policy
+from grpo.settings.language import LanguageConfig
+from grpo.settings.tree import PolicyConfig
+from steps.run.machine import Machine, sqlite_address
+from steps.run.store import Store
+from steps.track import registry
+from steps.track.mlflow_model import _LIBRARY
+from steps.track.outages import ArtifactError
+from steps.track.registry import RESUMED_WITH, Version
+
+URI = "models:/chess-policy-default@champion"
+BOARDS = some_boards(20)
+MATED = "7k/6Q1/6K1/8/8/8/8/8 b - - 0 1"
+POLICY = new_policy(TINY, seed=0, device=CPU)
+SMALL = LanguageConfig.model_validate(
+    {"small": {"width": 16, "num_layers": 1, "num_heads": 1}, "max_answer_tokens": 16, "max_questions": 2, "num_heldout_boards": 4}
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path], Path]) -> TrackedRun:
+    """A run that has registered its policies."""
+    return registered(give_tables(tmp_path_factory.mktemp("home")), None)
+
+
+def registered(home: Path, fill: Callable[[Path], None] | None) -> TrackedRun:
+    run = TrackedRun(machine_at(home, sqlite_address(home / "mlflow.db")))
+    run.select(fill=fill)
+    assert run.publish() == ""
+    return run
+
+
+@pytest.fixture
+def loaded(run: TrackedRun, monkeypatch: pytest.MonkeyPatch) -> Any:
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI"):
+        monkeypatch.setenv(name, run.machine.tracking_uri)
+    return mlflow.pyfunc.load_model(URI)
+
+
+def ask_in_a_process(machine: Machine, code: str, cwd: Path) -> Any:
+    """Return what Python code prints last, as JSON, in a process that does not see this checkout."""
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": machine.tracking_uri}
+    environment.pop("PYTHONPATH", None)
+    # Without the site's packages of this checkout: an editable install would give `grpo` too.
+    hidden = f"import sys; sys.meta_path = [each for each in sys.meta_path if 'editable' not in str(each)]\n{code}"
+    done = subprocess.run([sys.executable, "-c", hidden], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_fresh_process_without_this_checkout_gets_the_policys_probabilities(run: TrackedRun, tmp_path: Path) -> None:
+    fens = [board.fen() for board in BOARDS]
+    asked = (
+        "import json, sys, mlflow\n"
+        f"model = mlflow.pyfunc.load_model({URI!r})\n"
+        f"found = model.predict({fens!r}, params={{'temperature': 0.5, 'num_moves': 218}})\n"
+        "import grpo\n"
+        "print(json.dumps([grpo.__file__, 'steps' in sys.modules, found['moves'].tolist(), found['probabilities'].tolist()]))\n"
+    )
+    place, has_steps, moves, probabilities = ask_in_a_process(run.machine, asked, tmp_path)
+    assert _LIBRARY not in Path(place).parents, "the library is the model's own"
+    assert not has_steps
+    for board, named, found in zip(BOARDS, moves, probabilities, strict=True):
+        positions = PositionBatch.from_boards([board])
+        with torch.no_grad():
+            expected = POLICY.distribution(positions, temperature=0.5).probs[0].tolist()
+        by_move = dict(zip([action_move(index, board.turn).uci() for index in positions.action_ids[0].tolist()], expected, strict=True))
+        assert found == pytest.approx([by_move.pop(move) for move in named], abs=1e-6)
+        assert found == sorted(found, reverse=True)
+        assert not by_move, "every legal move is named"
+
+
+def test_the_model_plays_draws_and_refuses_what_is_no_position(loaded: Any) -> None:
+    start = chess.STARTING_FEN
+    [best] = loaded.predict([start], params={"temperature": 0.0, "num_moves": 3}).to_dict("records")
+    assert (best["move"], best["probability"], len(best["moves"])) == (best["moves"][0], best["probabilities"][0], 3)
+    one, again, other = (loaded.predict([start] * 50, params={"seed": seed})["move"].tolist() for seed in (1, 1, 2))
+    assert one == again != other
+    over, going = loaded.predict([MATED, start]).to_dict("records")
+    assert (over["moves"], over["probabilities"], len(going["moves"])) == ([], [], 5)
+    assert pd.isna(over["move"])
+    with pytest.raises(ValueError, match=r"row 1: 'e4' is not a FEN"):
+        loaded.predict([start, "e4"])
+    with pytest.raises(ValueError, match="temperature must be 0 or above"):
+        loaded.predict([start], params={"temperature": -1.0})
+
+
+def version(run: TrackedRun, alias: str) -> Version:
+    found = registry.named(alias, "default", run.machine)
+    assert found is not None
+    return found
+
+
+def test_an_empty_machine_resumes_from_a_registered_peak(run: TrackedRun, tmp_path: Path) -> None:
+    empty = machine_at(tmp_path / "empty", run.machine.tracking_uri)
+    settings, outputs = registry.fetch_origin(version(run, "peak"), empty)
+    store = Store.of(empty)
+    assert settings == run.facts["settings"]
+    assert outputs.keys() == {*RESUMED_WITH, "finetune"}
+    for step in RESUMED_WITH:
+        assert {**outputs[step], "reused": False} == run.run.output_of(step)
+        assert store.open(outputs[step]).is_dir()
+    selected = run.run.output_of("select")
+    assert selected is not None
+    checkpoint = store.file(outputs["finetune"], f"checkpoints/step-{version(run, 'peak').policy_step:08d}")
+    assert verified_manifest(checkpoint) == verified_manifest(run.store.file(selected, "peak"))
+    assert (checkpoint / "state.safetensors").is_file()
+    with pytest.raises(ArtifactError, match="has no checkpoint in MLflow: resume from default/peak"):
+        registry.fetch_origin(version(run, "champion"), empty)
+
+
+def test_a_policy_is_fetched_whole_or_not_at_all(run: TrackedRun, tmp_path: Path) -> None:
+    champion = version(run, "champion")
+    folder = registry.fetch(champion, machine_at(tmp_path / "first", run.machine.tracking_uri))
+    assert sorted(path.name for path in folder.iterdir()) == ["policy.json", "weights.safetensors"]
+    stored = champion.source.rpartition("/models/")[2]
+    weights = run.machine.home / "mlartifacts" / "models" / stored / "artifacts" / "policy" / "weights.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + b"x")
+    second = machine_at(tmp_path / "second", run.machine.tracking_uri)
+    with pytest.raises(ArtifactError, match="are damaged"):
+        registry.fetch(champion, second)
+    weights.unlink()
+    weights.write_bytes(content)
+    assert (registry.fetch(champion, second) / weights.name).read_bytes() == content
+
+
+def test_a_language_model_has_the_same_interface(tmp_path: Path, give_tables: Callable[[Path], Path]) -> None:
+    from grpo.language.model.loading import load_model, save_language_policy
+
+    def fill(folder: Path) -> None:
+        for role in ("champion", "peak"):
+            (folder / role).mkdir()
+            save_language_policy(folder / role, load_model(SMALL, seed=0, device=CPU), PolicyConfig(kind="language"))
+
+    run = registered(give_tables(tmp_path / "home"), fill)
+    fens = [chess.STARTING_FEN, MATED]
+    asked = (
+        "import json, sys, mlflow\n"
+        f"model = mlflow.pyfunc.load_model({URI!r})\n"
+        "from grpo.language.generate.player import AnswerGenerator\n"
+        f"untaught = model.predict({fens!r}, params={{'temperature': 0.5}})\n"
+        f"answers = lambda self, prompts, **_: [{naming('e2e4')!r}] * len(prompts)\n"
+        "AnswerGenerator.greedy = AnswerGenerator.sampled = answers\n"
+        f"found = model.predict({fens!r}, params={{'temperature': 0.0}})\n"
+        "print(json.dumps([list(untaught.columns), found['moves'].tolist(), found['move'][0]]))\n"
+    )
+    columns, moves, move = ask_in_a_process(run.machine, asked, tmp_path)
+    assert columns == ["move", "probability", "moves", "probabilities"]
+    assert (moves, move) == ([["e2e4"], []], "e2e4")

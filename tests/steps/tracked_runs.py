@@ -1,0 +1,180 @@
+"""Small runs with records, journals and policies as the flow leaves them, and what a tracking store has of them."""
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from doubles import CPU, TINY
+from made_documents import made_results
+from mlflow.tracking import MlflowClient
+
+from grpo.base.files import write_json, write_manifest
+from grpo.learning.checkpoints import save_policy
+from grpo.metrics.table import Record, tracked_name
+from grpo.policy.distribution import new_policy
+from grpo.settings.tree import Settings
+from steps.pages.results import Results
+from steps.run.machine import Machine
+from steps.run.names import REPORT, REPORT_PAGE, RESULTS
+from steps.run.records import Attempt, Run, RunFacts, Runs
+from steps.run.store import Making, Store
+from steps.run.work import Work
+from steps.track.client import EXPERIMENT
+from steps.track.publish import journal_of, publish
+from steps.track.registry import RESUMED_WITH
+
+SETTINGS = Settings().model_dump(mode="json")
+
+_IDS = ("mlflow.user", "mlflow.parentRunId", "chess_grpo.run", "chess_grpo.child")
+
+
+class TrackedRun:
+    """A run of a machine's store."""
+
+    def __init__(self, machine: Machine, name: str = "7", *, preset: str = "default", **facts: Any) -> None:
+        """Begin it."""
+        self.machine, self.name, self.store = machine, name, Store.of(machine)
+        self.runs = Runs(self.store)
+        begun = RunFacts(
+            run=name,
+            preset=preset,
+            settings=SETTINGS,
+            code={"commit": "c" * 40, "is_dirty": False},
+            tracking=machine.shown_uri,
+            command="python flow run",
+            label=f"{preset}, seed 0",
+            tags={"git.commit": "c" * 40},
+            head="## Configuration",
+            texts={"settings.json": "{}\n"},
+            origin=None,
+            started=1_700_000_000.0 + int(name),
+            launcher="",
+        )
+        self.facts = self.runs.begin_run(begun | facts)  # type: ignore[typeddict-item]
+
+    @property
+    def run(self) -> Run:
+        """Its records as they are now."""
+        found = self.runs.get(self.name)
+        assert found is not None
+        return found
+
+    def publish(self) -> str:
+        return publish(self.run, self.store, self.machine)
+
+    def begin(self, step: str, part: str = "") -> Attempt:
+        return self.runs.begin(self.name, step, part, f"v-{self.name}-{step}{part[:1]}")
+
+    def work(self, attempt: Attempt, records: Iterable[Record]) -> None:
+        """Say records and be killed."""
+        with self.store.making(attempt.step, attempt.version) as making:
+            self._say(making, making.progress, records)
+
+    def step(
+        self, step: str, records: Iterable[Record] = (), fill: Callable[[Path], None] | None = None, *, attempt: Any = None
+    ) -> Attempt:
+        """Do a step to its end."""
+        attempt = attempt or self.begin(step)
+        with self.store.making(step, attempt.version) as making, making.filling({"parts": {"step": step}, "code": {}}) as folder:
+            work = self._say(making, folder, records)
+            (fill or (lambda _: None))(folder)
+            write_json(folder / REPORT, {"step": step}) if not (folder / REPORT).exists() else None
+            work.write_history()
+        assert making.output is not None
+        return attempt.end("finished", output=making.output)
+
+    def _say(self, making: Making, folder: Path, records: Iterable[Record]) -> Work:
+        work = Work(folder=folder, progress_folder=making.progress, settings=Settings(), machine=self.machine)
+        for record in records:
+            work.log(record)
+            work.log_aside(Record(record.step, {"time/rollout": record.step / 7}))
+        return work
+
+    def select(self, *, fill: Callable[[Path], None] | None = None, **decided: Any) -> Results:
+        """Do all steps from `join_boards` to `end`, with tiny policies."""
+        for step in RESUMED_WITH:
+            if step != "pretrain":
+                self.step(step).set_published()
+        self.step(
+            "pretrain",
+            curve("imitation/validation_loss", 3),
+            lambda folder: save_policy(folder, new_policy(TINY, seed=1, device=CPU), TINY),
+        )
+        self.step("finetune", curve("grpo/entropy", 4))
+        results = made_results(self.machine.home / "documents" / self.name)
+        results = results.model_copy(update={"decision": results.decision.model_copy(update=decided)})
+        self.step("select", [Record(results.decision.candidate_step or 0, {"selection/verdict_elo": 40.123456})], fill or policies)
+        self.step("report", fill=lambda folder: report(folder, results))
+        self.begin("end").end("finished")
+        return results
+
+
+def machine_at(home: Path, uri: str) -> Machine:
+    return Machine(stockfish="", home=home, tracking_uri=uri, device="cpu", num_threads=1)
+
+
+def curve(name: str, count: int, start: int = 1) -> list[Record]:
+    return [Record(step, {name: 1.0 / step, "grpo/loss": float("nan") if step == 2 else 0.5}) for step in range(start, start + count)]
+
+
+def policies(folder: Path) -> None:
+    """Fill the output of `select`."""
+    for seed, role in enumerate(("champion", "peak")):
+        (folder / role).mkdir()
+        save_policy(folder / role, new_policy(TINY, seed=seed, device=CPU), TINY)
+    (folder / "peak" / "state.safetensors").write_text("the rest of a checkpoint")
+    write_manifest(folder / "peak", {"kind": "checkpoint", "step": 100})
+
+
+def report(folder: Path, results: Results) -> None:
+    write_json(folder / RESULTS, results.model_dump(mode="json"))
+    (folder / REPORT_PAGE).write_text("# Verdict")
+
+
+def client_of(place: Path) -> MlflowClient:
+    """Return a client of the database in a folder, past any server."""
+    return MlflowClient(uri := f"sqlite:///{place / 'mlflow.db'}", registry_uri=uri)
+
+
+def told(place: Path) -> dict[str, Any]:
+    """Return all that a tracking store has of runs and registry, but for ids and times, by name of the run."""
+    client = client_of(place)
+    experiment = client.get_experiment_by_name(EXPERIMENT)
+    found = [] if experiment is None else client.search_runs([experiment.experiment_id])
+    runs = {}
+    for run in found:
+        assert run.info.run_name not in runs, "no run is there twice"
+        rows = {
+            name: sorted(f"{each.step} {each.value}" for each in client.get_metric_history(run.info.run_id, name))
+            for name in run.data.metrics
+        }
+        tags = {name: tag for name, tag in run.data.tags.items() if name not in _IDS}
+        tags |= {name: tag.partition(":")[0] for name, tag in tags.items() if name == "chess_grpo.peak"}
+        files = _files(place, run.info.run_id)
+        runs[run.info.run_name] = {"status": run.info.status, "tags": tags, "params": run.data.params, "rows": rows, "files": files}
+    models = client.search_registered_models()
+    return {"runs": runs, "aliases": {model.name: dict(model.aliases) for model in models}}
+
+
+def counts(run: TrackedRun) -> dict[str, Counter[str]]:
+    """Return step -> metric -> number of rows in the journals."""
+    found = {}
+    for (step, _), attempt in run.run.latest().items():
+        rows = journal_of(attempt, run.store)
+        found[step] = Counter(tracked_name(name) for row in rows for name in row["record"] if name != "step")
+    return {step: count for step, count in found.items() if count}
+
+
+def forget(run: TrackedRun) -> None:
+    """Delete what says that the tracking store has it."""
+    for step in ("pretrain", "finetune", "select", "report"):
+        for path in (run.machine.home / "runs" / run.name / step).rglob("*.published.json"):
+            path.unlink()
+    shutil.rmtree(run.machine.home / "published-runs", ignore_errors=True)
+
+
+def _files(place: Path, run_id: str) -> list[str]:
+    roots = list(place.glob(f"**/{run_id}/artifacts"))
+    return sorted(path.relative_to(root).as_posix() for root in roots for path in root.rglob("*") if path.is_file())

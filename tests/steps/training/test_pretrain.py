@@ -1,0 +1,109 @@
+"""The step `pretrain`: what it leaves, that it is the same again, and that a model that cannot be read goes no further."""
+
+import shutil
+from importlib import import_module
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import small_language
+from doubles import CPU, TINY
+from listeners import Listener
+from tiny_training import machine, prepare
+
+from grpo.base.files import read_json
+from grpo.dataset.table import GAME_SCHEMA
+from grpo.language.learn.parse_rate_gate import UnreadableError
+from grpo.language.model.loading import load_language_policy
+from grpo.learning.checkpoints import load_policy, weights_hash
+from grpo.policy.files import POLICY
+from grpo.settings.tree import Settings, read_settings
+from steps.pretrain import STEP
+from steps.run.names import ANSWERS, GAMES, REPORT
+from steps.run.work import Work
+
+
+@pytest.fixture(scope="module")
+def boards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("prepared") / "inputs"
+    prepare(folder)
+    pq.write_table(GAME_SCHEMA.empty_table(), folder / "boards" / GAMES)
+    return folder / "boards"
+
+
+def network() -> Settings:
+    return Settings.model_validate({"pretrain": {"max_steps": 6, "steps_per_validation": 2, "batch_size": 8}, "policy": TINY.model_dump()})
+
+
+def language(**changes: object) -> Settings:
+    base = {
+        "small": "{width = 32, num_layers = 1, num_heads = 2}",
+        "cloning": "{num_steps = 4, batch_size = 8, steps_per_validation = 2}",
+        "num_gate_prompts": 4,
+        "max_answer_tokens": 100,
+        "min_parse_rate": 0.0,
+    }
+    lines = [f"language.{name} = {value}" for name, value in {**base, **changes}.items()]
+    return read_settings("\n".join(['preset = "test"', 'policy.kind = "language"', *lines]))
+
+
+def pretrained(boards: Path, place: Path, given: Settings) -> tuple[Path, Listener]:
+    """Return the step's output, and what it told."""
+    for name in ("output", "progress"):
+        (place / name).mkdir(parents=True)
+    told = Listener()
+    work = Work(
+        folder=place / "output",
+        progress_folder=place / "progress",
+        settings=given,
+        machine=machine(place),
+        inputs={"boards": boards},
+        listeners=(told,),
+    )
+    import_module(STEP.module_for(given.policy.kind)).body(work)
+    return place / "output", told
+
+
+def test_a_network_is_left_with_a_report_and_is_the_same_again(boards: Path, tmp_path: Path) -> None:
+    folder, told = pretrained(boards, tmp_path / "first", network())
+    report = read_json(folder / REPORT)
+    assert report["weights"] == weights_hash(load_policy(folder, CPU)[0])
+    assert (report["num_positions"], report["num_steps"], report["has_converged"]) == (32, 6, False)
+    assert [record.step for record in told.records] == [2, 4, 6]
+    assert told.progresses[-1] == (6, 6, "steps at most")
+    assert {"imitation/validation_loss", "imitation/top1", "imitation/entropy"} <= told.metrics.keys()
+    assert read_json(pretrained(boards, tmp_path / "again", network())[0] / REPORT) == report
+
+
+def test_a_language_model_is_left_with_answers_and_a_report(boards: Path, tmp_path: Path) -> None:
+    folder, told = pretrained(boards, tmp_path, language(kl_warmup_steps=7))
+    report = read_json(folder / REPORT)
+    policy, _ = load_language_policy(folder, CPU)
+    assert report["weights"] == weights_hash(policy)
+    assert (report["model"], report["commit"], report["num_steps"]) == ("small", "", 4)
+    assert report["best_step"] in (2, 4)
+    assert report["num_parameters"] == sum(weights.numel() for weights in policy.network.parameters())
+    assert min(report["clone_validation_loss/move"], report["clone_validation_loss/environment"]) > 0
+    assert {task: rate["num"] for task, rate in report["parse_rates"].items()} == {"move": 4, "environment": 4}
+    assert [record.step for record in told.records] == [2, 4, 4]
+    assert {"language/clone_loss", "language/parse_rate/move", "language/legal_rate"} <= told.metrics.keys()
+    assert (folder / ANSWERS).is_file()
+    assert read_json(folder / POLICY)["language"]["kl_warmup_steps"] != 7, "what cloning does not read is not in its output"
+
+
+def test_random_weights_get_no_further_and_leave_nothing(boards: Path, tmp_path: Path) -> None:
+    given = language(min_parse_rate=0.5, cloning="{num_steps = 0}")
+    with pytest.raises(UnreadableError, match=r"random weights: .*clone first: language\.cloning\.num_steps"):
+        pretrained(boards, tmp_path, given)
+    assert list((tmp_path / "output").iterdir()) == []
+
+
+def test_a_cloned_model_of_a_folder_passes_as_it_comes(boards: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(small_language.cloned_folder(), model)
+    given = language(model=f'"{model}"', min_parse_rate=0.5, num_gate_prompts=16, cloning="{num_steps = 0}")
+    folder, _ = pretrained(boards, tmp_path, given)
+    report = read_json(folder / REPORT)
+    assert report["num_steps"] == report["best_step"] == 0
+    assert report["weights"] == weights_hash(load_language_policy(small_language.cloned_folder(), CPU)[0])
+    assert "clone_loss" not in report

@@ -1,0 +1,182 @@
+"""The step `finetune` within one process: what it leaves, what is told, how it ends. Kills are in test_kills.py."""
+
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from doubles import CPU, MadeUpValues
+from listeners import Listener
+from tiny_training import KINDS, finetune, prepare, progress_of, settings
+
+import steps.finetune
+from grpo.base.errors import NonFiniteError
+from grpo.base.files import read_json, verified_manifest
+from grpo.diagnosis.diagnose import diagnose
+from grpo.diagnosis.history import History
+from grpo.learning.checkpoints import checkpoint_folders, checkpoint_step
+from grpo.learning.learnability import NotLearnableError
+from grpo.learning.states import DatasetStates, States
+from grpo.learning.trainer import GrpoTrainer
+from grpo.metrics.table import Record
+from grpo.policy.distribution import Policy
+from grpo.policy.files import LANGUAGE
+from steps.policies.open import open_checkpoint
+from steps.run.names import ANSWERS, FINDINGS, LEARNABILITY, REPORT
+from steps.run.work import read_history, read_journal
+
+SHORT = {"num_steps": 6, "num_checkpoints_kept": 12}
+SICK = settings(num_steps=12, steps_per_checkpoint=4, critical_entropy=0.0)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("prepared") / "inputs"
+    prepare(folder)
+    return folder
+
+
+def hash_of(output: Path) -> str:
+    return str(verified_manifest(output)["output_hash"])
+
+
+@contextmanager
+def failing_at(step: int, error: Exception) -> Iterator[None]:
+    """Let the trainer fail at a step."""
+    whole = GrpoTrainer.step
+
+    def failing(self: GrpoTrainer) -> Record:
+        if self.num_steps_done + 1 == step:
+            raise error
+        return whole(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GrpoTrainer, "step", failing)
+        yield
+
+
+# What it leaves.
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_leaves_history_report_findings_and_the_checkpoints_that_are_kept(kind: str, prepared: Path, tmp_path: Path) -> None:
+    given = settings(kind, num_steps=4)
+    folder = finetune(tmp_path, prepared, given)
+    history = read_history(folder)
+    assert [record.step for record in history] == list(range(5))
+    assert [record.step for record in history if "heldout/regret_best" in record.metrics] == [0, 2, 4]
+    assert not any(name.startswith("time/") for record in history for name in record.metrics), "what differs between equal runs"
+    saved = checkpoint_folders(folder / "checkpoints")
+    assert [checkpoint_step(path) for path in saved] == [2, 4]
+    report = read_json(folder / REPORT)
+    assert (report["reason"], report["first_step"], report["last_step"]) == ("budget_spent", 0, 4)
+    assert report["weights"] == open_checkpoint(saved[-1], CPU).weights
+    assert read_json(folder / FINDINGS)["verdict"] in ("healthy", "findings")
+    assert read_json(folder / LEARNABILITY)["severity"] != "refusal"
+    assert (folder / ANSWERS).exists() == (kind == LANGUAGE)
+    assert json.loads((saved[0] / "state.json").read_text())["facts"] == {"settings": steps.finetune.STEP.settings(given)}
+
+
+def test_of_many_checkpoints_the_best_and_the_newest_are_kept(prepared: Path, tmp_path: Path) -> None:
+    folder = finetune(tmp_path, prepared, settings(num_steps=10, steps_per_checkpoint=1, num_checkpoints_kept=3))
+    regrets = {record.step: record.metrics["heldout/regret_best"] for record in read_history(folder) if record.step}
+    kept = [checkpoint_step(path) for path in checkpoint_folders(folder / "checkpoints")]
+    assert len(kept) == 3
+    assert kept[-1] == 10
+    assert min(regrets.values()) in {regrets[step] for step in kept}
+
+
+# Errors.
+
+
+def test_an_error_leaves_the_progress_as_it_is_and_says_from_where_the_same_command_resumes(prepared: Path, tmp_path: Path) -> None:
+    with failing_at(6, NonFiniteError("spoilt")), pytest.raises(NonFiniteError) as caught:
+        finetune(tmp_path, prepared, settings(**SHORT))
+    place = progress_of(tmp_path)
+    assert str(caught.value) == f"spoilt\nThe same command again, without --fresh, resumes from step 4, which is saved in {place}"
+    assert not (tmp_path / "outputs" / "finetune" / "v1").exists()
+    assert {row["record"]["step"] for row in read_journal(place)} == {0, 1, 2, 3, 4, 5}
+    listener, terminal, said = Listener(), Listener(), list[str]()
+    folder = finetune(tmp_path, prepared, settings(**SHORT), listeners=(listener,), terminal=terminal, say=said.append)
+    assert said[0] == f"resuming from step 4, which is saved in {place}"
+    assert {record.step for record in terminal.records} == {5, 6}
+    assert [record for record in listener.records if "time/rollout" not in record.metrics] == read_history(folder)
+    assert hash_of(folder) == hash_of(finetune(tmp_path / "whole", prepared, settings(**SHORT)))
+
+
+def test_where_nothing_can_be_learnt_it_is_refused_before_the_first_update_and_what_was_found_is_left(
+    prepared: Path, tmp_path: Path
+) -> None:
+    said = list[str]()
+    with pytest.raises(NotLearnableError, match="It is critical already") as caught:
+        finetune(tmp_path, prepared, settings(critical_entropy=5.0), say=said.append)
+    assert not caught.value.may_pass, "no retry can help"
+    assert read_json(progress_of(tmp_path) / LEARNABILITY)["severity"] == "refusal"
+    assert any(line.startswith("refusal: entropy at T = 1") for line in said)
+    assert read_journal(progress_of(tmp_path)) == []
+
+
+# From another run's checkpoint.
+
+
+def test_a_run_begins_at_another_runs_checkpoint_with_its_optimiser_unless_the_objective_differs(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps.finetune, "LiveValues", lambda *_: MadeUpValues())
+    origin = checkpoint_folders(finetune(tmp_path / "origin", prepared, settings(**SHORT)) / "checkpoints")[-1]
+    said: dict[str, list[str]] = {"same": [], "other": []}
+    changes = {"same": {"group_size": 6}, "other": {"num_own_moves": 2}}
+    for name, change in changes.items():
+        given = settings(num_steps=2, learning_rate=1e-6, **change)
+        folder = finetune(tmp_path / name, prepared, given, checkpoint=origin, say=said[name].append)
+        assert [record.step for record in read_history(folder)] == [6, 7, 8]
+        assert read_json(folder / REPORT)["first_step"] == 6
+    assert not any("optimiser" in line for line in said["same"])
+    assert said["other"][0] == "the optimiser begins anew, for the objective is not that of the checkpoint: grpo.num_own_moves"
+
+
+# The diagnosis, while it trains.
+
+
+class SometimesNan(DatasetStates):
+    """The dataset's states, with NaN for values at steps 6 and 9."""
+
+    def states(self, step: int, policy: Policy) -> States:
+        states = super().states(step, policy)
+        return replace(states, values=states.values * math.nan) if step in (5, 8) else states
+
+
+def found_in(records: list[Record]) -> list[tuple[int, str]]:
+    """Return at which step what was found."""
+    return [(record.step, event.message.split(": ")[1]) for record in records for event in record.events if event.name == "finding"]
+
+
+def test_a_finding_is_told_once_and_the_output_says_what_the_whole_history_shows(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps.finetune, "DatasetStates", SometimesNan)
+    listener, said = Listener(), list[str]()
+    folder = finetune(tmp_path, prepared, SICK, listeners=(listener,), say=said.append)
+    assert found_in(listener.records) == [(6, "nan_steps")]
+    assert found_in(read_history(folder)) == [], "it is no part of the history"
+    diagnosis = diagnose(History.of_records(read_history(folder)), {"grpo": SICK.grpo.model_dump(mode="json")})
+    assert read_json(folder / FINDINGS) == {**diagnosis.facts(), "tag": diagnosis.tag}
+    assert said[-1] == "diagnosis: nan_steps"
+
+
+@pytest.mark.parametrize("fails_at", [6, 7, 10])
+def test_a_run_that_goes_on_after_a_failure_ends_with_the_same_findings_each_told_once(
+    fails_at: int, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps.finetune, "DatasetStates", SometimesNan)
+    whole, again, terminals = finetune(tmp_path / "whole", prepared, SICK), Listener(), (Listener(), Listener())
+    with failing_at(fails_at, ZeroDivisionError()), pytest.raises(ZeroDivisionError):
+        finetune(tmp_path / "cut", prepared, SICK, terminal=terminals[0])
+    cut = finetune(tmp_path / "cut", prepared, SICK, listeners=(again,), terminal=terminals[1])
+    assert hash_of(cut) == hash_of(whole)
+    assert (cut / FINDINGS).read_bytes() == (whole / FINDINGS).read_bytes()
+    assert found_in(again.records) == [(6, "nan_steps")], "a card that began anew is told of it again"
+    assert found_in([*terminals[0].records, *terminals[1].records])[-1:] == [(6, "nan_steps")]

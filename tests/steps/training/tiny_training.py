@@ -1,0 +1,96 @@
+"""What `finetune` takes, tiny and of both kinds of policies, and the step in a store of its own, as a run has it."""
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import small_language
+from doubles import CPU, TINY
+
+from grpo.dataset.table import Split
+from grpo.learning.checkpoints import save_policy
+from grpo.policy.distribution import new_policy
+from grpo.policy.files import LANGUAGE, NETWORK
+from grpo.settings.tree import Settings
+from steps.finetune import STEP
+from steps.run.machine import Machine
+from steps.run.names import BOARDS
+from steps.run.store import Store
+from steps.run.work import Listener, Work
+
+KINDS = (NETWORK, LANGUAGE)
+VERSION = "v1"
+_NUM_BOARDS = {Split.TRAIN: 32, Split.VALIDATION: 16, Split.HELDOUT: 12}
+_GRPO: dict[str, dict[str, Any]] = {
+    NETWORK: {"num_steps": 12, "states_per_step": 8, "num_minibatches": 2, "learning_rate": 5e-3, "num_checkpoints_kept": 3},
+    LANGUAGE: {"num_steps": 5, "states_per_step": 3, "num_inner_epochs": 2, "learning_rate": 1e-4},
+}
+
+
+def settings(kind: str = NETWORK, **grpo: Any) -> Settings:
+    """Return settings of a tiny run without own games, with changes of `[grpo]`."""
+    common = {"group_size": 4, "steps_per_checkpoint": 2, "self_play": {"fraction": 0.0}}
+    plain: dict[str, Any] = {"grpo": {**common, **_GRPO[kind], **grpo}, "policy": TINY.model_dump(mode="json")}
+    if kind == LANGUAGE:
+        language = {**small_language.CONFIG.model_dump(mode="json"), "num_heldout_boards": 4, "num_gate_prompts": 16}
+        plain |= {"policy": {"kind": LANGUAGE}, "language": language}
+    return Settings.model_validate(plain)
+
+
+def prepare(folder: Path) -> None:
+    """Write the boards, and a policy of each kind under its name."""
+    for name in ("boards", NETWORK):
+        (folder / name).mkdir(parents=True)
+    table = small_language.boards_table()
+    parts = [table.filter(pa.compute.equal(table["split"], split.value)).slice(0, count) for split, count in _NUM_BOARDS.items()]
+    pq.write_table(pa.concat_tables(parts), folder / "boards" / BOARDS)
+    save_policy(folder / NETWORK, new_policy(TINY, seed=0, device=CPU), TINY)
+    (folder / LANGUAGE).symlink_to(small_language.cloned_folder())
+
+
+def machine(home: Path) -> Machine:
+    """Return a machine whose engine would not answer: nobody asks it."""
+    return Machine(stockfish=sys.executable, home=home, tracking_uri="", device="cpu", num_threads=1)
+
+
+def progress_of(home: Path) -> Path:
+    """Return the folder that survives kills."""
+    return home / "progress" / "finetune" / VERSION
+
+
+def finetune(
+    home: Path,
+    prepared: Path,
+    given: Settings,
+    *,
+    listeners: tuple[Listener, ...] = (),
+    terminal: Listener | None = None,
+    say: Callable[[str], None] = print,
+    checkpoint: Path | None = None,
+    is_fresh: bool = False,
+) -> Path:
+    """Return the folder of the step's output, computed unless it is there."""
+    kind, store = given.policy.kind, Store(home, home)
+    with store.making("finetune", VERSION, is_fresh=is_fresh) as making:
+        if making.output is None:
+            with making.filling({}) as folder:
+                work = Work(
+                    folder=folder,
+                    settings=given,
+                    machine=machine(home),
+                    inputs={"boards": prepared / "boards", "pretrained": prepared / kind}
+                    | ({} if checkpoint is None else {"checkpoint": checkpoint}),
+                    facts={"settings": STEP.settings(given)},
+                    progress_folder=making.progress,
+                    listeners=listeners,
+                    terminal=terminal,
+                    say=say,
+                    on_saved=making.save,
+                )
+                import_module(STEP.module_for(kind)).body(work)
+                work.write_history()
+    return store.folder("finetune", VERSION)
