@@ -47,6 +47,7 @@ from grpo.settings.tree import DEFAULT_PRESET, ConfigError, read_settings, split
 from steps import STEPS  # noqa: E402
 from steps.batch import deployment  # noqa: E402
 from steps.run.exit_codes import NO_RETRY, RESUMABLE  # noqa: E402
+from steps.run.launch import metaflow_tags  # noqa: E402
 from steps.run.lazy_module import LazyModule  # noqa: E402
 from steps.run.versions import describe_code  # noqa: E402
 
@@ -119,7 +120,7 @@ class ChessGrpo(FlowSpec):
     def start(self):
         """Look at all that the run needs, and begin its record."""
         self.job = start.start(self.settings, self.code, run=current.run_id, is_fresh=self.fresh, resume_from=self.resume_from)
-        deployment.tag_run(task.metaflow_tags(self.job))
+        deployment.tag_run(metaflow_tags(self.job["settings"]))
         self.tasks = task.parts(self.job, "boards")
         self.next(self.build_boards, foreach="tasks")
 
@@ -221,7 +222,7 @@ class ChessGrpo(FlowSpec):
     def end(self):
         """Print the verdict, and where champion, report and UI are."""
         self.results, self.summary = end.end(self)
-        deployment.tag_run(task.metaflow_tags(self.job, verdict=self.results["decision"]["verdict"]))
+        deployment.tag_run(metaflow_tags(self.job["settings"], verdict=self.results["decision"]["verdict"]))
         print(self.summary)
 
 

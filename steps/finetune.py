@@ -41,7 +41,6 @@ STEP: Final = Step(
     axis="step",
     pages=(REPORT, LEARNABILITY, FINDINGS),
     resources="training",
-    resumes=True,
 )
 
 

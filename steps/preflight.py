@@ -129,7 +129,8 @@ def _tracking(machine: Machine) -> PreflightCheck:
     from steps.track.outages import TrackingAwayError
 
     try:
-        if (store := TrackingStore.of(machine)).exists:
+        # One try: whether the store answers now decides nothing, and a run that starts would wait seconds for it.
+        if (store := TrackingStore(machine.tracking_uri)).exists:
             store.ask("its experiments", lambda: store.client.search_experiments(max_results=1))
     except TrackingAwayError as error:
         return _fine("tracking", f"{error}: the run goes on, and is logged when it is back")

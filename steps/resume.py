@@ -17,7 +17,6 @@ from grpo.base.files import verified_manifest
 from grpo.policy.files import policy_facts
 from grpo.settings.roles import flattened, is_read_by, may_change
 from grpo.settings.tree import Settings, settings_over
-from steps import STEPS
 from steps.run.aliases import PEAK, PRETRAINED_STEP
 from steps.run.commands import FLOW_FILE, resume_command
 from steps.run.machine import Machine
@@ -26,10 +25,10 @@ from steps.run.store import Store
 from steps.run.versions import StepVersion
 from steps.track.find import NotFoundError, is_folder, named_policy
 from steps.track.find import checkpoint_of as checkpoint_part
-from steps.track.registry import fetch_origin
+from steps.track.registry import RESUMED_WITH, fetch_origin
 
-BEFORE_FINETUNE: Final = STEPS[STEPS.index("start") + 1 : STEPS.index("finetune")]
-"""Steps whose output a resumed run takes from its origin."""
+_TAKEN_OVER: Final = ("build_boards", *RESUMED_WITH)
+"""Steps whose output a resumed run takes from its origin; of the first, that of the next: the parts of the dataset are the dataset."""
 _MAX_SHOWN: Final = 200
 _MAKE: Final = ("build_boards", "check_boards", "pretrain")
 """Steps that make boards and network: what they read may not change."""
@@ -94,14 +93,14 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
         settings, outputs = fetch_origin(found.version, machine)
     else:
         settings, outputs = found.run.facts["settings"], {}
-        for step in (*BEFORE_FINETUNE[1:], *(["finetune"] if found.policy_step != PRETRAINED_STEP else [])):
+        for step in (*RESUMED_WITH, *(["finetune"] if found.policy_step != PRETRAINED_STEP else [])):
             output = found.run.output_of(step)
             if output is None:
                 raise ResumeError(
                     f"--resume-from {name}: run {found.run_id} has no output of {step}; finish it first by `{resume_command(found.run_id)}`"
                 )
             outputs[step] = output
-    outputs[BEFORE_FINETUNE[0]] = outputs["join_boards"]  # Nothing is built: the parts of the dataset are the dataset.
+    outputs[_TAKEN_OVER[0]] = outputs[_TAKEN_OVER[1]]
     origin = Origin(name=name, run=found.run_id, step=found.policy_step, settings=dict(settings), outputs=outputs)
     policy_facts(store.open(outputs["pretrain"]))  # It raises where this code numbers moves otherwise.
     checkpoint_of(origin, store)
@@ -156,7 +155,7 @@ def checkpoint_of(origin: Origin, store: Store) -> tuple[Path | None, str]:
 def taken_over(origin: Origin | None, wanted: StepVersion, store: Store) -> StepOutput | None:
     """Return the origin's output of a step, verified; None for a ladder or baseline that this run measures otherwise."""
     step = str(wanted.parts["step"])
-    if origin is None or step not in BEFORE_FINETUNE:
+    if origin is None or step not in _TAKEN_OVER:
         return None
     output = origin["outputs"][step]
     if step in _MEASURES:

@@ -13,6 +13,7 @@ from grpo.settings.tree import Settings
 from steps import STEPS
 from steps.incumbent import Incumbent, incumbent_of
 from steps.resume import Job, checkpoint_of, taken_over
+from steps.run.aliases import CHAMPION
 from steps.run.commands import pasteable, resume_command
 from steps.run.exit_codes import RESUMABLE
 from steps.run.launch import launch_of
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from steps.cards.live import LiveCard
 
 CHECKPOINT: Final = "checkpoint"
-CHAMPION: Final = "champion"
 ORIGIN: Final = "origin"
 VERSIONS: Final = "versions"
 _OF_RUN: Final = (CHECKPOINT, CHAMPION, ORIGIN, VERSIONS)
@@ -39,23 +39,10 @@ _OF_RUN: Final = (CHECKPOINT, CHAMPION, ORIGIN, VERSIONS)
 _MAX_REASON: Final = 1_500
 
 
-def step_of(name: str) -> Step:
-    """Return a step's declaration; imports its file."""
-    step = import_module(f"steps.{name}").STEP
-    assert isinstance(step, Step)
-    return step
-
-
 def parts(job: Job, section: str) -> list[dict[str, int]]:
     """Return the parts of a fan-out, as many as `num_tasks` of a section of the settings; a resumed run has nothing to build."""
     count = 1 if section == "boards" and job["origin"] is not None else int(job["settings"][section]["num_tasks"])
     return [{"number": number, "count": count} for number in range(count)]
-
-
-def metaflow_tags(job: Job, verdict: str = "") -> list[str]:
-    """Return the tags of Metaflow's run: nearest preset, seed, and the verdict once there is one."""
-    launch = launch_of(job["settings"])
-    return [f"preset:{launch.preset}", f"seed:{launch.seed}", *([f"verdict:{verdict}"] if verdict else [])]
 
 
 def run(step: Step, flow: Any, parts: Sequence[StepOutput] = ()) -> StepOutput:

@@ -71,15 +71,6 @@ def _by_pair(name: str, meaning: str) -> list[MetricSpec]:
     return [MetricSpec(f"{name}/{one}_{other}", "factor", Better.NEITHER, meaning) for one, other in TERM_PAIRS]
 
 
-def _between_runs(name: str, meaning: str) -> list[MetricSpec]:
-    """Return the mean over a sweep's seeds, and the ends of its interval."""
-    ends = (("low", "Lower"), ("high", "Upper"))
-    return [
-        MetricSpec(name, "Elo", Better.HIGHER, f"{meaning} Mean over seeds."),
-        *(MetricSpec(f"{name}_{end}", "Elo", Better.HIGHER, f"{word} end of its 95 % interval between runs.") for end, word in ends),
-    ]
-
-
 _SPECS: Final = [
     MetricSpec("boards/games", "games", Better.NEITHER, "Usable games (and listed positions) of the source."),
     MetricSpec("boards/rejected_games", "games", Better.LOWER, "Rejected games; the reasons are in the step's report."),
@@ -415,14 +406,6 @@ _SPECS: Final = [
     MetricSpec("selection/score_sampled", "score", Better.HIGHER, "Candidate against pretrained policy, sampled moves at T = 1."),
     MetricSpec("selection/score_sampled_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
     MetricSpec("selection/score_sampled_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
-    MetricSpec("run/regret_before", "win probability", Better.LOWER, "`heldout/regret_best` before the first update."),
-    MetricSpec("run/findings", "findings", Better.LOWER, "Number of findings of the diagnosis in the history of `finetune`."),
-    MetricSpec("sweep/runs", "runs", Better.NEITHER, "Finished runs of a combination, one for each seed; the step is the combination."),
-    *_between_runs("sweep/gain_as_played", "The candidate's gain over its own start in the confirmation games, as played."),
-    *_between_runs("sweep/gain_adjudicated", "The same games with undecided ones adjudicated by the engine."),
-    *_between_runs("sweep/ladder_gain", "The candidate's rating on the ladder less its start's, as played."),
-    MetricSpec("work/items_per_second", "per second", Better.HIGHER, "Speed of the step's main work: boards, states or games."),
-    MetricSpec("work/seconds", "seconds", Better.LOWER, "Wall time of the step."),
 ]
 
 METRICS: Final[Mapping[str, MetricSpec]] = {spec.name: spec for spec in _SPECS}
@@ -477,14 +460,8 @@ def tracked_name(name: str) -> str:
     return f"zz_detail/{name}" if group in _CROWDED and name not in _SECONDARY else name
 
 
-_DECLARED: Final[Mapping[str, str]] = {tracked_name(name): name for name in METRICS}
-assert len(_DECLARED) == len(METRICS), "two metrics have one name in MLflow"
+assert len(set(map(tracked_name, METRICS))) == len(METRICS), "two metrics have one name in MLflow"
 assert METRICS.keys() >= {*MAIN_CURVES, *_SECONDARY}, "a metric that is shown is not declared"
-
-
-def declared_name(tracked: str) -> str:
-    """Undo `tracked_name`; another name is returned unchanged."""
-    return _DECLARED.get(tracked, tracked)
 
 
 BUDGET_SPENT, ENTROPY_CRITICAL, NOTHING_TO_LEARN = "budget_spent", "entropy_critical", "nothing_to_learn"

@@ -20,6 +20,7 @@ from steps.run.commands import pasteable, resume_command
 from steps.run.machine import ATTEMPT, STORE, TASK, Machine, is_container
 from steps.run.processes import LAUNCHER, hold
 from steps.run.records import Runs
+from steps.run.step import step_of
 from steps.run.store import Store
 
 
@@ -38,8 +39,6 @@ class Deployment(FlowMutator):  # type: ignore[misc]
             os.environ[LAUNCHER] = hold(Machine.here().home)
         if not (sends_to_batch(sys.argv) or is_container(os.environ)):
             return
-        from steps.task import step_of  # Torch comes with the steps' files, and a run on this machine does without.
-
         given = next(value for name, value in mutable_flow.configs if name == "settings")
         resources = Settings.model_validate(given.to_dict()["settings"]).resources
         for name, step in mutable_flow.steps:

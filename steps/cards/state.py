@@ -9,8 +9,9 @@ from grpo.base.files import read_json
 from grpo.metrics.table import Record
 from grpo.policy.files import NETWORK
 from steps.cards.html import CardPart, badge, paragraph, progress_bar
+from steps.run.names import HISTORY
 from steps.run.terminal import Pace
-from steps.run.work import HISTORY, read_history
+from steps.run.work import read_history
 
 _FINDING: Final = "finding"
 

@@ -14,11 +14,11 @@ from grpo.diagnosis.reading import HistoryError, columns_text, read_run_history
 from grpo.metrics.table import Record
 from steps.run.aliases import PRETRAINED_STEP
 from steps.run.machine import Machine
-from steps.run.names import REPORT
+from steps.run.names import HISTORY, REPORT
 from steps.run.records import Run
 from steps.run.store import Store
 from steps.run.terminal_lines import say
-from steps.run.work import HISTORY, counting, read_history, read_journal, record_of
+from steps.run.work import counting, read_history, read_journal, record_of
 from steps.track.find import RUN_NAMES, NotFoundError, find_run, is_folder
 
 HEALTHY, FOUND, UNUSABLE = 0, 1, 2

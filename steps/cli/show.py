@@ -135,4 +135,4 @@ def _places(run: "Run", store: "Store") -> list[tuple[str, str]]:
 def _place(store: "Store", output: "StepOutput", part: str) -> str:
     """Return where a file of an output is; its hashes are not checked."""
     folder = store.folder(output["step"], output["version"])
-    return str(folder / part) if folder.is_dir() else f"{store}/outputs/{output['step']}/{output['version']}"
+    return str(folder / part) if folder.is_dir() else store.place(output)

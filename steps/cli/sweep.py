@@ -67,7 +67,7 @@ def _code(kinds: Iterable[str]) -> str:
     from grpo.base.files import sha256_json
     from steps import STEPS
     from steps.run.code import code_hash
-    from steps.task import step_of
+    from steps.run.step import step_of
 
     steps = [step_of(name) for name in STEPS[1:-1]]  # The first and the last compute nothing.
     return sha256_json([code_hash(step.module_for(kind), kind) for kind in sorted(kinds) for step in steps])

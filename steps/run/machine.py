@@ -86,12 +86,6 @@ class Machine:
         """The tracking URI as messages show it: without user, password and query."""
         return without_secrets(self.tracking_uri)
 
-    @property
-    def artifact_root(self) -> Path | None:
-        """The artifact folder of an SQLite tracking store, beside the database file; None with a server."""
-        file = sqlite_file(self.tracking_uri)
-        return None if file is None else file.parent / "mlartifacts"
-
 
 def _num_threads() -> int:
     given = os.environ.get("CHESS_GRPO_THREADS") or str(len(os.sched_getaffinity(0)))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, TypedDict
 
 from grpo.settings.roles import settings_read_by
@@ -50,8 +51,6 @@ class Step:
     """Metrics whose last value is also a metric of the whole run."""
     resources: str = "others"
     """Row of `resources` in the settings: what a task of it needs on AWS Batch."""
-    resumes: bool = False
-    """Whether the body, after a kill, goes on from its progress folder."""
 
     def module_for(self, kind: str) -> str:
         """Return the module whose `body` computes the output for a kind of policy."""
@@ -60,3 +59,10 @@ class Step:
     def settings(self, settings: Settings) -> dict[str, Any]:
         """Return the part of the settings that it reads, JSON-able: part of its version."""
         return {} if self.reads is None else settings_read_by(self.reads, settings)
+
+
+def step_of(name: str) -> Step:
+    """Return a step's declaration; imports its file."""
+    step = import_module(f"steps.{name}").STEP
+    assert isinstance(step, Step)
+    return step

@@ -21,12 +21,11 @@ from grpo.engine.identity import EngineIdentity, identify
 from grpo.metrics.table import Event, Record
 from grpo.settings.tree import Settings
 from steps.run.machine import Machine
+from steps.run.names import HISTORY
 
 if TYPE_CHECKING:
     import torch
 
-HISTORY: Final = "history.jsonl"
-"""In an output: a line a record, as repeatable as the output is."""
 JOURNAL: Final = f"{ASIDE}/journal.jsonl"
 """In an output: the same lines with their times, and the records that differ between equal runs."""
 

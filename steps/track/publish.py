@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -29,7 +28,7 @@ from steps.run.launch import launch_of
 from steps.run.machine import Machine
 from steps.run.names import FINDINGS, RESULTS
 from steps.run.records import Attempt, Run, Runs, Status
-from steps.run.step import Step
+from steps.run.step import step_of
 from steps.run.store import Store
 from steps.run.work import JOURNAL, read_journal
 from steps.track.client import TrackingStore, cut, locked, pages, waiting
@@ -189,7 +188,7 @@ class _View:
 
     def _attempt(self, attempt: Attempt, parent: str) -> None:
         """Log what the store lacks of an attempt; note that it has all, once the attempt is over and its rows were counted."""
-        num_problems, declared = len(self.problems), _declared(attempt.step)
+        num_problems, declared = len(self.problems), step_of(attempt.step)
         name = run_name(attempt.step, attempt.part)
         key = f"{self._key}/{attempt.step}/{attempt.part}"
         child = self._one(CHILD, key, name, attempt.started, {_PARENT: parent, "chess_grpo.step": attempt.step})
@@ -307,13 +306,6 @@ class _View:
     def _log(self, run_id: str, metrics: Sequence[Metric]) -> None:
         for start in range(0, len(metrics), _METRICS_PER_CALL):
             self._tracking.client.log_batch(run_id, metrics=metrics[start : start + _METRICS_PER_CALL])
-
-
-def _declared(step: str) -> Step:
-    """Return a step's declaration; imports its file."""
-    found = import_module(f"steps.{step}").STEP
-    assert isinstance(found, Step)
-    return found
 
 
 def _metrics(rows: Sequence[Mapping[str, Any]]) -> list[Metric]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from grpo.base.files import MANIFEST, file_hashes, read_json, sha256_json, verified_manifest
+from steps import STEPS
 from steps.pages.results import Results
 from steps.pages.templates import version_note
 from steps.run.aliases import ALIASES, CHAMPION, PEAK, PRETRAINED_STEP
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 MODEL: Final = "chess-policy-"
 ORIGIN: Final = "origin.json"
-RESUMED_WITH: Final = ("join_boards", "check_boards", "pretrain", "calibrate", "baseline")
+RESUMED_WITH: Final = STEPS[STEPS.index("join_boards") : STEPS.index("finetune")]
 """Steps whose outputs are beside a registered peak: a run that resumes from it takes them, and need not measure again."""
 _KEY: Final = "chess_grpo.child"
 _RUN: Final = "metaflow.run"
@@ -124,10 +125,12 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
         source = folder / "origin" / step
         outputs[step] = _stored(store, step, output["version"], source, verified_manifest(source))
     if version.policy_step != PRETRAINED_STEP:
+        from grpo.learning.checkpoints import checkpoint_name  # It imports torch.
+
         manifest = verified_manifest(folder / "policy")
         # Of this output there is one checkpoint alone: its version is its own.
         with tempfile.TemporaryDirectory() as made:
-            shutil.copytree(folder / "policy", Path(made) / CHECKPOINTS / f"step-{version.policy_step:08d}")
+            shutil.copytree(folder / "policy", Path(made) / CHECKPOINTS / checkpoint_name(version.policy_step))
             facts = {"parts": {"step": "finetune", "checkpoint": manifest["output_hash"]}, "code": origin["code"]}
             outputs["finetune"] = _stored(store, "finetune", str(manifest["output_hash"])[:24], Path(made), facts)
     return origin["settings"], outputs

@@ -17,9 +17,9 @@ from grpo.metrics.table import METRICS, tracked_name
 from grpo.settings.tree import read_settings, split_settings
 from steps import STEPS, start
 from steps.resume import ResumeError
+from steps.run.step import step_of
 from steps.run.versions import describe_code
 from steps.run.work import read_history
-from steps.task import step_of
 from steps.track.notes import run_name
 
 NAMED = ("join_boards", "check_boards", "pretrain", "calibrate", "baseline", "finetune", "select", "report")

@@ -42,7 +42,8 @@ from grpo.engine.process import EngineProcess  # noqa: E402
 from grpo.settings.tree import read_settings, split_settings  # noqa: E402
 from steps import end, start  # noqa: E402
 from steps.run.records import Attempt, Runs  # noqa: E402
-from steps.task import parts, run, step_of  # noqa: E402
+from steps.run.step import step_of  # noqa: E402
+from steps.task import parts, run  # noqa: E402
 from steps.track.registry import Registry  # noqa: E402
 
 NO_RETRY, RESUMABLE = 202, 75

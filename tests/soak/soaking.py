@@ -19,7 +19,8 @@ from forking import Forks, has_ended
 
 from grpo.base.files import verified_manifest
 from grpo.metrics.table import tracked_name
-from steps.run.work import HISTORY, read_history
+from steps.run.names import HISTORY
+from steps.run.work import read_history
 
 DRIVER: Final = Path(__file__).with_name("soak_driver.py")
 SEED: Final = int(os.environ.get("SOAK_SEED", "20261121"))

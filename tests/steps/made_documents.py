@@ -15,8 +15,7 @@ from grpo.statistics.intervals import Estimate, paired_interval
 from steps.pages.results import Results
 from steps.report import run_results
 from steps.run.aliases import CHAMPION
-from steps.run.names import DECISIONS, FINDINGS, REPORT
-from steps.run.work import HISTORY
+from steps.run.names import DECISIONS, FINDINGS, HISTORY, REPORT
 
 CODE = {"commit": "c" * 40, "is_dirty": False, "lock": "d" * 64}
 ENGINE = "Stockfish 15.1 (sha256 af67e5f96d92cf6a)"

@@ -33,7 +33,7 @@ from steps.cards.training_pages import draw_findings, finetune_page
 from steps.measure import SAMPLED, screening_match
 from steps.resume import Job, Origin
 from steps.run.names import CACHED_GAMES, LEARNABILITY, RESULTS
-from steps.task import step_of
+from steps.run.step import step_of
 
 SETTINGS = {kind: read_settings(f"policy.kind = '{kind}'").model_dump(mode="json") for kind in ("network", "language")}
 EVIL = "<script>alert(1)</script>\n\n<img src=x onerror=alert(2)>[x](javascript:y)"

@@ -20,8 +20,9 @@ from grpo.policy.distribution import new_policy
 from grpo.settings.language import LanguageConfig, SmallModelConfig
 from grpo.settings.tree import PolicyConfig, Settings
 from steps.run.machine import Machine
+from steps.run.names import HISTORY
 from steps.run.store import Store
-from steps.run.work import HISTORY, Work, read_journal
+from steps.run.work import Work, read_journal
 
 KIND = pytest.mark.parametrize("kind", KINDS)
 ROOM_FOR_THE_TOKENIZER = 64 << 10

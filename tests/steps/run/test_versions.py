@@ -16,9 +16,8 @@ from grpo.settings.tree import Settings, read_settings
 from steps import STEPS
 from steps.run import code, versions
 from steps.run.code import code_hash, code_of
-from steps.run.step import Step
+from steps.run.step import Step, step_of
 from steps.run.versions import describe_code, installed_lock, step_version
-from steps.task import step_of
 
 CODE = {"commit": "abc", "is_dirty": False, "lock": "lock-1", "language_lock": "language-1"}
 BODIES = {name: f"steps.{name}" for name in STEPS if name not in ("start", "end")}
@@ -259,7 +258,7 @@ def test_words_metrics_and_settings_of_the_project_change_no_version(before: dic
     edits: dict[str, list[tuple[str, str]]] = {
         "grpo/metrics/table.py": [
             (r"_SPECS: Final = \[|_SPECS[^\n]*= \[", '\\g<0>MetricSpec("work/new", "boards", Better.HIGHER, "A new one."),'),
-            (r'Better\.LOWER, "Wall time of the step\."', 'Better.LOWER, "How long it took."'),
+            (r'Better\.LOWER, "Positions dropped because the engine', 'Better.LOWER, "Positions left out because the engine'),
         ],
         "grpo/settings/tree.py": [
             ("must be a multiple of", "has to be a multiple of"),

@@ -11,7 +11,8 @@ from listeners import Listener
 from grpo.metrics.table import Event, Record
 from grpo.settings.tree import Settings
 from steps.run.machine import Machine
-from steps.run.work import HISTORY, JOURNAL, Work, read_history, read_journal, record_of
+from steps.run.names import HISTORY
+from steps.run.work import JOURNAL, Work, read_history, read_journal, record_of
 
 RECORDS = [Record(step, {"grpo/entropy": 1 / (step + 3), "grpo/loss": -0.1}) for step in range(4)]
 WARNED = Record(4, {"grpo/loss": 0.25}, (Event("entropy_critical", "0.1 of 0.15"),))

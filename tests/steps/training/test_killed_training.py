@@ -22,7 +22,8 @@ from tiny_training import VERSION, prepare, progress_of
 
 from grpo.base.files import verified_manifest
 from grpo.policy.files import LANGUAGE, NETWORK
-from steps.run.work import HISTORY, JOURNAL, read_journal
+from steps.run.names import HISTORY
+from steps.run.work import JOURNAL, read_journal
 
 DRIVER = Path(__file__).with_name("kill_driver.py")
 EVERYTHING: dict[str, Any] = {
