@@ -1,16 +1,12 @@
 """The diagnosis of a run while it trains: findings for terminal, card and tracker. It is in no version, for training does not follow it."""
 
 from pathlib import Path
-from typing import Final
 
 from grpo.base.files import write_json
 from grpo.diagnosis.diagnose import Watch
-from grpo.metrics.table import Event, Record
+from grpo.metrics.table import FINDING, Event, Record
 from grpo.settings.grpo import GrpoConfig
 from steps.run.names import FINDINGS
-
-FINDING: Final = "finding"
-"""Name of the event by which listeners learn of a finding."""
 
 
 class LiveDiagnosis:

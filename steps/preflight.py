@@ -25,13 +25,13 @@ from steps.run.machine import MIRROR, Machine, Mirror, holds_secret, sqlite_file
 from steps.run.objects import StoreError
 from steps.run.store import Store
 from steps.run.versions import LOCKS, describe_code, installed_lock
+from steps.track.wandb import KEY
 
 PYTHON: Final = (3, 11)
 """The version that pyproject.toml requires."""
 _FREE_BYTES: Final = 2 * 1024**3
 _PIN: Final = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)
 _SHOWN: Final = 5
-_KEY: Final = "WANDB_API_KEY"
 
 
 class PreflightError(PlainError, RuntimeError):
@@ -187,7 +187,7 @@ def _files(what: str, names: Sequence[str]) -> PreflightCheck:
         return _wrong(what, str(error))
     if empty:
         return _wrong(what, f"{', '.join(empty)}: empty; give files with games or positions")
-    return _fine(what, ", ".join(file.name for file in files[:5]) + (f" and {len(files) - 5} more" * (len(files) > 5)))
+    return _fine(what, ", ".join(file.name for file in files[:_SHOWN]) + (f" and {len(files) - _SHOWN} more" * (len(files) > _SHOWN)))
 
 
 def _python() -> PreflightCheck:
@@ -223,11 +223,11 @@ def _installed(name: str) -> str | None:
 
 def _wandb(machine: Machine, environment: Mapping[str, str]) -> PreflightCheck:
     """Say whether runs are mirrored to Weights & Biases and whether an API key is set, never which."""
-    key = f"a key is in {_KEY}" if environment.get(_KEY) else f"there is no {_KEY}"
+    key = f"a key is in {KEY}" if environment.get(KEY) else f"there is no {KEY}"
     local = f"saved below {machine.home}, for `wandb sync`"
     detail = {
         Mirror.OFF: f"off ({MIRROR}={Mirror.ONLINE} turns it on)",
         Mirror.OFFLINE: f"offline: {local}",
-        Mirror.ONLINE: f"online; {key}" + ("" if environment.get(_KEY) else f", so it is {local}"),
+        Mirror.ONLINE: f"online; {key}" + ("" if environment.get(KEY) else f", so it is {local}"),
     }
     return _fine("W&B", detail[machine.mirror])

@@ -113,8 +113,7 @@ def resumed_settings(origin: Origin, given: Mapping[str, Any]) -> Settings:
     Raises ResumeError, with the command that works, when boards, moves or network would be others.
     """
     settings = settings_over(origin["settings"], given)
-    before, after = flattened(origin["settings"]), flattened(settings.model_dump(mode="json"))
-    changed = {name: (before.get(name), value) for name, value in after.items() if before.get(name) != value}
+    changed = _changed(origin, settings)
     refused = [name for name in changed if not may_change(name) and any(is_read_by(step, name) for step in _MAKE)]
     if refused:
         lines = [f"  {name}: origin {_shown(changed[name][0])}, now {_shown(changed[name][1])}" for name in refused]
@@ -129,14 +128,12 @@ def resumed_settings(origin: Origin, given: Mapping[str, Any]) -> Settings:
 
 def resumed_command(origin: Origin, settings: Settings) -> str:
     """Return the command that resumes from this origin with these settings."""
-    before, after = flattened(origin["settings"]), flattened(settings.model_dump(mode="json"))
-    return _command(origin["name"], {name: value for name, value in after.items() if before.get(name) != value})
+    return _command(origin["name"], {name: now for name, (_, now) in _changed(origin, settings).items()})
 
 
 def changes(origin: Origin, settings: Settings) -> dict[str, str]:
     """Return dotted name -> "before -> after" of the settings that differ from the origin's."""
-    before, after = flattened(origin["settings"]), flattened(settings.model_dump(mode="json"))
-    return {name: f"{_shown(before.get(name))} -> {_shown(value)}" for name, value in after.items() if before.get(name) != value}
+    return {name: f"{_shown(then)} -> {_shown(now)}" for name, (then, now) in _changed(origin, settings).items()}
 
 
 def checkpoint_of(origin: Origin, store: Store) -> tuple[Path | None, str]:
@@ -167,6 +164,12 @@ def taken_over(origin: Origin | None, wanted: StepVersion, store: Store) -> Step
             return None
     store.open(output)
     return StepOutput(**{**output, "reused": True})
+
+
+def _changed(origin: Origin, settings: Settings) -> dict[str, tuple[Any, Any]]:
+    """Return dotted name -> the origin's value, None where it has none, and that of these settings, where they differ."""
+    before, after = flattened(origin["settings"]), flattened(settings.model_dump(mode="json"))
+    return {name: (before.get(name), now) for name, now in after.items() if before.get(name) != now}
 
 
 def _shown(value: Any) -> str:

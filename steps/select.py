@@ -112,7 +112,7 @@ def body(work: Work) -> None:
     work.log(Record(contest.step, _metrics(contest)))
     _write_games(work, contest)
     scores = contest.against_start()
-    peak = peak_step(games=scores, regrets={})
+    peak = peak_step(scores)
     copy_folder(checkpoint(work, peak), work.folder / PEAK)
     copy_policy(checkpoint(work, contest.step) if decision.promoted else pretrained, work.folder / CHAMPION)
     facts = {

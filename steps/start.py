@@ -49,12 +49,13 @@ def start(given: Mapping[str, Any], code: Mapping[str, Any], *, run: str, is_fre
     runs, found = Runs(Store.of(machine)), {check.what: check.detail for check in checks}
     for gone in runs.close_gone():
         print(f"run {gone.name} is over: its processes are gone", flush=True)
-    facts = _facts(settings, code, found, run=run, is_fresh=is_fresh, origin=origin)
+    changed = {} if origin is None else changes(origin, settings)
+    facts = _facts(settings, code, found, run=run, is_fresh=is_fresh, origin=origin, changed=changed, tracking=machine.shown_uri)
     seconds = _step_seconds(runs, facts["preset"])
     runs.begin_run(facts)
     publish_all(machine)
     if origin is not None:
-        print(_resuming(origin, settings), flush=True)
+        print(_resuming(origin, changed), flush=True)
     job = Job(run=run, settings=facts["settings"], code=dict(code), is_fresh=is_fresh, origin=origin, seconds=seconds, checks=found)
     if machine.task:
         from steps.cards.data_pages import start_page
@@ -65,12 +66,19 @@ def start(given: Mapping[str, Any], code: Mapping[str, Any], *, run: str, is_fre
 
 
 def _facts(
-    settings: Settings, code: Mapping[str, Any], found: Mapping[str, str], *, run: str, is_fresh: bool, origin: Origin | None
+    settings: Settings,
+    code: Mapping[str, Any],
+    found: Mapping[str, str],
+    *,
+    run: str,
+    is_fresh: bool,
+    origin: Origin | None,
+    changed: Mapping[str, str],
+    tracking: str,
 ) -> RunFacts:
-    machine, plain = Machine.here(), settings.model_dump(mode="json")
+    plain = settings.model_dump(mode="json")
     launch = launch_of(plain)
     command = launch.command(["--fresh"] if is_fresh else []) if origin is None else resumed_command(origin, settings)
-    changed = {} if origin is None else changes(origin, settings)
     tags = {"git.commit": str(code["commit"]), "git.dirty": str(code["is_dirty"]), "chess_grpo.engine": found["stockfish"]}
     if origin is not None:
         tags |= {"chess_grpo.origin": origin["run"], "chess_grpo.origin_step": str(origin["step"])}
@@ -82,7 +90,7 @@ def _facts(
         preset=launch.preset,
         settings=plain,
         code=dict(code),
-        tracking=machine.shown_uri,
+        tracking=tracking,
         command=command,
         label=launch.label,
         tags=tags,
@@ -116,9 +124,9 @@ On {platform.system()} {platform.machine()}: {found["device"]}; {found["stockfis
 The artifacts have the settings: all in `settings.json`, the differences from the preset in `settings.toml`."""
 
 
-def _resuming(origin: Origin, settings: Settings) -> str:
+def _resuming(origin: Origin, changed: Mapping[str, str]) -> str:
     lines = [f"Resuming from {origin['name']}: run {origin['run']}, step {origin['step']:,}"]
-    lines += [f"  {name}: {change}" for name, change in changes(origin, settings).items()]
+    lines += [f"  {name}: {change}" for name, change in changed.items()]
     return "\n".join(lines)
 
 

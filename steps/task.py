@@ -177,16 +177,15 @@ class _Task:
 
     def _inputs(self, champion: str) -> Iterator[tuple[str, str]]:
         """Yield name -> hash of what the step takes in."""
+        origin = self.job["origin"]
         for name in self.step.takes:
             if name in self.taken:
                 yield name, self.taken[name]["output_hash"]
             elif name == CHECKPOINT:
-                origin = self.job["origin"]
                 yield name, "" if origin is None else checkpoint_of(origin, self.store)[1]
             elif name == CHAMPION:
                 yield name, champion
             elif name == ORIGIN:
-                origin = self.job["origin"]
                 yield name, "" if origin is None else f"{origin['run']}/{origin['step']}"
             elif name == VERSIONS:
                 yield name, ", ".join(output["version"] for output in self.taken.values())

@@ -232,20 +232,12 @@ def _claims(pair_scores: Mapping[str, Sequence[float]]) -> tuple[Claim, ...]:
     )
 
 
-def peak_step(*, games: Mapping[int, ScoreInterval], regrets: Mapping[int, RegretEstimate]) -> int:
+def peak_step(scores: Mapping[int, ScoreInterval]) -> int:
     """Return the step of the alias `peak`: the best lower bound of the score against the initial policy.
 
-    If no step played games, it is the step with the lowest upper bound of regret. A bound is used because the highest of many noisy
-    estimates is mostly luck. Ties go to the first step.
+    A bound is used because the highest of many noisy estimates is mostly luck. Ties go to the first step.
 
     Args:
-        games: Step -> score over all its games against the initial policy.
-        regrets: Step -> held-out regret; used only if no step played games.
-
-    Raises ValueError if nothing was measured.
+        scores: Step -> score over all its games against the initial policy; at least one.
     """
-    if games:
-        return max(games, key=lambda step: games[step].low)
-    if not regrets:
-        raise ValueError("no checkpoint was measured, by games or by regret, so none is the peak")
-    return min(regrets, key=lambda step: regrets[step].high)
+    return max(scores, key=lambda step: scores[step].low)

@@ -172,19 +172,6 @@ def checkpoint_step(folder: Path) -> int:
     return int(folder.name.removeprefix("step-"))
 
 
-def latest_valid_checkpoint(root: Path) -> tuple[Path | None, list[str]]:
-    """Return the newest checkpoint whose files are whole, and what was wrong with newer ones."""
-    problems: list[str] = []
-    for folder in reversed(checkpoint_folders(root)):
-        try:
-            verified_manifest(folder)
-        except CorruptError as error:
-            problems.append(str(error))
-        else:
-            return folder, problems
-    return None, problems
-
-
 def checkpoints_to_delete(regrets: Mapping[int, float], *, keep: int) -> list[int]:
     """Return which checkpoints have to go, oldest first, so that `keep` are left.
 

@@ -472,13 +472,14 @@ ENDS: Final[Mapping[str, str]] = {
 }
 """Why training ended, in the report of `finetune` -> the same in words."""
 
+FINDING: Final = "finding"
 EVENTS: Final[Mapping[str, str]] = {
     "entropy_critical": "Entropy is critical: recovery or stop.",
     "entropy_boost": "The field notes' recovery raised the entropy coefficient and temperature and lowered the KL coefficient.",
     "recovery_started": "KL(reference || policy) joins the loss until entropy is healthy again.",
     "recovery_ended": "Entropy is healthy again.",
     "step_skipped": "A loss or gradient was NaN or infinite: the step was skipped, and the learning rate is cut from the next rollout on.",
-    "finding": "The diagnosis of the run has a new finding; docs/diagnosis.md explains each.",
+    FINDING: "The diagnosis of the run has a new finding; docs/diagnosis.md explains each.",
     "trust_region": "Optimiser steps of a rollout ended early, because KL(old || policy) reached its limit.",
 }
 """Every event: name -> meaning."""

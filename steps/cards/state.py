@@ -3,17 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from grpo.base.files import read_json
-from grpo.metrics.table import Record
+from grpo.metrics.table import FINDING, Record
 from grpo.policy.files import NETWORK
 from steps.cards.html import CardPart, badge, paragraph, progress_bar
-from steps.run.names import HISTORY
+from steps.run.names import HISTORY, REPORT
 from steps.run.terminal import Pace
 from steps.run.work import read_history
-
-_FINDING: Final = "finding"
 
 
 @dataclass(slots=True)
@@ -45,7 +43,7 @@ class Seen:
     def log(self, record: Record) -> None:
         """Keep a record; when it says that the diagnosis has found something, ask it for all that the history shows."""
         self.records.append(record)
-        if any(event.name == _FINDING for event in record.events):
+        if any(event.name == FINDING for event in record.events):
             from grpo.diagnosis.diagnose import diagnose
             from grpo.diagnosis.history import History
 
@@ -62,7 +60,7 @@ class Seen:
         if not self.records and (folder / HISTORY).exists():
             self.records = read_history(folder)
 
-    def report(self, name: str = "report.json") -> dict[str, Any]:
+    def report(self, name: str = REPORT) -> dict[str, Any]:
         """Return the content of a JSON file of the output; empty if it does not exist."""
         return dict(self._read(name) or {})
 

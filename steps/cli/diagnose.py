@@ -101,8 +101,8 @@ def _trained(run: Run, store: Store) -> list[Record]:
 def _logged(folder: Path) -> list[Record]:
     """Return the records of a step at work or done, up to the first that is torn; of a copied history too, which is no journal."""
     if rows := counting(read_journal(folder)):
-        return [record_of(row) for row in rows if not row["aside"]]
-    return [record_of({"record": line.row}) for line in read_lines(folder / HISTORY) if "step" in line.row]
+        return [record_of(row["record"]) for row in rows if not row["aside"]]
+    return [record_of(line.row) for line in read_lines(folder / HISTORY) if "step" in line.row]
 
 
 def evaluations_of(report: Mapping[str, Any]) -> tuple[Evaluation, ...]:

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from steps.cli.runs import boards_text, findings_of, origin_of, results_of, status_of
+from steps.cli.runs import boards_text, findings_of, findings_text, origin_of, results_of, status_of
 from steps.cli.tables import duration, text_table, when
 from steps.run.commands import pasteable, resume_command
 from steps.run.machine import Machine
@@ -112,7 +112,7 @@ def _findings(run: "Run", results: "Results | None", store: "Store") -> Iterator
     if found is None:
         yield "\nDiagnosis: none recorded"
         return
-    yield f"\nDiagnosis: {', '.join(each['name'] for each in found['findings']) or 'healthy'}"
+    yield f"\nDiagnosis: {findings_text(found)}"
     yield from (wrapped(line, "  ") for line in finding_lines(found["findings"]))
 
 

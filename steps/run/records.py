@@ -95,9 +95,9 @@ class Attempt:
             self.store.create(f"{_ENDED_RUNS}{self.run}", {"status": status, "ended": facts["ended"]})
         return replace(self, **(self.store.read(self._key + _ENDED) or facts))
 
-    def set_published(self, **facts: Any) -> None:
+    def set_published(self) -> None:
         """Record that the tracking store has all of it."""
-        self.store.create(self._key + _PUBLISHED, facts)
+        self.store.create(self._key + _PUBLISHED, {})
 
     @property
     def _key(self) -> str:
@@ -178,9 +178,9 @@ class Run:
         """Whether the tracking store has all of the run as it ended."""
         return f"{_PUBLISHED_RUNS}{self.name}" in self._store.keys(_PUBLISHED_RUNS)
 
-    def set_published(self, **facts: Any) -> None:
+    def set_published(self) -> None:
         """Record that the tracking store has all of the run as it ended."""
-        self._store.create(f"{_PUBLISHED_RUNS}{self.name}", facts)
+        self._store.create(f"{_PUBLISHED_RUNS}{self.name}", {})
 
     @property
     def _broken(self) -> Attempt | None:

@@ -121,17 +121,17 @@ class Work:
 
     def history(self) -> tuple[Record, ...]:
         """Return all records so far, those from before a kill included."""
-        return tuple(record_of(row) for row in self._rows[: self._num_said] if not row["aside"])
+        return tuple(record_of(row["record"]) for row in self._rows[: self._num_said] if not row["aside"])
 
     def known_history(self) -> tuple[Record, ...]:
         """Return all records of the journal, also those that this process has not said again yet."""
-        return tuple(record_of(row) for row in self._rows if not row["aside"])
+        return tuple(record_of(row["record"]) for row in self._rows if not row["aside"])
 
     def go_on_after(self, step: int) -> None:
         """Make the journal's records up to this step, from before a kill, the history so far. Listeners see them again."""
         self._num_said = next((number for number, row in enumerate(self._rows) if row["record"]["step"] > step), len(self._rows))
         for row in self._rows[: self._num_said]:
-            seen = self._observed(record_of(row), is_aside=row["aside"])
+            seen = self._observed(record_of(row["record"]), is_aside=row["aside"])
             for listener in self.listeners:
                 listener.log(seen)
 
@@ -179,7 +179,7 @@ def counting(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def read_history(folder: Path) -> list[Record]:
     """Return the records of a finished step. Raises CorruptError at a line that is no JSON object."""
     path = folder / HISTORY
-    return [record_of({"record": parse_json_object(line, path)}) for line in path.read_bytes().splitlines()]
+    return [record_of(parse_json_object(line, path)) for line in path.read_bytes().splitlines()]
 
 
 def read_journal(folder: Path) -> list[dict[str, Any]]:
@@ -195,7 +195,7 @@ def _is_whole(row: Mapping[str, Any]) -> bool:
     match row:
         case {"number": int(), "time": int(), "aside": bool(), "record": {"step": int()}}:
             try:
-                record_of(row)
+                record_of(row["record"])
             except (TypeError, ValueError):  # Another code's metrics: a version says nothing of their names.
                 return False
             return True
@@ -209,9 +209,9 @@ def record_row(record: Record) -> dict[str, Any]:
 
 
 def record_of(row: Mapping[str, Any]) -> Record:
-    """Return the record of a line."""
-    metrics = {name: value for name, value in row["record"].items() if name not in ("step", "events")}
-    return Record(row["record"]["step"], metrics, tuple(Event(**event) for event in row["record"].get("events", [])))
+    """Return the record that `record_row` made a row of."""
+    metrics = {name: value for name, value in row.items() if name not in ("step", "events")}
+    return Record(row["step"], metrics, tuple(Event(**event) for event in row.get("events", [])))
 
 
 def _text(value: Any) -> str:

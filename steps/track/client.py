@@ -30,6 +30,17 @@ if TYPE_CHECKING:
 
 EXPERIMENT: Final = "chess-grpo"
 """The experiment of all runs."""
+# Tags that runs, models and registered versions share.
+RUN: Final = "chess_grpo.run"
+"""Of a parent: Metaflow's id and the time of the start, for another machine's Metaflow counts from 1 too."""
+CHILD: Final = "chess_grpo.child"
+"""Of a child: that key, step and part; of a version: that key and its role."""
+METAFLOW_RUN: Final = "metaflow.run"
+VERSION: Final = "chess_grpo.version"
+"""Of a step's output."""
+OUTPUT_HASH: Final = "chess_grpo.output_hash"
+FILES: Final = "chess_grpo.files"
+"""Of a model and its versions: the hash of the hashes of its files."""
 _TABLES_LOCK: Final = "mlflow.lock"
 """Lock file beside an SQLite store; held while its tables are created, for simultaneous first connections corrupt it."""
 _WAITS_OF_TASKS: Final = (1.0, 2.0, 4.0, 8.0)

@@ -18,7 +18,7 @@ from grpo.policy.files import LANGUAGE, copy_policy, policy_kind
 from steps.run.aliases import PEAK
 from steps.run.records import Run
 from steps.run.store import Store
-from steps.track.client import TrackingStore, waiting
+from steps.track.client import FILES, TrackingStore, waiting
 from steps.track.registry import ORIGIN, RESUMED_WITH
 
 # isort: split
@@ -38,7 +38,6 @@ _CODE: Final = Path(__file__).with_name("model_code.py")
 _LIBRARY: Final = Path(steps.__file__).parents[1] / "grpo"
 _POLICY: Final = "chess_grpo.policy"
 """On a logged model: the hash of the output of `select` that has the policy, and its role there."""
-_FILES: Final = "chess_grpo.files"
 DEFAULTS: Final = {"temperature": 1.0, "num_moves": 5, "seed": 0}
 """Parameters of a model's `predict`: `model_code` says what they do."""
 _NEEDS: Final = ("mlflow", "torch", "safetensors", "pydantic", "chess", "numpy", "pandas")
@@ -127,7 +126,7 @@ def log_model(tracking: TrackingStore, run: Run, store: Store, *, role: str, pol
     linked = client.get_run(parent).outputs
     if linked is None or model.model_id not in [each.model_id for each in linked.model_outputs]:
         client.log_outputs(parent, [LoggedModelOutput(model.model_id, step=policy_step)])
-    return model, str(model.tags[_FILES])
+    return model, str(model.tags[FILES])
 
 
 def _upload(tracking: TrackingStore, model: LoggedModel, run: Run, store: Store, role: str) -> None:
@@ -145,7 +144,7 @@ def _upload(tracking: TrackingStore, model: LoggedModel, run: Run, store: Store,
         write_model(folder, files, about=about)
         with waiting():
             tracking.client.log_model_artifacts(model.model_id, str(folder))
-        tracking.client.set_logged_model_tags(model.model_id, {_FILES: sha256_json(file_hashes(files))})
+        tracking.client.set_logged_model_tags(model.model_id, {FILES: sha256_json(file_hashes(files))})
     tracking.client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
 
 

@@ -31,7 +31,7 @@ from steps.run.records import Attempt, Run, Runs, Status
 from steps.run.step import step_of
 from steps.run.store import Store
 from steps.run.work import JOURNAL, read_journal
-from steps.track.client import TrackingStore, cut, locked, pages, waiting
+from steps.track.client import CHILD, METAFLOW_RUN, OUTPUT_HASH, RUN, VERSION, TrackingStore, cut, locked, pages, waiting
 from steps.track.notes import run_name, run_note, step_note
 from steps.track.outages import TrackingRefusedError, failures_of
 from steps.track.registry import Registry
@@ -42,12 +42,7 @@ from steps.track.wandb import Mirror, mirror_of
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.entities import Run as Logged
 
-RUN: Final = "chess_grpo.run"
-"""Tag of a parent: Metaflow's id and the time of the start, for another machine's Metaflow counts from 1 too."""
-CHILD: Final = "chess_grpo.child"
-"""Tag of a child: that key, step and part."""
-LINES: Final = "chess_grpo.lines"
-_OUTPUT: Final = "chess_grpo.output_hash"
+_LINES: Final = "chess_grpo.lines"
 _TEXTS: Final = "chess_grpo.texts"
 _REGISTERED: Final = "chess_grpo.champion"
 _NOTE: Final = "mlflow.note.content"
@@ -168,7 +163,7 @@ class _View:
         parent = self._one(RUN, self._key, facts["label"], self._run.started, {"chess_grpo.step": "flow"})
         tags = {
             **facts["tags"],
-            "metaflow.run": self._run.name,
+            METAFLOW_RUN: self._run.name,
             "chess_grpo.preset": facts["preset"],
             "chess_grpo.command": facts["command"],
             "mlflow.source.name": FLOW_FILE,
@@ -196,7 +191,7 @@ class _View:
         with self._taking(f"rows of {attempt.step}"):
             rows = journal_of(attempt, self._store)
             self._send_lines(child, parent, rows, has_curves=attempt.step == _FINETUNE)
-        tags = {_PARENT: parent, "metaflow.run": self._run.name, "chess_grpo.version": attempt.version}
+        tags = {_PARENT: parent, METAFLOW_RUN: self._run.name, VERSION: attempt.version}
         tags[_NOTE] = step_note(declared, attempt.error)
         if attempt.ended is not None:
             with self._taking(f"rows of {attempt.step}"):
@@ -211,12 +206,12 @@ class _View:
 
     def _send_lines(self, child: Logged, parent: str, rows: Sequence[Mapping[str, Any]], *, has_curves: bool) -> None:
         client, run_id = self._tracking.client, child.info.run_id
-        for start in range(int(child.data.tags.get(LINES, 0)), len(rows), _ROWS_PER_CALL):
+        for start in range(int(child.data.tags.get(_LINES, 0)), len(rows), _ROWS_PER_CALL):
             part = rows[start : start + _ROWS_PER_CALL]
             if has_curves:
                 self._log(parent, _curves(part))
             self._log(run_id, _metrics(part))
-            client.set_tag(run_id, LINES, str(start + len(part)))
+            client.set_tag(run_id, _LINES, str(start + len(part)))
 
     def _settle(self, run_id: str, metrics: Sequence[Metric]) -> None:
         """Send what the store lacks of these rows, by its own count, and note what it lacks then."""
@@ -243,7 +238,7 @@ class _View:
     def _send_pages(self, child: Logged, attempt: Attempt, names: Iterable[str]) -> dict[str, str]:
         """Log the pages of an output that is not logged yet, and return the tags that say which it is."""
         output, run_id = attempt.output, child.info.run_id
-        if output is None or child.data.tags.get(_OUTPUT) == output["output_hash"]:
+        if output is None or child.data.tags.get(OUTPUT_HASH) == output["output_hash"]:
             return {}
         tags = {"chess_grpo.reused": str(output["reused"])}
         for name in names:
@@ -256,7 +251,7 @@ class _View:
                     self._tracking.client.log_artifact(run_id, str(path))
                 if name == FINDINGS:
                     tags["chess_grpo.findings"] = str(read_json(path)["tag"])
-        return tags | {_OUTPUT: output["output_hash"]}  # The last: it says that the others are there.
+        return tags | {OUTPUT_HASH: output["output_hash"]}  # The last: it says that the others are there.
 
     def _one(self, tag: str, key: str, name: str, started: float, tags: Mapping[str, str]) -> Logged:
         """Return the run with this key, which is created when there is none; of two that were created at once the smaller id stays."""

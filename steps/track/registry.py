@@ -22,7 +22,7 @@ from steps.run.names import CHECKPOINTS
 from steps.run.records import Run
 from steps.run.step import StepOutput
 from steps.run.store import Store
-from steps.track.client import TrackingStore, cut, locked, pages
+from steps.track.client import CHILD, FILES, METAFLOW_RUN, OUTPUT_HASH, RUN, VERSION, TrackingStore, cut, locked, pages
 from steps.track.notes import MODEL_NOTE, flowing
 from steps.track.outages import ArtifactError
 
@@ -37,16 +37,11 @@ MODEL: Final = "chess-policy-"
 ORIGIN: Final = "origin.json"
 RESUMED_WITH: Final = STEPS[STEPS.index("join_boards") : STEPS.index("finetune")]
 """Steps whose outputs are beside a registered peak: a run that resumes from it takes them, and need not measure again."""
-_KEY: Final = "chess_grpo.child"
-_RUN: Final = "metaflow.run"
 _ROLE: Final = "chess_grpo.role"
 _POLICY_STEP: Final = "chess_grpo.policy_step"
 _LOW: Final = "chess_grpo.peak_lower_bound"
 _INITIAL: Final = "chess_grpo.initial_weights"
 _WEIGHTS: Final = "chess_grpo.weights"
-_FILES: Final = "chess_grpo.files"
-_OUTPUT_VERSION: Final = "chess_grpo.version"
-_OUTPUT_HASH: Final = "chess_grpo.output_hash"
 _LONGEST: Final = 4_900
 """Of a description: its column takes 5,000 characters."""
 
@@ -219,8 +214,8 @@ class Registry:
 
         client, decision, output = self._tracking.client, results.decision, run.output_of("select")
         assert output is not None
-        key = f"{parent.data.tags['chess_grpo.run']}/{role}"
-        found = self.tagged({_KEY: key})
+        key = f"{parent.data.tags[RUN]}/{role}"
+        found = self.tagged({CHILD: key})
         for double in found[1:]:  # Created by a call whose response came too late.
             client.delete_model_version(self._model, str(double.number))
         if found:
@@ -229,15 +224,15 @@ class Registry:
         weights = {PRETRAINED_STEP: decision.initial_weights, decision.candidate_step: decision.candidate_weights}.get(step)
         model, files = log_model(self._tracking, run, store, role=role, policy_step=step, parent=parent.info.run_id)
         tags = {
-            _KEY: key,
-            _RUN: run.name,
+            CHILD: key,
+            METAFLOW_RUN: run.name,
             _ROLE: role,
             _POLICY_STEP: str(step),
             _INITIAL: decision.initial_weights,
             _WEIGHTS: weights or "",
-            _OUTPUT_VERSION: output["version"],
-            _OUTPUT_HASH: output["output_hash"],
-            _FILES: files,
+            VERSION: output["version"],
+            OUTPUT_HASH: output["output_hash"],
+            FILES: files,
         }
         if role == PEAK and decision.peak_low is not None:
             tags[_LOW] = repr(decision.peak_low)
@@ -267,11 +262,11 @@ class Registry:
 
     def _version(self, found: Any) -> Version:
         tags, low = found.tags, found.tags.get(_LOW)
-        output = StepOutput(step="select", version=tags[_OUTPUT_VERSION], output_hash=tags[_OUTPUT_HASH], reused=True)
+        output = StepOutput(step="select", version=tags[VERSION], output_hash=tags[OUTPUT_HASH], reused=True)
         return Version(
             preset=self._preset,
             number=int(found.version),
-            run=tags[_RUN],
+            run=tags[METAFLOW_RUN],
             role=tags[_ROLE],
             output=output,
             policy_step=int(tags[_POLICY_STEP]),
@@ -279,7 +274,7 @@ class Registry:
             weights=tags[_WEIGHTS],
             initial_weights=tags[_INITIAL],
             low=None if low is None else float(low),
-            files=tags[_FILES],
+            files=tags[FILES],
         )
 
 

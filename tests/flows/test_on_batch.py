@@ -104,7 +104,7 @@ def test_each_job_asks_for_what_the_settings_say_of_its_kind(first: Launched) ->
 
 def test_a_job_has_its_own_variables_and_the_archive_and_nothing_of_the_launcher(stage: Stage, first: Launched) -> None:
     shared = "s3://chess-grpo-stand-in/metaflow/chess-grpo"
-    assert {job.variables["CHESS_GRPO_SHARED"] for job in first.jobs} == {shared}
+    assert {job.variables["CHESS_GRPO_STORE"] for job in first.jobs} == {shared}
     # The tasks' code is in the folder of their job, and not in the checkout.
     assert all((job.folder / "metaflow" / "steps" / "batch" / "deployment.py").exists() for job in first.jobs)
     assert not any((job.folder / "metaflow" / "tests").exists() for job in first.jobs)

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from real_flow import FLOW
 
-from grpo.learning.checkpoints import latest_valid_checkpoint
+from grpo.base.files import verified_manifest
+from grpo.learning.checkpoints import checkpoint_folders
 
 MARK = "ORPHANS_OF"
 BOUND_SECONDS = 60.0
@@ -82,9 +83,10 @@ def test_nothing_is_left_of_a_flow_that_was_looking_for_boards(mark: str, tmp_pa
 
 def test_nothing_is_left_of_a_flow_that_was_training_but_its_checkpoints(mark: str, tmp_path: Path) -> None:
     flow = Flow(tmp_path, mark)
-    flow.wait_until(lambda: bool(list(flow.home.glob("in_progress/finetune/*/checkpoints/step-*"))))
+    flow.wait_until(lambda: bool(list(flow.home.glob("progress/finetune/*/checkpoints/step-*"))))
     flow.check_killed()
-    [checkpoints] = flow.home.glob("in_progress/finetune/*/checkpoints")
-    found, problems = latest_valid_checkpoint(checkpoints)
-    assert found is not None
-    assert problems == []
+    [checkpoints] = flow.home.glob("progress/finetune/*/checkpoints")
+    saved = checkpoint_folders(checkpoints)
+    assert saved
+    for folder in saved:
+        verified_manifest(folder)

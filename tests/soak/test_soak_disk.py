@@ -78,7 +78,7 @@ def test_a_disk_that_fills_up(disk: Disk, undisturbed: Undisturbed, template: Pa
             shutil.move(disk.driver.root / place.home.relative_to("/"), left.home)
             row.lost += lost_of(left, undisturbed.hashes, "run-1") + leftovers_of(left)
         row.recovered = row.injected
-        plain = [end for end in ends if end in ("StorageError", "SharedStoreError")]
+        plain = [end for end in ends if end in ("StorageError", "StoreError")]
         row.notes.append(f"{len(ends)} runs ended by it, {len(plain)} of them with a plain error; the others went on")
         assert not damage, f"seed {SEED}"
         assert not row.lost, f"seed {SEED}"

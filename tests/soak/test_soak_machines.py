@@ -18,7 +18,7 @@ from test_soak_kills import killed, next_kill
 pytestmark = pytest.mark.soak
 
 NUM_KILLS = number_of("SOAK_MACHINES", 20)
-FETCHED = "finetune: progress of another machine fetched"
+FETCHED = "finetune: progress of another process fetched"
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from steps import STEPS
 from steps.run.aliases import CHAMPION, PEAK
 from steps.run.launch import launch_of
 from steps.run.machine import Machine
-from steps.run.names import CHECKPOINTS, FINDINGS, HISTORY, REPORT, RESULTS
+from steps.run.names import CHECKPOINTS, REPORT
 from steps.run.records import Failure, Run, RunFacts, Runs, Status
 from steps.run.step import StepOutput
 from steps.run.store import Store
@@ -129,6 +129,3 @@ def _facts(made: MadeRun, machine: Machine, *, number: int) -> RunFacts:
         started=FIRST + number,
         launcher=made.launcher,
     )
-
-
-__all__ = ["FINDINGS", "HISTORY", "RESULTS", "MadeRun", "make_run"]

@@ -25,8 +25,7 @@ from typing import Any, Self
 from ports import free_port
 
 from grpo.base.files import sha256_file
-
-CHILD, EXPERIMENT, MODEL, NOTE_TIME = "chess_grpo.child", "chess-grpo", "chess-policy", "chess_grpo.note_time"
+from steps.track.client import EXPERIMENT
 
 Wsgi = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
@@ -227,11 +226,9 @@ def picture(folder: Path) -> dict[str, Any]:
     names = {run.info.run_id: f"<{run.info.run_name}>" for run in runs}
 
     def told(tags: dict[str, str]) -> dict[str, str]:
-        kept = {name: tag for name, tag in tags.items() if not name.startswith("mlflow.artifact") and name != NOTE_TIME}
+        kept = {name: tag for name, tag in tags.items() if not name.startswith("mlflow.artifact")}
         for run_id, name in names.items():
             kept = {each: tag.replace(run_id, name) for each, tag in kept.items()}
-        if CHILD in kept:
-            kept[CHILD] = "/".join(part if len(part) != 12 else "*" for part in kept[CHILD].split("/"))
         if "chess_grpo.peak" in kept:
             kept["chess_grpo.peak"] = kept["chess_grpo.peak"].partition(":")[0]
         return kept
@@ -257,7 +254,7 @@ def picture(folder: Path) -> dict[str, Any]:
     ]
     versions = [
         {"number": str(each.version), "tags": told(each.tags), "run": names[each.run_id], "folder": Path(each.source).name}
-        for each in sorted(client.search_model_versions(f"name = '{MODEL}'"), key=lambda each: int(each.version))
+        for each in sorted(client.search_model_versions(), key=lambda each: int(each.version))
     ]
     return {
         "runs": sorted(found, key=lambda run: (run["name"], run["status"])),

@@ -1,6 +1,5 @@
 """Small runs with records, journals and policies as the flow leaves them, and what a tracking store has of them."""
 
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -111,10 +110,6 @@ class TrackedRun:
         return results
 
 
-def machine_at(home: Path, uri: str) -> Machine:
-    return Machine(stockfish="", home=home, tracking_uri=uri, device="cpu", num_threads=1)
-
-
 def curve(name: str, count: int, start: int = 1) -> list[Record]:
     return [Record(step, {name: 1.0 / step, "grpo/loss": float("nan") if step == 2 else 0.5}) for step in range(start, start + count)]
 
@@ -172,7 +167,7 @@ def forget(run: TrackedRun) -> None:
     for step in ("pretrain", "finetune", "select", "report"):
         for path in (run.machine.home / "runs" / run.name / step).rglob("*.published.json"):
             path.unlink()
-    shutil.rmtree(run.machine.home / "published-runs", ignore_errors=True)
+    (run.machine.home / "index" / "published" / run.name).unlink(missing_ok=True)
 
 
 def _files(place: Path, run_id: str) -> list[str]:

@@ -266,13 +266,9 @@ def test_the_lowest_regrets_come_first_and_of_equals_the_later_step() -> None:
 
 def test_the_peak_is_the_candidate_with_the_best_lower_bound_and_not_the_one_with_the_luckiest_score() -> None:
     games = {50: interval(0.60, low=0.40, high=0.80), 100: interval(0.55, low=0.51, high=0.59)}
-    assert peak_step(games=games, regrets={150: RegretEstimate(mean=0.0, stderr=0.0)}) == 100
+    assert peak_step(games) == 100
 
 
-def test_without_games_the_peak_is_the_lowest_upper_end_of_regret() -> None:
-    regrets = {50: RegretEstimate(mean=0.10, stderr=0.02), 100: RegretEstimate(mean=0.11, stderr=0.004)}
-    # 0.10 + 1.96 * 0.02 = 0.139; 0.11 + 1.96 * 0.004 = 0.118.
-    assert peak_step(games={}, regrets=regrets) == 100
-    assert regrets[50].high == pytest.approx(0.1392, abs=1e-4)
-    with pytest.raises(ValueError, match="no checkpoint was measured"):
-        peak_step(games={}, regrets={})
+def test_the_upper_end_of_regret_is_that_of_its_95_percent_interval() -> None:
+    # 0.10 + 1.96 * 0.02 = 0.139.
+    assert RegretEstimate(mean=0.10, stderr=0.02).high == pytest.approx(0.1392, abs=1e-4)

@@ -19,7 +19,7 @@ from doubles import CPU, TINY, fake_arrays, some_boards
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo.base.files import MANIFEST, CorruptError, StorageError, read_json, sha256_text, write_json, write_manifest
+from grpo.base.files import MANIFEST, CorruptError, StorageError, read_json, sha256_text, verified_manifest, write_json, write_manifest
 from grpo.learning import checkpoints
 from grpo.learning.checkpoints import (
     NETWORK_FORMAT,
@@ -27,7 +27,6 @@ from grpo.learning.checkpoints import (
     checkpoint_folders,
     checkpoint_step,
     checkpoints_to_delete,
-    latest_valid_checkpoint,
     load_checkpoint,
     load_policy,
     save_checkpoint,
@@ -172,18 +171,17 @@ def test_a_pickle_is_never_opened_not_even_one_that_the_manifest_vouches_for(nam
 def test_the_latest_checkpoint_is_the_one_with_the_most_steps(tmp_path: Path) -> None:
     folders = saved(tmp_path, 2, 10, 9, 100)
     assert [checkpoint_step(path) for path in checkpoint_folders(tmp_path)] == [2, 9, 10, 100]
-    assert latest_valid_checkpoint(tmp_path) == (folders[3], [])
+    assert checkpoint_folders(tmp_path)[-1] == folders[3]
 
 
 @pytest.mark.parametrize("damage", [flip_a_bit, delete])
-def test_behind_a_damaged_checkpoint_the_one_before_it_is_taken_and_the_damage_told(damage: Callable[[Path], None], tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_told_and_the_one_before_it_is_whole(damage: Callable[[Path], None], tmp_path: Path) -> None:
     folders = saved(tmp_path, 1, 2, 3)
     damage(folders[2] / WEIGHTS)
-    found, problems = latest_valid_checkpoint(tmp_path)
-    assert found == folders[1]
-    assert len(problems) == 1
-    assert str(folders[2] / WEIGHTS) in problems[0]
-    assert weights_hash(load_checkpoint(found, CPU, NETWORK_FORMAT)[0]) == weights_hash(new_policy(TINY, seed=2, device=CPU))
+    with pytest.raises(CorruptError, match=re.escape(str(folders[2] / WEIGHTS))):
+        verified_manifest(folders[2])
+    verified_manifest(folders[1])
+    assert weights_hash(load_checkpoint(folders[1], CPU, NETWORK_FORMAT)[0]) == weights_hash(new_policy(TINY, seed=2, device=CPU))
 
 
 def test_what_a_killed_writer_left_behind_is_no_checkpoint(tmp_path: Path) -> None:
@@ -192,7 +190,7 @@ def test_what_a_killed_writer_left_behind_is_no_checkpoint(tmp_path: Path) -> No
     (tmp_path / "step-00000003.tmp").mkdir()
     (tmp_path / "step-4").mkdir()
     assert checkpoint_folders(tmp_path) == [good]
-    assert latest_valid_checkpoint(tmp_path) == (good, [])
+    verified_manifest(good)
 
 
 # Whole or not at all.
@@ -215,9 +213,11 @@ def test_a_damaged_checkpoint_is_replaced_when_training_comes_to_its_step_again(
     # A run falls back to step 1, goes on, and saves step 2 anew.
     folders = saved(tmp_path, 1, 2)
     flip_a_bit(folders[1] / WEIGHTS)
-    assert latest_valid_checkpoint(tmp_path)[0] == folders[0]
+    with pytest.raises(CorruptError):
+        verified_manifest(folders[1])
     saved(tmp_path, 2)
-    assert latest_valid_checkpoint(tmp_path) == (folders[1], [])
+    assert checkpoint_folders(tmp_path)[-1] == folders[1]
+    verified_manifest(folders[1])
 
 
 # How many are kept.

@@ -14,7 +14,7 @@ from doubles import CPU, TINY
 from grpo.base.files import StorageError, replace_file, verified_manifest
 from grpo.language.model.loading import LANGUAGE_FORMAT, load_model
 from grpo.language.model.policy import LanguagePolicy
-from grpo.learning.checkpoints import NETWORK_FORMAT, TrainingState, latest_valid_checkpoint, save_checkpoint
+from grpo.learning.checkpoints import NETWORK_FORMAT, TrainingState, checkpoint_folders, save_checkpoint
 from grpo.metrics.table import Record
 from grpo.policy.distribution import new_policy
 from grpo.settings.language import LanguageConfig, SmallModelConfig
@@ -60,10 +60,12 @@ def test_a_checkpoint_that_finds_no_room_leaves_the_one_before_it(kind: str, tmp
         first = save(1)
         disk.spoil()
         refused(disk, lambda: save(2), disk.place / "step-00000002", at_least=num_bytes)
-        assert latest_valid_checkpoint(disk.place) == (first, [])
+        assert checkpoint_folders(disk.place) == [first]
+        verified_manifest(first)
         disk.mend()
         second = save(2)
-        assert latest_valid_checkpoint(disk.place) == (second, [])
+        assert checkpoint_folders(disk.place) == [first, second]
+        verified_manifest(second)
 
     on_bad_disk(kind, tmp_path / "disk", body)
 

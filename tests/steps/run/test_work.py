@@ -156,4 +156,4 @@ def test_what_is_observed_is_told_to_those_who_listen_again_after_a_kill_too_and
     work = at_work(tmp_path, listeners=(second,), observe=observe)
     work.go_on_after(1)
     assert found(first) == found(second) == [1]
-    assert not any(record_of(row).events for row in read_journal(tmp_path / "progress"))
+    assert not any(record_of(row["record"]).events for row in read_journal(tmp_path / "progress"))

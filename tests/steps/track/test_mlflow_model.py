@@ -14,8 +14,9 @@ import pandas as pd
 import pytest
 import torch
 from doubles import CPU, TINY, some_boards
+from made_runs import machine_of
 from speakers import naming
-from tracked_runs import TrackedRun, machine_at
+from tracked_runs import TrackedRun
 
 from grpo.base.files import verified_manifest
 from grpo.board.actions import action_move
@@ -45,7 +46,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path], 
 
 
 def registered(home: Path, fill: Callable[[Path], None] | None) -> TrackedRun:
-    run = TrackedRun(machine_at(home, sqlite_address(home / "mlflow.db")))
+    run = TrackedRun(machine_of(home, sqlite_address(home / "mlflow.db")))
     run.select(fill=fill)
     assert run.publish() == ""
     return run
@@ -113,7 +114,7 @@ def version(run: TrackedRun, alias: str) -> Version:
 
 
 def test_an_empty_machine_resumes_from_a_registered_peak(run: TrackedRun, tmp_path: Path) -> None:
-    empty = machine_at(tmp_path / "empty", run.machine.tracking_uri)
+    empty = machine_of(tmp_path / "empty", run.machine.tracking_uri)
     settings, outputs = registry.fetch_origin(version(run, "peak"), empty)
     store = Store.of(empty)
     assert settings == run.facts["settings"]
@@ -132,13 +133,13 @@ def test_an_empty_machine_resumes_from_a_registered_peak(run: TrackedRun, tmp_pa
 
 def test_a_policy_is_fetched_whole_or_not_at_all(run: TrackedRun, tmp_path: Path) -> None:
     champion = version(run, "champion")
-    folder = registry.fetch(champion, machine_at(tmp_path / "first", run.machine.tracking_uri))
+    folder = registry.fetch(champion, machine_of(tmp_path / "first", run.machine.tracking_uri))
     assert sorted(path.name for path in folder.iterdir()) == ["policy.json", "weights.safetensors"]
     stored = champion.source.rpartition("/models/")[2]
     weights = run.machine.home / "mlartifacts" / "models" / stored / "artifacts" / "policy" / "weights.safetensors"
     content = weights.read_bytes()
     weights.write_bytes(content[:-1] + b"x")
-    second = machine_at(tmp_path / "second", run.machine.tracking_uri)
+    second = machine_of(tmp_path / "second", run.machine.tracking_uri)
     with pytest.raises(ArtifactError, match="are damaged"):
         registry.fetch(champion, second)
     weights.unlink()

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_runs import machine_of
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from toggled_server import Fault, ToggledServer
-from tracked_runs import SETTINGS, TrackedRun, counts, curve, forget, machine_at, told
+from tracked_runs import SETTINGS, TrackedRun, counts, curve, forget, told
 
 from grpo.metrics.table import Record
 from steps.run.machine import Machine, sqlite_address
@@ -57,7 +58,7 @@ def server(tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 def here(tmp_path: Path, give_tables: Callable[[Path], Path]) -> Machine:
     """A machine with an SQLite store of its own."""
     home = give_tables(tmp_path / "home")
-    return machine_at(home, sqlite_address(home / "mlflow.db"))
+    return machine_of(home, sqlite_address(home / "mlflow.db"))
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,7 @@ def undisturbed(tables: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
     folder = tmp_path_factory.mktemp("undisturbed")
     shutil.copy(tables, folder / "mlflow.db")
     with ToggledServer(folder) as server:
-        run = TrackedRun(machine_at(folder / "home", server.address))
+        run = TrackedRun(machine_of(folder / "home", server.address))
         run.select()
         assert run.publish() == ""
         assert run.run.is_published
@@ -124,7 +125,7 @@ def test_when_every_call_fails_once_nothing_is_missing_and_nothing_twice(
         monkeypatch.setattr(tracking_client, "_SECONDS_FOR_FILES", 1)
     # Of the many files of the library's code a few do.
     monkeypatch.setattr("steps.track.mlflow_model._LIBRARY", small_library(tmp_path))
-    run, met = TrackedRun(machine_at(tmp_path / "home", server.address)), set[str]()
+    run, met = TrackedRun(machine_of(tmp_path / "home", server.address)), set[str]()
     run.select()
 
     def decide(number: int, call: str) -> Fault | None:
@@ -157,7 +158,7 @@ def test_outages_of_any_length_while_the_run_works_leave_no_trace(
         left -= 1
         return fault
 
-    run = TrackedRun(machine_at(tmp_path / "home", server.address))
+    run = TrackedRun(machine_of(tmp_path / "home", server.address))
     server.fault = decide
     attempt = run.begin("finetune")
     for count in range(1, 4):
@@ -199,7 +200,7 @@ def test_a_run_that_belongs_to_another_disk_creates_nothing_here(here: Machine, 
 
 
 def test_the_environments_address_is_taken_where_it_differs_by_its_secrets_alone() -> None:
-    machine = machine_at(Path("/home"), "http://me:secret@host/mlflow")
+    machine = machine_of(Path("/home"), "http://me:secret@host/mlflow")
     assert TrackingStore.of_run("http://host/mlflow", machine)._uri == machine.tracking_uri
     assert TrackingStore.of_run("http://other/mlflow", machine)._uri == "http://other/mlflow"
 
@@ -321,8 +322,8 @@ def in_a_process(machine: Machine, limit: Callable[[], None] | None = None) -> s
     """Publish all runs in a process of its own."""
     code = (
         "import sys; sys.path[:0] = sys.argv[3:]\n"
-        "from pathlib import Path; from tracked_runs import machine_at; from steps.track.publish import publish_all\n"
-        "print(publish_all(machine_at(Path(sys.argv[1]), sys.argv[2])))"
+        "from pathlib import Path; from made_runs import machine_of; from steps.track.publish import publish_all\n"
+        "print(publish_all(machine_of(Path(sys.argv[1]), sys.argv[2])))"
     )
     command = [sys.executable, "-c", code, str(machine.home), machine.tracking_uri, *sys.path]
     return subprocess.run(command, capture_output=True, text=True, check=True, preexec_fn=limit)
@@ -331,7 +332,7 @@ def in_a_process(machine: Machine, limit: Callable[[], None] | None = None) -> s
 def test_a_home_with_any_characters_has_its_store_there_and_nowhere_else(tmp_path: Path) -> None:
     """B5."""
     home = tmp_path / "a?b%20c#d" / "e%"
-    machine = machine_at(home, sqlite_address(home / "mlflow.db"))
+    machine = machine_of(home, sqlite_address(home / "mlflow.db"))
     TrackedRun(machine).select()
     assert in_a_process(machine).stdout.splitlines()[-1] == "{'7': ''}"
     assert [path.name for path in tmp_path.iterdir()] == ["a?b%20c#d"]
@@ -359,7 +360,7 @@ def test_rows_are_logged_while_the_step_works_and_a_store_that_is_away_costs_one
 ) -> None:
     for name in ("_SECONDS_BETWEEN", "_SECONDS_AFTER_OUTAGE", "_LONGEST_PAUSE"):
         monkeypatch.setattr(publishing, name, 0.02)
-    machine = machine_at(tmp_path / "home", server.address)
+    machine = machine_of(tmp_path / "home", server.address)
     run = TrackedRun(machine)
     attempt = run.begin("finetune")
     publisher = Publisher(machine, attempt)
@@ -386,7 +387,7 @@ def test_a_server_that_never_answers_does_not_hold_up_the_step(
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "600")
     server.fault = lambda *_: Fault.SILENT
-    machine = machine_at(tmp_path / "home", server.address)
+    machine = machine_of(tmp_path / "home", server.address)
     run = TrackedRun(machine)
     attempt = run.begin("finetune")
     publisher = Publisher(machine, attempt)
@@ -418,7 +419,7 @@ def test_of_many_runs_a_store_that_is_away_is_asked_once(here: Machine, server: 
 def test_a_store_is_asked_again_while_a_task_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr("steps.track.client.time.sleep", slept.append)
-    store = TrackingStore.of(replace(machine_at(Path("/home"), "http://127.0.0.1:9"), task="7/screen/1"))
+    store = TrackingStore.of(replace(machine_of(Path("/home"), "http://127.0.0.1:9"), task="7/screen/1"))
 
     def fail() -> None:
         raise OSError("gone")

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tracked_runs import TrackedRun, client_of, forget, machine_at, told
+from made_runs import machine_of
+from tracked_runs import TrackedRun, client_of, forget, told
 
 from steps.run.machine import Machine, sqlite_address
 from steps.run.step import StepOutput
@@ -42,7 +43,7 @@ def test_peak_moves_to_the_better_of_comparable_policies_and_to_the_newest_of_ot
 @pytest.fixture
 def machine(tmp_path: Path, give_tables: Callable[[Path], Path]) -> Machine:
     home = give_tables(tmp_path / "home")
-    return machine_at(home, sqlite_address(home / "mlflow.db"))
+    return machine_of(home, sqlite_address(home / "mlflow.db"))
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +112,7 @@ def test_a_run_of_another_preset_takes_no_alias_and_readers_tell_them_apart(fini
 
 
 def test_where_there_is_no_store_there_is_nothing_and_asking_makes_none(tmp_path: Path) -> None:
-    machine = machine_at(tmp_path, sqlite_address(tmp_path / "mlflow.db"))
+    machine = machine_of(tmp_path, sqlite_address(tmp_path / "mlflow.db"))
     assert registry.presets(machine) == []
     assert registry.named("champion", "default", machine) is None
     assert not list(tmp_path.iterdir())

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tracked_runs import TrackedRun, curve, machine_at
+from made_runs import machine_of
+from tracked_runs import TrackedRun, curve
 from wandb_doubles import WandbServer
 
 from steps.run.machine import Machine, Mirror
@@ -34,7 +35,7 @@ def without_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    return replace(machine_at(tmp_path, "http://127.0.0.1:9"), mirror=Mirror.OFFLINE)
+    return replace(machine_of(tmp_path, "http://127.0.0.1:9"), mirror=Mirror.OFFLINE)
 
 
 def mirrored(run: TrackedRun, attempt: Attempt, work: Callable[[], Any], seconds: float = 600.0) -> None:
