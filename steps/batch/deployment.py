@@ -35,9 +35,9 @@ class Deployment(FlowMutator):  # type: ignore[misc]
 
     def mutate(self, mutable_flow: Any) -> None:
         """Add the decorators; Metaflow calls this before the run, when it has read the settings."""
-        if {"run", "resume"} & set(sys.argv[1:]):
-            os.environ[LAUNCHER] = hold(Machine.here().home)
         if not (sends_to_batch(sys.argv) or is_container(os.environ)):
+            if {"run", "resume"} & set(sys.argv[1:]):
+                os.environ[LAUNCHER] = hold(Machine.here().home)
             return
         given = next(value for name, value in mutable_flow.configs if name == "settings")
         resources = Settings.model_validate(given.to_dict()["settings"]).resources

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 LAUNCHER: Final = "_CHESS_GRPO_LAUNCHER"
-"""Variable: the token of the process that started the run; tasks on this machine and on Batch inherit it."""
+"""Variable: the token of the process that started the run; its tasks inherit it; those on Batch do not have it."""
 _FOLDER: Final = "processes"
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
