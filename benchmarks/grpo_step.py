@@ -25,11 +25,11 @@ from grpo.board.phases import PHASES, phase_of
 from grpo.dataset.table import BoardArrays
 from grpo.engine.move_values import engine_options, value_tables
 from grpo.engine.pool import EnginePool
-from grpo.learning.states import DatasetStates
-from grpo.learning.trainer import GrpoTrainer
 from grpo.policy.distribution import NetworkPolicy, PositionBatch, new_policy
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.tree import PolicyConfig, ValuesConfig
+from grpo.train.states import DatasetStates
+from grpo.train.trainer import GrpoTrainer
 from steps.run.machine import Machine
 
 _REPEATS: Final = 3

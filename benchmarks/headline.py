@@ -29,13 +29,13 @@ from grpo.board.encoding import position_key
 from grpo.dataset.labels import label_arrays
 from grpo.dataset.table import LabelArrays
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
-from grpo.learning.checkpoints import checkpoint_name, load_policy
-from grpo.play.adjudication import adjudicate
-from grpo.play.matches import MatchResult, play_match
-from grpo.play.openings import make_openings
-from grpo.play.players import BestMovePlayer, EnginePlayer, Player, SamplingPlayer
+from grpo.match.adjudication import adjudicate
+from grpo.match.matches import MatchResult, play_match
+from grpo.match.openings import make_openings
+from grpo.match.players import BestMovePlayer, EnginePlayer, Player, SamplingPlayer
 from grpo.policy.distribution import NetworkPolicy, PositionBatch
 from grpo.settings.tree import Settings
+from grpo.train.checkpoints import checkpoint_name, load_policy
 from steps.run.dataset import position_keys, read_boards, read_game_table
 from steps.run.machine import Machine
 from steps.run.names import CHECKPOINTS

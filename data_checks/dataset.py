@@ -10,9 +10,9 @@ import pyarrow as pa
 from data_checks.columns import Columns, board_columns, game_columns
 from data_checks.expectations import Check, Suite, prepare_great_expectations, run_suites
 from data_checks.report import DatasetReport
+from grpo.dataset.pgn import MAX_RATING
 from grpo.dataset.quotas import QuotaCell, boards_per_cell
 from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA
-from grpo.reading.pgn import MAX_RATING
 from grpo.settings.tree import BoardsConfig, ValuesConfig
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from grpo.base.files import write_json
 from grpo.base.seeding import numpy_stream
-from grpo.metrics.table import Record
-from grpo.play.ladder import Rung
-from grpo.play.players import Player
+from grpo.match.ladder import Rung
+from grpo.match.players import Player
+from grpo.settings.metrics import Record
 from steps.measure import Arena, read_ladder
 from steps.policies.open import open_policy
 from steps.run.dataset import position_keys, read_boards

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from grpo.base.files import write_json
 from grpo.base.seeding import numpy_stream
-from grpo.metrics.table import Record
-from grpo.play.ladder import LADDER_NOTE, Ladder, Rung, ladder_pairings, make_rungs, rate_rungs
-from grpo.play.matches import MatchResult, play_match
-from grpo.play.openings import make_openings
-from grpo.statistics.intervals import expected_score
+from grpo.match.intervals import expected_score
+from grpo.match.ladder import LADDER_NOTE, Ladder, Rung, ladder_pairings, make_rungs, rate_rungs
+from grpo.match.matches import MatchResult, play_match
+from grpo.match.openings import make_openings
+from grpo.settings.metrics import Record
 from steps.measure import Arena
 from steps.run.names import REPORT
 from steps.run.step import Step

@@ -6,7 +6,7 @@ from data_checks.dataset import check_dataset_tables
 from data_checks.summary import summary_markdown, summary_text
 from grpo.base.errors import PlainError
 from grpo.base.files import ASIDE, read_json, write_json
-from grpo.metrics.table import Record
+from grpo.settings.metrics import Record
 from steps.run.dataset import read_boards, read_game_table
 from steps.run.names import REPORT, SUMMARY
 from steps.run.step import Step

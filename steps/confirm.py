@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from grpo.base.files import write_json
-from grpo.play.players import Player
+from grpo.match.players import Player
 from steps.measure import CONFIRMATION, PREVIOUS, PREVIOUS_POLICY, SAMPLED, Arena, checkpoint, player_names, read_screened
 from steps.policies.open import Competitor, open_checkpoint, open_policy
 from steps.run.names import CACHED_GAMES

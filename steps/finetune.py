@@ -6,13 +6,13 @@ from grpo.board.encoding import decode, position_key
 from grpo.dataset.table import BoardArrays, Split, board_arrays
 from grpo.engine.move_values import engine_options
 from grpo.engine.pool import EnginePool
-from grpo.evaluation.regret import heldout_metrics
-from grpo.learning.checkpoints import NETWORK_FORMAT, load_checkpoint, load_policy
-from grpo.learning.self_play import MixedStates, SelfPlay, state_counts
-from grpo.learning.states import DatasetStates, LiveValues, StateSource
-from grpo.learning.trainer import GrpoTrainer
+from grpo.match.regret import heldout_metrics
 from grpo.policy.files import LANGUAGE
 from grpo.policy.network import PolicyNetwork
+from grpo.train.checkpoints import NETWORK_FORMAT, load_checkpoint, load_policy
+from grpo.train.self_play import MixedStates, SelfPlay, state_counts
+from grpo.train.states import DatasetStates, LiveValues, StateSource
+from grpo.train.trainer import GrpoTrainer
 from steps.run.dataset import read_boards
 from steps.run.names import FINDINGS, LEARNABILITY, REPORT
 from steps.run.step import Step

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 from grpo.base.files import read_json, write_json
 from grpo.board.phases import PHASES, Phase
 from grpo.dataset.engine_games import material_signature
+from grpo.dataset.games import SourceError
 from grpo.dataset.quotas import FILTERED, SourceReport, boards_per_cell, cell_names, cut_to_quota, shortage_message
 from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Position, Split, phase_counts
-from grpo.metrics.table import Record
-from grpo.reading.games import SourceError
+from grpo.settings.metrics import Record
 from steps.run.dataset import preview
 from steps.run.names import BOARDS, BOARDS_PREVIEW, GAMES, REPORT
 from steps.run.step import Step

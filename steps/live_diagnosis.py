@@ -4,8 +4,8 @@ from pathlib import Path
 
 from grpo.base.files import write_json
 from grpo.diagnosis.diagnose import Watch
-from grpo.metrics.table import FINDING, Event, Record
 from grpo.settings.grpo import GrpoConfig
+from grpo.settings.metrics import FINDING, Event, Record
 from steps.run.names import FINDINGS
 
 

@@ -9,13 +9,13 @@ from typing import Any, Final, Self, TypedDict, cast
 from grpo.base.files import read_json
 from grpo.base.seeding import numpy_stream
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
-from grpo.learning.checkpoints import checkpoint_name
-from grpo.play.adjudication import adjudicate
-from grpo.play.ladder import Ladder, LadderPlacement, Rung, num_openings_to_place, place_on_ladder
-from grpo.play.matches import UNDECIDED, Adjudication, MatchResult, PlayedGame, play_match
-from grpo.play.openings import make_openings
-from grpo.play.players import Player
+from grpo.match.adjudication import adjudicate
+from grpo.match.ladder import Ladder, LadderPlacement, Rung, num_openings_to_place, place_on_ladder
+from grpo.match.matches import UNDECIDED, Adjudication, MatchResult, PlayedGame, play_match
+from grpo.match.openings import make_openings
+from grpo.match.players import Player
 from grpo.settings.tree import EvaluationConfig
+from grpo.train.checkpoints import checkpoint_name
 from steps.run.names import CHECKPOINTS, REPORT
 from steps.run.work import Work
 

@@ -14,11 +14,11 @@ from typing import Final
 import numpy as np
 
 from grpo.base.errors import PlainError
+from grpo.dataset.games import SourceError
+from grpo.dataset.streams import find_files, read_chunks
 from grpo.engine.identity import EngineMissingError, identify
-from grpo.evaluation.halving import halving_rounds
-from grpo.play.openings import OpeningsError, drawn_openings
-from grpo.reading.games import SourceError
-from grpo.reading.streams import find_files, read_chunks
+from grpo.match.halving import halving_rounds
+from grpo.match.openings import OpeningsError, drawn_openings
 from grpo.settings.tree import ConfigError, Settings
 from steps.policies.kinds import KINDS
 from steps.run.machine import MIRROR, Machine, Mirror, holds_secret, sqlite_file
@@ -158,7 +158,7 @@ def _device(machine: Machine) -> PreflightCheck:
 
 def _book(settings: Settings) -> PreflightCheck:
     """Check that the opening book has enough distinct openings for the step that needs most of them."""
-    from grpo.play.ladder import ladder_pairings, make_rungs, num_openings_to_place
+    from grpo.match.ladder import ladder_pairings, make_rungs, num_openings_to_place
 
     evaluation, selection = settings.evaluation, settings.selection
     ladder, num_rungs = evaluation.ladder, len(make_rungs(evaluation.ladder))

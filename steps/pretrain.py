@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Final
 from grpo.base.files import write_json
 from grpo.dataset.labels import label_arrays
 from grpo.dataset.table import Split, board_arrays
-from grpo.learning.checkpoints import save_policy, weights_hash
-from grpo.learning.imitation import ImitationResult, imitate
 from grpo.policy.distribution import new_policy
 from grpo.policy.files import LANGUAGE
+from grpo.train.checkpoints import save_policy, weights_hash
+from grpo.train.imitation import ImitationResult, imitate
 from steps.run.dataset import read_boards, read_game_table
 from steps.run.names import REPORT
 from steps.run.step import Step

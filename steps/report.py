@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from grpo.base.files import MANIFEST, read_json, write_json
 from grpo.board.phases import PHASES
-from grpo.evaluation.verdict import RegretEstimate
+from grpo.match.intervals import Unit
+from grpo.match.verdict import RegretEstimate
 from grpo.policy.files import LANGUAGE, NETWORK, policy_facts
 from grpo.settings.roles import compared_settings, flattened
-from grpo.statistics.intervals import Unit
 from steps.pages.results import (
     FORMAT,
     Boards,

@@ -9,17 +9,17 @@ from grpo.base.files import copy_folder, read_json, write_json
 from grpo.board.phases import PHASES
 from grpo.engine.move_values import engine_options
 from grpo.engine.pool import EnginePool
-from grpo.evaluation.phase_guard import phase_changes
-from grpo.evaluation.verdict import Decision, LadderGain, Verdict, decide, peak_step
-from grpo.metrics.table import Record
-from grpo.play.annotations import annotate
-from grpo.play.highlights import choose_highlights
-from grpo.play.ladder import LadderPlacement, ladder_difference
-from grpo.play.matches import MatchResult
-from grpo.play.pgn import event_pgn
-from grpo.play.viewer import viewer_page
+from grpo.match.annotations import annotate
+from grpo.match.highlights import choose_highlights
+from grpo.match.intervals import ScoreInterval, elo_estimate
+from grpo.match.ladder import LadderPlacement, ladder_difference
+from grpo.match.matches import MatchResult
+from grpo.match.pgn import event_pgn
+from grpo.match.phase_guard import phase_changes
+from grpo.match.verdict import Decision, LadderGain, Verdict, decide, peak_step
+from grpo.match.viewer import viewer_page
 from grpo.policy.files import copy_policy
-from grpo.statistics.intervals import ScoreInterval, elo_estimate
+from grpo.settings.metrics import Record
 from steps.measure import (
     CONFIRMATION,
     LADDER,

@@ -28,7 +28,11 @@ from grpo.base.files import (
     replace_file,
     verified_manifest,
 )
-from grpo.learning.checkpoints import (
+from grpo.policy.trainable import PolicyFormat
+from grpo.settings.metrics import BUDGET_SPENT, Record
+from grpo.settings.roles import changed_objective
+from grpo.settings.tree import PolicyConfig
+from grpo.train.checkpoints import (
     TrainingState,
     checkpoint_folders,
     checkpoint_name,
@@ -38,12 +42,8 @@ from grpo.learning.checkpoints import (
     save_checkpoint,
     weights_hash,
 )
-from grpo.learning.learnability import Consequence, refuse_unlearnable
-from grpo.learning.lifecycle import TrainerLifecycle
-from grpo.metrics.table import BUDGET_SPENT, Record
-from grpo.policy.trainable import PolicyFormat
-from grpo.settings.roles import changed_objective
-from grpo.settings.tree import PolicyConfig
+from grpo.train.learnability import Consequence, refuse_unlearnable
+from grpo.train.lifecycle import TrainerLifecycle
 from steps.live_diagnosis import LiveDiagnosis
 from steps.run.exit_codes import RESUMABLE
 from steps.run.names import CHECKPOINTS, LEARNABILITY, REPORT

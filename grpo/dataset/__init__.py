@@ -1,1 +1,1 @@
-"""Dataset: games to a table of boards with exact quotas per split and game phase."""
+"""Files and games of the engine to a table of boards with exact quotas per split and phase."""

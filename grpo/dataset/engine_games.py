@@ -7,9 +7,9 @@ import chess
 import numpy as np
 
 from grpo.base.seeding import numpy_stream
+from grpo.dataset.games import Game, Reason, Rejection
 from grpo.engine.answers import EngineError
 from grpo.engine.pool import EnginePool
-from grpo.reading.games import Game, Reason, Rejection
 from grpo.settings.tree import EngineGames
 
 ENGINE: Final = "engine"

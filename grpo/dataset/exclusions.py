@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo.board.encoding import position_key
-from grpo.reading.epd import read_positions, read_puzzles
-from grpo.reading.games import Game, Reason, Rejection, SourceError
-from grpo.reading.pgn import read_games
-from grpo.reading.streams import FileKind, SourceFile, find_files, fingerprint_of_all, read_chunks
+from grpo.dataset.epd import read_positions, read_puzzles
+from grpo.dataset.games import Game, Reason, Rejection, SourceError
+from grpo.dataset.pgn import read_games
+from grpo.dataset.streams import FileKind, SourceFile, find_files, fingerprint_of_all, read_chunks
 
 # Entries rejected for these reasons contain no position that needs to be excluded.
 _HARMLESS: Final = frozenset({Reason.GAME_OVER, Reason.NOT_A_GAME})
@@ -35,7 +35,7 @@ class ExcludedPositions:
 
     @classmethod
     def read(cls, patterns: Sequence[str]) -> Self:
-        """Read the files that the patterns match (see `grpo.reading.streams.find_files`); without a pattern the set is empty.
+        """Read the files that the patterns match (see `grpo.dataset.streams.find_files`); without a pattern the set is empty.
 
         All positions of lists and games count, and those of puzzles that `read_puzzles` yields.
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from grpo.reading.pgn import rating
+from grpo.dataset.pgn import rating
 from grpo.settings.tree import GameFilters, TimeControl
 
 # Lichess's classes by estimated duration, base + 40 increments, in seconds: https://lichess.org/faq#time-controls.

@@ -15,8 +15,8 @@ import chess
 from grpo.base.seeding import numpy_stream
 from grpo.board.encoding import fen_of, key_of_fen, position_key, turned_fen
 from grpo.board.phases import PHASES, Phase, phase_of
+from grpo.dataset.games import Game, Reason, Rejection
 from grpo.dataset.table import Position, Split
-from grpo.reading.games import Game, Reason, Rejection
 from grpo.settings.tree import BoardsConfig
 
 QuotaCell = tuple[Split, Phase]

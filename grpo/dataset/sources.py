@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
+from grpo.dataset.epd import read_positions
 from grpo.dataset.filters import dropped_by
-from grpo.reading.epd import read_positions
-from grpo.reading.games import Game, Reason, Rejection, SourceError
-from grpo.reading.pgn import read_games
-from grpo.reading.streams import FileKind, SourceFile, find_files, read_chunks
+from grpo.dataset.games import Game, Reason, Rejection, SourceError
+from grpo.dataset.pgn import read_games
+from grpo.dataset.streams import FileKind, SourceFile, find_files, read_chunks
 from grpo.settings.tree import BoardsConfig
 
 _MAX_OPEN: Final = 24

@@ -9,10 +9,10 @@ from collections.abc import Callable, Container, Iterator
 from typing import Final
 
 from grpo.dataset.engine_games import MAX_IDLE_GAMES, engine_games
+from grpo.dataset.games import Game, Rejection
 from grpo.dataset.quotas import Candidate, Quota, QuotaCell, SourceReport, boards_per_cell
 from grpo.dataset.sources import file_games
 from grpo.engine.pool import EnginePool
-from grpo.reading.games import Game, Rejection
 from grpo.settings.tree import BoardsConfig
 
 _SURPLUS: Final = 1.06  # A unit collects more than its part, because two units may find the same opening positions ...

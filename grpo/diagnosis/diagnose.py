@@ -9,7 +9,7 @@ from grpo.diagnosis.case import Case, DiagnosisRule
 from grpo.diagnosis.findings import ENTRIES, HEALTHY, Finding, Severity
 from grpo.diagnosis.given import Given, with_recorded
 from grpo.diagnosis.history import History
-from grpo.metrics.table import Record
+from grpo.settings.metrics import Record
 
 RULES: Final[Mapping[str, DiagnosisRule]] = {
     rule.__name__: rule

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Final, Self
 
 from grpo.diagnosis.quantities import is_finite, is_language_model_column, quantity_of
-from grpo.metrics.table import Record
+from grpo.settings.metrics import Record
 
 _END_FRACTION: Final = 0.1
 _MAX_END: Final = 20

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from grpo.metrics.table import METRICS, TERM_PAIRS, TERMS
+from grpo.settings.metrics import METRICS, TERM_PAIRS, TERMS
 
 _LARGEST: Final = 1e100
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {

@@ -11,7 +11,7 @@ from typing import Final
 from grpo.base.errors import PlainError
 from grpo.diagnosis.history import Evaluation, History, Sample, Series, Summary
 from grpo.diagnosis.quantities import is_finite, is_language_model_column, quantity_of
-from grpo.metrics.table import METRICS
+from grpo.settings.metrics import METRICS
 
 _STEPS: Final = ("step", "global_step", "train/global_step", "training/global_step")
 _WINDOW: Final = ("step_from", "step_to")

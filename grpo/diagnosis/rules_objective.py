@@ -8,7 +8,7 @@ from grpo.diagnosis.findings import Finding, Severity
 from grpo.diagnosis.history import Sample, Series
 from grpo.diagnosis.rules_entropy import impossible_entropy, is_still
 from grpo.diagnosis.rules_reward import flat_reward
-from grpo.metrics.table import TERM_PAIRS, TERMS
+from grpo.settings.metrics import TERM_PAIRS, TERMS
 
 _STEPS_AT_BOUND: Final = 20
 _CLIPPED: Final = 0.2

@@ -7,7 +7,7 @@ from grpo.diagnosis.case import ONE_SIDED, Case
 from grpo.diagnosis.findings import Finding, Severity
 from grpo.diagnosis.history import Evaluation, Sample, Series
 from grpo.diagnosis.trends import fall_from_peak, level_change
-from grpo.statistics.intervals import wilson_interval
+from grpo.match.intervals import wilson_interval
 
 _LEVEL: Final = 0.05
 _WORTH_A_WORD: Final = 0.06

@@ -175,7 +175,7 @@ _PLAYS: Final = Role(read_by=("calibrate", "baseline", "select"))
 
 
 class LadderConfig(Section):
-    """Opponents from a random mover to Stockfish, rated by games among themselves (`grpo.play.ladder`)."""
+    """Opponents from a random mover to Stockfish, rated by games among themselves (`grpo.match.ladder`)."""
 
     random_fractions: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(strict=False, min_length=1)] = (
         1.0,

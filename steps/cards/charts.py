@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from grpo.statistics.intervals import Estimate, Unit
+from grpo.match.intervals import Estimate, Unit
 from steps.cards.html import Chart, Html, number_text, paragraph, swatch, text
 from steps.cards.style import FONT
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from grpo.statistics.intervals import Estimate, Unit, elo_estimate, paired_interval
+from grpo.match.intervals import Estimate, Unit, elo_estimate, paired_interval
 from steps.cards.boards import decision_boards
 from steps.cards.charts import Interval, interval_figure
 from steps.cards.html import CardPart, TableCell, badge, block, contents, details, embedded, heading, html_table, paragraph
@@ -184,7 +184,7 @@ def _pairings(pairings: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _heldout(metrics: Mapping[str, float]) -> str:
-    from grpo.metrics.table import METRICS
+    from grpo.settings.metrics import METRICS
 
     rows: list[list[TableCell]] = [
         [name.removeprefix("heldout/"), value, METRICS[name].unit, METRICS[name].meaning] for name, value in metrics.items()

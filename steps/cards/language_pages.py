@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from grpo.metrics.table import REWARD_PARTS, TASKS
+from grpo.settings.metrics import REWARD_PARTS, TASKS
 from steps.cards.html import CardPart, Html, TableCell, block, details, heading, html_table, listing, number_text, paragraph
 from steps.cards.metric_tables import critical_level, metric_figure
 from steps.cards.state import KindPages, Seen

@@ -11,7 +11,7 @@ from typing import Any, Final
 from metaflow import current
 from metaflow.cards import Markdown, VegaChart
 
-from grpo.metrics.table import Record
+from grpo.settings.metrics import Record
 from steps.cards.html import CardPart, Html
 from steps.cards.state import Seen
 from steps.cards.style import STYLE

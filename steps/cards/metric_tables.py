@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from grpo.metrics.table import METRICS, Record
+from grpo.settings.metrics import METRICS, Record
 from steps.cards.charts import ALARM, COLOURS, ChartLine, line_chart
 from steps.cards.html import CardPart, Html, block, html_table, paragraph, swatch, text
 

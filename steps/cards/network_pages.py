@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from grpo.board.phases import PHASES
-from grpo.metrics.table import TERMS
+from grpo.settings.metrics import TERMS
 from steps.cards.charts import COLOURS, share_chart
 from steps.cards.html import CardPart, badge, block, heading, number_text
 from steps.cards.metric_tables import critical_level, metric_figure, metric_lines, numbers

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from grpo.base.files import read_json
-from grpo.metrics.table import FINDING, Record
 from grpo.policy.files import NETWORK
+from grpo.settings.metrics import FINDING, Record
 from steps.cards.html import CardPart, badge, paragraph, progress_bar
 from steps.run.names import HISTORY, REPORT
 from steps.run.terminal import Pace

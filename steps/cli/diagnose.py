@@ -11,7 +11,7 @@ from grpo.base.files import MANIFEST, CorruptError, read_json, read_lines
 from grpo.diagnosis.diagnose import diagnose
 from grpo.diagnosis.history import Evaluation, History
 from grpo.diagnosis.reading import HistoryError, columns_text, read_run_history
-from grpo.metrics.table import Record
+from grpo.settings.metrics import Record
 from steps.run.aliases import PRETRAINED_STEP
 from steps.run.machine import Machine
 from steps.run.names import HISTORY, REPORT

@@ -18,8 +18,8 @@ from steps.run.terminal import TerminalSink
 from steps.run.terminal_lines import say
 
 if TYPE_CHECKING:
-    from grpo.play.annotations import AnnotatedGame
-    from grpo.play.matches import MatchResult
+    from grpo.match.annotations import AnnotatedGame
+    from grpo.match.matches import MatchResult
 
 _DEFAULT_PAIRS: Final = 100
 
@@ -52,8 +52,8 @@ def _match(given: argparse.Namespace) -> int:
     require_policies(contestants, machine)
 
     # Below the checks: torch takes seconds to import, and a typo gets its answer at once.
-    from grpo.play.pgn import match_pgn
-    from grpo.play.viewer import viewer_page
+    from grpo.match.pgn import match_pgn
+    from grpo.match.viewer import viewer_page
     from steps.run.device import torch_device
 
     device = torch_device(machine)
@@ -111,9 +111,9 @@ def _played(
     terminal: TerminalSink,
 ) -> "MatchResult":
     from grpo.base.seeding import numpy_stream
-    from grpo.play.adjudication import adjudicate
-    from grpo.play.matches import play_match
-    from grpo.play.openings import make_openings
+    from grpo.match.adjudication import adjudicate
+    from grpo.match.matches import play_match
+    from grpo.match.openings import make_openings
 
     config = settings.evaluation
     with EnginePool(machine.stockfish, num_processes=machine.num_threads, options={"Hash": PLAYING_HASH_MIB}) as pool:
@@ -133,8 +133,8 @@ def _played(
 def _annotated(result: "MatchResult", entrants: Sequence[Entrant], settings: Settings, machine: Machine) -> "tuple[AnnotatedGame, ...]":
     """Return the games worth looking at; positions are searched as for the reward."""
     from grpo.engine.move_values import engine_options
-    from grpo.play.annotations import annotate
-    from grpo.play.highlights import choose_highlights
+    from grpo.match.annotations import annotate
+    from grpo.match.highlights import choose_highlights
 
     policies = (entrants[0].move_probabilities, entrants[1].move_probabilities)
     with EnginePool(machine.stockfish, num_processes=machine.num_threads, options=engine_options(settings.values)) as pool:

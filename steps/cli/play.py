@@ -22,7 +22,7 @@ from steps.run.terminal_lines import say
 from steps.track.find import POLICY_NAMES
 
 if TYPE_CHECKING:
-    from grpo.play.human_game import HumanGame
+    from grpo.match.human_game import HumanGame
 
 PLAYED: Final = "played"
 """Folder of the home with the games that people finished."""
@@ -66,7 +66,7 @@ def _opponent(given: argparse.Namespace, machine: Machine) -> NewGame:
     """Load the policy, and return what starts a game against it; raises MoveError for a bad position before anything is loaded."""
     import chess
 
-    from grpo.play.human_game import HumanGame
+    from grpo.match.human_game import HumanGame
     from steps.track.find import find_policy
 
     fen = given.fen or chess.STARTING_FEN
@@ -108,7 +108,7 @@ def _saver(folder: Path) -> Callable[["HumanGame"], None]:
 
 
 def _serve(new_game: NewGame, saved: Callable[["HumanGame"], None], port: int) -> int:
-    from grpo.play.page_server import PlayServer
+    from grpo.match.page_server import PlayServer
 
     try:
         server = PlayServer(new_game, on_finished=saved, port=port)
@@ -126,7 +126,7 @@ def _serve(new_game: NewGame, saved: Callable[["HumanGame"], None], port: int) -
 
 
 def _in_terminal(game: "HumanGame", saved: Callable[["HumanGame"], None]) -> int:
-    from grpo.play.human_game import MoveError
+    from grpo.match.human_game import MoveError
 
     is_flipped = not game.person_is_white
     say(f"You are {'White' if game.person_is_white else 'Black'} against {game.opponent}. Type {_HELP}.")

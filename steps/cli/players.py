@@ -19,8 +19,8 @@ from steps.track.find import POLICY_NAMES
 if TYPE_CHECKING:
     import torch
 
-    from grpo.play.annotations import MoveProbabilities
-    from grpo.play.players import Player
+    from grpo.match.annotations import MoveProbabilities
+    from grpo.match.players import Player
 
 RANDOM: Final = "random"
 STOCKFISH: Final = "stockfish"
@@ -204,7 +204,7 @@ def _entrant(
     contestant: Contestant, place: int, stack: ExitStack, *, machine: Machine, device: "torch.device", seed: int, num_processes: int
 ) -> Entrant:
     from grpo.base.seeding import numpy_stream
-    from grpo.play.players import DilutedPlayer, EnginePlayer, RandomPlayer
+    from grpo.match.players import DilutedPlayer, EnginePlayer, RandomPlayer
 
     base = {"player": contestant.text, "kind": contestant.kind.value}
     if contestant.kind == PlayerKind.RANDOM:

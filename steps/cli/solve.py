@@ -5,15 +5,15 @@ import sys
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from grpo.reading.games import SourceError
-from grpo.reading.streams import FileKind, SourceFile, find_files, read_chunks
+from grpo.dataset.games import SourceError
+from grpo.dataset.streams import FileKind, SourceFile, find_files, read_chunks
 from steps.cli.parser import count
 from steps.run.machine import Machine
 from steps.run.terminal_lines import say
 from steps.track.find import POLICY_NAMES
 
 if TYPE_CHECKING:
-    from grpo.play.players import Player
+    from grpo.match.players import Player
 
 _MIN_OF_GROUP: Final = 20
 
@@ -53,7 +53,7 @@ def _solve(given: argparse.Namespace) -> int:
 
 def _of_file(file: SourceFile, player: "Player", limit: int | None) -> str:
     """Return the results for one file as text; raises SourceError when there is nothing to solve in it."""
-    from grpo.evaluation.exercises import Exercise, read_puzzles_with_answers, read_suite, solve, solved_fraction
+    from grpo.match.exercises import Exercise, read_puzzles_with_answers, read_suite, solve, solved_fraction
 
     read = read_puzzles_with_answers if file.kind == FileKind.PUZZLES else read_suite
     exercises: list[Exercise] = []

@@ -9,7 +9,7 @@ from grpo.language.learn.trainer import LanguageTrainer
 from grpo.language.model.loading import LANGUAGE_FORMAT, load_language_policy
 from grpo.language.text.examples import Example, LanguageBoards
 from grpo.language.text.rewards import Grades, grade
-from grpo.learning.checkpoints import load_checkpoint
+from grpo.train.checkpoints import load_checkpoint
 from steps.language.answers import shown_examples, write_answers
 from steps.run.dataset import read_boards
 from steps.run.work import Work

@@ -9,11 +9,11 @@ from grpo.language.learn.cloning import clone
 from grpo.language.learn.parse_rate_gate import gate_metrics, parse_rates, refuse_unreadable
 from grpo.language.model.loading import load_model, save_language_policy
 from grpo.language.text.examples import LanguageBoards
-from grpo.learning.checkpoints import weights_hash
-from grpo.metrics.table import Record
 from grpo.settings.language import LanguageConfig
+from grpo.settings.metrics import Record
 from grpo.settings.roles import is_read_by
 from grpo.settings.tree import Settings
+from grpo.train.checkpoints import weights_hash
 from steps.language.answers import shown_examples, write_answers
 from steps.run.dataset import read_boards
 from steps.run.names import REPORT

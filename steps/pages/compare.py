@@ -7,8 +7,8 @@ the pretrained policy says nothing about a run that began with another one. Only
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from grpo.match.intervals import Estimate, Unit, difference
 from grpo.settings.roles import compared_settings
-from grpo.statistics.intervals import Estimate, Unit, difference
 from steps.pages.results import Measurement, Results
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from grpo.statistics.intervals import Estimate, Unit
+from grpo.match.intervals import Estimate, Unit
 
 _LABEL_WIDTH: Final = 29
 _BAR_HALF: Final = 12

@@ -13,11 +13,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from grpo.base.errors import PlainError
 from grpo.base.files import read_json
-from grpo.evaluation.halving import HalvingEntry
-from grpo.evaluation.phase_guard import PhaseChange
-from grpo.evaluation.verdict import Claim, LadderGain, RegretEstimate, Verdict
+from grpo.match.halving import HalvingEntry
+from grpo.match.intervals import Estimate, ScoreInterval, Unit
+from grpo.match.phase_guard import PhaseChange
+from grpo.match.verdict import Claim, LadderGain, RegretEstimate, Verdict
 from grpo.policy.files import LANGUAGE
-from grpo.statistics.intervals import Estimate, ScoreInterval, Unit
 
 FORMAT: Final = 2
 """Of the document; changed with the meaning of any key."""
@@ -68,7 +68,7 @@ class Match(_Facts):
     draws: int
     losses: int
     ends: dict[str, int]
-    """How games ended (`grpo.play.matches.End`) -> number of games."""
+    """How games ended (`grpo.match.matches.End`) -> number of games."""
     num_openings: int
     adjudicated: ScoreInterval | None = None
     answers: dict[str, dict[str, int]] = {}

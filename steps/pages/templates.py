@@ -15,13 +15,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from grpo.board.phases import PHASES
 from grpo.diagnosis.findings import HEALTHY, Severity
-from grpo.evaluation.verdict import AGAINST_OTHERS, Claim, LadderFinding
-from grpo.metrics.table import ENDS, TASKS
-from grpo.play.matches import UNDECIDED, End
+from grpo.match.intervals import LEVEL, Estimate, Unit, elo_estimate
+from grpo.match.matches import UNDECIDED, End
+from grpo.match.verdict import AGAINST_OTHERS, Claim, LadderFinding
 from grpo.settings.language import SMALL
+from grpo.settings.metrics import ENDS, TASKS
 from grpo.settings.roles import flattened, is_main
 from grpo.settings.tree import Settings
-from grpo.statistics.intervals import LEVEL, Estimate, Unit, elo_estimate
 from steps import STEPS
 from steps.pages.picture import gain_bars, ladder_bars
 from steps.pages.results import Boards, Decision, Measurement, Placement, Results, Training

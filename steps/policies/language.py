@@ -9,14 +9,14 @@ import chess
 import torch
 
 from grpo.base.seeding import numpy_stream
-from grpo.evaluation.regret import HeldoutScores
 from grpo.language.generate.player import AnswerGenerator, LanguageMoveFinder, LanguagePlayer
 from grpo.language.learn.evaluation import EvaluationBoards, evaluate_language
 from grpo.language.model.loading import load_language_policy
-from grpo.learning.checkpoints import weights_hash
-from grpo.play.players import Player
+from grpo.match.players import Player
+from grpo.match.regret import HeldoutScores
 from grpo.policy.files import LANGUAGE
 from grpo.settings.language import LanguageConfig
+from grpo.train.checkpoints import weights_hash
 from grpo.uci.search import MoveFinder
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from grpo.base.files import write_json
 from grpo.base.seeding import torch_stream
 from grpo.board.actions import action_move
 from grpo.dataset.table import Split, board_arrays
-from grpo.evaluation.decisions import notable_decisions
-from grpo.evaluation.regret import HeldoutScores, heldout_metrics, heldout_scores
-from grpo.learning.checkpoints import load_policy, weights_hash
-from grpo.play.players import BestMovePlayer, Player, SamplingPlayer
+from grpo.match.decisions import notable_decisions
+from grpo.match.players import BestMovePlayer, Player, SamplingPlayer
+from grpo.match.regret import HeldoutScores, heldout_metrics, heldout_scores
 from grpo.policy.distribution import NetworkPolicy, PositionBatch
 from grpo.policy.files import NETWORK
 from grpo.settings.language import LanguageConfig
+from grpo.train.checkpoints import load_policy, weights_hash
 from grpo.uci.search import MoveFinder, PolicyMoveFinder
 from steps.run.names import DECISIONS
 

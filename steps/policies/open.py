@@ -8,8 +8,8 @@ import chess
 import torch
 
 from grpo.base.files import verified_manifest
-from grpo.evaluation.regret import HeldoutScores
-from grpo.play.players import Player
+from grpo.match.players import Player
+from grpo.match.regret import HeldoutScores
 from grpo.policy.files import LANGUAGE, NETWORK, policy_kind
 from grpo.settings.language import LanguageConfig
 from grpo.uci.search import MoveFinder

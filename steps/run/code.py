@@ -19,7 +19,7 @@ from grpo.base.files import sha256_file, sha256_json, sha256_text
 ROOT: Final = Path(__file__).resolve().parents[2]
 _PACKAGES: Final = ("steps", "data_checks", "grpo")
 _BY_NAME: Final = ("grpo.settings.", "grpo.metrics.", "steps.run.")
-_DESCRIBES: Final = ("grpo.metrics.table.METRICS", "grpo.metrics.table.EVENTS")
+_DESCRIBES: Final = ("grpo.settings.metrics.METRICS", "grpo.settings.metrics.EVENTS")
 _OF_KIND: Final[Mapping[str, tuple[str, ...]]] = {
     "network": ("steps.policies.network",),
     "language": ("grpo.language.", "steps.language.", "steps.policies.language"),

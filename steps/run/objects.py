@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from grpo.base.errors import PlainError
 from grpo.base.files import atomic_file, create_file
-from grpo.reading.games import SourceError
-from grpo.reading.s3 import S3Object, in_words, new_client, split_address, storage_errors
+from grpo.dataset.games import SourceError
+from grpo.dataset.s3 import S3Object, in_words, new_client, split_address, storage_errors
 
 NUM_AT_ONCE: Final = 16
 """Requests to S3: each waits for the network, not for this machine."""

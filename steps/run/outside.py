@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from grpo.base.files import file_hashes, sha256_json
+from grpo.dataset.streams import find_files, fingerprint, fingerprint_of_all
 from grpo.engine.identity import identify
-from grpo.play.openings import book_files
+from grpo.match.openings import book_files
 from grpo.policy.files import LANGUAGE
-from grpo.reading.streams import find_files, fingerprint, fingerprint_of_all
 from grpo.settings.language import SMALL, model_folder
 from grpo.settings.tree import Settings
 from steps.run.machine import Machine

@@ -31,7 +31,7 @@ from grpo.base.files import (
     verified_manifest,
     write_manifest,
 )
-from grpo.reading.s3 import S3_SCHEME
+from grpo.dataset.s3 import S3_SCHEME
 from steps.run.copies import Copies, Copy, is_whole, name_of, new_attempt
 from steps.run.machine import Machine
 from steps.run.names import HISTORY

@@ -37,7 +37,7 @@ class PolicyModel(PythonModel):  # type: ignore[misc]  # MLflow has no types.
             policy, _ = load_language_policy(folder, device)
             self._generator = AnswerGenerator(policy, policy.config)
         else:
-            from grpo.learning.checkpoints import load_policy
+            from grpo.train.checkpoints import load_policy
 
             self._policy, _ = load_policy(folder, device)
 

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from grpo.base.errors import PlainError
 from grpo.base.files import CorruptError, read_json
-from grpo.evaluation.verdict import short_verdict
-from grpo.metrics.table import MAIN_CURVES, tracked_name
+from grpo.match.verdict import short_verdict
 from grpo.policy.files import NETWORK
+from grpo.settings.metrics import MAIN_CURVES, tracked_name
 from grpo.settings.roles import compared_settings, is_main
 from steps import STEPS
 from steps.pages.results import Results, read_results

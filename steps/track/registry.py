@@ -120,7 +120,7 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
         source = folder / "origin" / step
         outputs[step] = _stored(store, step, output["version"], source, verified_manifest(source))
     if version.policy_step != PRETRAINED_STEP:
-        from grpo.learning.checkpoints import checkpoint_name  # It imports torch.
+        from grpo.train.checkpoints import checkpoint_name  # It imports torch.
 
         manifest = verified_manifest(folder / "policy")
         # Of this output there is one checkpoint alone: its version is its own.

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from grpo.base.files import sha256_json
+from grpo.match.intervals import Estimate, Unit
+from grpo.match.pooling import between_runs, within_runs
 from grpo.settings.tree import ConfigError, read_settings
-from grpo.statistics.intervals import Estimate, Unit
-from grpo.statistics.pooling import between_runs, within_runs
 from steps.pages.results import read_results
 from steps.pages.templates import gains
 from steps.run.launch import Launch, launch_of

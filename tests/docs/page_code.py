@@ -24,9 +24,9 @@ def names_left_by(page: str, folder: Path, stockfish: str) -> dict[str, Any]:
     from doubles import some_boards
     from made_boards import write_boards
 
-    from grpo.learning.checkpoints import save_policy
     from grpo.policy.distribution import new_policy
     from grpo.settings.tree import PolicyConfig
+    from grpo.train.checkpoints import save_policy
 
     config = PolicyConfig(width=16, hidden_width=16)
     (folder / "champion").mkdir()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from grpo.diagnosis.findings import ENTRIES
-from grpo.metrics.table import EVENTS, METRICS
+from grpo.settings.metrics import EVENTS, METRICS
 from grpo.settings.roles import roles
 from grpo.settings.tree import read_settings
 from infra.pages import PRINTED, family, settings

@@ -10,7 +10,7 @@ from made_games import random_pgn
 from made_work import work_in
 
 from grpo.engine.identity import EngineIdentity
-from grpo.metrics.table import Record
+from grpo.settings.metrics import Record
 from grpo.settings.tree import read_settings
 from steps import build_boards, check_boards, finetune, join_boards
 from steps.cards import live

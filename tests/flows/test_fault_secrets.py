@@ -71,7 +71,7 @@ def test_the_code_package_holds_code_and_no_secret(checkout: Path, tmp_path: Pat
         "chess_grpo.py",
         "steps/training_loop.py",
         "grpo/settings/presets/smoke.toml",
-        "grpo/play/pages/board.js",
+        "grpo/match/pages/board.js",
         "data_checks/dataset.py",
     ):
         assert any(name.endswith(wanted) for name in names), f"{wanted} is left out"

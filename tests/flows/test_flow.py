@@ -13,7 +13,7 @@ from page_code import blocks
 from real_flow import FlowRun, run_in_one_process
 
 from grpo.base.files import sha256_file, verified_manifest
-from grpo.metrics.table import METRICS, tracked_name
+from grpo.settings.metrics import METRICS, tracked_name
 from grpo.settings.tree import read_settings, split_settings
 from steps import STEPS, start
 from steps.resume import ResumeError

@@ -17,7 +17,7 @@ from canary import files_with, holds
 from real_flow import FLOW
 from toggled_server import ServerProcess
 
-from grpo.evaluation.verdict import Verdict
+from grpo.match.verdict import Verdict
 from grpo.settings.tree import read_settings
 
 pytestmark = pytest.mark.prove  # Two runs of some fifteen jobs.

@@ -15,12 +15,12 @@ from grpo.board.encoding import decode, encode
 from grpo.board.phases import PHASES, phase_of
 from grpo.dataset.table import BoardArrays
 from grpo.engine.move_values import ValueTable
-from grpo.learning.objective import Moves
-from grpo.learning.states import DatasetStates, ValueSource
-from grpo.learning.trainer import GrpoTrainer
 from grpo.policy.distribution import MoveDistribution, NetworkPolicy, PositionBatch, new_policy
 from grpo.settings.grpo import FieldNotesRecovery, GrpoConfig
 from grpo.settings.tree import PolicyConfig
+from grpo.train.objective import Moves
+from grpo.train.states import DatasetStates, ValueSource
+from grpo.train.trainer import GrpoTrainer
 
 TINY: Final = PolicyConfig(width=16, hidden_width=8)
 FIELD_NOTES: Final = FieldNotesRecovery(

@@ -14,10 +14,10 @@ from grpo.language.learn.evaluation import heldout_reward, questions
 from grpo.language.model.loading import LANGUAGE_FORMAT, load_language_policy
 from grpo.language.text.examples import Example, LanguageBoards
 from grpo.language.text.rewards import Grades, grade
-from grpo.learning.checkpoints import load_checkpoint
-from grpo.learning.learnability import NotLearnableError
+from grpo.match.intervals import wilson_interval
 from grpo.settings.tree import Settings, read_settings
-from grpo.statistics.intervals import wilson_interval
+from grpo.train.checkpoints import load_checkpoint
+from grpo.train.learnability import NotLearnableError
 from steps import build_boards, join_boards
 from steps.language import finetune, pretrain
 from steps.run.dataset import read_boards

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from made_selections import NO_GAIN, Protocol, confirmed, drawn_pairs, screened, selected, share_promoted
 
-from grpo.evaluation.phase_guard import phase_changes
-from grpo.evaluation.verdict import decide
-from grpo.statistics.intervals import elo, paired_interval
+from grpo.match.intervals import elo, paired_interval
+from grpo.match.phase_guard import phase_changes
+from grpo.match.verdict import decide
 
 pytestmark = pytest.mark.prove
 

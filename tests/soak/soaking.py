@@ -18,7 +18,7 @@ from typing import Any, Final
 from forking import Forks, has_ended
 
 from grpo.base.files import verified_manifest
-from grpo.metrics.table import tracked_name
+from grpo.settings.metrics import tracked_name
 from steps.run.names import HISTORY
 from steps.run.work import read_history
 

@@ -1,6 +1,6 @@
 """A sink that keeps what a step reports."""
 
-from grpo.metrics.table import Record
+from grpo.settings.metrics import Record
 
 
 class Listener:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from grpo.base.files import write_json, write_manifest
-from grpo.evaluation.halving import sequential_halving
-from grpo.evaluation.phase_guard import phase_changes
-from grpo.evaluation.verdict import LadderGain, decide
+from grpo.match.halving import sequential_halving
+from grpo.match.intervals import Estimate, paired_interval
+from grpo.match.phase_guard import phase_changes
+from grpo.match.verdict import LadderGain, decide
 from grpo.policy.files import ACTION_TABLE_HASH, POLICY
-from grpo.statistics.intervals import Estimate, paired_interval
 from steps.pages.results import Results
 from steps.report import run_results
 from steps.run.aliases import CHAMPION

@@ -10,10 +10,10 @@ from made_documents import made_results
 from mlflow.tracking import MlflowClient
 
 from grpo.base.files import write_json, write_manifest
-from grpo.learning.checkpoints import save_policy
-from grpo.metrics.table import Record, tracked_name
 from grpo.policy.distribution import new_policy
+from grpo.settings.metrics import Record, tracked_name
 from grpo.settings.tree import Settings
+from grpo.train.checkpoints import save_policy
 from steps.pages.results import Results
 from steps.run.machine import Machine
 from steps.run.names import REPORT, REPORT_PAGE, RESULTS

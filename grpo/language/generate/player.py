@@ -12,8 +12,8 @@ from grpo.board.encoding import fen_of
 from grpo.language.generate.answers import greedy_answers, sampled_answers
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.tasks import move_prompt, read_move_answer
-from grpo.play.players import NUM_ROOTS, GameStreams
-from grpo.play.replies import Reply, ReplyCounts
+from grpo.match.players import NUM_ROOTS, GameStreams
+from grpo.match.replies import Reply, ReplyCounts
 from grpo.settings.language import LanguageConfig
 from grpo.uci.options import BEST_MOVE, UciOptions
 from grpo.uci.search import UciSearchResult

@@ -17,8 +17,8 @@ from grpo.language.learn.answer_batch import AnswerBatch
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example, LanguageBoards
 from grpo.language.text.tasks import LanguageTask
-from grpo.metrics.table import Record
 from grpo.settings.language import CloningConfig
+from grpo.settings.metrics import Record
 
 _WARMUP: Final = 0.05
 _BETAS: Final = (0.9, 0.98)  # The second nearer than AdamW's own: as usual for language models, whose gradients' size changes fast.

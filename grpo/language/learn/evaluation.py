@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from grpo.base.seeding import numpy_stream
 from grpo.board.phases import PHASES, Phase
 from grpo.dataset.table import Split
-from grpo.evaluation.regret import HeldoutScores
 from grpo.language.generate.answers import sampled_answers
 from grpo.language.generate.player import AnswerGenerator, NamedMove, board_prompts, named_move
 from grpo.language.learn.rollouts import Grader
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example, LanguageBoards
+from grpo.match.regret import HeldoutScores
 from grpo.settings.language import LanguageConfig
 
 _ROOT: Final = 0  # Of all draws: two policies that are compared draw with the same numbers.

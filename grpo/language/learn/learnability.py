@@ -1,4 +1,4 @@
-"""Whether GRPO can learn anything from a language model's answers, asked before the first update; beside `grpo.learning.learnability`."""
+"""Whether GRPO can learn anything from a language model's answers, asked before the first update; beside `grpo.train.learnability`."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -8,9 +8,9 @@ from grpo.language.learn.parse_rate_gate import ParseRate, parse_rates
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import LanguageBoards
 from grpo.language.text.tasks import LanguageTask
-from grpo.learning.learnability import FAR, Consequence, Learnability, LearnabilityFinding, finding, zero_variance
-from grpo.metrics.table import TASKS
+from grpo.settings.metrics import TASKS
 from grpo.settings.tree import Settings
+from grpo.train.learnability import FAR, Consequence, Learnability, LearnabilityFinding, finding, zero_variance
 
 MAX_FIRST_KL: Final = 1e-6
 """Nats of an answer: where policy and reference have the same weights, all that is more is two ways of scoring."""

@@ -1,4 +1,4 @@
-"""The loss of a language model's answers: the objective of every policy (`grpo.learning.objective`), a token of an answer being a state.
+"""The loss of a language model's answers: the objective of every policy (`grpo.train.objective`), a token of an answer being a state.
 
 Legend: R answers of a minibatch, T tokens of the longest answer, K tokens of all answers of a piece.
 """
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grpo.control.controller import Knobs
 from grpo.language.learn.logprobs import pieces
 from grpo.language.learn.rollouts import LanguageRollout
 from grpo.language.model.policy import LanguagePolicy, token_distribution
-from grpo.learning.objective import Moves, grpo_objective
 from grpo.settings.grpo import GrpoConfig
+from grpo.train.controller import Knobs
+from grpo.train.objective import Moves, grpo_objective
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,8 +20,8 @@ from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example
 from grpo.language.text.rewards import Grades
 from grpo.language.text.tasks import LanguageTask, MoveAnswer, Reading
-from grpo.learning.advantages import group_advantages
 from grpo.settings.tree import Settings
+from grpo.train.advantages import group_advantages
 
 Grader = Callable[[Example, str], Grades]
 

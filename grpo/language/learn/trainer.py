@@ -1,4 +1,4 @@
-"""The GRPO loop of a language model, one record a step; the same promises as `grpo.learning.trainer`, to which the loop around it holds.
+"""The GRPO loop of a language model, one record a step; the same promises as `grpo.train.trainer`, to which the loop around it holds.
 
 Whether sampling and scoring are one distribution is asserted in each rollout.
 """
@@ -13,19 +13,19 @@ from torch import Tensor
 
 from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import numpy_stream, torch_stream
-from grpo.control.controller import Knobs, Observation
 from grpo.language.learn.learnability import assess_language_learnability
 from grpo.language.learn.logprobs import MAX_GAP
 from grpo.language.learn.loss import Minibatch, backward
 from grpo.language.learn.rollouts import Grader, LanguageRollout, rollout_metrics, write_rollout
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import LanguageBoards
-from grpo.learning.invariants import InvariantError
-from grpo.learning.learnability import Learnability
-from grpo.learning.lifecycle import PRECISIONS, TrainerLifecycle
-from grpo.learning.trainer import refuse_dropout
-from grpo.metrics.table import Event, Record
+from grpo.settings.metrics import Event, Record
 from grpo.settings.tree import Settings
+from grpo.train.controller import Knobs, Observation
+from grpo.train.invariants import InvariantError
+from grpo.train.learnability import Learnability
+from grpo.train.lifecycle import PRECISIONS, TrainerLifecycle
+from grpo.train.trainer import refuse_dropout
 
 
 class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):

@@ -5,7 +5,7 @@ import pytest
 
 from grpo.board.encoding import position_key
 from grpo.dataset.exclusions import ExcludedPositions
-from grpo.reading.games import SourceError
+from grpo.dataset.games import SourceError
 
 PUZZLES = "FEN,Moves\nr6k/pp2r2p/4Rp1Q/3p4/8/1N1P2R1/PqP2bPP/7K b - - 0 24,f2g3 e6e7 b2b1 b3c1 b1c1 h6c1\n"
 ENDGAME = "8/pp2nkR1/5n1p/3p4/5p2/P2BP3/1PPKN3/8 b - - 0 31"

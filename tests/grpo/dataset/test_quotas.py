@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from grpo.board.encoding import position_key
 from grpo.board.phases import PHASES, Phase, phase_of
+from grpo.dataset.games import Game, Reason, Rejection
 from grpo.dataset.quotas import (
     Candidate,
     Quota,
@@ -23,7 +24,6 @@ from grpo.dataset.quotas import (
     split_of_game,
 )
 from grpo.dataset.table import Position, Split
-from grpo.reading.games import Game, Reason, Rejection
 from grpo.settings.tree import BoardsConfig
 
 SMALL: dict[str, Any] = {"num_train": 60, "num_validation": 15, "num_heldout": 15}

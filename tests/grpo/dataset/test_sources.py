@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from made_games import random_pgn
 
+from grpo.dataset.games import Game, SourceError
 from grpo.dataset.sources import file_games
-from grpo.reading.games import Game, SourceError
 from grpo.settings.tree import BoardsConfig
 
 

@@ -15,7 +15,7 @@ from grpo.diagnosis.diagnose import Watch, diagnose
 from grpo.diagnosis.findings import Severity
 from grpo.diagnosis.history import Evaluation, History
 from grpo.diagnosis.reading import read_run_history
-from grpo.metrics.table import Event, Record
+from grpo.settings.metrics import Event, Record
 
 NOTES = Path(__file__).parents[2] / "field_notes"
 SETTINGS = json.loads((NOTES / "configs.json").read_text(encoding="utf-8"))

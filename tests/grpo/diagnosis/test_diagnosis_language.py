@@ -7,7 +7,7 @@ import pytest
 
 from grpo.diagnosis.diagnose import Watch, diagnose
 from grpo.diagnosis.history import History
-from grpo.metrics.table import Record
+from grpo.settings.metrics import Record
 from grpo.settings.tree import read_settings
 
 SETTINGS = read_settings('policy.kind = "language"').model_dump(mode="json")

@@ -8,11 +8,11 @@ import pytest
 import torch
 from doubles import CPU, TINY, copied, fake_arrays, largest_difference, lively_policy, some_boards, trainer_of
 
-from grpo.learning.checkpoints import NETWORK_FORMAT, load_checkpoint, save_checkpoint, weights_hash
-from grpo.learning.trainer import GrpoTrainer
 from grpo.policy.averaging import WeightAverage
 from grpo.policy.distribution import NetworkPolicy
 from grpo.settings.grpo import GrpoConfig
+from grpo.train.checkpoints import NETWORK_FORMAT, load_checkpoint, save_checkpoint, weights_hash
+from grpo.train.trainer import GrpoTrainer
 
 CONFIG = GrpoConfig(states_per_step=8, num_minibatches=2, group_size=4, learning_rate=1e-2)
 ARRAYS = fake_arrays([board for board in some_boards(60) if board.legal_moves.count() > 1])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from doubles import CPU, TINY, some_boards
 
-from grpo.play.players import BestMovePlayer
+from grpo.match.players import BestMovePlayer
 from grpo.policy.distribution import NetworkPolicy, PositionBatch, new_policy
 from grpo.uci.commands import PositionError, read_go, read_position
 from grpo.uci.options import MAX_TEMPERATURE, MIN_TEMPERATURE, OptionError, UciOptions

@@ -17,10 +17,10 @@ from metaflow.plugins.cards.component_serializer import ComponentStore
 
 from grpo.base.files import write_json
 from grpo.board.phases import PHASES
-from grpo.metrics.table import METRICS, Event, Record
+from grpo.match.intervals import Estimate, Unit
+from grpo.settings.metrics import METRICS, Event, Record
 from grpo.settings.roles import flattened
 from grpo.settings.tree import read_settings
-from grpo.statistics.intervals import Estimate, Unit
 from steps import STEPS
 from steps.cards import live
 from steps.cards.charts import MAX_POINTS, ChartLine, Interval, interval_figure, line_chart, thinned

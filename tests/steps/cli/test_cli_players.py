@@ -9,9 +9,9 @@ from doubles import CPU, TINY, some_boards
 
 from grpo.base.files import sha256_file
 from grpo.engine.pool import EnginePool, Query
-from grpo.learning.checkpoints import load_policy, save_policy
-from grpo.play.players import BestMovePlayer
+from grpo.match.players import BestMovePlayer
 from grpo.policy.distribution import new_policy
+from grpo.train.checkpoints import load_policy, save_policy
 from steps.cli.players import Contestant, ContestantError, Entrant, PlayerKind, entered, parse_contestant
 from steps.run.machine import Machine
 from steps.track.find import NotFoundError

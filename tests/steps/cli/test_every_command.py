@@ -11,9 +11,9 @@ from canary import files_with
 from doubles import CPU, TINY
 from made_runs import MadeRun, machine_of, make_run
 
-from grpo.learning.checkpoints import save_policy
 from grpo.policy.distribution import new_policy
 from grpo.policy.files import WEIGHTS
+from grpo.train.checkpoints import save_policy
 from steps.cli.main import COMMANDS, main
 from steps.resume import find_origin
 from steps.run.machine import holds_secret, without_secrets

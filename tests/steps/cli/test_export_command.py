@@ -9,8 +9,8 @@ from made_documents import made_results
 from made_runs import MadeRun, machine_of, make_run
 
 from grpo.base.files import sha256_file, verified_manifest
-from grpo.learning.checkpoints import save_policy
 from grpo.policy.distribution import new_policy
+from grpo.train.checkpoints import save_policy
 from steps.run.names import RESULTS
 from steps.track.find import find_policy
 

@@ -10,8 +10,8 @@ import chess.pgn
 import pytest
 from doubles import CPU, TINY
 
-from grpo.learning.checkpoints import save_policy
 from grpo.policy.distribution import new_policy
+from grpo.train.checkpoints import save_policy
 from steps.cli.play import PLAYED
 
 Run = Callable[..., tuple[int, str, str]]

@@ -7,8 +7,8 @@ import chess
 import pytest
 from doubles import CPU, TINY
 
-from grpo.learning.checkpoints import save_policy
 from grpo.policy.distribution import new_policy
+from grpo.train.checkpoints import save_policy
 
 Run = Callable[..., tuple[int, str, str]]
 HEADER = "PuzzleId,FEN,Moves,Rating,RatingDeviation,Popularity,NbPlays,Themes,GameUrl,OpeningTags"

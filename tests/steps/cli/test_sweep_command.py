@@ -12,8 +12,8 @@ from made_runs import MadeRun, machine_of, make_run
 from scipy import stats
 
 from grpo.engine.identity import EngineIdentity
+from grpo.match.intervals import Estimate
 from grpo.settings.tree import ConfigError, read_settings
-from grpo.statistics.intervals import Estimate
 from steps.cli import sweep as sweep_command
 from steps.run.names import RESULTS
 from steps.run.records import Runs

@@ -21,9 +21,9 @@ import pytest
 from doubles import CPU, TINY
 
 from grpo.base.files import read_json, write_json
-from grpo.learning.checkpoints import save_policy
 from grpo.policy.distribution import new_policy
 from grpo.policy.files import POLICY
+from grpo.train.checkpoints import save_policy
 from steps.cli import uci as uci_command
 
 ROOT = Path(__file__).resolve().parents[3]

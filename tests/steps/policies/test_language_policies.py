@@ -14,7 +14,6 @@ from doubles import CPU, TINY
 
 from grpo.language.model.loading import load_model, save_language_policy
 from grpo.language.model.policy import LanguagePolicy
-from grpo.learning.checkpoints import save_policy
 from grpo.policy.distribution import new_policy
 from grpo.policy.files import (
     LANGUAGE_WEIGHTS,
@@ -25,6 +24,7 @@ from grpo.policy.files import (
 )
 from grpo.settings.language import LanguageConfig
 from grpo.settings.tree import PolicyConfig
+from grpo.train.checkpoints import save_policy
 from steps.policies.network import NetworkCompetitor
 from steps.policies.open import open_policy
 from steps.run.machine import Machine

@@ -14,11 +14,11 @@ from doubles import CPU, TINY
 from grpo.base.files import StorageError, replace_file, verified_manifest
 from grpo.language.model.loading import LANGUAGE_FORMAT, load_model
 from grpo.language.model.policy import LanguagePolicy
-from grpo.learning.checkpoints import NETWORK_FORMAT, TrainingState, checkpoint_folders, save_checkpoint
-from grpo.metrics.table import Record
 from grpo.policy.distribution import new_policy
 from grpo.settings.language import LanguageConfig, SmallModelConfig
+from grpo.settings.metrics import Record
 from grpo.settings.tree import PolicyConfig, Settings
+from grpo.train.checkpoints import NETWORK_FORMAT, TrainingState, checkpoint_folders, save_checkpoint
 from steps.run.machine import Machine
 from steps.run.names import HISTORY
 from steps.run.store import Store

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from local_server import served
 
-from grpo.reading.games import SourceError
-from grpo.reading.streams import find_files, read_chunks
+from grpo.dataset.games import SourceError
+from grpo.dataset.streams import find_files, read_chunks
 from steps.run.objects import S3Objects, StoreError
 
 CONTENT = bytes(range(1, 256)) * 1_000

@@ -87,7 +87,7 @@ PROJECT = {
 from grpo import heat
 from grpo.table import read
 from grpo.taste import Taste, TasteError
-from grpo.metrics.table import TERMS, Record
+from grpo.settings.metrics import TERMS, Record
 from steps.cards.cook import page
 from steps.run.names import REPORT
 STEP = Step(name="cook", says="Cook.")
@@ -120,7 +120,7 @@ def card(seen):
     "grpo/late.py": "spice = 1\n",
     "grpo/taste.py": "class TasteError(Exception): pass\nclass Taste:\n    salt: int = 1\n",
     "grpo/table.py": "def read(name): return open(name)\n",
-    "grpo/metrics/table.py": 'METRICS = {"soup": "How much."}\nTERMS = ("a",)\nclass Record:\n    def __init__(self): METRICS\n',
+    "grpo/settings/metrics.py": 'METRICS = {"soup": "How much."}\nTERMS = ("a",)\nclass Record:\n    def __init__(self): METRICS\n',
     "grpo/language/model.py": "NUMBER = 1\n",
     "steps/pages/view.py": 'def show(): return load(f"{1}.j2")\n',
     "steps/pages/report.j2": '{% include "part.html" %}',
@@ -181,8 +181,8 @@ def edit(at: Path) -> Callable[[str, str, str], None]:
         ("steps/cook.py", 'print("done")', "pass"),
         ("steps/cards/cook.py", "A card.", "Another card."),
         ("steps/run/names.py", "other.json", "another.json"),
-        ("grpo/metrics/table.py", "How much.", "How much of it."),
-        ("grpo/metrics/table.py", "}\n", ', "salad": "New."}\n'),
+        ("grpo/settings/metrics.py", "How much.", "How much of it."),
+        ("grpo/settings/metrics.py", "}\n", ', "salad": "New."}\n'),
     ],
 )
 def test_words_change_no_version(edit: Callable[[str, str, str], None], name: str, old: str, new: str) -> None:
@@ -204,7 +204,7 @@ def test_words_change_no_version(edit: Callable[[str, str, str], None], name: st
         ("grpo/heat.py", "too hot", "very hot"),  # The step writes why, so that these words are data.
         ("grpo/late.py", "1", "2"),  # Imported inside of a function.
         ("grpo/taste.py", "salt: int = 1", "salt: ClassVar = 1"),
-        ("grpo/metrics/table.py", '("a",)', '("a", "b")'),
+        ("grpo/settings/metrics.py", '("a",)', '("a", "b")'),
     ],
 )
 def test_what_an_output_depends_on_changes_the_version(edit: Callable[[str, str, str], None], name: str, old: str, new: str) -> None:
@@ -254,9 +254,9 @@ def moved(before: dict[str, str]) -> set[str]:
 
 
 def test_words_metrics_and_settings_of_the_project_change_no_version(before: dict[str, str], project: Path) -> None:
-    table = (project / "grpo/metrics/table.py").read_text()
+    table = (project / "grpo/settings/metrics.py").read_text()
     edits: dict[str, list[tuple[str, str]]] = {
-        "grpo/metrics/table.py": [
+        "grpo/settings/metrics.py": [
             (r"_SPECS: Final = \[|_SPECS[^\n]*= \[", '\\g<0>MetricSpec("work/new", "boards", Better.HIGHER, "A new one."),'),
             (r'Better\.LOWER, "Positions dropped because the engine', 'Better.LOWER, "Positions left out because the engine'),
         ],
@@ -265,8 +265,8 @@ def test_words_metrics_and_settings_of_the_project_change_no_version(before: dic
             (r"    shortage: Literal", '    new_key: int = 3\n    """A new setting."""\n    shortage: Literal'),
             ("class Settings\\(Section\\):", "class NewConfig(Section):\n    key: int = 1\n\n\nclass Settings(Section):\n    new: Any = 0"),
         ],
-        "grpo/reading/games.py": [(r'"""', '"""Said otherwise: ')],
-        "grpo/learning/self_play.py": [(r"raise SelfPlayError\(", 'raise SelfPlayError("Said otherwise: " + ')],
+        "grpo/dataset/games.py": [(r'"""', '"""Said otherwise: ')],
+        "grpo/train/self_play.py": [(r"raise SelfPlayError\(", 'raise SelfPlayError("Said otherwise: " + ')],
         "grpo/dataset/quotas.py": [(r"\n\n\n", "\n\n\n# A comment.\n\n\n")],
         "steps/cards/data_pages.py": [("Joined dataset", "The dataset")],
     }
@@ -284,10 +284,10 @@ def test_words_metrics_and_settings_of_the_project_change_no_version(before: dic
 @pytest.mark.parametrize(
     ("name", "old", "new", "steps"),
     [
-        ("grpo/learning/objective.py", r"\n    return ", "\n    return -", {"finetune", "language finetune"}),
+        ("grpo/train/objective.py", r"\n    return ", "\n    return -", {"finetune", "language finetune"}),
         ("grpo/language/learn/loss.py", r"\n    return ", "\n    return -", {"language finetune"}),
-        ("grpo/play/pages/viewer.html", "</html>", " </html>", {"select"}),
-        ("grpo/play/pages/play.html", "</html>", " </html>", set()),
+        ("grpo/match/pages/viewer.html", "</html>", " </html>", {"select"}),
+        ("grpo/match/pages/play.html", "</html>", " </html>", set()),
         ("grpo/dataset/quotas.py", r"$", "\n_NUMBER = str(3)\n", {"build_boards", "join_boards", "check_boards"}),
     ],
 )

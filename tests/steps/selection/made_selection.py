@@ -18,11 +18,11 @@ from made_boards import write_boards
 
 from grpo.base.files import ASIDE, file_hashes, read_json
 from grpo.board.encoding import position_key
-from grpo.learning.checkpoints import NETWORK_FORMAT, TrainingState, save_checkpoint, save_policy
-from grpo.play.players import BestMovePlayer
-from grpo.play.replies import Reply, ReplyCounts
+from grpo.match.players import BestMovePlayer
+from grpo.match.replies import Reply, ReplyCounts
 from grpo.policy.distribution import NetworkPolicy, Policy, new_policy
 from grpo.settings.tree import Settings, read_settings, settings_over
+from grpo.train.checkpoints import NETWORK_FORMAT, TrainingState, save_checkpoint, save_policy
 from steps import calibrate, confirm, screen, select
 from steps.policies import network as network_policies
 from steps.run.machine import Machine

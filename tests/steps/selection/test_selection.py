@@ -38,14 +38,14 @@ from grpo.base.errors import NonFiniteError
 from grpo.base.files import CorruptError, read_json, sha256_file, write_json, write_manifest
 from grpo.board.encoding import position_key
 from grpo.board.phases import PHASES
-from grpo.evaluation.regret import HeldoutScores
-from grpo.evaluation.verdict import BETTER_THAN_INITIAL, BETTER_THAN_PREVIOUS, LadderFinding, Verdict
-from grpo.learning.checkpoints import NETWORK_FORMAT, load_checkpoint, load_policy, weights_hash
-from grpo.play.highlights import NUM_HIGHLIGHTS
+from grpo.match.highlights import NUM_HIGHLIGHTS
+from grpo.match.intervals import Estimate, elo, holm
+from grpo.match.regret import HeldoutScores
+from grpo.match.verdict import BETTER_THAN_INITIAL, BETTER_THAN_PREVIOUS, LadderFinding, Verdict
 from grpo.policy.distribution import NetworkPolicy, new_policy
 from grpo.policy.files import ACTION_TABLE_HASH, LANGUAGE_WEIGHTS, POLICY, WEIGHTS
 from grpo.settings.language import LanguageConfig
-from grpo.statistics.intervals import Estimate, elo, holm
+from grpo.train.checkpoints import NETWORK_FORMAT, load_checkpoint, load_policy, weights_hash
 from steps import confirm, screen, select
 from steps.cards.state import Seen
 from steps.measure import CONFIRMATION, INITIAL, LADDER, PREVIOUS, PREVIOUS_POLICY, SAMPLED, SCREENING

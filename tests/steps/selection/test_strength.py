@@ -10,8 +10,8 @@ from made_selection import step, write_inputs
 
 from grpo.base.files import read_json
 from grpo.engine.identity import identify
-from grpo.play.matches import End
-from grpo.play.players import BestMovePlayer
+from grpo.match.matches import End
+from grpo.match.players import BestMovePlayer
 from grpo.policy.distribution import new_policy
 from grpo.settings.roles import settings_read_by
 from grpo.settings.tree import Settings, read_settings

@@ -14,9 +14,9 @@ from doubles import CPU, TINY
 from made_runs import CHAMPION_AT, PEAK_AT, MadeRun, machine_of, make_run, version_of, weights_at, write_policy, write_step
 
 from grpo.base.files import CorruptError, read_json, sha256_file, write_json
-from grpo.learning.checkpoints import save_policy
 from grpo.policy.distribution import new_policy
 from grpo.policy.files import POLICY, WEIGHTS, IncompatibleError
+from grpo.train.checkpoints import save_policy
 from steps.run.machine import Machine
 from steps.run.records import Run
 from steps.run.store import Store

@@ -21,7 +21,7 @@ from mlflow.tracking import MlflowClient
 from toggled_server import Fault, ToggledServer
 from tracked_runs import SETTINGS, TrackedRun, counts, curve, forget, told
 
-from grpo.metrics.table import Record
+from grpo.settings.metrics import Record
 from steps.run.machine import Machine, sqlite_address
 from steps.track import client as tracking_client
 from steps.track import publish as publishing

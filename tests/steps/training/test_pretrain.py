@@ -15,9 +15,9 @@ from grpo.base.files import read_json
 from grpo.dataset.table import GAME_SCHEMA
 from grpo.language.learn.parse_rate_gate import UnreadableError
 from grpo.language.model.loading import load_language_policy
-from grpo.learning.checkpoints import load_policy, weights_hash
 from grpo.policy.files import POLICY
 from grpo.settings.tree import Settings, read_settings
+from grpo.train.checkpoints import load_policy, weights_hash
 from steps.pretrain import STEP
 from steps.run.names import ANSWERS, GAMES, REPORT
 from steps.run.work import Work

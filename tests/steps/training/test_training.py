@@ -17,13 +17,13 @@ from grpo.base.errors import NonFiniteError
 from grpo.base.files import read_json, verified_manifest
 from grpo.diagnosis.diagnose import diagnose
 from grpo.diagnosis.history import History
-from grpo.learning.checkpoints import checkpoint_folders, checkpoint_step
-from grpo.learning.learnability import NotLearnableError
-from grpo.learning.states import DatasetStates, States
-from grpo.learning.trainer import GrpoTrainer
-from grpo.metrics.table import Record
 from grpo.policy.distribution import Policy
 from grpo.policy.files import LANGUAGE
+from grpo.settings.metrics import Record
+from grpo.train.checkpoints import checkpoint_folders, checkpoint_step
+from grpo.train.learnability import NotLearnableError
+from grpo.train.states import DatasetStates, States
+from grpo.train.trainer import GrpoTrainer
 from steps.policies.open import open_checkpoint
 from steps.run.names import ANSWERS, FINDINGS, LEARNABILITY, REPORT
 from steps.run.work import read_history, read_journal

@@ -12,10 +12,10 @@ import small_language
 from doubles import CPU, TINY
 
 from grpo.dataset.table import Split
-from grpo.learning.checkpoints import save_policy
 from grpo.policy.distribution import new_policy
 from grpo.policy.files import LANGUAGE, NETWORK
 from grpo.settings.tree import Settings
+from grpo.train.checkpoints import save_policy
 from steps.finetune import STEP
 from steps.run.machine import Machine
 from steps.run.names import BOARDS

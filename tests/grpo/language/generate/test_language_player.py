@@ -12,10 +12,10 @@ from speakers import ScriptedSpeaker, naming
 from grpo.base.seeding import numpy_stream
 from grpo.engine.pool import EnginePool
 from grpo.language.generate.player import LanguagePlayer, moves_with_retries, named_move
-from grpo.play.adjudication import adjudicate
-from grpo.play.matches import UNDECIDED, End, MatchResult, play_match
-from grpo.play.players import RandomPlayer
-from grpo.play.replies import ReplyCounts
+from grpo.match.adjudication import adjudicate
+from grpo.match.matches import UNDECIDED, End, MatchResult, play_match
+from grpo.match.players import RandomPlayer
+from grpo.match.replies import ReplyCounts
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 

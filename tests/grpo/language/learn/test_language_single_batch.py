@@ -5,12 +5,12 @@ import torch
 from small_language import CONFIG, cloned_policy, language_boards
 
 from grpo.base.seeding import numpy_stream
-from grpo.control.controller import Control
 from grpo.language.learn.logprobs import exact_measures
 from grpo.language.learn.loss import backward
 from grpo.language.learn.rollouts import rollout_metrics, write_rollout
 from grpo.language.text.rewards import grade
 from grpo.settings.tree import read_settings
+from grpo.train.controller import Control
 
 SETTINGS = read_settings('policy.kind = "language"\ngrpo.states_per_step = 4\ngrpo.group_size = 6')
 

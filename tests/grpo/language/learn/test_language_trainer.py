@@ -11,7 +11,6 @@ import torch
 from written_language import CPU, settings, writer, written_boards
 
 from grpo.base.errors import NonFiniteError
-from grpo.control.controller import CRITICAL_WINDOW
 from grpo.language.generate import answers
 from grpo.language.learn import loss
 from grpo.language.learn.rollouts import Grader
@@ -19,10 +18,11 @@ from grpo.language.learn.trainer import LanguageTrainer
 from grpo.language.model.loading import LANGUAGE_FORMAT
 from grpo.language.text.examples import Example
 from grpo.language.text.rewards import Grades, grade
-from grpo.learning.checkpoints import load_checkpoint, save_checkpoint, weights_hash
-from grpo.learning.invariants import InvariantError
-from grpo.learning.learnability import NotLearnableError, refuse_unlearnable
 from grpo.settings.tree import Settings
+from grpo.train.checkpoints import load_checkpoint, save_checkpoint, weights_hash
+from grpo.train.controller import CRITICAL_WINDOW
+from grpo.train.invariants import InvariantError
+from grpo.train.learnability import NotLearnableError, refuse_unlearnable
 
 
 def graded(config: Settings) -> Grader:

@@ -10,7 +10,6 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from grpo.control.controller import Control
 from grpo.language.learn import loss
 from grpo.language.learn.answer_batch import AnswerBatch
 from grpo.language.learn.logprobs import exact_measures
@@ -20,6 +19,7 @@ from grpo.language.text.examples import EnvironmentExample, Example, MoveExample
 from grpo.language.text.rewards import Grades, grade
 from grpo.language.text.tokenizer import chess_tokenizer
 from grpo.settings.tree import Settings, read_settings
+from grpo.train.controller import Control
 
 CPU = torch.device("cpu")
 START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"

@@ -6,9 +6,9 @@ from small_language import CONFIG, cloned_policy, language_boards
 from grpo.dataset.table import Split
 from grpo.language.learn.parse_rate_gate import ParseRate, UnreadableError, gate_metrics, parse_rates, refuse_unreadable
 from grpo.language.text.tasks import LanguageTask
-from grpo.metrics.table import METRICS
+from grpo.match.intervals import wilson_interval
 from grpo.settings.language import LanguageConfig
-from grpo.statistics.intervals import wilson_interval
+from grpo.settings.metrics import METRICS
 
 
 def rate_of(rate: float, *, num: int = 50) -> ParseRate:

@@ -15,10 +15,10 @@ from grpo.language.model.loading import LanguageModelError, hub_commit, load_lan
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.model.requirements import MissingExtraError, require_language_extra
 from grpo.language.text.tokenizer import VOCABULARY
-from grpo.learning.checkpoints import weights_hash
 from grpo.policy.files import IncompatibleError
 from grpo.settings.language import LanguageConfig, SmallModelConfig
 from grpo.settings.tree import PolicyConfig
+from grpo.train.checkpoints import weights_hash
 
 CPU = torch.device("cpu")
 SMALL = LanguageConfig(small=SmallModelConfig(width=16, num_layers=1, num_heads=2), max_answer_tokens=16)

@@ -1,1 +1,0 @@
-"""Training control: schedules, adaptive coefficients, entropy recovery, alarms and stop rules, as pure state machines."""

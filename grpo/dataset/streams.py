@@ -1,0 +1,239 @@
+"""Finds and reads files, local or remote (S3, https, Hugging Face's hub), plain or compressed (zstd, gzip, bzip2, ZIP).
+
+It detects truncation, damage, and content of another kind than the name says.
+"""
+
+import hashlib
+import os
+import re
+import zipfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, Final
+from urllib.parse import urlsplit
+
+from grpo.base.files import sha256_file, sha256_text
+from grpo.dataset.games import SourceError
+from grpo.dataset.s3 import S3_SCHEME, S3Object, list_objects
+
+_CHUNK_SIZE: Final = 2**20
+
+
+class FileKind(StrEnum):
+    """What a file contains."""
+
+    GAMES = "games"
+    POSITIONS = "positions"
+    PUZZLES = "puzzles"
+
+
+_KINDS: Final = {".pgn": FileKind.GAMES, ".epd": FileKind.POSITIONS, ".fen": FileKind.POSITIONS, ".csv": FileKind.PUZZLES}
+_CODECS: Final = {".zst": "zstd", ".gz": "gzip", ".bz2": "bz2"}
+_ZIP: Final = ".zip"
+_SUFFIXES: Final = f"{', '.join(_KINDS)}, plain or followed by {', '.join((*_CODECS, _ZIP))}"
+_BEGINS: Final = {
+    FileKind.GAMES: re.compile(rb'\[[A-Za-z]\w* "'),
+    FileKind.POSITIONS: re.compile(rb"(?:[pnbrqkPNBRQK1-8]{1,8}/){7}[pnbrqkPNBRQK1-8]{1,8}[ \t]+[wb][ \t]"),
+    FileKind.PUZZLES: re.compile(rb"PuzzleId,FEN,Moves\b"),
+    "a web page": re.compile(rb"<!doctype html|<html", re.IGNORECASE),
+    "packed": re.compile(rb"\x28\xb5\x2f\xfd|\x1f\x8b|BZh|PK\x03\x04"),
+    "no UTF-8 text": re.compile(rb".?\x00|\xff\xfe|\xfe\xff"),
+}
+"""What content is -> how it begins."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+class SourceFile:
+    """A file of games, positions or puzzles; files are ordered by name, so that the order is the same on every machine."""
+
+    name: str
+    """The name that boards record: without folder, and `ARCHIVE.zip/MEMBER` for a member of an archive."""
+    uri: str
+    """Absolute path, or an `s3://`, `https://` or `hf://` address."""
+    kind: FileKind
+    member: str = ""
+    """Path inside the archive, for ZIP."""
+
+
+def find_files(patterns: Sequence[str]) -> list[SourceFile]:
+    """Return the files that the patterns match, each once, sorted by name.
+
+    A pattern is a path, a folder (read recursively), a glob, or the address of a remote file; S3 and the hub have folders (`.../`) and
+    globs too. Folders and globs match only files with a known suffix that are not hidden.
+
+    Raises SourceError if a pattern matches nothing, a named file has an unknown suffix, an archive cannot be read, or two different files
+    have the same name.
+    """
+    files = sorted({file for pattern in patterns for uri in _addresses(pattern) for file in _files_of(uri)})
+    name, count = max(Counter(file.name for file in files).items(), key=lambda item: item[1], default=("", 0))
+    if count > 1:
+        places = " and ".join(sorted({file.uri for file in files if file.name == name}))
+        raise SourceError(f"{count} different files are called {name} ({places}); a board states only the name: rename one of them")
+    return files
+
+
+def read_chunks(file: SourceFile) -> Iterator[bytes]:
+    """Yield the decompressed bytes in chunks of at most 1 MiB.
+
+    Raises SourceError if the file cannot be read, is truncated or damaged, or has another content than its name says.
+    """
+    where = f"{file.uri} (member {file.member})" if file.member else file.uri
+    with _in_words(where), _opened(file) as stream:
+        is_first = True
+        for chunk in iter(partial(stream.read, _CHUNK_SIZE), b""):
+            if is_first:
+                _refuse_other_kind(file.kind, where, chunk[:4_096])
+                is_first = False
+            yield chunk
+
+
+def fingerprint(file: SourceFile) -> str:
+    """Return a hex hash of the compressed bytes, or of what names a remote file's version; the path of an archive's member is hashed in.
+
+    Raises SourceError if the file cannot be read.
+    """
+    with _in_words(file.uri):
+        whole = _version(file.uri) if "://" in file.uri else sha256_file(Path(file.uri))
+    return sha256_text(f"{whole}/{file.member}") if file.member else whole
+
+
+def fingerprint_of_all(files: Iterable[SourceFile]) -> str:
+    """Return a hex hash of the contents of several files, independent of their order and names."""
+    return sha256_text("\n".join(sorted(map(fingerprint, files))))
+
+
+def _addresses(pattern: str) -> list[str]:
+    """Return the addresses of the files that one pattern matches."""
+    if "@" in urlsplit(pattern).netloc:
+        raise SourceError("an address with a password would stand in settings and logs: download the file, and give its path")
+    with _in_words(pattern):
+        if pattern.startswith(S3_SCHEME):
+            is_named, found = list_objects(pattern)
+        elif pattern.startswith(("http://", "https://")):
+            is_named, found = True, [pattern]
+        else:
+            is_named, found = _matches(pattern)
+    if is_named and _kind(found[0]) is None:
+        raise SourceError(f"{pattern}: cannot tell by its suffix what it is; known are {_SUFFIXES}: rename or convert it")
+    found = [uri for uri in found if not PurePosixPath(uri).name.startswith(".") and _kind(uri) is not None]
+    if not found:
+        places = "a file, a folder, a glob, an s3://, hf:// or https:// address"
+        raise SourceError(f"{pattern}: no file found; give {places}, of files in {_SUFFIXES}")
+    return found
+
+
+def _matches(pattern: str) -> tuple[bool, list[str]]:
+    """Return whether a path or a hub's address names one file, and all files that it matches."""
+    filesystem, path = _filesystem(pattern)
+    if filesystem.isfile(path):
+        matches = [path]
+    elif filesystem.isdir(path):
+        matches = filesystem.find(path)
+    else:
+        matches = [file for match in filesystem.glob(path) for file in filesystem.find(match)]
+    if "://" in pattern:
+        return matches == [path], [filesystem.unstrip_protocol(match) for match in matches]
+    # A file that is also found through a link counts once.
+    return matches == [path], list({os.path.realpath(match): os.path.normpath(match) for match in sorted(matches)}.values())
+
+
+def _filesystem(uri: str) -> tuple[Any, str]:
+    import fsspec.core
+
+    filesystem, path = fsspec.core.url_to_fs(uri)
+    return filesystem, str(path)
+
+
+def _kind(uri: str) -> FileKind | str | None:
+    """Return what a file has by its name, `.zip` for an archive; None if the suffix is not known."""
+    suffixes = [suffix.lower() for suffix in PurePosixPath(uri).suffixes]
+    if suffixes[-1:] == [_ZIP]:
+        return _ZIP
+    if suffixes[-1:] and suffixes[-1] in _CODECS:
+        suffixes.pop()
+    return _KINDS.get(suffixes[-1]) if suffixes else None
+
+
+def _files_of(uri: str) -> Iterator[SourceFile]:
+    """Yield the file itself, or the members of an archive that have a known suffix."""
+    kind, name = _kind(uri), PurePosixPath(uri).name
+    if isinstance(kind, FileKind):
+        yield SourceFile(name=name, uri=uri, kind=kind)
+        return
+    with _in_words(uri), _raw(uri) as stream, zipfile.ZipFile(stream) as archive:
+        members = {member: _KINDS.get(PurePosixPath(member).suffix.lower()) for member in archive.namelist()}
+    # Hidden files are left out, and macOS metadata (`__MACOSX/._games.pgn`).
+    usable = {member: kind for member, kind in members.items() if kind and not PurePosixPath(member).name.startswith(".")}
+    if not usable:
+        raise SourceError(f"{uri}: the archive has no member in {', '.join(_KINDS)} (but {len(members)} others); give another file")
+    for member, kind in usable.items():
+        yield SourceFile(name=f"{name}/{member}", uri=uri, kind=kind, member=member)
+
+
+@contextmanager
+def _opened(file: SourceFile) -> Iterator[BinaryIO]:
+    import pyarrow as pa
+
+    with _raw(file.uri) as raw:
+        if file.member:
+            with zipfile.ZipFile(raw) as archive, archive.open(file.member) as member:
+                yield member  # type: ignore[misc]
+        elif codec := _CODECS.get(PurePosixPath(file.uri).suffix.lower()):
+            yield pa.CompressedInputStream(raw, codec)
+        else:
+            yield raw
+
+
+@contextmanager
+def _raw(uri: str) -> Iterator[BinaryIO]:
+    if uri.startswith(S3_SCHEME):
+        with S3Object(uri) as found:
+            yield found  # type: ignore[misc]
+    else:
+        filesystem, path = _filesystem(uri)
+        with filesystem.open(path, "rb") as found:
+            yield found
+
+
+def _version(uri: str) -> str:
+    """Return a hash of what names a remote file's version; of its content where the server names none."""
+    if uri.startswith(S3_SCHEME):
+        with S3Object(uri) as found:
+            return sha256_text(f"{found.etag}:{found.size}")
+    filesystem, path = _filesystem(uri)
+    facts = filesystem.info(path)
+    if tag := facts.get("ETag") or facts.get("blob_id"):
+        return sha256_text(f"{tag}:{facts['size']}")
+    with _raw(uri) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
+
+
+def _refuse_other_kind(kind: FileKind, where: str, head: bytes) -> None:
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    found = next((content for content, begins in _BEGINS.items() if begins.match(text)), kind)
+    if found != kind:
+        raise SourceError(f"{where}: its content is {found}, and its name says {kind}; give the right file, named by its content")
+
+
+@contextmanager
+def _in_words(where: str) -> Iterator[None]:
+    """Turn what the libraries raise into a SourceError that says where and what to do."""
+    try:
+        yield
+    except SourceError:
+        raise
+    except FileNotFoundError as error:
+        raise SourceError(f"{where}: no file found; correct the address") from error
+    except (EOFError, zipfile.BadZipFile) as error:
+        raise SourceError(f"{where}: damaged or cut short ({error}); download it again") from error
+    except ImportError as error:
+        raise SourceError(f"{where}: {error}") from error
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is None and "://" not in where:  # pyarrow's, of what it unpacks.
+            raise SourceError(f"{where}: damaged or cut short ({error}); download it again") from error
+        raise SourceError(f"{where}: cannot be read ({error}); check the address, the network and your rights, and start again") from error

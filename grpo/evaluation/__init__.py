@@ -1,1 +1,0 @@
-"""Evaluation of checkpoints: held-out regret, exercises, sequential halving, phase guard, and the verdict."""

@@ -1,1 +1,0 @@
-"""Imitation and GRPO: states, rollouts, advantages, objective, trainer, checkpoints."""

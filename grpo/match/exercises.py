@@ -1,0 +1,134 @@
+"""Exercises with known answers: Lichess puzzles (https://database.lichess.org/#puzzles) and EPD suites (`bm`, `am`)."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import chess
+
+from grpo.dataset.epd import MAX_LINE_SIZE, lines, puzzle_rows
+from grpo.dataset.games import MAX_DETAIL
+from grpo.match.intervals import wilson_interval
+from grpo.match.players import Player
+from grpo.match.replies import Reply, ReplyCounts
+
+COLUMNS: Final = ("PuzzleId", "FEN", "Moves", "Rating", "Themes")
+"""Required columns of a table of puzzles, in any order; others are ignored."""
+_BAND: Final = 200
+_AT_ONCE: Final = 512
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exercise:
+    """One or several positions of one solution, each with its right moves."""
+
+    steps: tuple[tuple[chess.Board, frozenset[chess.Move]], ...]
+    groups: tuple[str, ...] = ()
+    """What it counts for beside the whole: of a puzzle its band of ratings and its themes."""
+
+
+def read_puzzles_with_answers(chunks: Iterable[bytes], source: str) -> Iterator[Exercise | str]:
+    """Yield each puzzle of a table, or the reason why a row is none; skip blank lines.
+
+    Args:
+        chunks: The decompressed bytes, split anywhere.
+        source: Name of the file.
+
+    Raises SourceError if there is no header with all of `COLUMNS`.
+    """
+    for _, offset, found in puzzle_rows(chunks, source, COLUMNS, _puzzle):
+        yield _left_out(source, offset, found) if isinstance(found, Exception) else found
+
+
+def _puzzle(_: str, fen: str, moves: str, rating: str, themes: str) -> Exercise:
+    board = _valid(chess.Board(fen.strip()))
+    steps: list[tuple[chess.Board, frozenset[chess.Move]]] = []
+    for ply, text in enumerate(moves.split()):
+        move = board.parse_uci(text)
+        if not move:
+            raise ValueError("a null move")
+        if ply % 2:  # The first move is the opponent's.
+            steps.append((board.copy(stack=False), frozenset((move,))))
+        board.push(move)
+    if not steps or len(moves.split()) % 2:
+        raise ValueError(f"the solution does not end with a move of the solver: {moves!r}")
+    low = int(rating) // _BAND * _BAND
+    return Exercise(steps=tuple(steps), groups=(f"{low}-{low + _BAND - 1}", *dict.fromkeys(themes.split())))
+
+
+def read_suite(chunks: Iterable[bytes], source: str) -> Iterator[Exercise | str]:
+    """Yield each problem of an EPD file, or the reason why a line is none; skip blank lines and `#` comments.
+
+    The right moves are the best ones (`bm`) or, without those, all but the ones to avoid (`am`).
+
+    Args:
+        chunks: The decompressed bytes, split anywhere.
+        source: Name of the file.
+    """
+    for offset, line in lines(chunks):
+        if not line.strip() or line.lstrip().startswith(b"#"):
+            continue
+        try:
+            if len(line) > MAX_LINE_SIZE:
+                raise ValueError(f"longer than {MAX_LINE_SIZE:,} bytes")
+            board, operations = chess.Board.from_epd(line.decode("utf-8", "replace"))
+            best, avoid = (operations.get(name) or [] for name in ("bm", "am"))
+            if not isinstance(best, list) or not isinstance(avoid, list) or not (best or avoid):
+                raise ValueError("no answer: neither bm nor am")
+            right = frozenset(best or board.legal_moves) - frozenset(avoid)
+            if not right:
+                raise ValueError("no legal move is right")
+            yield Exercise(steps=((_valid(board), right),))
+        except (ValueError, IndexError, AssertionError) as error:  # python-chess asserts on some broken operations.
+            yield _left_out(source, offset, error)
+
+
+def _valid(board: chess.Board) -> chess.Board:
+    if not board.is_valid():
+        raise ValueError(f"impossible position ({board.status().name})")
+    return board
+
+
+def _left_out(source: str, offset: int, error: Exception) -> str:
+    return f"{source}, byte {offset:,}: {str(error)[:MAX_DETAIL] or type(error).__name__}"
+
+
+def solve(player: Player, exercises: Sequence[Exercise]) -> tuple[list[bool], ReplyCounts]:
+    """Return which exercises a player solves, and counts of its answers if it can fail to name a legal move.
+
+    Each of its moves must be right, or give checkmate, which ends the exercise, as on Lichess.
+    """
+    boards = [board for exercise in exercises for board, _ in exercise.steps]
+    chosen: list[chess.Move | None] = []
+    counts = ReplyCounts()
+    for start in range(0, len(boards), _AT_ONCE):
+        part = boards[start : start + _AT_ONCE]
+        for answer in player.choose(part, range(start, start + len(part))):
+            if isinstance(answer, Reply):
+                counts += answer.counts
+            chosen.append(answer.move if isinstance(answer, Reply) else answer)
+    moves = iter(chosen)
+    return [_is_solved(exercise, [next(moves) for _ in exercise.steps]) for exercise in exercises], counts
+
+
+def _is_solved(exercise: Exercise, moves: Sequence[chess.Move | None]) -> bool:
+    for (board, right), move in zip(exercise.steps, moves, strict=True):
+        if move is None:
+            return False
+        after = board.copy(stack=False)
+        after.push(move)
+        if after.is_checkmate():
+            return True
+        if move not in right:
+            return False
+    return True
+
+
+def solved_fraction(solved: Sequence[bool]) -> str:
+    """Return the fraction that is solved with Wilson's 95 % interval, and the number of exercises.
+
+    >>> solved_fraction([True, False, False, False])
+    ' 25.0% [4.6%, 69.9%], 4'
+    """
+    low, high = wilson_interval(sum(solved), len(solved))
+    return f"{sum(solved) / len(solved):6.1%} [{low:.1%}, {high:.1%}], {len(solved):,}"

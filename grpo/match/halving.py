@@ -1,0 +1,90 @@
+"""Sequential halving: chooses a checkpoint and spends most games on close candidates (Karnin, Koren and Somekh, ICML 2013).
+
+All candidates of a round play the same fresh openings, so that no opening favours one of them. Scores are summed over the rounds, and the
+lower half is eliminated. These games overestimate the winner's strength, because it was chosen by them (the winner's curse): only games
+played afterwards may be reported.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from grpo.match.intervals import ScoreInterval, paired_interval
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HalvingEntry:
+    """One candidate in one round."""
+
+    round: int
+    candidate: int
+    """Step of the checkpoint."""
+    pair_scores: tuple[float, ...]
+    """Pair scores of this round against the initial policy."""
+    so_far: ScoreInterval
+    """Score over all rounds so far, which decided whether it stays."""
+    kept: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HalvingTrace:
+    """All rounds of a halving with their results, and the winner."""
+
+    entries: tuple[HalvingEntry, ...]
+    winner: int
+
+    def intervals(self) -> dict[int, ScoreInterval]:
+        """Return the score over all rounds of each candidate that played."""
+        return {entry.candidate: entry.so_far for entry in self.entries}
+
+
+def halving_rounds(num_candidates: int) -> tuple[int, ...]:
+    """Return the number of candidates in each round; half of them, rounded up, stay. One candidate needs no round.
+
+    >>> halving_rounds(5)
+    (5, 3, 2)
+    """
+    rounds = []
+    while num_candidates > 1:
+        rounds.append(num_candidates)
+        num_candidates = _num_kept(num_candidates)
+    return tuple(rounds)
+
+
+def sequential_halving(candidates: Sequence[int], play: Callable[[int, int], Sequence[float]]) -> HalvingTrace:
+    """Halve the candidates by games until one is left.
+
+    Args:
+        candidates: Steps of checkpoints, the most promising first; of equal scores the one listed earlier stays.
+        play: (candidate, round) -> its fresh pair scores against the initial policy, on openings that all candidates of the round
+            share. Rounds count from 0.
+
+    Raises ValueError if there is no candidate, if one is listed twice, or if candidates of a round played unequal numbers of pairs.
+    """
+    if not candidates or len(set(candidates)) < len(candidates):
+        raise ValueError(f"halving needs candidates, each named once, not {list(candidates)}")
+    left = list(candidates)
+    scores: dict[int, list[float]] = {candidate: [] for candidate in left}
+    entries: list[HalvingEntry] = []
+    for round_number in range(len(halving_rounds(len(left)))):
+        fresh = {candidate: tuple(play(candidate, round_number)) for candidate in left}
+        if len({len(pairs) for pairs in fresh.values()}) > 1:
+            raise ValueError(f"round {round_number} is no comparison: pairs played { ({who: len(pairs) for who, pairs in fresh.items()}) }")
+        for candidate, pairs in fresh.items():
+            scores[candidate].extend(pairs)
+        kept = set(sorted(left, key=lambda candidate: -sum(scores[candidate]))[: _num_kept(len(left))])  # Stable: the earlier of ties.
+        entries += [
+            HalvingEntry(
+                round=round_number,
+                candidate=candidate,
+                pair_scores=fresh[candidate],
+                so_far=paired_interval(scores[candidate]),
+                kept=candidate in kept,
+            )
+            for candidate in left
+        ]
+        left = [candidate for candidate in left if candidate in kept]
+    return HalvingTrace(entries=tuple(entries), winner=left[0])
+
+
+def _num_kept(num_candidates: int) -> int:
+    return (num_candidates + 1) // 2

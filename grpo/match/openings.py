@@ -1,0 +1,128 @@
+"""Openings of matches, all distinct: balanced positions after random plies, or positions of an opening book.
+
+Deterministic players repeat their game from the same opening and colours, so the number of distinct openings is the sample size.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import chess
+import numpy as np
+
+from grpo.base.errors import PlainError
+from grpo.board.encoding import position_key
+from grpo.dataset.epd import lines, read_line
+from grpo.dataset.games import Reason, SourceError
+from grpo.dataset.streams import FileKind, SourceFile, find_files, read_chunks
+from grpo.engine.answers import EngineError
+from grpo.engine.pool import EnginePool, Query
+from grpo.settings.tree import EvaluationConfig
+
+_CANDIDATES_PER_ROUND = 128
+_MAX_ROUNDS = 1_000
+_LIMIT = "depth 6"
+
+
+class OpeningsError(PlainError, ValueError):
+    """There are fewer distinct openings than requested; the message has both numbers, and what to change."""
+
+
+def make_openings(config: EvaluationConfig, *, count: int, rng: np.random.Generator, pool: EnginePool, exclude: set[str]) -> list[str]:
+    """Return the FENs of `count` distinct openings that are not in `exclude`, and add their keys to `exclude`.
+
+    With an opening book in the settings, openings are drawn from it, however unbalanced, because both colours play each. Without a book
+    they are positions after random plies that the engine finds balanced. Share one `exclude` between stages to give them distinct openings.
+
+    Args:
+        config: Where openings come from.
+        count: Number of openings.
+        rng: Draws them; a smaller count gives the beginning of the same list.
+        pool: Engine that checks the balance of generated positions; not used with a book.
+        exclude: `position_key` of each position that must not be used.
+
+    Raises OpeningsError if a book has too few, SourceError if it cannot be read, EngineError if the generator finds too few.
+    """
+    if config.opening_book:
+        return drawn_openings(config.opening_book, count=count, rng=rng, exclude=exclude)
+    openings: list[str] = []
+    for _ in range(_MAX_ROUNDS):
+        candidates = []
+        for _ in range(_CANDIDATES_PER_ROUND):
+            board = _random_board(config.opening_plies, rng)
+            if board is not None and position_key(board) not in exclude:
+                exclude.add(position_key(board))
+                candidates.append(board)
+        openings += [board.fen() for board in _balanced(candidates, pool, config.max_opening_centipawns)]
+        if len(openings) >= count:
+            return openings[:count]
+    raise EngineError(
+        f"found only {len(openings)} of {count} openings of {config.opening_plies} plies within"
+        f" {config.max_opening_centipawns} centipawns; raise evaluation.opening_plies or evaluation.max_opening_centipawns"
+    )
+
+
+def drawn_openings(book: str, *, count: int, rng: np.random.Generator, exclude: set[str]) -> list[str]:
+    """Return `count` openings of the book, drawn without replacement from those not in `exclude`, and add their keys to `exclude`.
+
+    Their order depends only on the texts of the book's lines and `rng`.
+
+    Raises OpeningsError if fewer are left, SourceError if a file cannot be read or is no list of positions.
+    """
+    entries = sorted({line for file in book_files(book) for _, line in lines(read_chunks(file)) if line.strip() and line[:1] != b"#"})
+    left_out: Counter[Reason] = Counter()
+    drawn: dict[str, str] = {}
+    num_used = 0
+    for index in rng.permutation(len(entries)):
+        board = read_line(entries[index])
+        if not isinstance(board, chess.Board):
+            left_out[board[0]] += 1
+            continue
+        key = position_key(board)
+        if key in exclude:
+            num_used += 1
+        elif key in drawn:
+            left_out[Reason.DUPLICATE] += 1
+        else:
+            drawn[key] = board.fen()
+            if len(drawn) == count:
+                exclude.update(drawn)
+                return list(drawn.values())
+    counts = ", ".join(f"{number:,} {reason}" for reason, number in sorted(left_out.items()))
+    raise OpeningsError(
+        f"{count:,} distinct openings are needed, but only {len(drawn):,} are available: {book} has {len(entries):,} lines; left out:"
+        f" {counts or 'none'}; {num_used:,} of them are used elsewhere (boards of the dataset, or openings of other stages). Use a larger"
+        " evaluation.opening_book, or play fewer pairs of games"
+    )
+
+
+def book_files(book: str) -> list[SourceFile]:
+    """Return the files that the setting `evaluation.opening_book` matches.
+
+    Raises SourceError if there are none, or if one of them is no list of positions.
+    """
+    files = find_files([book])
+    for file in files:
+        if file.kind != FileKind.POSITIONS:
+            raise SourceError(f"{file.uri}: not an opening book; give evaluation.opening_book a list of positions (.epd, .fen)")
+    return files
+
+
+def _balanced(boards: Sequence[chess.Board], pool: EnginePool, max_centipawns: int) -> Iterator[chess.Board]:
+    """Yield the boards within `max_centipawns` by the engine's search, in order; boards on which the engine fails are skipped."""
+    answers = pool.search([Query(fen=board.fen(), limit=_LIMIT, board=board) for board in boards])
+    for board, answer in zip(boards, answers, strict=True):
+        if isinstance(answer, EngineError):
+            continue
+        score = next(iter(answer.scores.values()))
+        if not score.is_mate and abs(score.value) <= max_centipawns:
+            yield board
+
+
+def _random_board(num_plies: int, rng: np.random.Generator) -> chess.Board | None:
+    board = chess.Board()
+    for _ in range(num_plies):
+        legal = sorted(board.legal_moves, key=chess.Move.uci)
+        if not legal:
+            return None
+        board.push(legal[int(rng.integers(len(legal)))])
+    return board if any(board.legal_moves) else None

@@ -1,0 +1,75 @@
+"""Phase guard: blocks promotion of a candidate whose held-out regret has grown in one phase of the game.
+
+The measure is held-out regret per board, candidate minus initial policy; pairing by board cancels the boards' difficulty. A phase blocks if
+its regret is *shown* to have grown by more than the tolerance (one-sided 2.5 %, Holm over the phases). At most one in forty candidates
+within the tolerance is therefore blocked by noise, and a candidate that exceeds it by three standard errors is nearly always blocked.
+A point estimate alone would block good candidates by chance, and requiring proof of *no* regression would block every candidate.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist, fmean, stdev
+from typing import Final
+
+from grpo.match.intervals import LEVEL, Z95, Estimate, holm
+
+FEWEST_BOARDS: Final = 30
+"""With fewer boards the normal interval is not reliable; such a phase is reported but cannot block."""
+_NORMAL: Final = NormalDist()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PhaseChange:
+    """The change of held-out regret in one phase; above 0 is worse than the initial policy."""
+
+    phase: str
+    change: Estimate
+    """Mean difference with its 95 % interval."""
+    num_boards: int
+    adjusted_p: float
+    """One-sided p-value of "no worse than the tolerance", Holm-adjusted over the phases; 1 for too few boards."""
+    blocks: bool
+
+
+def phase_changes(differences: Mapping[str, Sequence[float]], *, tolerance: float) -> tuple[PhaseChange, ...]:
+    """Return the change of each phase, and whether it blocks promotion.
+
+    Args:
+        differences: By phase, each board's regret of the candidate minus that of the initial policy.
+        tolerance: Allowed growth of mean regret, in win probability.
+
+    Raises ValueError if a phase has fewer than two boards; leave such a phase out.
+    """
+    for phase, values in differences.items():
+        if len(values) < 2:
+            raise ValueError(f"{len(values)} held-out boards of phase {phase} give no spread; compare phases of at least two boards")
+    adjusted = holm([_p_value(values, tolerance) for values in differences.values()])
+    return tuple(
+        PhaseChange(
+            phase=phase,
+            change=_mean_with_interval(values),
+            num_boards=len(values),
+            adjusted_p=p,
+            blocks=p <= LEVEL,
+        )
+        for (phase, values), p in zip(differences.items(), adjusted, strict=True)
+    )
+
+
+def _p_value(differences: Sequence[float], tolerance: float) -> float:
+    excess, error = fmean(differences) - tolerance, _standard_error(differences)
+    if len(differences) < FEWEST_BOARDS:
+        return 1.0
+    if error == 0:  # All boards changed by the same amount, so there is no noise.
+        return 0.0 if excess > 0 else 1.0
+    return _NORMAL.cdf(-excess / error)
+
+
+def _mean_with_interval(differences: Sequence[float]) -> Estimate:
+    mean, half_width = fmean(differences), Z95 * _standard_error(differences)
+    return Estimate(value=mean, low=mean - half_width, high=mean + half_width)
+
+
+def _standard_error(differences: Sequence[float]) -> float:
+    return stdev(differences) / math.sqrt(len(differences))

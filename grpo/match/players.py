@@ -1,0 +1,181 @@
+"""Players of a match: a policy, a UCI engine, or a random mover; each chooses moves for a batch of boards.
+
+A player's random numbers in a game come from that game's own stream, so that a game does not depend on the other games of the batch. The
+streams continue from one match to the next: to repeat a match, create its players again from the same named streams.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import chess
+import numpy as np
+import torch
+from torch import Tensor
+
+from grpo.base.seeding import numpy_stream
+from grpo.board.actions import ACTION_UCI, action_move, legal_action_ids
+from grpo.board.encoding import fen_of
+from grpo.engine.answers import EngineError
+from grpo.engine.pool import EnginePool, Query
+from grpo.match.replies import Reply
+from grpo.policy.distribution import MoveDistribution, Policy, PositionBatch
+
+_BOARDS_PER_FORWARD = 1_024
+NUM_ROOTS: Final = 2**63 - 1
+"""Number of possible roots of `GameStreams`."""
+
+
+class Player(Protocol):
+    """Chooses a legal move on each board of a batch; the boards belong to independent games."""
+
+    name: str
+
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> Sequence[chess.Move | Reply]:
+        """Return a legal move for each board; a player that can fail to name one returns a `Reply` instead.
+
+        Args:
+            boards: Positions with this player to move and at least one legal move.
+            games: Number of each board's game in its match; random choices in a game may depend on it, but not on other games.
+        """
+
+
+class BestMovePlayer:
+    """Plays a policy's most likely move (greedy)."""
+
+    def __init__(self, policy: Policy, name: str) -> None:
+        self.name = name
+        self._policy = policy
+
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:  # noqa: ARG002
+        """Return the most likely moves."""
+        return _policy_moves(self._policy, boards, temperature=1.0, pick=lambda distribution, _: distribution.best())
+
+
+class SamplingPlayer:
+    """Samples a policy's moves at a temperature."""
+
+    def __init__(self, policy: Policy, name: str, *, temperature: float, rng: torch.Generator) -> None:
+        """Draw one number from `rng` as the root of the streams of all games."""
+        self.name = name
+        self._policy = policy
+        self._temperature = temperature
+        self._streams = GameStreams(int(torch.randint(NUM_ROOTS, (), generator=rng)))
+
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
+        """Return sampled moves."""
+        uniforms = torch.tensor([self._streams.of(game).random() for game in games], dtype=torch.float64)
+        return _policy_moves(
+            self._policy,
+            boards,
+            temperature=self._temperature,
+            pick=lambda distribution, rows: distribution.sample_at(uniforms[rows, None])[:, 0],
+        )
+
+
+class RandomPlayer:
+    """Plays a uniformly random legal move."""
+
+    name = "random"
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        """Draw one number from `rng` as the root of the streams of all games."""
+        self._streams = GameStreams(int(rng.integers(NUM_ROOTS)))
+
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
+        """Return random moves."""
+        return [random_move(board, self._streams.of(game)) for board, game in zip(boards, games, strict=True)]
+
+
+class EnginePlayer:
+    """A UCI engine with a fixed limit per move, such as Stockfish at full strength with 50 nodes.
+
+    Each move is an independent search of the position without the game's history, so repetitions are unknown to it. With a limit of nodes
+    or depth, equal positions get equal moves. A `DilutedPlayer` is weaker.
+    """
+
+    def __init__(self, pool: EnginePool, *, limit: str, name: str) -> None:
+        """Set the pool, the arguments of UCI's `go` (`nodes 50`, `depth 3`) as `limit`, and the player's name."""
+        self.name = name
+        self._pool = pool
+        self._limit = limit
+
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:  # noqa: ARG002
+        """Return the engine's moves.
+
+        Raises EngineError if it fails on a board.
+        """
+        answers = self._pool.search([Query(fen=fen_of(board), limit=self._limit, board=board) for board in boards])
+        moves = []
+        for board, answer in zip(boards, answers, strict=True):
+            if isinstance(answer, EngineError):
+                raise answer
+            move = chess.Move.from_uci(answer.best_move)
+            # The pool has checked that the move is legal; only Chess960 castling (king takes own rook) needs a conversion.
+            is_own = board.occupied_co[board.turn] & chess.BB_SQUARES[move.to_square]
+            moves.append(board.parse_uci(answer.best_move) if is_own else move)
+        return moves
+
+
+class DilutedPlayer:
+    """Another player with some of its moves replaced by random ones: a ladder's rungs below the weakest search."""
+
+    def __init__(self, player: Player, *, random_fraction: float, rng: np.random.Generator) -> None:
+        """Play a random legal move with probability `random_fraction`, else the move of `player`.
+
+        Raises ValueError if `random_fraction` is not a probability.
+        """
+        if not 0 <= random_fraction <= 1:
+            raise ValueError(f"the fraction of random moves lies in [0, 1], not {random_fraction}")
+        self.name = f"{player.name}, {100 * random_fraction:g} % random"
+        self._player = player
+        self._random_fraction = random_fraction
+        self._streams = GameStreams(int(rng.integers(NUM_ROOTS)))
+
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move | Reply]:
+        """Return the moves; the wrapped player chooses only those that are not random."""
+        moves: list[chess.Move | Reply | None] = []
+        for board, game in zip(boards, games, strict=True):
+            stream = self._streams.of(game)
+            moves.append(random_move(board, stream) if stream.random() < self._random_fraction else None)
+        own = [index for index, move in enumerate(moves) if move is None]
+        if own:
+            answers = self._player.choose([boards[index] for index in own], [games[index] for index in own])
+            for index, answer in zip(own, answers, strict=True):
+                moves[index] = answer
+        return [move for move in moves if move is not None]
+
+
+def random_move(board: chess.Board, rng: np.random.Generator) -> chess.Move:
+    """Return a uniformly random legal move; the draw is an index into the moves sorted by UCI text."""
+    ids = sorted(legal_action_ids(board), key=ACTION_UCI[board.turn].__getitem__)
+    return action_move(ids[int(rng.integers(len(ids)))], board.turn)
+
+
+class GameStreams:
+    """One random stream per game."""
+
+    def __init__(self, root: int) -> None:
+        """Start all streams; `root` determines them."""
+        self._root = root
+        self._streams: dict[int, np.random.Generator] = {}
+
+    def of(self, game: int) -> np.random.Generator:
+        """Return the stream of a game; it continues after its last draw."""
+        if game not in self._streams:
+            self._streams[game] = numpy_stream(self._root, "game", game)
+        return self._streams[game]
+
+
+@torch.no_grad()
+def _policy_moves(
+    policy: Policy, boards: Sequence[chess.Board], *, temperature: float, pick: Callable[[MoveDistribution, slice], Tensor]
+) -> list[chess.Move]:
+    """Return the moves whose columns `pick` returns, given the distribution of one forward pass and the slice of its boards."""
+    moves: list[chess.Move] = []
+    for start in range(0, len(boards), _BOARDS_PER_FORWARD):
+        rows = slice(start, start + _BOARDS_PER_FORWARD)
+        positions = PositionBatch.from_boards(boards[rows])
+        columns = pick(policy.distribution(positions, temperature=temperature), rows).cpu()
+        ids = positions.action_ids.gather(1, columns[:, None])[:, 0].tolist()
+        moves += [action_move(index, board.turn) for index, board in zip(ids, boards[rows], strict=True)]
+    return moves

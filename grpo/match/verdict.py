@@ -1,0 +1,243 @@
+"""The verdict: whether the chosen checkpoint is better than the initial policy and no worse than it on the ladder, and the peak.
+
+The best of many equal checkpoints looks better than it is (the winner's curse), so the three stages of selection share no game. Held-out
+regret screens all checkpoints, sequential halving (`grpo.match.halving`) chooses one, and only the confirmation games, which are
+played after the choice, are reported. A policy can learn to beat its own start and be no stronger against anybody else, so the candidate
+and its start also meet the same opponents of the ladder. This module only computes on scores.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from grpo.match.intervals import LEVEL, Z95, Estimate, ScoreInterval, Unit, elo_estimate, holm, p_value, paired_interval
+from grpo.match.phase_guard import PhaseChange
+
+
+class Verdict(StrEnum):
+    """The verdict on a candidate, by confirmation games, by games against the ladder, and by held-out regret per phase."""
+
+    BETTER = "better"
+    NO_IMPROVEMENT = "no improvement shown"
+    WORSE_ON_LADDER = "better than its start only: worse on the ladder"
+    WORSE_IN_A_PHASE = "better, but worse in a phase"
+
+
+class LadderFinding(StrEnum):
+    """What the ladder shows of the candidate, compared with the initial policy."""
+
+    HIGHER = "higher"
+    NOT_SHOWN = "no difference shown"
+    WORSE = "worse"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LadderGain:
+    """The candidate's ladder rating less the initial policy's, in Elo, with 95 % intervals paired by opening."""
+
+    played: Estimate
+    """Of games as played; this one decides."""
+    adjudicated: Estimate
+    """Of the same games with undecided ones adjudicated."""
+
+    @property
+    def finding(self) -> LadderFinding:
+        """Return what is shown: a difference, if the whole interval as played lies on one side of 0."""
+        if self.played.low > 0:
+            return LadderFinding.HIGHER
+        return LadderFinding.WORSE if self.played.high < 0 else LadderFinding.NOT_SHOWN
+
+    def __str__(self) -> str:
+        played, adjudicated = (gain.text(Unit.ELO, suffix=" Elo") for gain in (self.played, self.adjudicated))
+        return f"{self.finding}, {played} as played; {adjudicated} adjudicated"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """One claim about the candidate with its p-value."""
+
+    name: str
+    interval: ScoreInterval
+    p_value: float
+    adjusted_p: float
+    """Holm-adjusted over the claims of its family."""
+    is_shown: bool
+    """Whether the adjusted p-value is at most 2.5 %."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """The verdict with its claims, as plain data."""
+
+    candidate: int
+    """Step of the checkpoint."""
+    verdict: Verdict
+    promoted: bool
+    """Whether the candidate is this run's champion; otherwise the initial policy stays."""
+    replaces_previous: bool
+    """Whether it replaces the registry's champion: it is promoted, and shown to be better than that one if there is one."""
+    sentence: str
+    """The verdict in one sentence: against its own start, against other opponents, and whether the two disagree."""
+    claims: tuple[Claim, ...]
+    """The deciding claims: against the initial policy, and against the previous champion if there is one."""
+    beside: tuple[Claim, ...]
+    """Claims for other ways of scoring or playing; a separate family, because they decide nothing."""
+    ladder_gain: LadderGain
+    """A candidate that is worse on the ladder is not promoted."""
+    phases: tuple[PhaseChange, ...]
+
+    def facts(self) -> dict[str, Any]:
+        """Return the decision as plain data, with intervals as texts beside their numbers."""
+        return {
+            "verdict": self.verdict,
+            "candidate_step": self.candidate,
+            "promoted": self.promoted,
+            "replaces_previous": self.replaces_previous,
+            "sentence": self.sentence,
+            "claims": [asdict(claim) | {"text": str(claim.interval)} for claim in self.claims],
+            "beside": [asdict(claim) | {"text": str(claim.interval)} for claim in self.beside],
+            "ladder_gain": asdict(self.ladder_gain) | {"finding": self.ladder_gain.finding, "text": str(self.ladder_gain)},
+            "phases": [asdict(change) for change in self.phases],
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RegretEstimate:
+    """Mean held-out regret with its standard error."""
+
+    mean: float
+    stderr: float
+
+    @property
+    def high(self) -> float:
+        """Upper end of the 95 % interval."""
+        return self.mean + Z95 * self.stderr
+
+    @property
+    def estimate(self) -> Estimate:
+        """The mean with its 95 % interval, which has nothing below 0."""
+        return Estimate(value=self.mean, low=max(0.0, self.mean - Z95 * self.stderr), high=self.high)
+
+
+BETTER_THAN_INITIAL = "better than the pretrained policy"
+BETTER_THAN_PREVIOUS = "better than the previous champion"
+AGAINST_OTHERS = "against other opponents (ladder rating less the pretrained policy's)"
+
+
+def candidates_by_regret(regret_by_step: Mapping[int, float], count: int) -> list[int]:
+    """Return the steps of the checkpoints with the lowest held-out regret, best first; ties go to the later step."""
+    return sorted(regret_by_step, key=lambda step: (regret_by_step[step], -step))[:count]
+
+
+def decide(
+    candidate: int,
+    *,
+    against_initial: Sequence[float],
+    against_previous: Sequence[float] | None,
+    beside: Mapping[str, Sequence[float]],
+    ladder_gain: LadderGain,
+    phases: Sequence[PhaseChange],
+) -> Decision:
+    """Return the verdict on a candidate; with "no improvement shown" the initial policy stays champion.
+
+    The claim of being better than the initial policy decides. The claim of being better than the registry's previous champion decides
+    whether that one is replaced; both claims are adjusted by Holm. Other scores (sampled moves, adjudicated games) are reported but never
+    make a champion: at T = 1 sampled moves measure a policy's sharpness as much as its strength. A candidate that is shown to be worse than
+    the initial policy on the ladder, or in a phase of the game, is not promoted.
+
+    Args:
+        candidate: Step of the checkpoint.
+        against_initial: Pair scores of the confirmation games against the initial policy.
+        against_previous: Those against the registry's champion; None if there is none or it is the initial policy.
+        beside: Name of a further claim -> its pair scores, at least one.
+        ladder_gain: The candidate's ladder rating less the initial policy's.
+        phases: Results of `phase_changes`; one that blocks prevents promotion.
+    """
+    deciding = {BETTER_THAN_INITIAL: against_initial}
+    if against_previous is not None:
+        deciding[BETTER_THAN_PREVIOUS] = against_previous
+    claims = _claims(deciding)
+    worse = [change for change in phases if change.blocks]
+    verdict = _verdict(claims[0].is_shown, ladder_gain.finding, is_worse_in_a_phase=bool(worse))
+    promoted = verdict == Verdict.BETTER
+    return Decision(
+        candidate=candidate,
+        verdict=verdict,
+        promoted=promoted,
+        replaces_previous=promoted and all(claim.is_shown for claim in claims),
+        sentence=_sentence(candidate, claims[0], ladder_gain, [change.phase for change in worse]),
+        claims=claims,
+        beside=_claims(beside),
+        ladder_gain=ladder_gain,
+        phases=tuple(phases),
+    )
+
+
+def _sentence(candidate: int, claim: Claim, gain: LadderGain, worse_phases: Sequence[str]) -> str:
+    own = "beats its own start" if claim.is_shown else "was not shown to beat its own start"
+    others = {
+        LadderFinding.HIGHER: "it gains too" if claim.is_shown else "it gains",
+        LadderFinding.NOT_SHOWN: "no gain is shown",
+        LadderFinding.WORSE: "it is weaker",
+    }[gain.finding]
+    disagree = claim.is_shown != (gain.finding == LadderFinding.HIGHER)
+    elo, on_ladder = (found.text(Unit.ELO, suffix=" Elo") for found in (elo_estimate(claim.interval.estimate), gain.played))
+    return (
+        f"Step {candidate:,} {own} ({elo}){'; but' if disagree else ', and'} against other opponents {others} ({on_ladder} on the ladder)."
+        + (" The two disagree." if disagree else "")
+        + (f" Its held-out regret grew in the {' and the '.join(worse_phases)}." if worse_phases else "")
+    )
+
+
+def short_verdict(verdict: Verdict, score: Estimate, on_ladder: LadderFinding) -> str:
+    """Return the verdict in a few words, such as a run's name has room for: against its own start, and against other opponents.
+
+    Args:
+        verdict: The verdict.
+        score: The candidate's score against its own start in the confirmation games.
+        on_ladder: What the ladder shows of it.
+
+    >>> short_verdict(Verdict.BETTER, Estimate(value=0.576, low=0.55, high=0.60), LadderFinding.NOT_SHOWN)
+    'better +53 Elo, no ladder gain shown'
+    >>> short_verdict(Verdict.NO_IMPROVEMENT, Estimate(value=0.5, low=0.4, high=0.6), LadderFinding.NOT_SHOWN)
+    'no gain shown'
+    """
+    if verdict == Verdict.NO_IMPROVEMENT:
+        return {LadderFinding.HIGHER: "no gain shown, but on the ladder", LadderFinding.WORSE: "no gain shown, worse on the ladder"}.get(
+            on_ladder, "no gain shown"
+        )
+    beside = {
+        LadderFinding.HIGHER: "ladder too",
+        LadderFinding.NOT_SHOWN: "no ladder gain shown",
+        LadderFinding.WORSE: "worse on the ladder",
+    }[on_ladder]
+    phase = ", worse in a phase" if verdict == Verdict.WORSE_IN_A_PHASE else ""
+    return f"better {elo_estimate(score).value:+.0f} Elo, {beside}{phase}"
+
+
+def _verdict(is_better: bool, on_ladder: LadderFinding, *, is_worse_in_a_phase: bool) -> Verdict:
+    if not is_better:
+        return Verdict.NO_IMPROVEMENT
+    if on_ladder == LadderFinding.WORSE:
+        return Verdict.WORSE_ON_LADDER
+    return Verdict.WORSE_IN_A_PHASE if is_worse_in_a_phase else Verdict.BETTER
+
+
+def _claims(pair_scores: Mapping[str, Sequence[float]]) -> tuple[Claim, ...]:
+    adjusted = holm([p_value(scores) for scores in pair_scores.values()])
+    return tuple(
+        Claim(name=name, interval=paired_interval(scores), p_value=p_value(scores), adjusted_p=by_holm, is_shown=by_holm <= LEVEL)
+        for (name, scores), by_holm in zip(pair_scores.items(), adjusted, strict=True)
+    )
+
+
+def peak_step(scores: Mapping[int, ScoreInterval]) -> int:
+    """Return the step of the alias `peak`: the best lower bound of the score against the initial policy.
+
+    A bound is used because the highest of many noisy estimates is mostly luck. Ties go to the first step.
+
+    Args:
+        scores: Step -> score over all its games against the initial policy; at least one.
+    """
+    return max(scores, key=lambda step: scores[step].low)

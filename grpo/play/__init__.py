@@ -1,1 +1,0 @@
-"""Matches: players, paired games, openings, adjudication, PGN, and the ladder of rated opponents."""

@@ -1,0 +1,513 @@
+"""Metric definitions: name, unit, direction of improvement and meaning of every metric and event; source of `docs/metrics.md`.
+
+`Record` refuses names that are not in this table, so that a typo cannot start a second series.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import combinations
+from typing import Final
+
+from grpo.board.phases import PHASES
+
+
+class Better(StrEnum):
+    """Direction of improvement of a metric."""
+
+    LOWER = "lower"
+    HIGHER = "higher"
+    NEITHER = "neither"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """Definition of one metric."""
+
+    name: str
+    unit: str
+    better: Better
+    meaning: str
+
+
+def _by_phase(name: str, unit: str, better: Better, meaning: str) -> list[MetricSpec]:
+    return [MetricSpec(f"{name}/{phase}", unit, better, f"{meaning} {phase.capitalize()} boards only.") for phase in PHASES]
+
+
+TERMS: Final = ("policy", "entropy", "reference_kl", "recovery_kl")
+"""Terms of the objective: clipped surrogate, entropy, KL to the reference, and KL(reference || policy) while recovering."""
+TERM_PAIRS: Final = tuple(combinations(TERMS, 2))
+TERM_PRODUCTS: Final = (*((term, term) for term in TERMS), *TERM_PAIRS)
+"""Pairs whose inner products are measured for the gradient budget: each term with itself (for its norm) and with each other."""
+
+
+def _by_term(name: str, unit: str, meaning: str) -> list[MetricSpec]:
+    return [MetricSpec(f"{name}/{term}", unit, Better.NEITHER, meaning) for term in TERMS]
+
+
+TASKS: Final[Mapping[str, str]] = {"move": "policy", "environment": "environment"}
+"""Tasks of a language model: name -> display name."""
+
+
+def _by_task(name: str, unit: str, better: Better, meaning: str) -> list[MetricSpec]:
+    """Return the metric over all answers, and the metric of each task."""
+    parts = [MetricSpec(f"{name}/{task}", unit, better, f"{meaning} {words.capitalize()} task only.") for task, words in TASKS.items()]
+    return [MetricSpec(name, unit, better, meaning), *parts]
+
+
+REWARD_PARTS: Final[Mapping[str, str]] = {
+    "structure": "Fraction of the sections that are present.",
+    "parsing": "Fraction of the fields that can be parsed.",
+    "move_quality": "Policy task: how good the listed moves are.",
+    "evaluation": "Policy task: how accurate the evaluations are.",
+    "best_move": "Policy task: how good the named best move is.",
+    "similarity": "Environment task: how much of the new position is correct.",
+    "outcome": "Environment task: correct reward and flags.",
+}
+"""Parts of a language model's graded reward -> meaning."""
+
+
+def _by_pair(name: str, meaning: str) -> list[MetricSpec]:
+    return [MetricSpec(f"{name}/{one}_{other}", "factor", Better.NEITHER, meaning) for one, other in TERM_PAIRS]
+
+
+_SPECS: Final = [
+    MetricSpec("boards/games", "games", Better.NEITHER, "Usable games (and listed positions) of the source."),
+    MetricSpec("boards/rejected_games", "games", Better.LOWER, "Rejected games; the reasons are in the step's report."),
+    MetricSpec(
+        "boards/duplicates", "boards", Better.NEITHER, "Boards dropped because they (or their colour mirror) were in the dataset already."
+    ),
+    MetricSpec("boards/dropped", "boards", Better.LOWER, "Boards dropped because the engine failed on them three times."),
+    MetricSpec(
+        "boards/left_out",
+        "boards",
+        Better.NEITHER,
+        "Positions of usable games that a filter dropped, that are evaluation positions, or that the engine failed on.",
+    ),
+    MetricSpec("boards/missing", "boards", Better.LOWER, "Boards missing from the quota, if the settings accept a shortage."),
+    MetricSpec("boards/rows", "boards", Better.NEITHER, "Boards in the dataset."),
+    MetricSpec(
+        "boards/endgame_signatures", "kinds", Better.HIGHER, "Distinct material signatures of the endgame boards, such as KRPP-KRP."
+    ),
+    *_by_phase("boards/natural", "positions", Better.NEITHER, "Positions in the source, before balancing."),
+    *_by_phase("boards/kept", "boards", Better.NEITHER, "Boards in the dataset, after balancing."),
+    MetricSpec("checks/failed", "expectations", Better.LOWER, "Expectations about the dataset that do not hold."),
+    MetricSpec("imitation/train_loss", "nats", Better.LOWER, "Mean cross-entropy of the move played, since the last validation."),
+    MetricSpec(
+        "imitation/validation_loss",
+        "nats",
+        Better.LOWER,
+        "Mean cross-entropy of the move played, on boards of other games. The weights kept are those of its lowest value; the report has"
+        " that one, MLflow's last value is of a later step.",
+    ),
+    MetricSpec("imitation/top1", "fraction of boards", Better.HIGHER, "How often the most likely move is the move played."),
+    MetricSpec("imitation/top5", "fraction of boards", Better.HIGHER, "How often the move played is among the five most likely moves."),
+    MetricSpec("imitation/entropy", "nats", Better.NEITHER, "Mean exact entropy of the policy at T = 1."),
+    MetricSpec("imitation/perplexity", "moves", Better.LOWER, "exp(validation loss): the number of equally likely moves with this loss."),
+    MetricSpec("imitation/learning_rate", "factor", Better.NEITHER, "Learning rate of the optimiser."),
+    MetricSpec("grpo/loss", "win probability", Better.NEITHER, "The minimised loss; its level says little, see its terms below."),
+    *_by_term("grpo/weighted", "win probability", "The term in the loss: its value times its coefficient, with its sign."),
+    *_by_term("grpo/logit_gradient", "win probability", "Norm of the weighted term's gradient in logits, root mean square over states."),
+    *_by_term("grpo/logit_share", "fraction", "The term's fraction of the sum of the norms of all terms' logit gradients."),
+    *_by_pair("grpo/logit_cosine", "Cosine between two weighted terms' descent directions in logits; near -1 they cancel."),
+    MetricSpec("grpo/exact_cosine", "factor", Better.HIGHER, "Cosine between the estimator's policy gradient in logits and the exact one."),
+    MetricSpec(
+        "grpo/entropy", "nats", Better.NEITHER, "Mean exact entropy at T = 1 of the policy that was sampled; at most ln(legal moves)."
+    ),
+    *_by_phase("grpo/entropy", "nats", Better.NEITHER, "Mean exact entropy at T = 1."),
+    MetricSpec("grpo/normalised_entropy", "fraction", Better.NEITHER, "Mean of entropy / ln(legal moves) at T = 1."),
+    MetricSpec("grpo/log_num_legal", "nats", Better.NEITHER, "Mean ln(legal moves): the upper bound of entropy."),
+    MetricSpec(
+        "grpo/kl_reference",
+        "nats",
+        Better.NEITHER,
+        "Mean exact KL(policy || reference) at the rollout's temperature, first minibatch, before its update.",
+    ),
+    MetricSpec(
+        "grpo/kl_from_reference",
+        "nats",
+        Better.NEITHER,
+        "Mean exact KL(reference || policy) at the rollout's temperature, first minibatch, before its update.",
+    ),
+    MetricSpec(
+        "grpo/kl_old_first",
+        "nats",
+        Better.NEITHER,
+        "Mean exact KL(old || policy) on a rollout's first minibatch, before any update: 0 up to rounding, or sampling and loss score"
+        " differently.",
+    ),
+    MetricSpec(
+        "grpo/kl_old",
+        "nats",
+        Better.NEITHER,
+        "Mean exact KL(old || policy) on the last minibatch used, before its update: 0 with one optimiser step per rollout.",
+    ),
+    MetricSpec("grpo/ratio_min", "factor", Better.NEITHER, "Smallest probability ratio of the step."),
+    MetricSpec("grpo/ratio_max", "factor", Better.NEITHER, "Largest probability ratio of the step."),
+    MetricSpec("grpo/clip_fraction", "fraction of moves", Better.NEITHER, "Moves without gradient because of either clip."),
+    MetricSpec("grpo/clip_low_fraction", "fraction of moves", Better.NEITHER, "Moves without gradient because of the lower clip."),
+    MetricSpec("grpo/clip_high_fraction", "fraction of moves", Better.NEITHER, "Moves without gradient because of the upper clip."),
+    MetricSpec(
+        "grpo/effective_sample_size", "fraction of moves", Better.HIGHER, "(sum of ratios)^2 / (number * sum of squares): 1 when on-policy."
+    ),
+    MetricSpec("grpo/optimiser_steps", "steps", Better.NEITHER, "Optimiser steps of this rollout: steps since the old policy was synced."),
+    MetricSpec("grpo/reward_mean", "win probability", Better.HIGHER, "Mean reward of the sampled moves, on training states."),
+    MetricSpec(
+        "grpo/reward_gain",
+        "win probability",
+        Better.HIGHER,
+        "Expected value of the policy's move less that of the reference's, over all legal moves of the same training states, at the"
+        " rollout's temperature, before the step's first update.",
+    ),
+    MetricSpec("grpo/reward_std", "win probability", Better.NEITHER, "Standard deviation of the rewards of all sampled moves of the step."),
+    MetricSpec("grpo/reward_p90", "win probability", Better.HIGHER, "90th percentile of the sampled moves' rewards."),
+    MetricSpec("grpo/reward_at_end", "fraction of moves", Better.NEITHER, "Sampled moves whose reward is exactly 0 or 1."),
+    MetricSpec(
+        "grpo/regret",
+        "win probability",
+        Better.LOWER,
+        "Mean of best value minus the policy's expected value at T = 1, on training states, by the reward's search.",
+    ),
+    MetricSpec(
+        "grpo/advantage_std", "win probability", Better.NEITHER, "Standard deviation of the advantages of all sampled moves of the step."
+    ),
+    MetricSpec(
+        "grpo/zero_variance_groups",
+        "fraction of groups",
+        Better.LOWER,
+        "Zero-variance groups: all rewards are equal, so that all advantages are 0.",
+    ),
+    MetricSpec("grpo/group_std_mean", "win probability", Better.NEITHER, "Mean standard deviation of rewards within a group."),
+    *_by_phase("grpo/group_std", "win probability", Better.NEITHER, "Mean standard deviation of rewards within a group."),
+    MetricSpec("grpo/agreement", "fraction of moves", Better.NEITHER, "Mean fraction of a group that its most frequent move makes up."),
+    MetricSpec("grpo/gradient_norm", "factor", Better.NEITHER, "Euclidean norm of the gradient before clipping, mean over the step."),
+    MetricSpec("grpo/skipped", "steps", Better.LOWER, "Optimiser steps of this rollout that were skipped because of NaN or infinity."),
+    MetricSpec("grpo/states", "states", Better.NEITHER, "States used for training: those with several legal moves and with values."),
+    MetricSpec(
+        "grpo/states_dropped",
+        "states",
+        Better.LOWER,
+        "States that the engine failed to value, and trajectories in which it failed to reply.",
+    ),
+    MetricSpec(
+        "language/clone_loss", "nats/token", Better.LOWER, "Cloning: mean cross-entropy of the answers' tokens, since the last validation."
+    ),
+    *_by_task(
+        "language/clone_validation_loss",
+        "nats/token",
+        Better.LOWER,
+        "Cloning: mean cross-entropy of the answers' tokens, on boards of other games.",
+    ),
+    MetricSpec(
+        "language/loss", "points", Better.NEITHER, "The loss: policy, entropy and KL terms, mean over tokens; its level says little."
+    ),
+    MetricSpec(
+        "language/kl_term", "points", Better.NEITHER, "The KL term in the loss: coefficient times the exact KL of a token's distribution."
+    ),
+    *_by_task("language/reward_mean", "points", Better.HIGHER, "Mean graded reward of the step's answers, all parts at full weight."),
+    MetricSpec("language/reward_stderr", "points", Better.NEITHER, "Standard error of `language/reward_mean`, over prompts."),
+    MetricSpec("language/reward_std", "points", Better.NEITHER, "Standard deviation of the graded reward over all answers."),
+    MetricSpec(
+        "language/reward_trained", "points", Better.HIGHER, "Mean of the reward used for training, including the warm-up of its parts."
+    ),
+    *(
+        MetricSpec(f"language/reward/{part}", "points", Better.HIGHER, f"Mean of one part of the reward, times its weight. {words}")
+        for part, words in REWARD_PARTS.items()
+    ),
+    *_by_task("language/parse_rate", "fraction of answers", Better.HIGHER, "Answers in which every field can be parsed."),
+    *_by_task("language/structure_rate", "fraction of answers", Better.HIGHER, "Answers with all sections."),
+    *_by_task("language/malformed", "fraction of answers", Better.LOWER, "Answers without any section."),
+    MetricSpec("language/legal_rate", "fraction of answers", Better.HIGHER, "Answers of the policy task with a legal best move."),
+    *_by_task(
+        "language/truncated",
+        "fraction of answers",
+        Better.LOWER,
+        "Answers truncated at the maximum length, which loss and group means leave out.",
+    ),
+    *_by_task("language/answer_tokens", "tokens", Better.NEITHER, "Mean length of an answer, its end included."),
+    *_by_task(
+        "language/entropy",
+        "nats",
+        Better.NEITHER,
+        "Entropy of an answer at T = 1: the exact entropies of its tokens' distributions, summed along sampled answers.",
+    ),
+    MetricSpec("language/token_entropy", "nats/token", Better.NEITHER, "Mean exact entropy of a token's distribution at T = 1."),
+    MetricSpec("language/normalised_entropy", "fraction", Better.NEITHER, "Token entropy over ln(size of the vocabulary)."),
+    *_by_task(
+        "language/kl_reference",
+        "nats",
+        Better.NEITHER,
+        "KL(policy || reference) of an answer: exact at each token, summed along sampled answers, before the update.",
+    ),
+    MetricSpec("language/kl_max", "nats", Better.NEITHER, "The largest KL(policy || reference) of an answer."),
+    MetricSpec(
+        "language/sampled_scored_gap",
+        "nats",
+        Better.LOWER,
+        "Largest difference between a token's log-probability when sampled and when scored, before the update.",
+    ),
+    MetricSpec("language/ratio_min", "factor", Better.NEITHER, "Smallest probability ratio of a token in the step."),
+    MetricSpec("language/ratio_max", "factor", Better.NEITHER, "Largest probability ratio of a token in the step."),
+    MetricSpec("language/clip_fraction", "fraction of tokens", Better.NEITHER, "Tokens without gradient because of either clip."),
+    *_by_task(
+        "language/zero_variance_groups",
+        "fraction of groups",
+        Better.LOWER,
+        "Zero-variance groups: all rewards are equal, so that all advantages are 0.",
+    ),
+    *_by_task(
+        "language/agreement", "fraction of answers", Better.NEITHER, "Mean fraction of a group that its most frequent answer makes up."
+    ),
+    MetricSpec("language/advantage_max", "points", Better.NEITHER, "Largest absolute advantage."),
+    MetricSpec("language/gradient_norm", "factor", Better.NEITHER, "Euclidean norm of the gradient before clipping, mean over the step."),
+    MetricSpec("language/skipped", "steps", Better.LOWER, "Optimiser steps of this rollout that were skipped because of NaN or infinity."),
+    MetricSpec("language/optimiser_steps", "steps", Better.NEITHER, "Optimiser steps of this rollout."),
+    MetricSpec("language/prompts", "prompts", Better.NEITHER, "Prompts of this rollout, each with a group of answers."),
+    MetricSpec("self_play/games", "games", Better.NEITHER, "Self-play games of this round."),
+    MetricSpec("self_play/dropped", "states", Better.LOWER, "Positions dropped because the engine failed to value them."),
+    MetricSpec("self_play/plies", "plies", Better.NEITHER, "Mean length of the self-play games."),
+    MetricSpec("self_play/decisive", "fraction of games", Better.NEITHER, "Self-play games that ended in checkmate."),
+    MetricSpec("self_play/repeated", "fraction of games", Better.NEITHER, "Self-play games that ended by repetition."),
+    *(
+        MetricSpec(f"control/{name}", unit, Better.NEITHER, meaning)
+        for name, unit, meaning in (
+            ("temperature", "factor", "Temperature of the rollout and its loss."),
+            ("entropy_coefficient", "win probability/nat", "Entropy coefficient at this step."),
+            ("kl_coefficient", "win probability/nat", "Coefficient of the reference KL at this step."),
+            ("recovery_coefficient", "win probability/nat", "Coefficient of KL(reference || policy) during a recovery, else 0."),
+            ("learning_rate", "factor", "Learning rate of the optimiser at this step."),
+            ("entropy_saturated", "fraction of steps", "Fraction of the run's steps after which the entropy controller was at a bound."),
+            ("kl_saturated", "fraction of steps", "Fraction of the run's steps after which the KL controller was at a bound."),
+            ("recoveries", "times", "Recoveries from critical entropy so far."),
+        )
+    ),
+    MetricSpec("heldout/expected_value", "win probability", Better.HIGHER, "Expected value at T = 1, held-out boards, stronger search."),
+    *_by_phase("heldout/expected_value", "win probability", Better.HIGHER, "Expected value at T = 1, stronger search."),
+    MetricSpec(
+        "heldout/regret_sampled",
+        "win probability",
+        Better.LOWER,
+        "Best value minus expected value at T = 1, held-out boards, stronger search.",
+    ),
+    *_by_phase("heldout/regret_sampled", "win probability", Better.LOWER, "Best value minus expected value at T = 1, stronger search."),
+    MetricSpec(
+        "heldout/regret_best",
+        "win probability",
+        Better.LOWER,
+        "Best value minus value of the most likely move, held-out boards, stronger search.",
+    ),
+    MetricSpec("heldout/regret_best_stderr", "win probability", Better.NEITHER, "Standard error of `heldout/regret_best`."),
+    *_by_phase("heldout/regret_best", "win probability", Better.LOWER, "Best value minus value of the most likely move, stronger search."),
+    MetricSpec("heldout/entropy", "nats", Better.NEITHER, "Mean exact entropy at T = 1 on held-out boards."),
+    *_by_phase("heldout/entropy", "nats", Better.NEITHER, "Mean exact entropy at T = 1."),
+    MetricSpec("heldout/best_move_probability", "probability", Better.HIGHER, "Mean probability at T = 1 of the move with the best value."),
+    MetricSpec(
+        "heldout/blunder_mass",
+        "probability",
+        Better.LOWER,
+        "Mean probability at T = 1 of moves whose value is at least 0.10 below the best.",
+    ),
+    MetricSpec(
+        "heldout/reward", "points", Better.HIGHER, "Language model: graded reward of answers sampled at T = 1 on validation boards."
+    ),
+    MetricSpec("heldout/reward_stderr", "points", Better.NEITHER, "Standard error of `heldout/reward`, over prompts."),
+    MetricSpec(
+        "heldout/parse_rate_drawn",
+        "fraction of answers",
+        Better.HIGHER,
+        "Language model: answers sampled at T = 1 in which every field can be parsed.",
+    ),
+    MetricSpec(
+        "heldout/parse_rate", "fraction of answers", Better.HIGHER, "Language model: greedy answers in which every field can be parsed."
+    ),
+    MetricSpec("heldout/legal_rate", "fraction of answers", Better.HIGHER, "Language model: greedy answers with a legal best move."),
+    *(
+        MetricSpec(f"time/{part}", "seconds", Better.NEITHER, meaning)
+        for part, meaning in (
+            ("states", "GRPO step: selecting states, including self-play and its values."),
+            ("rollout", "GRPO step: forward passes of sampling, and trajectories with opponents' replies and values."),
+            ("update", "GRPO step: forward and backward passes of the loss, and the optimiser."),
+            ("other", "GRPO step: measurements and everything else."),
+        )
+    ),
+    MetricSpec(
+        "time/transitions_per_second", "per second", Better.HIGHER, "Moves with an advantage per second of a GRPO step's wall time."
+    ),
+    MetricSpec(
+        "ladder/rating",
+        "Elo",
+        Better.NEITHER,
+        "Rating of a rung above the random mover; the MLflow step is the rung's number, and 0 is the random mover.",
+    ),
+    MetricSpec("ladder/rating_low", "Elo", Better.NEITHER, "Lower end of its 95 % interval."),
+    MetricSpec("ladder/rating_high", "Elo", Better.NEITHER, "Upper end of its 95 % interval."),
+    MetricSpec(
+        "baseline/score_random", "score", Better.HIGHER, "Pretrained policy (best moves) against a random mover; a win is 1, a draw 0.5."
+    ),
+    MetricSpec("baseline/score_random_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
+    MetricSpec("baseline/score_random_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
+    MetricSpec(
+        "baseline/score_engine",
+        "score",
+        Better.HIGHER,
+        "Pretrained policy (best moves) against Stockfish with `evaluation.opponent_nodes`, as played.",
+    ),
+    MetricSpec("baseline/score_engine_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
+    MetricSpec("baseline/score_engine_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
+    MetricSpec(
+        "baseline/rating",
+        "Elo",
+        Better.HIGHER,
+        "Pretrained policy (best moves) on the ladder before GRPO: Elo above a random mover. The candidate meets other openings, so compare"
+        " its rating with `selection/rating_pretrained`.",
+    ),
+    MetricSpec("baseline/rating_low", "Elo", Better.HIGHER, "Lower end of its 95 % interval, with the rungs' ratings taken as exact."),
+    MetricSpec("baseline/rating_high", "Elo", Better.HIGHER, "Upper end of its 95 % interval, with the rungs' ratings taken as exact."),
+    MetricSpec("selection/score_best", "score", Better.HIGHER, "Confirmation games: candidate against pretrained policy, best moves."),
+    MetricSpec("selection/score_best_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
+    MetricSpec("selection/score_best_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
+    MetricSpec("selection/score_adjudicated", "score", Better.HIGHER, "The same games with undecided ones adjudicated by the engine."),
+    MetricSpec("selection/score_adjudicated_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
+    MetricSpec("selection/score_adjudicated_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
+    MetricSpec(
+        "selection/verdict_elo",
+        "Elo",
+        Better.HIGHER,
+        "`selection/score_best` in Elo: what the verdict's sentence and the run's name state.",
+    ),
+    MetricSpec("selection/verdict_elo_low", "Elo", Better.HIGHER, "Lower end of its 95 % interval."),
+    MetricSpec("selection/verdict_elo_high", "Elo", Better.HIGHER, "Upper end of its 95 % interval."),
+    MetricSpec("selection/score_previous", "score", Better.HIGHER, "Candidate against the registry's previous champion, best moves."),
+    MetricSpec("selection/score_previous_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
+    MetricSpec("selection/score_previous_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
+    MetricSpec("selection/rating", "Elo", Better.HIGHER, "The candidate on the ladder: Elo above a random mover."),
+    MetricSpec("selection/rating_low", "Elo", Better.HIGHER, "Lower end of its 95 % interval, the ladder taken as exact."),
+    MetricSpec("selection/rating_high", "Elo", Better.HIGHER, "Upper end of its 95 % interval, the ladder taken as exact."),
+    MetricSpec(
+        "selection/rating_pretrained",
+        "Elo",
+        Better.HIGHER,
+        "The pretrained policy on the ladder, against the candidate's rungs on the candidate's openings.",
+    ),
+    MetricSpec("selection/rating_pretrained_low", "Elo", Better.HIGHER, "Lower end of its 95 % interval, the ladder taken as exact."),
+    MetricSpec("selection/rating_pretrained_high", "Elo", Better.HIGHER, "Upper end of its 95 % interval, the ladder taken as exact."),
+    MetricSpec(
+        "selection/ladder_gain",
+        "Elo",
+        Better.HIGHER,
+        "Candidate's ladder rating less the pretrained policy's: same rungs, same openings, best moves, as played.",
+    ),
+    MetricSpec("selection/ladder_gain_low", "Elo", Better.HIGHER, "Lower end of its 95 % interval, paired by opening."),
+    MetricSpec("selection/ladder_gain_high", "Elo", Better.HIGHER, "Upper end of its 95 % interval; below 0 the candidate is worse."),
+    MetricSpec("selection/ladder_gain_adjudicated", "Elo", Better.HIGHER, "The same with undecided games adjudicated by the engine."),
+    MetricSpec("selection/ladder_gain_adjudicated_low", "Elo", Better.HIGHER, "Lower end of its 95 % interval, paired by opening."),
+    MetricSpec("selection/ladder_gain_adjudicated_high", "Elo", Better.HIGHER, "Upper end of its 95 % interval, paired by opening."),
+    MetricSpec("selection/heldout_regret", "win probability", Better.LOWER, "`heldout/regret_best` of the candidate."),
+    MetricSpec("selection/score_sampled", "score", Better.HIGHER, "Candidate against pretrained policy, sampled moves at T = 1."),
+    MetricSpec("selection/score_sampled_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
+    MetricSpec("selection/score_sampled_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
+]
+
+METRICS: Final[Mapping[str, MetricSpec]] = {spec.name: spec for spec in _SPECS}
+assert len(METRICS) == len(_SPECS), "two metrics have one name"
+
+MAIN_CURVES: Final[Mapping[str, str]] = {
+    "grpo/reward_gain": "1 reward gain",
+    "language/reward_mean": "1 reward mean",
+    "heldout/regret_best": "2 held-out regret",
+    "heldout/parse_rate": "3 parse rate",
+    "grpo/entropy": "4 entropy",
+    "language/entropy": "4 token entropy",
+    "grpo/kl_reference": "5 KL",
+    "language/kl_reference": "5 token KL",
+    "control/learning_rate": "6 learning rate",
+}
+"""Whether a fine-tuning learns, on the pages of `finetune` and of the whole run: metric -> title of its chart. MLflow sorts charts by
+title, so that the first row says whether the policy gets better. A network has six of them; a language model has its own."""
+_SECONDARY: Final = frozenset(
+    (
+        *(
+            "grpo/reward_mean",
+            "grpo/regret",
+            "grpo/normalised_entropy",
+            "grpo/zero_variance_groups",
+            "grpo/clip_fraction",
+            "grpo/gradient_norm",
+            "grpo/kl_old",
+        ),
+        *("heldout/regret_sampled", "heldout/expected_value", "heldout/blunder_mass", "heldout/reward"),
+        "time/transitions_per_second",
+        *("language/parse_rate", "language/structure_rate", "language/truncated", "language/answer_tokens", "language/clip_fraction"),
+        *("language/zero_variance_groups", "language/clone_loss", "language/clone_validation_loss", "language/gradient_norm"),
+    )
+)
+"""The second screen of `finetune`. All other metrics of its groups are details, many of them constant in a healthy run."""
+_CROWDED: Final = frozenset(("control", "grpo", "heldout", "language", "self_play", "strength", "time"))
+"""Groups of which only the metrics above are shown outside of the details."""
+
+
+def tracked_name(name: str) -> str:
+    """Return the name of a metric in MLflow, which sorts charts by it: main curves first, details last.
+
+    >>> tracked_name("grpo/entropy"), tracked_name("grpo/regret"), tracked_name("grpo/raw/policy"), tracked_name("ladder/rating")
+    ('curves/4 entropy', 'grpo/regret', 'zz_detail/grpo/raw/policy', 'ladder/rating by rung')
+    """
+    group = name.partition("/")[0]
+    if name in MAIN_CURVES:
+        return f"curves/{MAIN_CURVES[name]}"
+    if group == "ladder":
+        return f"{name} by rung"  # The MLflow step of these is the rung's number.
+    return f"zz_detail/{name}" if group in _CROWDED and name not in _SECONDARY else name
+
+
+assert len(set(map(tracked_name, METRICS))) == len(METRICS), "two metrics have one name in MLflow"
+assert METRICS.keys() >= {*MAIN_CURVES, *_SECONDARY}, "a metric that is shown is not declared"
+
+
+BUDGET_SPENT, ENTROPY_CRITICAL, NOTHING_TO_LEARN = "budget_spent", "entropy_critical", "nothing_to_learn"
+ENDS: Final[Mapping[str, str]] = {
+    BUDGET_SPENT: "the step budget was spent",
+    ENTROPY_CRITICAL: "entropy was critical, and no recovery was configured or left",
+    NOTHING_TO_LEARN: "nearly all groups had had zero variance for too long",
+}
+"""Why training ended, in the report of `finetune` -> the same in words."""
+
+FINDING: Final = "finding"
+EVENTS: Final[Mapping[str, str]] = {
+    "entropy_critical": "Entropy is critical: recovery or stop.",
+    "entropy_boost": "The field notes' recovery raised the entropy coefficient and temperature and lowered the KL coefficient.",
+    "recovery_started": "KL(reference || policy) joins the loss until entropy is healthy again.",
+    "recovery_ended": "Entropy is healthy again.",
+    "step_skipped": "A loss or gradient was NaN or infinite: the step was skipped, and the learning rate is cut from the next rollout on.",
+    FINDING: "The diagnosis of the run has a new finding; docs/diagnosis.md explains each.",
+    "trust_region": "Optimiser steps of a rollout ended early, because KL(old || policy) reached its limit.",
+}
+"""Every event: name -> meaning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event of a run with a message for people."""
+
+    name: str
+    message: str
+
+    def __post_init__(self) -> None:
+        """Refuse names that are not in the table."""
+        if self.name not in EVENTS:
+            raise ValueError(f"event {self.name!r} is not declared in grpo/settings/metrics.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Metrics and events of one step."""
+
+    step: int
+    metrics: Mapping[str, float]
+    events: tuple[Event, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse names that are not in the table."""
+        unknown = self.metrics.keys() - METRICS.keys()
+        if unknown:
+            raise ValueError(f"metrics that are not declared in grpo/settings/metrics.py: {', '.join(sorted(unknown))}")

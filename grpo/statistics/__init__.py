@@ -1,1 +1,0 @@
-"""Statistics of games: confidence intervals and Elo ratings."""

@@ -1,0 +1,1 @@
+"""Imitation and GRPO: states, rollouts, advantages, objective, controllers, trainer, checkpoints."""

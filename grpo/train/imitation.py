@@ -1,0 +1,136 @@
+"""Imitation of the moves played, until the validation loss stops falling.
+
+It must end with a strong policy, not with a weak one on which GRPO would shine.
+"""
+
+import copy
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from grpo.base.errors import NonFiniteError
+from grpo.base.seeding import torch_stream
+from grpo.board.actions import NUM_ACTIONS
+from grpo.dataset.table import LabelArrays
+from grpo.policy.distribution import NetworkPolicy, PositionBatch
+from grpo.settings.metrics import Record
+from grpo.settings.tree import PretrainConfig
+from grpo.train.mirror import reflected
+
+_CUT: Final = 0.2
+_VALIDATION_BATCH: Final = 512
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImitationResult:
+    """How imitation ended; the policy holds the best weights."""
+
+    best: Record
+    """The validation at which the loss was lowest."""
+    num_steps: int
+    has_converged: bool
+    """Whether the loss stopped falling, and not the bound on steps ended it."""
+
+
+def imitate(
+    policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, config: PretrainConfig, *, seed: int
+) -> Iterator[Record | ImitationResult]:
+    """Yield a record at each look at the validation loss, then the result; the policy ends with the best weights of all looks.
+
+    Raises NonFiniteError when the validation loss is not finite.
+    """
+    positions = PositionBatch.from_arrays(train)
+    played = torch.from_numpy(train.played)
+    parameters = [parameter for parameter in policy.network.parameters() if parameter.requires_grad]
+    optimiser = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
+    best: Record | None = None
+    best_weights = copy.deepcopy(policy.network.state_dict())
+    looks_without_gain = cuts = 0
+    losses: list[float] = []
+    step = 0
+    while step < config.max_steps:
+        for rows in _batches(len(train), config.batch_size, seed=seed, first_step=step):
+            batch = positions.select_rows(rows)
+            if config.mirrors_boards:
+                batch = reflected(batch, torch.rand(len(rows), generator=torch_stream(seed, "imitation", "reflection", step)) < 0.5)
+            batch_loss = _loss(policy, batch, played[rows])
+            optimiser.zero_grad(set_to_none=True)
+            batch_loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            losses.append(batch_loss.item())
+            step += 1
+            if step % config.steps_per_validation == 0 or step == config.max_steps:
+                break
+        if step % config.steps_per_validation and step != config.max_steps:
+            continue
+        record = Record(
+            step,
+            {
+                "imitation/train_loss": sum(losses) / len(losses),
+                "imitation/learning_rate": optimiser.param_groups[0]["lr"],
+                **validation_metrics(policy, validation),
+            },
+        )
+        losses.clear()
+        yield record
+        loss = record.metrics["imitation/validation_loss"]
+        if not math.isfinite(loss):
+            raise NonFiniteError(f"imitation step {step}: the validation loss is {loss}; lower pretrain.learning_rate")
+        if best is None or loss < best.metrics["imitation/validation_loss"]:
+            best, looks_without_gain = record, 0
+            best_weights = copy.deepcopy(policy.network.state_dict())
+            continue
+        looks_without_gain += 1
+        if looks_without_gain < config.patience:
+            continue
+        policy.network.load_state_dict(best_weights)
+        if cuts == config.num_learning_rate_cuts:
+            yield ImitationResult(best=best, num_steps=step, has_converged=True)
+            return
+        cuts, looks_without_gain = cuts + 1, 0
+        for group in optimiser.param_groups:
+            group["lr"] *= _CUT
+    assert best is not None
+    policy.network.load_state_dict(best_weights)
+    yield ImitationResult(best=best, num_steps=step, has_converged=False)
+
+
+@torch.no_grad()
+def validation_metrics(policy: NetworkPolicy, boards: LabelArrays) -> dict[str, float]:
+    """Return loss, top-1, top-5, entropy and perplexity of the policy on these boards, at T = 1."""
+    positions, played = PositionBatch.from_arrays(boards), torch.from_numpy(boards.played)
+    losses, ranks, entropies = [], [], []
+    for rows in torch.split(torch.arange(len(boards)), _VALIDATION_BATCH):
+        distribution = policy.distribution(positions.select_rows(rows), temperature=1.0)
+        log_probs = distribution.log_probs.masked_fill(~distribution.is_legal, -torch.inf)
+        of_played = log_probs.gather(1, played[rows, None].to(log_probs.device))
+        losses.append(-of_played[:, 0])
+        # Ties count against the move played, and what is not a number is never found: a policy that knows nothing found nothing.
+        rank = (~(log_probs < of_played) & distribution.is_legal).sum(1) - 1
+        ranks.append(rank.masked_fill(~of_played[:, 0].isfinite(), NUM_ACTIONS))
+        entropies.append(distribution.entropy())
+    loss, rank = torch.cat(losses).mean(), torch.cat(ranks)
+    return {
+        "imitation/validation_loss": loss.item(),
+        "imitation/perplexity": loss.exp().item(),
+        "imitation/top1": (rank < 1).float().mean().item(),
+        "imitation/top5": (rank < 5).float().mean().item(),
+        "imitation/entropy": torch.cat(entropies).mean().item(),
+    }
+
+
+def _loss(policy: NetworkPolicy, positions: PositionBatch, played: Tensor) -> Tensor:
+    distribution = policy.distribution(positions, temperature=1.0)
+    return -distribution.log_prob(played[:, None].to(distribution.log_probs.device)).mean()
+
+
+def _batches(num_boards: int, size: int, *, seed: int, first_step: int) -> Iterator[Tensor]:
+    """Yield the batches from a step on to the end of its epoch; each epoch has an order of its own."""
+    per_epoch = max(1, num_boards // size)
+    epoch, index = divmod(first_step, per_epoch)
+    order = torch.randperm(num_boards, generator=torch_stream(seed, "imitation", epoch))
+    yield from torch.split(order[index * size : per_epoch * size], size)

@@ -1,0 +1,247 @@
+"""States from self-play, in rounds that follow the policy as it changes."""
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import chess
+import numpy as np
+import torch
+from torch import Tensor
+
+from grpo.base.errors import PlainError
+from grpo.base.seeding import numpy_stream, torch_stream
+from grpo.board.encoding import position_key
+from grpo.match.matches import End, PlayedGame, play_match
+from grpo.match.players import SamplingPlayer, random_move
+from grpo.policy.distribution import Policy, PositionBatch
+from grpo.settings.grpo import SelfPlayConfig
+from grpo.train.states import DatasetStates, States, ValueSource, first_images, joined, valued_states
+
+_MIN_OPENINGS_PER_BATCH: Final = 32  # Two games each, the colours changed, and all in lock-step.
+_STATES_PER_OPENING: Final = 75  # Twice what two games give: a batch gives half a round. A move costs less in a large batch.
+_MIN_BATCHES: Final = 4  # That many, and one game a state on top, before a round is given up.
+_MIN_STRIDE: Final = 3  # Neighbouring plies are nearly the same position; odd, so that a game gives both sides' positions.
+_MAX_STATES_PER_GAME: Final = 32  # A long game is thinned out: its shuffling would outnumber the short ones' decisions.
+
+
+class SelfPlayError(PlainError, RuntimeError):
+    """Self-play did not give enough states."""
+
+
+class SelfPlay:
+    """Positions from the policy's games against itself, valued once a round."""
+
+    def __init__(
+        self,
+        values: ValueSource,
+        config: SelfPlayConfig,
+        *,
+        states_per_step: int,
+        first_step: int,
+        seed: int,
+        mirrors_boards: bool,
+        exclude: Container[str] = frozenset(),
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        """Play nothing yet.
+
+        Args:
+            values: of the states.
+            config: the settings.
+            states_per_step: states of a step.
+            first_step: where rounds are counted from.
+            seed: root of the random streams.
+            mirrors_boards: that of `DatasetStates`.
+            exclude: keys of positions that are never states.
+            say: is told when a round begins, which takes longer than many steps.
+
+        Raises ValueError when a round's states are fewer than a step takes.
+        """
+        if not 1 <= states_per_step <= config.states_per_round:
+            raise ValueError(
+                f"a round of self-play gives {config.states_per_round} states, of which a step takes {states_per_step}: set"
+                " self_play.states_per_round to what a step takes or more"
+            )
+        self._values = values
+        self._config = config
+        self.size = states_per_step
+        """States of a step."""
+        self._first_step = first_step
+        self._seed = seed
+        self._reflects = mirrors_boards
+        self._exclude = exclude
+        self._say = say
+        self._round: int | None = None
+        self._states: States | None = None
+        self._metrics: dict[str, float] = {}
+
+    def states(self, step: int, policy: Policy) -> States:
+        """Return the states of a step; if its round's are not at hand, the policy plays the round as it is now.
+
+        An epoch's last few states are left for the next. Raises SelfPlayError when games or engine give too few states, ValueError for a
+        step before the first.
+        """
+        if step < self._first_step:
+            raise ValueError(f"step {step} comes before the first step that learns from self-play, {self._first_step}")
+        number, step_of_round = divmod(step - self._first_step, self._config.steps_per_round)
+        if self._states is None or number != self._round:
+            self._states = self._play_round(number, policy)
+            self._round = number
+        epoch, index = divmod(step_of_round, len(self._states) // self.size)
+        order = torch.randperm(len(self._states), generator=torch_stream(self._seed, "own_games", number, "order", epoch))
+        rows = order[index * self.size : (index + 1) * self.size]
+        states = self._states.select_rows(rows)
+        if not self._reflects:
+            return states
+        is_image = first_images(len(self._states), torch_stream(self._seed, "own_games", number, "reflection"))
+        return states.reflected(is_image[rows] ^ bool(epoch % 2))
+
+    def round_metrics(self) -> dict[str, float]:
+        """Return the metrics of the round just played, once; nothing while its states are used."""
+        metrics, self._metrics = self._metrics, {}
+        return metrics
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Return the round's number (as JSON) and its states (as tensors): the policy that played them will be gone."""
+        facts = {"round": self._round}
+        if self._states is None:
+            return facts, {}
+        positions = self._states.positions
+        tensors = {
+            "encodings": positions.encodings,
+            "action_ids": positions.action_ids,
+            "is_legal": positions.is_legal,
+            "repeats": positions.repeats,
+            "values": self._states.values,
+            "phases": self._states.phases,
+        }
+        return facts, tensors
+
+    def restore(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Take up what `state` returned."""
+        self._round = facts["round"]
+        self._metrics = {}
+        self._states = None
+        if self._round is not None:
+            self._states = States(
+                positions=PositionBatch(**{name: tensors[name] for name in ("encodings", "action_ids", "is_legal", "repeats")}),
+                values=tensors["values"],
+                phases=tensors["phases"],
+            )
+
+    def _play_round(self, number: int, policy: Policy) -> States:
+        if self._say is not None:
+            self._say(f"self-play round {number + 1}: games for {self._config.states_per_round:,} states")
+        boards, games = self._play_games(number, policy)
+        states, _, num_dropped = valued_states(boards, self._values)
+        if states is None or len(states) < self.size:
+            raise SelfPlayError(
+                f"self-play, round {number}: the engine failed on {num_dropped} of {len(boards)} positions, and what is left is fewer"
+                f" than the {self.size} states of a step. Look at the engine (engine.path), or raise self_play.states_per_round"
+            )
+        ends = [game.end for game in games]
+        self._metrics = {
+            "self_play/games": float(len(ends)),
+            "self_play/dropped": float(num_dropped),
+            "self_play/plies": sum(len(game.moves) for game in games) / len(ends),
+            "self_play/decisive": ends.count(End.CHECKMATE) / len(ends),
+            "self_play/repeated": ends.count(End.REPETITION) / len(ends),
+        }
+        return states
+
+    def _play_games(self, number: int, policy: Policy) -> tuple[list[chess.Board], list[PlayedGame]]:
+        """Return a round's boards and the games that gave them."""
+        config = self._config
+        opening_rng = numpy_stream(self._seed, "own_games", number, "openings")
+        choice_rng = numpy_stream(self._seed, "own_games", number, "positions")
+        player = SamplingPlayer(
+            policy, "policy", temperature=config.temperature, rng=torch_stream(self._seed, "own_games", number, "moves")
+        )
+        num_openings = max(_MIN_OPENINGS_PER_BATCH, config.states_per_round // _STATES_PER_OPENING)
+        found: dict[str, chess.Board] = {}
+        games: list[PlayedGame] = []
+        max_games = _MIN_BATCHES * 2 * num_openings + config.states_per_round
+        while len(found) < config.states_per_round:
+            if len(games) >= max_games:
+                raise SelfPlayError(
+                    f"self-play, round {number}: {len(games)} games gave only {len(found)} distinct positions with a choice of moves, and"
+                    f" {config.states_per_round} are asked for. The policy plays the same over and over, or its games are too short: raise"
+                    " self_play.temperature, self_play.opening_plies or self_play.max_plies, or lower self_play.states_per_round"
+                )
+            openings = random_openings(num_openings, max_plies=config.opening_plies, rng=opening_rng)
+            played = play_match(player, player, openings, max_plies=config.max_plies).games
+            games += played
+            for game in played:
+                for board in _boards_at(game, taken_plies(len(game.moves), choice_rng)):
+                    if board.legal_moves.count() > 1 and (key := position_key(board)) not in self._exclude:
+                        found.setdefault(key, board)
+        boards = list(found.values())
+        # The last batch gives too many: left out are some of all games, and not all of the last ones.
+        kept = np.sort(choice_rng.permutation(len(boards))[: config.states_per_round])
+        return [boards[index] for index in kept], games
+
+
+class MixedStates:
+    """States of the dataset and of self-play, in this order."""
+
+    def __init__(self, dataset: DatasetStates, own: SelfPlay) -> None:
+        """Each source knows how many states of a step are its own: see `state_counts`."""
+        self._dataset = dataset
+        self._own = own
+
+    def states(self, step: int, policy: Policy) -> States:
+        """Return the states of a step."""
+        return joined([self._dataset.states(step, policy), self._own.states(step, policy)])
+
+    def round_metrics(self) -> dict[str, float]:
+        """Return `SelfPlay.round_metrics`."""
+        return self._own.round_metrics()
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Return `SelfPlay.state`; the dataset's rows depend on the step alone."""
+        return self._own.state()
+
+    def restore(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Take up what `state` returned."""
+        self._own.restore(facts, tensors)
+
+
+def state_counts(states_per_step: int, share: float) -> tuple[int, int]:
+    """Return how many states of a step are of the dataset and how many of self-play; at least one is of the dataset.
+
+    >>> state_counts(256, 0.33)
+    (172, 84)
+    """
+    num_own = min(round(share * states_per_step), states_per_step - 1)
+    return states_per_step - num_own, num_own
+
+
+def random_openings(count: int, *, max_plies: int, rng: np.random.Generator) -> list[str]:
+    """Return the FENs of positions with a legal move after 0 to `max_plies` random plies; some can be equal."""
+    openings: list[str] = []
+    while len(openings) < count:
+        board = chess.Board()
+        for _ in range(int(rng.integers(max_plies + 1))):
+            if not any(board.legal_moves):
+                break
+            board.push(random_move(board, rng))
+        if any(board.legal_moves):
+            openings.append(board.fen())
+    return openings
+
+
+def taken_plies(num_plies: int, rng: np.random.Generator) -> range:
+    """Return the plies of a game before which its position is taken: spread evenly, from a random offset.
+
+    Ply 0 never is: its position is chance's, not the policy's.
+    """
+    stride = max(_MIN_STRIDE, -(-(num_plies - 1) // _MAX_STATES_PER_GAME)) | 1
+    return range(1 + int(rng.integers(stride)), num_plies, stride)
+
+
+def _boards_at(game: PlayedGame, plies: Sequence[int]) -> Iterator[chess.Board]:
+    board = chess.Board(game.opening)
+    for ply, move in enumerate(game.moves):
+        if ply in plies:
+            yield board.copy()
+        board.push(chess.Move.from_uci(move))

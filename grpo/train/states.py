@@ -1,0 +1,184 @@
+"""States to learn from: boards with the value of every legal move, of the dataset or valued live.
+
+Legend: B boards, A legal moves (padded).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import chess
+import numpy as np
+import torch
+from torch import Tensor
+
+from grpo.base.seeding import torch_stream
+from grpo.board.phases import PHASES, phase_of
+from grpo.dataset.table import BoardArrays
+from grpo.engine.answers import EngineError
+from grpo.engine.move_values import ValueTable, value_tables
+from grpo.engine.pool import EnginePool
+from grpo.policy.distribution import Policy, PositionBatch
+from grpo.settings.tree import ValuesConfig
+from grpo.train.mirror import reflected
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class States:
+    """Boards with a choice between moves, and the value of every legal move."""
+
+    positions: PositionBatch
+    values: Tensor
+    """[B, A] win probability for the mover; 0 on padding."""
+    phases: Tensor
+    """[B] index into `phases.PHASES`."""
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def select_rows(self, rows: Tensor) -> "States":
+        """Return the given rows, no wider than they need to be."""
+        positions = self.positions.select_rows(rows)
+        width = positions.is_legal.shape[1]
+        return States(positions=positions, values=self.values[rows][:, :width], phases=self.phases[rows])
+
+    def reflected(self, wanted_B: Tensor) -> "States":
+        """Return the states, those that are wanted so and have no castling rights as their left-right mirror image."""
+        return States(positions=reflected(self.positions, wanted_B), values=self.values, phases=self.phases)
+
+    def to(self, device: torch.device) -> "States":
+        """Return the states on another device."""
+        return States(positions=self.positions.to(device), values=self.values.to(device), phases=self.phases.to(device))
+
+
+def joined(parts: Sequence[States]) -> States:
+    """Return the states of all parts, in order, as wide as the widest."""
+    width = max(part.values.shape[1] for part in parts)
+
+    def padded(tensor_BA: Tensor) -> Tensor:
+        return torch.nn.functional.pad(tensor_BA, (0, width - tensor_BA.shape[1]))
+
+    return States(
+        positions=PositionBatch(
+            encodings=torch.cat([part.positions.encodings for part in parts]),
+            action_ids=torch.cat([padded(part.positions.action_ids) for part in parts]),
+            is_legal=torch.cat([padded(part.positions.is_legal) for part in parts]),
+            repeats=torch.cat([padded(part.positions.repeats) for part in parts]),
+        ),
+        values=torch.cat([padded(part.values) for part in parts]),
+        phases=torch.cat([part.phases for part in parts]),
+    )
+
+
+class ValueSource(Protocol):
+    """What values moves of boards that no dataset has."""
+
+    def tables(self, boards: Sequence[chess.Board]) -> list[ValueTable | None]:
+        """Return one table a board, each of which has a legal move; None where the engine failed."""
+
+
+class LiveValues:
+    """Values by the engine."""
+
+    def __init__(self, pool: EnginePool, config: ValuesConfig) -> None:
+        """The pool must have been made with `values.engine_options(config)`."""
+        self._pool, self._config = pool, config
+
+    def tables(self, boards: Sequence[chess.Board]) -> list[ValueTable | None]:
+        """Return one table a board, None where the engine failed three times."""
+        found = value_tables(boards, self._pool, self._config, depth=self._config.depth)
+        return [None if isinstance(table, EngineError) else table for table in found]
+
+
+def valued_states(boards: Sequence[chess.Board], values: ValueSource) -> tuple[States | None, list[int], int]:
+    """Return the states of those boards that have a value, which boards those are, and how many the engine failed on.
+
+    Each board must have two legal moves or more. Without any state, the first is None.
+    """
+    tables = values.tables(boards)
+    kept = [index for index, table in enumerate(tables) if table is not None]
+    if not kept:
+        return None, [], len(boards)
+    positions = PositionBatch.from_boards([boards[index] for index in kept])
+    of_moves = np.zeros(tuple(positions.is_legal.shape), dtype=np.float32)
+    for row, index in enumerate(kept):
+        table = tables[index]
+        assert table is not None
+        of_moves[row, : len(table.values)] = table.values
+    states = States(
+        positions=positions,
+        values=torch.from_numpy(of_moves),
+        phases=torch.tensor([PHASES.index(phase_of(boards[index])) for index in kept]),
+    )
+    return states, kept, len(boards) - len(kept)
+
+
+class StateSource(Protocol):
+    """Where GRPO's states come from: dataset boards, and self-play."""
+
+    def states(self, step: int, policy: Policy) -> States:
+        """Return the states of a step; the same step and policy give the same states, whatever was asked before."""
+
+    def round_metrics(self) -> dict[str, float]:
+        """Return what was measured of games that were played for the last step's states; nothing when there were none."""
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Return what cannot be made again on resuming: plain data, and tensors."""
+
+    def restore(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Take up what `state` returned."""
+
+
+def first_images(num_states: int, rng: torch.Generator) -> Tensor:
+    """Return which states are shown as mirror images in the first epoch, bool, shape [num_states]; the others are in the second."""
+    return torch.rand(num_states, generator=rng) < 0.5
+
+
+class DatasetStates:
+    """Dataset boards with their value tables, in a new order each epoch; the step is all of its state."""
+
+    def __init__(self, arrays: BoardArrays, *, states_per_step: int, seed: int, mirrors_boards: bool) -> None:
+        """Leave out boards with one legal move: whatever is sampled there, nothing can be learnt from it.
+
+        With `mirrors_boards`, a random half of the boards is shown as mirror images, in the next epoch the other half, and so on.
+        Raises ValueError when fewer boards are left than a step takes.
+        """
+        everything = States(
+            positions=PositionBatch.from_arrays(arrays),
+            values=torch.from_numpy(arrays.values),
+            phases=torch.from_numpy(arrays.phases),
+        )
+        has_choice = everything.positions.is_legal.sum(1) > 1
+        self._all = everything if has_choice.all() else everything.select_rows(has_choice.nonzero()[:, 0])
+        if len(self._all) < states_per_step:
+            raise ValueError(
+                f"{len(self._all)} boards with a choice of moves are fewer than a step takes ({states_per_step}): lower"
+                " grpo.states_per_step or raise boards.num_train"
+            )
+        self.size = states_per_step
+        """States of a step."""
+        self._seed = seed
+        self._is_image = first_images(len(self._all), torch_stream(seed, "states", "reflection")) if mirrors_boards else None
+        self._epoch = -1
+        self._order = torch.empty(0, dtype=torch.int64)
+
+    def states(self, step: int, policy: Policy) -> States:  # noqa: ARG002
+        """Return the states of a step; an epoch's last few boards are left for the next."""
+        epoch, index = divmod(step, len(self._all) // self.size)
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._order = torch.randperm(len(self._all), generator=torch_stream(self._seed, "states", epoch))
+        rows = self._order[index * self.size : (index + 1) * self.size]
+        states = self._all.select_rows(rows)
+        return states if self._is_image is None else states.reflected(self._is_image[rows] ^ bool(epoch % 2))
+
+    def round_metrics(self) -> dict[str, float]:
+        """Return nothing: no games are played."""
+        return {}
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Return nothing."""
+        return {}, {}
+
+    def restore(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Do nothing."""

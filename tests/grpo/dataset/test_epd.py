@@ -1,0 +1,197 @@
+import re
+from collections.abc import Iterator
+
+import chess
+import pytest
+
+from grpo.dataset.epd import read_positions, read_puzzles
+from grpo.dataset.games import Game, Reason, Rejection, SourceError
+
+START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq -"
+ENDGAME = "8/pp2nkR1/5n1p/3p4/5p2/P2BP3/1PPKN3/8 b - -"
+
+
+def cut(data: bytes, size: int) -> Iterator[bytes]:
+    return (data[start : start + size] for start in range(0, len(data), size))
+
+
+def entries(data: bytes | str, size: int = 1 << 20) -> list[Game | Rejection]:
+    return list(read_positions(cut(data.encode() if isinstance(data, str) else data, size), "list.epd"))
+
+
+def fens(data: bytes | str, size: int = 1 << 20) -> list[str]:
+    games = entries(data, size)
+    assert all(isinstance(game, Game) for game in games), games
+    return [game.boards[0].fen() for game in games if isinstance(game, Game)]
+
+
+def only_rejection(data: bytes | str) -> tuple[Reason, str]:
+    (rejection,) = entries(data)
+    assert isinstance(rejection, Rejection)
+    assert (rejection.source, rejection.offset) == ("list.epd", 0)
+    return rejection.reason, rejection.detail
+
+
+@pytest.mark.parametrize(
+    ("line", "clocks"),
+    [
+        (ENDGAME, "0 1"),
+        (f"{ENDGAME} 31", "31 1"),
+        (f"{ENDGAME} 31 57", "31 57"),
+        (f"{ENDGAME} 31 0", "31 1"),
+        (f"  {ENDGAME}\t31   57  ", "31 57"),
+        (f'{ENDGAME} bm Nf3; id "x"; hmvc 3; fmvn 10;', "3 10"),
+        (f"{ENDGAME} fmvn 10; hmvc 3", "3 10"),
+        (f"{ENDGAME} hmvc 3;", "3 1"),
+        (f"{ENDGAME} 31 57 bm Nf3 Nf4; am e4;", "31 57"),
+        (f"{ENDGAME} 31 57; bm Nf3;", "31 57"),
+        (f'{ENDGAME} id "a; hmvc 3; b"; c0 ";";', "0 1"),
+        (f"{ENDGAME} hmvcx 3; xhmvc 4; acd 40; draw_reject;", "0 1"),
+        (f"{ENDGAME} ;D1 20 ;D2 400", "0 1"),
+    ],
+)
+def test_fens_and_epds_are_read_with_their_clocks(line: str, clocks: str) -> None:
+    assert fens(line) == [f"{ENDGAME} {clocks}"]
+
+
+def test_a_position_is_a_game_without_moves() -> None:
+    (game,) = entries(f"# a comment\n\n{ENDGAME} 31 57\n")
+    assert isinstance(game, Game)
+    assert game.boards == (chess.Board(f"{ENDGAME} 31 57"),)
+    assert (game.moves, game.is_label, game.result, game.source, game.offset) == ((), (True,), "*", "list.epd", 13)
+
+
+def test_the_id_is_of_the_position_whatever_clocks_colour_and_place() -> None:
+    board = chess.Board(f"{ENDGAME} 31 57")
+    lines = [board.fen(), f"{ENDGAME} 3 9", board.mirror().fen(), f"{START} 0 1"]
+    first, *others = [game.game_id for game in entries("\n".join(lines)) if isinstance(game, Game)]
+    assert [other == first for other in others] == [True, True, False]
+    assert len(first) == 20
+
+
+def test_what_is_written_is_read_back(random_boards: list[chess.Board]) -> None:
+    boards = [board for board in random_boards[::5] if board.halfmove_clock < 100 and not board.is_insufficient_material()]
+    assert fens("\n".join(board.fen() for board in boards)) == [board.fen() for board in boards]
+    assert fens("\n".join(board.epd(hmvc=board.halfmove_clock, fmvn=board.fullmove_number) for board in boards)) == [
+        board.fen() for board in boards
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "detail"),
+    [
+        ("hello", "expected"),
+        ("rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq", "castling|en passant|expected"),
+        ("rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP w KQkq - 0 1", "expected 8 rows"),
+        ("8/8/8/8/8/8/8/8 w - - 0 1", "NO_WHITE_KING.*NO_BLACK_KING|EMPTY"),
+        ("k7/8/8/8/8/8/8/KK6 w - - 0 1", "TOO_MANY_KINGS"),
+        ("4k3/8/8/8/8/8/8/4K2P w - - 0 1", "PAWNS_ON_BACKRANK"),
+        ("4k3/4R3/8/8/8/8/8/4K3 w - - 0 1", "OPPOSITE_CHECK"),
+        ("4k3/8/8/8/8/8/4P3/4K3 w - - 1 2x", "2x"),
+        ("rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR w KQkq e3 0 1", "INVALID_EP_SQUARE"),
+        ("4k3/8/8/8/8/8/4P3/4K3 w KQ - 0 1", "BAD_CASTLING_RIGHTS"),
+        (f"{ENDGAME} [0.5]", r"neither clocks nor an EPD operation after the position: \[0.5\]"),
+        (f"{ENDGAME} 3 4 5", "neither clocks nor .*: 5"),
+        (f"{ENDGAME} 3.5 4", "neither clocks nor .*: 3.5 4"),
+        (f"{ENDGAME} -3 4", "neither clocks nor .*: -3 4"),
+        (f"{ENDGAME} hmvc many;", "no number: hmvc many"),
+        (f"{ENDGAME} hmvc;", "no number: hmvc"),
+        (f"{ENDGAME} {'9' * 5_000} 1", "half-move clock"),
+    ],
+)
+def test_what_is_no_position_is_told(line: str, detail: str) -> None:
+    reason, found = only_rejection(line)
+    assert reason == Reason.ILLEGAL_POSITION
+    assert re.search(detail, found), found
+    assert len(found) <= 120
+
+
+def test_castling_rights_that_only_chess960_has_are_told() -> None:
+    for line in ("bqnrkrnb/pppppppp/8/8/8/8/PPPPPPPP/BQNRKRNB w KQkq - 0 1", "4k3/8/8/8/8/8/4P3/4K1R1 w G - 0 1"):
+        reason, detail = only_rejection(line)
+        assert reason == Reason.CHESS960
+        assert line.split()[2] in detail
+    assert fens("rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w HAha - 0 1") == [f"{START} 0 1"]  # Written otherwise, but the same.
+
+
+@pytest.mark.parametrize(
+    ("line", "detail"),
+    [
+        ("rnb1kbnr/pppp1ppp/8/4p3/6Pq/5P2/PPPPP2P/RNBQKBNR w KQkq - 1 3", "checkmate"),
+        ("7k/5Q2/6K1/8/8/8/8/8 b - - 0 1", "stalemate"),
+        ("4k3/8/8/8/8/8/8/4KB2 w - - 0 1", "insufficient material"),
+        (f"{ENDGAME} 100 90", "half-move clock 100"),
+        (f"{ENDGAME} hmvc 170;", "half-move clock 170"),
+    ],
+)
+def test_games_that_are_over_are_told(line: str, detail: str) -> None:
+    assert only_rejection(line) == (Reason.GAME_OVER, detail)
+    assert fens(f"{ENDGAME} 99 90") == [f"{ENDGAME} 99 90"]
+
+
+def test_nul_bytes_are_told() -> None:
+    assert only_rejection(f'{ENDGAME} id "\0";') == (Reason.NUL_BYTES, "")
+    assert {entry.reason for entry in entries(f"{ENDGAME}\n".encode("utf-16-le")) if isinstance(entry, Rejection)} == {Reason.NUL_BYTES}
+
+
+def test_nul_bytes_at_the_end_of_a_line_are_passed_over() -> None:
+    padded = f"{ENDGAME} bm Bxf5;\0\n{START} id x; \0\0\r\n\0\n".encode()
+    assert fens(padded) == fens(padded.replace(b"\0", b""))
+    assert len(fens(padded)) == 2
+    [inside] = entries(f"{ENDGAME}\0 id x;\n")
+    assert isinstance(inside, Rejection)
+    assert inside.reason is Reason.NUL_BYTES
+
+
+HEADER = "PuzzleId,FEN,Moves,Rating\n"
+MATE_IN_TWO = "00008,r6k/pp2r2p/4Rp1Q/3p4/8/1N1P2R1/PqP2bPP/7K b - - 0 24,f2g3 e6e7 b2b1 b3c1 b1c1 h6c1,1798\n"
+
+
+def puzzles(data: str | bytes, size: int = 1 << 20) -> list[str]:
+    entries = read_puzzles(cut(data.encode() if isinstance(data, str) else data, size), "puzzles.csv")
+    return [f"{entry.reason}: {entry.detail}" if isinstance(entry, Rejection) else entry.fen() for entry in entries]
+
+
+def test_a_puzzle_gives_its_start_and_each_position_of_the_solver() -> None:
+    assert puzzles(HEADER + MATE_IN_TWO) == [
+        "r6k/pp2r2p/4Rp1Q/3p4/8/1N1P2R1/PqP2bPP/7K b - - 0 24",
+        "r6k/pp2r2p/4Rp1Q/3p4/8/1N1P2b1/PqP3PP/7K w - - 0 25",
+        "r6k/pp2R2p/5p1Q/3p4/8/1N1P2b1/P1P3PP/1q5K w - - 1 26",
+        "r6k/pp2R2p/5p1Q/3p4/8/3P2b1/P1P3PP/2q4K w - - 0 27",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("", "puzzles.csv: no header and no puzzle"),
+        ("\n \n", "puzzles.csv: no header and no puzzle"),
+        (MATE_IN_TWO, "puzzles.csv: its first line is no header of a puzzle table.*'FEN' is not in list"),
+        ("PuzzleId,FEN,Rating\n", "no header .*'Moves'"),
+        (b"\xff\xfeP\0", "no header of a puzzle table"),
+    ],
+)
+def test_a_table_of_something_else_is_refused(data: str | bytes, message: str) -> None:
+    with pytest.raises(SourceError, match=f"{message}.*download it again"):
+        puzzles(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (HEADER + MATE_IN_TWO + "x,8/8/8 w - -,e2e4\n", "line 3: not a puzzle: expected 8 rows"),
+        (HEADER + "\n" + "x,only\n", "line 3: not a puzzle: only 2 cells"),
+        (HEADER.replace("\n", "\r\n") * 1 + "x,y,z\r\n", "line 2: not a puzzle"),
+        (HEADER + MATE_IN_TWO.replace("e6e7", "e6e8"), "line 2: not a puzzle: illegal uci: 'e6e8'"),
+        (HEADER + MATE_IN_TWO.replace("e6e7", "0000"), "line 2: not a puzzle: null move"),
+        (HEADER + MATE_IN_TWO.replace("f2g3 e6e7 b2b1 b3c1 b1c1 h6c1", " "), "line 2: not a puzzle: no moves"),
+        (HEADER + "x,8/8/8/8/8/8/8/8 w - - 0 1,e2e4\n", "line 2: not a puzzle: impossible position"),
+        (HEADER + '"' + MATE_IN_TWO, "line 2: not a puzzle: unexpected end"),
+        (HEADER + "x" * 100_000, "line 2: not a puzzle: longer than 65,536 bytes"),
+    ],
+)
+def test_a_puzzle_that_cannot_be_read_is_a_rejection_and_the_next_is_read(data: str, message: str) -> None:
+    found = [text for text in puzzles(f"{data.rstrip()}\n{MATE_IN_TWO}") if text.startswith("illegal position: ")]
+    assert len(found) == 1
+    assert re.search(message, found[0])
+    assert puzzles(f"{data.rstrip()}\n{MATE_IN_TWO}")[-4:] == puzzles(HEADER + MATE_IN_TWO)

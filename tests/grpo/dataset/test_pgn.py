@@ -1,0 +1,127 @@
+"""Games of PGN files: what can be used is read, and each other game is rejected for a reason and costs no other."""
+
+import io
+
+import chess
+import chess.pgn
+import pytest
+from made_games import HEADER, PLANTED, random_pgn, with_planted_games
+
+from grpo.dataset.games import Game, Reason, Rejection
+from grpo.dataset.pgn import read_games
+
+
+@pytest.fixture(scope="module")
+def games_text() -> str:
+    """Return 60 random games."""
+    return random_pgn(60)
+
+
+def entries(text: str | bytes, size: int = 1 << 20) -> list[Game | Rejection]:
+    data = text.encode() if isinstance(text, str) else text
+    return list(read_games((data[start : start + size] for start in range(0, len(data), size)), "x.pgn"))
+
+
+def shown(text: str | bytes) -> list[tuple[int, str] | Reason]:
+    return [(len(entry.moves), entry.result) if isinstance(entry, Game) else entry.reason for entry in entries(text)]
+
+
+def test_a_game_is_what_python_chess_reads(games_text: str) -> None:
+    stream = io.StringIO(games_text)
+    found = entries(games_text, 1_000)
+    assert len(found) == 60
+    for number, game in enumerate(found):
+        assert isinstance(game, Game)
+        expected = chess.pgn.read_game(stream)
+        assert expected is not None
+        board = expected.board()
+        for before, move in zip(game.boards, game.moves, strict=True):
+            assert before.fen() == board.fen()
+            assert not before.move_stack
+            board.push(move)
+        assert game.moves == tuple(expected.mainline_moves())
+        assert (game.result, game.date, game.offset) == (expected.headers["Result"], expected.headers["UTCDate"], number)
+        assert (game.white_rating, game.black_rating) == (1_000 + number, 1_500 if number % 2 else None)
+        assert all(game.is_label)
+
+
+@pytest.mark.parametrize("reason", PLANTED)
+def test_each_fault_has_its_reason(reason: str) -> None:
+    [found] = entries(PLANTED[reason])
+    assert isinstance(found, Rejection)
+    assert found.reason == reason
+
+
+def test_a_game_that_cannot_be_used_costs_no_other(games_text: str) -> None:
+    found = entries(with_planted_games(games_text))
+    good = [entry for entry in entries(games_text) if isinstance(entry, Game)]
+    games = [entry for entry in found if isinstance(entry, Game)]
+    assert [game.game_id for game in games] == [*(game.game_id for game in good), good[0].game_id]
+    assert [entry.reason.value for entry in found if isinstance(entry, Rejection)] == list(PLANTED)
+
+
+def test_what_follows_a_comment_that_is_not_closed_is_read() -> None:
+    assert shown(HEADER + "\n1. e4 e5 {oh\n\n" + HEADER + "\n1. d4 *\n") == [(2, "*"), (1, "*")]
+
+
+def test_an_error_inside_python_chess_costs_one_game(monkeypatch: pytest.MonkeyPatch) -> None:
+    def parse_san(board: chess.Board, san: str) -> chess.Move:
+        if san == "d4":
+            raise IndexError("out of range")
+        return chess.Board.parse_san(board, san)
+
+    monkeypatch.setattr("chess.pgn.BaseVisitor.parse_san", lambda _, board, san: parse_san(board, san))
+    assert shown(HEADER + "\n1. d4 d5 2. c4 *\n\n" + HEADER + "\n1. e4 e5 *\n") == [Reason.UNREADABLE_MOVE, (2, "*")]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (HEADER.replace("\n", "\n% escape\n") + "\n1. e4 e5\n% escape\n2. Nf3 *\n", [(3, "*")]),
+        (HEADER + "\n1. e4 e5 1-0" + HEADER + "\n1. d4 *\n", [(2, "1-0"), (1, "*")]),
+        (HEADER + "\n1. e4 e5 *\n" + HEADER + "\n1. d4 *\n", [(2, "*"), (1, "*")]),
+        (HEADER.replace('"*"', '"0.5-0.5"') + "\n1. e4 e5 0.5-0.5\n", [(2, "1/2-1/2")]),
+        (HEADER.replace('"*"', '"½-½"') + "\n1. e4 e5 ½-½\n", [(2, "1/2-1/2")]),
+        (HEADER.replace('"*"', '"1:0"') + "\n1. e4 e5 1:0\n", [(2, "1-0")]),
+        (HEADER.replace('"*"', '"1-0 ff"') + "\n1. e4 e5 1-0\n", [(2, "1-0")]),
+        ("\ufeff" + HEADER + "\r\n1. e4 (1. d4 d5 (1... Nf6)) 1... e5 $1 ; good\r\n2. Nf3! {yes} *\r\n", [(3, "*")]),
+        ("1. e4 e5 *\n\n1. d4 d5 2. c4 *\n", [(2, "*"), (3, "*")]),
+        (HEADER.replace('"a"', '"Müller"').encode("latin-1") + b"\n1. e4 *\n", [(1, "*")]),
+        ("", []),
+    ],
+)
+def test_what_is_unusual_and_clear_is_read(text: str | bytes, expected: list[tuple[int, str]]) -> None:
+    assert shown(text) == expected
+
+
+def test_only_the_games_of_a_unit_are_read_and_those_that_a_filter_drops_are_counted() -> None:
+    data = random_pgn(6, max_plies=8).encode()
+    units = [list(read_games([data], "x.pgn", is_mine=lambda number, unit=unit: number % 2 == unit)) for unit in (0, 1)]
+    assert [[game.offset for game in unit] for unit in units] == [[0, 2, 4], [1, 3, 5]]
+    dropped = list(read_games([data], "x.pgn", dropped_by=lambda headers: "low" if headers["WhiteElo"] < "1003" else None))
+    assert [(entry.reason, entry.detail) for entry in dropped if isinstance(entry, Rejection)] == [(Reason.FILTERED, "low")] * 3
+
+
+def test_the_identity_of_a_game_is_of_players_date_and_moves() -> None:
+    one = HEADER + "\n1. e4 e5 *\n\n"
+    ids = [entry.game_id for entry in entries(one + one + one.replace('"a"', '"c"') + one.replace("e5", "c5")) if isinstance(entry, Game)]
+    assert ids[0] == ids[1]
+    assert len(set(ids)) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2020.01.31", "2020.01.31"),
+        ("2020-01-31", "2020.01.31"),
+        ("2020.??.??", "2020.??.??"),
+        ("2021.02.29", None),
+        ("????.??.??", None),
+        ("0000.01.01", None),
+        ("January", None),
+    ],
+)
+def test_a_date_is_one_of_the_calendar_in_one_form(text: str, expected: str | None) -> None:
+    [game] = entries(HEADER.replace("2020.01.02", text) + "\n1. e4 *\n")
+    assert isinstance(game, Game)
+    assert game.date == expected

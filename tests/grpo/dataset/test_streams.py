@@ -1,0 +1,221 @@
+"""Files are found and read wherever they lie and however they are packed; damage is told with the file's name."""
+
+import bz2
+import gzip
+import io
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import urllib3.exceptions
+import zstandard
+from local_server import served
+from moto import mock_aws
+
+from grpo.dataset import s3
+from grpo.dataset.games import SourceError
+from grpo.dataset.streams import FileKind, find_files, fingerprint, read_chunks
+
+TEXT = "".join(f"{number}. e4 e5 {number**9}\n" for number in range(8_000)).encode()
+
+
+def zipped(data: bytes) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("games.pgn", data)
+        archive.writestr("__MACOSX/._games.pgn", b"")
+        archive.writestr("readme.txt", b"")
+    return packed.getvalue()
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "zst": zstandard.ZstdCompressor(write_checksum=True).compress,
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "zip": zipped,
+}
+
+
+def read(*patterns: object) -> bytes:
+    return b"".join(chunk for file in find_files([str(each) for each in patterns]) for chunk in read_chunks(file))
+
+
+def names(*patterns: object) -> list[str]:
+    return [file.name for file in find_files([str(each) for each in patterns])]
+
+
+@pytest.mark.parametrize("packing", PACKERS)
+def test_what_is_packed_is_unpacked_and_what_is_cut_short_or_damaged_is_told(packing: str, tmp_path: Path) -> None:
+    path, whole = tmp_path / f"x.pgn.{packing}", PACKERS[packing](TEXT)
+    path.write_bytes(whole)
+    assert read(path) == TEXT
+    for size in (len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(SourceError, match=f"{path}.*: damaged or cut short"):
+            read(path)
+    middle = len(whole) // 2
+    path.write_bytes(whole[:middle] + bytes(byte ^ 255 for byte in whole[middle : middle + 8]) + whole[middle + 8 :])
+    with pytest.raises(SourceError, match=f"{path}.*: damaged or cut short"):
+        read(path)
+
+
+@pytest.mark.parametrize("packing", ["zst", "gz", "bz2"])
+def test_files_put_one_behind_the_other_are_all_read(packing: str, tmp_path: Path) -> None:
+    (tmp_path / f"x.pgn.{packing}").write_bytes(PACKERS[packing](TEXT) + PACKERS[packing](TEXT[:100]))
+    assert read(tmp_path) == TEXT + TEXT[:100]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "what"),
+    [
+        ("x.pgn", b"<!DOCTYPE html>\n<p>log in</p>", "a web page"),
+        ("x.pgn", gzip.compress(TEXT), "packed"),
+        ("x.pgn", '[Event "e"]\n'.encode("utf-16"), "no UTF-8 text"),
+        ("x.pgn", b"4k3/8/8/8/8/8/8/R3K3 w - - 0 1\n", "positions"),
+        ("x.epd", b'\xef\xbb\xbf[Event "e"]\n', "games"),
+        ("x.epd", b"PuzzleId,FEN,Moves\n", "puzzles"),
+    ],
+)
+def test_content_of_another_kind_than_the_name_says_is_told(name: str, content: bytes, what: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(SourceError, match=f"{name}: its content is {what}, and its name says"):
+        read(tmp_path)
+
+
+def test_folders_globs_and_archives_stand_for_files_of_known_suffixes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("b.pgn", "a.pgn.zst", "deep/er/c.EPD", "deep/p.csv.gz", "readme.txt", ".hidden.pgn", "x.zst"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "z.zip").write_bytes(zipped(TEXT))
+    assert [(file.name, file.kind) for file in find_files([str(tmp_path)])] == [
+        ("a.pgn.zst", FileKind.GAMES),
+        ("b.pgn", FileKind.GAMES),
+        ("c.EPD", FileKind.POSITIONS),
+        ("p.csv.gz", FileKind.PUZZLES),
+        ("z.zip/games.pgn", FileKind.GAMES),
+    ]
+    assert names(tmp_path / "*.pgn*", tmp_path / "b.pgn") == ["a.pgn.zst", "b.pgn"]
+    assert names(tmp_path / "**" / "*.csv*") == ["p.csv.gz"]
+    monkeypatch.chdir(tmp_path / "deep")
+    assert find_files(["../b.pgn"]) == find_files([str(tmp_path / "b.pgn")])
+
+
+def test_two_files_of_one_name_are_refused_and_a_link_to_one_is_not(tmp_path: Path) -> None:
+    for place in ("1", "2"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "x.pgn").write_bytes(b"")
+    with pytest.raises(SourceError, match=f"2 different files are called x.pgn .{tmp_path}/1/x.pgn and {tmp_path}/2/x.pgn.*rename one"):
+        find_files([str(tmp_path)])
+    (tmp_path / "2" / "x.pgn").unlink()
+    (tmp_path / "2" / "x.pgn").symlink_to(tmp_path / "1" / "x.pgn")
+    assert names(tmp_path) == ["x.pgn"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("nowhere.pgn", "no file found"),
+        ("*.pgn", "no file found"),
+        ("notes.txt", "cannot tell by its suffix what it is"),
+        ("ftp://me:hunter2@host/x.pgn", "^an address with a password"),
+        ("gs://bucket/x.pgn", "^gs://bucket/x.pgn: "),
+    ],
+)
+def test_a_pattern_that_stands_for_nothing_that_is_read_is_told(
+    pattern: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("notes.txt").write_text("")
+    with pytest.raises(SourceError, match=message):
+        find_files([pattern])
+
+
+def test_a_fingerprint_is_of_the_content_alone(tmp_path: Path) -> None:
+    for name in ("a.pgn", "b.pgn", "c.pgn"):
+        (tmp_path / name).write_bytes(TEXT[:10] if name < "c" else TEXT[:11])
+    first, second, third = map(fingerprint, find_files([str(tmp_path)]))
+    assert first == second != third
+
+
+def test_a_file_of_a_web_server_is_read_as_it_arrives(tmp_path: Path) -> None:
+    (tmp_path / "x.pgn.zst").write_bytes(PACKERS["zst"](TEXT))
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *arguments: object) -> None:
+            """Say nothing."""
+
+    with served(partial(Handler, directory=str(tmp_path))) as address:  # type: ignore[arg-type]
+        [file] = find_files([f"{address}/x.pgn.zst"])
+        assert b"".join(read_chunks(file)) == TEXT
+        assert fingerprint(file) == fingerprint(file)
+        with pytest.raises(SourceError, match=r"y\.pgn: no file found"):
+            read(f"{address}/y.pgn")
+
+
+# S3.
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setattr(s3, "_BACK_OFF_SECONDS", 0.0)
+    with mock_aws():
+        made = boto3.resource("s3").Bucket("chess")
+        made.create()
+        yield made
+
+
+def test_objects_are_found_by_key_prefix_and_glob_and_read_as_files_are(bucket: Any) -> None:
+    for key in ("2024/b.pgn", "2024/deep/c.epd", "2025/d.pgn", "2024/readme.txt"):
+        bucket.put_object(Key=key, Body=TEXT[:100])
+    bucket.put_object(Key="a.pgn.zip", Body=zipped(TEXT))
+    assert names("s3://chess/2024/") == ["b.pgn", "c.epd"]
+    assert names("s3://chess/20*/*.pgn", "s3://chess/2024/b.pgn") == ["b.pgn", "d.pgn"]
+    assert read("s3://chess/a.pgn.zip") == TEXT
+    [file] = find_files(["s3://chess/2025/"])
+    before = fingerprint(file)
+    bucket.put_object(Key="2025/d.pgn", Body=TEXT)
+    assert fingerprint(file) != before
+    for address, remedy in (("s3://chess/x.pgn", "correct the key"), ("s3://nobody-has-this/", "correct the bucket's name")):
+        with pytest.raises(SourceError, match=f"^{address}: .*{remedy}"):
+            find_files([address])
+
+
+class Breaking:
+    """A body that breaks after some bytes."""
+
+    def __init__(self, body: Any, left: int) -> None:
+        self._body, self._left = body, left
+
+    def read(self, count: int) -> bytes:
+        """Return the next bytes, until it breaks."""
+        if not self._left:
+            raise urllib3.exceptions.ProtocolError("broken")
+        piece: bytes = self._body.read(min(count, self._left))
+        self._left -= len(piece)
+        return piece
+
+    def close(self) -> None:
+        """Close it."""
+        self._body.close()
+
+
+def test_a_connection_that_breaks_is_taken_up_where_it_broke_and_of_the_same_version(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket.put_object(Key="x.pgn", Body=TEXT)
+    client = s3.new_client()
+    get_object = client.get_object
+    client.get_object = lambda **request: (answer := get_object(**request)) | {"Body": Breaking(answer["Body"], 40_000)}
+    with s3.S3Object("s3://chess/x.pgn", client=client) as found:
+        assert found.readall() == TEXT
+    with s3.S3Object("s3://chess/x.pgn", client=client) as found:
+        assert found.read(1_000) == TEXT[:1_000]
+        bucket.put_object(Key="x.pgn", Body=TEXT[::-1])
+        with pytest.raises(SourceError, match="replaced while it was read"):
+            found.readall()

@@ -1,0 +1,121 @@
+"""Adjudication: undecided games go to the side that stands better, seen from the right player; nothing else changes."""
+
+from collections.abc import Callable
+from unittest.mock import Mock
+
+import chess
+import pytest
+from scripted_engine import ScriptedEngine
+
+from grpo.engine.answers import EngineError
+from grpo.engine.pool import EnginePool
+from grpo.match.adjudication import adjudicate
+from grpo.match.matches import UNDECIDED, Adjudication, End, MatchResult, PlayedGame
+
+# The same but for the colours.
+WHITE_TO_MOVE = "k7/8/8/8/8/1r6/8/K7 w - - 7 40"
+BLACK_TO_MOVE = "k7/8/1R6/8/8/8/8/K7 b - - 7 40"
+
+pytestmark = pytest.mark.usefixtures("no_process_left")
+
+
+def game(opening: str, end: End, *, first_is_white: bool = True, moves: str = "", score: float = 0.5) -> PlayedGame:
+    """Return a game that ended like this."""
+    return PlayedGame(opening=opening, first_is_white=first_is_white, moves=tuple(moves.split()), end=end, score=score)
+
+
+def match_of(*games: PlayedGame) -> MatchResult:
+    """Return a match of these games."""
+    return MatchResult(first="a", second="b", games=games)
+
+
+def adjudicated_by(engine: ScriptedEngine, result: MatchResult, *, centipawns: int = 250) -> MatchResult:
+    """Return the match after adjudication at depth 7."""
+    with EnginePool(engine.path, num_processes=1, options={}) as pool:
+        return adjudicate(result, pool, depth=7, centipawns=centipawns)
+
+
+@pytest.mark.parametrize(
+    ("score", "mover_score"),
+    [("cp 251", 1.0), ("cp 250", 0.5), ("cp 0", 0.5), ("cp -250", 0.5), ("cp -251", 0.0), ("mate 5", 1.0), ("mate -5", 0.0)],
+)
+def test_a_value_above_the_threshold_wins_for_the_mover_whichever_colour_and_player_that_is(
+    score: str, mover_score: float, scripted: Callable[..., ScriptedEngine]
+) -> None:
+    engine = scripted(scores={move: score for fen in (WHITE_TO_MOVE, BLACK_TO_MOVE) for move in map(str, chess.Board(fen).legal_moves)})
+    games = [
+        game(opening, end, first_is_white=white)
+        for end in sorted(UNDECIDED)
+        for opening in (WHITE_TO_MOVE, BLACK_TO_MOVE)
+        for white in (True, False)
+    ]
+    result = adjudicated_by(engine, match_of(*games))
+    scores = [mover_score, 1 - mover_score, 1 - mover_score, mover_score]
+    assert [one.adjudicated for one in result.games] == scores * len(UNDECIDED)
+    assert {one.score for one in result.games} == {0.5}, "as played"
+    assert result.adjudication == Adjudication(depth=7, centipawns=250, num_failed=0)
+
+
+@pytest.mark.parametrize("end", sorted(set(End) - UNDECIDED))
+def test_games_that_the_board_has_decided_are_not_looked_at(end: End, scripted: Callable[..., ScriptedEngine]) -> None:
+    engine = scripted()
+    games = [game(WHITE_TO_MOVE, end, score=score) for score in ((0.0, 1.0) if end == End.CHECKMATE else (0.5, 0.5))]
+    result = adjudicated_by(engine, match_of(*games))
+    assert engine.searches() == []
+    assert result.games == tuple(games)
+    assert result.adjudication is not None
+    assert result.pair_scores(adjudicated=True) == result.pair_scores() == [0.5]
+
+
+def test_the_final_position_is_searched_once_afresh_to_the_depth_with_a_new_count_of_fifty_moves(
+    scripted: Callable[..., ScriptedEngine],
+) -> None:
+    engine = scripted()
+    moves = "a1a2 b3b4 a2a1"
+    drawn = [game(WHITE_TO_MOVE, End.FIFTY_MOVES, moves=moves, first_is_white=white) for white in (True, False)]
+    result = adjudicated_by(engine, match_of(*drawn), centipawns=1)
+    board = chess.Board(WHITE_TO_MOVE)
+    for move in moves.split():
+        board.push_uci(move)
+    board.halfmove_clock = 0
+    assert [(search["fen"], search["limit"], search["is_fresh"]) for search in engine.searches()] == [(board.fen(), "depth 7", True)]
+    first, second = (one.adjudicated for one in result.games)
+    assert first is not None
+    assert second == 1 - first, "one value, seen from both players"
+
+
+def test_a_search_that_fails_leaves_the_draw_and_is_counted(scripted: Callable[..., ScriptedEngine]) -> None:
+    board = chess.Board(WHITE_TO_MOVE)
+    board.halfmove_clock = 0
+    engine = scripted(
+        {"kind": "none", "fen": board.fen(), "times": 99}, scores={move.uci(): "cp 900" for move in chess.Board(BLACK_TO_MOVE).legal_moves}
+    )
+    games = [game(opening, End.PLY_CAP) for opening in (WHITE_TO_MOVE, WHITE_TO_MOVE, BLACK_TO_MOVE, BLACK_TO_MOVE)]
+    result = adjudicated_by(engine, match_of(*games))
+    assert [one.adjudicated for one in result.games] == [None, None, 0.0, 0.0]
+    assert result.adjudication is not None
+    assert result.adjudication.num_failed == 2
+    assert result.pair_scores(adjudicated=True) == [0.5, 0.0]
+
+
+def test_an_engine_that_fails_on_everything_is_an_error() -> None:
+    pool = Mock(search=Mock(side_effect=EngineError("8 searches in a row failed")))
+    with pytest.raises(EngineError, match="in a row"):
+        adjudicate(match_of(game(WHITE_TO_MOVE, End.PLY_CAP)), pool, depth=7, centipawns=250)
+
+
+def test_the_real_engine_gives_a_queen_up_to_its_owner_and_bare_technique_to_nobody(stockfish: str) -> None:
+    queen_up = "7k/8/8/8/8/8/8/QK6 w - - 100 90"  # A hundred plies without progress: with the clock as it is, every move draws.
+    level = "4k3/pppp4/8/8/8/8/PPPP4/4K3 w - - 0 1"
+    games = [
+        game(queen_up, End.FIFTY_MOVES),
+        game(queen_up, End.FIFTY_MOVES, first_is_white=False),
+        game(queen_up.replace(" w ", " b "), End.REPETITION),
+        game(queen_up.replace(" w ", " b "), End.REPETITION, first_is_white=False),
+        game(level, End.PLY_CAP),
+        game(level, End.PLY_CAP, first_is_white=False),
+    ]
+    with EnginePool(stockfish, num_processes=1, options={"Hash": 1}) as pool:
+        result = adjudicate(match_of(*games), pool, depth=10, centipawns=250)
+    assert [one.adjudicated for one in result.games] == [1.0, 0.0, 1.0, 0.0, 0.5, 0.5]
+    assert result.interval(adjudicated=True).score == result.interval().score == 0.5

@@ -1,0 +1,139 @@
+"""Exercises: read strictly, with a reason for each entry that is none, and solved as on Lichess."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import chess
+import pytest
+
+from grpo.dataset.games import SourceError
+from grpo.dataset.streams import find_files, read_chunks
+from grpo.match.exercises import Exercise, read_puzzles_with_answers, read_suite, solve, solved_fraction
+from grpo.match.replies import Reply, ReplyCounts
+
+HEADER = "PuzzleId,FEN,Moves,Rating,RatingDeviation,Popularity,NbPlays,Themes,GameUrl,OpeningTags"
+ROOKS = "1k6/8/1K6/8/8/8/8/6RR b - - 0 1"
+"""After Kb8-a8 both rooks mate on the last rank."""
+KNIGHTS = "7k/8/8/8/8/2N5/8/K5N1 w - -"
+"""Both knights can go to e2."""
+MATE_IN_TWO = "b8a8 h1h2 a8b8 h2h8"
+
+
+def row(*, fen: str = ROOKS, moves: str = "b8a8 h1h8", rating: str = "1250", themes: str = "mate") -> str:
+    return f"x,{fen},{moves},{rating},80,90,100,{themes},url,"
+
+
+def puzzles(*rows: str, header: str = HEADER) -> list[Exercise | str]:
+    return list(read_puzzles_with_answers([f"{header}\n".encode(), *(f"{each}\n".encode() for each in rows)], "puzzles.csv"))
+
+
+def test_a_puzzle_has_the_solvers_moves_and_counts_for_its_band_and_its_themes() -> None:
+    (found,) = puzzles(row(moves=MATE_IN_TWO, themes="mate short mate"))
+    assert isinstance(found, Exercise)
+    assert found.groups == ("1200-1399", "mate", "short")
+    assert [(board.turn, {move.uci() for move in right}) for board, right in found.steps] == [(True, {"h1h2"}), (True, {"h2h8"})]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        row(fen="hello"),
+        row(fen="8/8/8/8/8/8/8/8 w - - 0 1"),
+        row(moves=""),
+        row(moves="b8a8"),
+        row(moves="b8a8 h1g2"),
+        row(moves="b8a8 0000"),
+        row(rating="12.5"),
+        "x,fen",
+        row(themes='"mate'),
+        row(themes="a" * 70_000),
+    ],
+)
+def test_a_row_that_is_no_puzzle_is_left_out_with_its_place_and_the_next_is_read(bad: str) -> None:
+    first, left_out, last = puzzles(row(), bad, row())
+    assert isinstance(first, Exercise)
+    assert isinstance(last, Exercise)
+    assert isinstance(left_out, str)
+    assert left_out.startswith(f"puzzles.csv, byte {len(HEADER) + len(row()) + 2}: ")
+
+
+def test_without_a_header_nothing_is_read() -> None:
+    for header in ("", "PuzzleId,FEN,Moves,Themes"):
+        with pytest.raises(SourceError, match="header"):
+            puzzles(header=header)
+
+
+@pytest.mark.parametrize(
+    ("operations", "right"),
+    [
+        ("bm Nge2;", {"g1e2"}),
+        ('bm Nf3 Nge2; id "a.1"; c0 "f5=10";', {"g1f3", "g1e2"}),
+        ("bm Nf3 Nge2; am Nge2;", {"g1f3"}),
+        ("bm Ne2;", None),  # Ambiguous.
+        ("bm Qd1;", None),
+        ("bm Xx9;", None),
+        ('id "no answer";', None),
+        ("bm Nf3; am Nf3;", None),
+    ],
+)
+def test_a_problem_of_a_suite_has_its_best_moves_or_is_left_out(operations: str, right: set[str] | None) -> None:
+    (found,) = read_suite([f"# a comment\n\n{KNIGHTS} {operations}\n".encode()], "suite.epd")
+    if right is None:
+        assert isinstance(found, str)
+    else:
+        assert isinstance(found, Exercise)
+        assert {move.uci() for move in found.steps[0][1]} == right
+
+
+def test_all_but_the_moves_to_avoid_are_right() -> None:
+    (found,) = read_suite([f"{KNIGHTS} am Nce2 Nb1;\n".encode()], "suite.epd")
+    assert isinstance(found, Exercise)
+    board, right = found.steps[0]
+    assert right == set(board.legal_moves) - {chess.Move.from_uci("c3e2"), chess.Move.from_uci("c3b1")}
+
+
+class Playing:
+    """Plays the first of some moves that is legal, else gives no legal answer."""
+
+    name = "playing"
+
+    def __init__(self, *moves: str) -> None:
+        self._moves = [chess.Move.from_uci(move) for move in moves]
+
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move | Reply]:
+        failed = Reply(move=None, counts=ReplyCounts(num_moves=1, num_answers=1, num_illegal=1))
+        return [next((move for move in self._moves if board.is_legal(move)), failed) for board in boards]
+
+
+@pytest.mark.parametrize(
+    ("moves", "played", "solved"),
+    [
+        ("b8a8 h1h8", ["h1h8"], True),
+        ("b8a8 h1h8", ["g1g8"], True),  # Another mate.
+        ("b8a8 h1h8", ["h1h7"], False),
+        (MATE_IN_TWO, ["h1h2", "h2h8"], True),
+        (MATE_IN_TWO, ["h1h2", "h2h3"], False),
+        (MATE_IN_TWO, ["h1h3", "h2h8"], False),  # The first own move is wrong, the second would be right.
+        (MATE_IN_TWO, ["g1g8"], True),  # Mate a move earlier.
+        ("b8a8 h1h8", [], False),
+    ],
+)
+def test_every_own_move_must_be_the_solutions_or_mate(moves: str, played: Sequence[str], solved: bool) -> None:
+    (found,) = puzzles(row(moves=moves))
+    assert isinstance(found, Exercise)
+    results, counts = solve(Playing(*played), [found])
+    assert (results, counts.num_illegal) == ([solved], int(not played))
+
+
+def test_wilsons_interval_stands_beside_the_fraction() -> None:
+    assert solved_fraction([True] * 6 + [False] * 58) == "  9.4% [4.4%, 19.0%], 64"
+
+
+def test_the_sample_puzzles_are_all_read() -> None:
+    folder = os.environ.get("CHESS_GRPO_SAMPLE_DATA")
+    if folder is None:
+        pytest.skip("CHESS_GRPO_SAMPLE_DATA is not set")
+    (file,) = find_files([str(Path(folder) / "lichess_puzzles_1499.csv")])
+    found = list(read_puzzles_with_answers(read_chunks(file), file.name))
+    assert [isinstance(one, Exercise) for one in found] == [True] * 1_499

@@ -1,0 +1,158 @@
+"""A person's game: what is understood, what is refused and with which moves instead, take-back, ends, and a page for this machine alone."""
+
+import http.client
+import io
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import date
+
+import chess
+import chess.pgn
+import pytest
+
+from grpo.match.human_game import HumanGame, MoveError
+from grpo.match.page_server import PlayServer
+
+
+def scripted(*replies: str) -> Callable[[chess.Board], chess.Move | None]:
+    """Return an opponent that plays these moves; at the end, and for an empty one, it resigns."""
+    left = iter(replies)
+    return lambda board: chess.Move.from_uci(reply) if (reply := next(left, "")) else None
+
+
+def game(*replies: str, white: bool = True, fen: str = chess.STARTING_FEN) -> HumanGame:
+    return HumanGame(scripted(*replies), opponent="it", person_is_white=white, fen=fen)
+
+
+@pytest.mark.parametrize(
+    ("fen", "text", "uci"),
+    [
+        (chess.STARTING_FEN, "e4", "e2e4"),
+        (chess.STARTING_FEN, "g1f3", "g1f3"),
+        (chess.STARTING_FEN, "E2E4", "e2e4"),
+        ("r3k2r/8/8/8/8/8/8/R3K2R w KQkq - 0 1", "0-0-0", "e1c1"),
+        ("8/P6k/8/8/8/8/7K/8 w - - 0 1", "a8=N", "a7a8n"),
+        ("8/P6k/8/8/8/8/7K/8 w - - 0 1", "a7a8q", "a7a8q"),
+    ],
+)
+def test_moves_are_understood_in_san_and_uci(fen: str, text: str, uci: str) -> None:
+    assert game("e7e5", fen=fen).parse(text).uci() == uci
+
+
+@pytest.mark.parametrize(
+    ("fen", "text", "said"),
+    [
+        (chess.STARTING_FEN, "e2e5", "near it are e4, e3"),
+        (chess.STARTING_FEN, "Nf4", "near it are N"),
+        (chess.STARTING_FEN, "Nf33", "near it are Nf3"),
+        (chess.STARTING_FEN, "--", "is not a legal move"),
+        ("4k3/8/8/8/8/5N2/8/1N2K3 w - - 0 1", "Nd2", "can be several moves: Nfd2, Nbd2"),
+        ("8/P6k/8/8/8/8/7K/8 w - - 0 1", "a7a8", "near it are a8=R, a8=Q, a8=N, a8=B"),
+        ("4k3/8/8/8/8/8/4r3/4K2R w K - 0 1", "O-O", "(you are in check)"),
+    ],
+)
+def test_a_move_that_is_none_is_refused_with_the_nearest_legal_ones(fen: str, text: str, said: str) -> None:
+    played = game("e7e5", fen=fen)
+    with pytest.raises(MoveError, match=re.escape(said)):
+        played.play(played.parse(text))
+    assert not played.board.move_stack
+
+
+@pytest.mark.parametrize("fen", ["nonsense", "8/8/8/8/8/8/8/8 w - - 0 1", "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1"])
+def test_a_position_without_a_game_is_refused(fen: str) -> None:
+    with pytest.raises(MoveError, match=r"FEN|legal position|over"):
+        game(fen=fen)
+
+
+def test_a_taken_back_move_takes_its_answer_along() -> None:
+    played = game("e2e4", "d2d4", white=False)
+    with pytest.raises(MoveError, match="no move of yours"):
+        played.undo()
+    played.play(played.parse("e5"))
+    assert played.sans() == ["e4", "e5", "d4"]
+    played.undo()
+    assert played.sans() == ["e4"]
+    assert played.board.turn == chess.BLACK
+
+
+MATE = ("f2f3", "g2g4")
+
+
+@pytest.mark.parametrize(
+    ("play", "result", "end"),
+    [
+        (lambda: (game(*MATE, "a2a3", white=False), ["e5", "Qh4"]), "0-1", "checkmate"),
+        (lambda: (game("g8f6", "f6g8", "g8f6", "f6g8"), ["Nf3", "Ng1", "Nf3", "Ng1"]), "1/2-1/2", "threefold repetition"),
+        (lambda: (game(""), ["e4"]), "1-0", "black resigned"),
+        (lambda: (game(fen="7k/8/4Q1K1/8/8/8/8/8 w - - 0 1"), ["Qf7"]), "1/2-1/2", "stalemate"),
+    ],
+)
+def test_a_game_ends_by_the_rules_and_is_written_as_pgn(play: Callable[[], tuple[HumanGame, list[str]]], result: str, end: str) -> None:
+    played, moves = play()
+    for move in moves:
+        assert not played.end
+        played.play(played.parse(move))
+    assert (played.result, played.end) == (result, end)
+    with pytest.raises(MoveError, match="the game is over"):
+        played.resign()
+    text = played.pgn(person="you", played_on=date(2026, 11, 23))
+    read = chess.pgn.read_game(io.StringIO(text))
+    assert read is not None
+    assert not read.errors
+    assert (read.headers["Result"], read.headers["Termination"], read.headers["Date"]) == (result, end, "2026.11.23")
+    assert list(read.mainline_moves()) == played.board.move_stack
+
+
+@contextmanager
+def served() -> Iterator[tuple[PlayServer, list[HumanGame]]]:
+    finished: list[HumanGame] = []
+    server = PlayServer(lambda white: game("e7e5", "d7d6", white=white is not False), on_finished=finished.append)
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    try:
+        yield server, finished
+    finally:
+        server.close()
+        thread.join()
+
+
+def test_the_page_plays_for_who_has_its_address_and_is_not_there_for_anybody_else() -> None:
+    with served() as (server, finished):
+        host, token = f"127.0.0.1:{server.port}", server.address.split("/")[3]
+
+        def asked(method: str, path: str, body: object = None, **headers: str) -> tuple[int, str]:
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=600)
+            given = {"Host": host, "Content-Type": "application/json"} | {name.replace("_", "-"): text for name, text in headers.items()}
+            connection.request(method, path, None if body is None else json.dumps(body), given)
+            reply = connection.getresponse()
+            found = reply.status, reply.read().decode()
+            connection.close()
+            return found
+
+        assert server.address == f"http://{host}/{token}/"
+        assert asked("GET", f"/{token}/")[0] == 200
+        move = {"do": "move", "uci": "e2e4"}
+        for refused in (
+            asked("GET", "/"),
+            asked("GET", f"/{token}x/"),
+            asked("GET", f"/{token}/../etc"),
+            asked("GET", f"/{token}/", Host=f"evil.example:{server.port}"),
+            asked("POST", f"/{token}/act", move, Host="evil.example"),
+            asked("POST", f"/{token}/act", move, Origin="http://evil.example"),
+            asked("POST", f"/{token}/act", move, Content_Type="text/plain"),
+            asked("POST", "/act", move),
+        ):
+            assert refused == (404, "not here")
+        status, text = asked("POST", f"/{token}/act", {"do": "move", "uci": "e2e5"})
+        assert status == 400
+        assert "near it are e4, e3" in json.loads(text)["error"]
+        for nonsense in ({"do": "fly"}, ["move"], 3):
+            assert asked("POST", f"/{token}/act", nonsense)[0] == 400
+        status, text = asked("POST", f"/{token}/act", move)
+        assert (status, json.loads(text)["sans"]) == (200, ["e4", "e5"])
+        assert json.loads(asked("POST", f"/{token}/act", {"do": "resign"})[1])["result"] == "0-1"
+        assert [game.end for game in finished] == ["white resigned"]
+        assert json.loads(asked("POST", f"/{token}/act", {"do": "new", "color": "black"})[1])["isPersonWhite"] is False

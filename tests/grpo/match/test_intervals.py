@@ -1,0 +1,158 @@
+"""Score intervals and Elo: numbers worked by hand, symmetries, and intervals that hold the truth as often as they say."""
+
+import doctest
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo.match import intervals as statistics
+from grpo.match.intervals import (
+    LEVEL,
+    elo,
+    expected_score,
+    holm,
+    p_value,
+    paired_interval,
+)
+
+PAIRS = st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]), min_size=1, max_size=80)
+SCORES = st.floats(0, 1)
+
+
+# Elo.
+
+
+@pytest.mark.parametrize(
+    ("score", "expected"),
+    [(0.5, 0.0), (0.75, 190.848502), (0.25, -190.848502), (0.1, -381.697003), (10 / 11, 400.0), (1 / 11, -400.0), (0.999, 1199.826)],
+)
+def test_elo_worked_by_hand(score: float, expected: float) -> None:
+    # 400 log10(3) = 190.85, 400 log10(9) = 381.70; odds of 10 to 1 are 400 by definition, odds of 999 to 1 are 1,199.83.
+    assert elo(score) == pytest.approx(expected, abs=1e-3)
+
+
+@given(SCORES)
+def test_elo_is_antisymmetric_and_its_inverse_is_the_logistic_curve(score: float) -> None:
+    assert elo(score) == pytest.approx(-elo(1 - score), abs=1e-6)
+    assert 1 / (1 + 10 ** (-elo(score) / 400)) == pytest.approx(min(max(score, 0.001), 0.999), abs=1e-9)
+
+
+def test_the_examples_in_the_documentation_are_true() -> None:
+    result = doctest.testmod(statistics)
+    assert result.failed == 0
+    assert result.attempted > 1
+
+
+# Intervals.
+
+
+def test_an_interval_worked_by_hand() -> None:
+    # Pairs 1, 0.5, 0.5, 0.25 with one lost and one won: mean 3.25 / 6, squares 2.5625 / 6.
+    interval = paired_interval([1.0, 0.5, 0.5, 0.25])
+    centre = 3.25 / 6
+    half = 1.959964 * math.sqrt((2.5625 / 6 - centre**2) / 6)
+    assert interval.score == 0.5625
+    assert interval.num_pairs == 4
+    assert (interval.low, interval.high) == pytest.approx((centre - half, centre + half), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "low", "high"),
+    [
+        # 16 lost: centre 1/18, variance 17/324, half width 1.96 sqrt(17/324/18) = 0.1058.
+        ([0.0] * 16, 0.0, 0.1614),
+        # Drawn: variance 2 * 0.25 / 18, half width 1.96 sqrt(0.02778 / 18) = 0.0770.
+        ([0.5] * 16, 0.4230, 0.5770),
+        # One pair: centre (0 + 0 + 1) / 3, variance 2/9, half width 0.533.
+        ([1.0], 0.1332, 1.0),
+    ],
+)
+def test_pairs_that_all_ended_alike_give_an_interval_that_is_neither_empty_nor_certain(pairs: list[float], low: float, high: float) -> None:
+    interval = paired_interval(pairs)
+    assert (interval.low, interval.high) == pytest.approx((low, high), abs=1e-4)
+
+
+@given(PAIRS)
+def test_an_interval_holds_its_score_lies_within_0_and_1_and_has_a_width(pairs: list[float]) -> None:
+    interval = paired_interval(pairs)
+    assert 0 <= interval.low < interval.high <= 1
+    assert interval.low <= interval.score <= interval.high
+    assert interval.score == pytest.approx(np.mean(pairs))
+    assert interval.num_pairs == len(pairs)
+    assert "nan" not in str(interval)
+    assert "inf" not in str(interval)
+
+
+@given(PAIRS)
+def test_the_other_players_interval_is_the_mirror_image(pairs: list[float]) -> None:
+    one, other = paired_interval(pairs), paired_interval([1 - score for score in pairs])
+    assert (other.score, other.low, other.high) == pytest.approx((1 - one.score, 1 - one.high, 1 - one.low), abs=1e-9)
+
+
+def test_two_games_of_an_opening_are_one_observation() -> None:
+    # A colour that always wins says nothing of the players: each pair is 0.5, where single games would vary between 0 and 1.
+    fair = paired_interval([0.5] * 100)
+    as_games = paired_interval([0.0, 1.0] * 100)
+    assert fair.high - fair.low < (as_games.high - as_games.low) / 3
+
+
+def test_without_a_pair_there_is_no_score() -> None:
+    with pytest.raises(ValueError, match="no pairs, no score"):
+        paired_interval([])
+
+
+@pytest.mark.parametrize("num_pairs", [5, 30, 300])
+@pytest.mark.parametrize(("win", "draw"), [(0.5, 0.0), (0.1, 0.8), (0.8, 0.1), (0.0, 0.1)])
+def test_the_truth_lies_inside_about_95_times_in_100(num_pairs: int, win: float, draw: float) -> None:
+    rng = np.random.default_rng([num_pairs, round(100 * win), round(100 * draw)])
+    truth = win + draw / 2
+    runs = 1_000
+    pairs = rng.choice([1.0, 0.5, 0.0], p=[win, draw, 1 - win - draw], size=(runs, num_pairs, 2)).mean(2)
+    intervals = [paired_interval(row.tolist()) for row in pairs]
+    held = sum(interval.low <= truth <= interval.high for interval in intervals) / runs
+    assert held >= 0.93
+    if num_pairs == 300 and win >= 0.1:
+        assert held <= 0.975, "and it is no wider than that takes"
+
+
+def test_pairs_that_share_their_openings_luck_are_covered_too() -> None:
+    # An opening that favours one colour by far: both games of a pair go together, and single games would look far too sure.
+    rng = np.random.default_rng(7)
+    held = 0
+    for _ in range(500):
+        luck = rng.choice([-0.4, 0.4], size=60)
+        pairs = (rng.random((60, 2)) < 0.5 + luck[:, None]).mean(1)
+        held += paired_interval(pairs.tolist()).low <= 0.5 <= paired_interval(pairs.tolist()).high
+    assert held / 500 >= 0.93
+
+
+@given(st.floats(-1_199, 1_199))
+def test_the_expected_score_is_the_inverse_of_elo(difference: float) -> None:
+    assert elo(expected_score(difference)) == pytest.approx(difference, abs=1e-6)
+
+
+# Several claims at once.
+
+
+@given(PAIRS)
+def test_a_p_value_below_the_level_is_an_interval_above_one_half(pairs: list[float]) -> None:
+    assert (p_value(pairs) <= LEVEL) == (paired_interval(pairs).low > 0.5)
+
+
+def test_holm_worked_by_hand() -> None:
+    # Sorted 0.005, 0.01, 0.03, 0.04 times 4, 3, 2, 1 and never falling: 0.02, 0.03, 0.06, 0.06.
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.02]) == [0.02]
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_never_lowers_a_p_value_keeps_their_order_and_is_never_stricter_than_bonferroni(p_values: list[float]) -> None:
+    adjusted = holm(p_values)
+    assert all(p <= by_holm <= min(1.0, len(p_values) * p) for p, by_holm in zip(p_values, adjusted, strict=True))
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    assert [adjusted[index] for index in order] == sorted(adjusted)

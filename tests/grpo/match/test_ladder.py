@@ -1,0 +1,315 @@
+"""The ladder: who plays whom, what its ratings say, and that a player is placed where it belongs, or said to be out of reach."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+from made_selections import simulated
+
+from grpo.match.intervals import Z95
+from grpo.match.ladder import (
+    Ladder,
+    LadderPlacement,
+    Reach,
+    Rung,
+    RungGames,
+    ladder_difference,
+    ladder_pairings,
+    make_rungs,
+    num_openings_to_place,
+    place_on_ladder,
+    rate_rungs,
+)
+from grpo.match.matches import Adjudication, End, MatchResult, PlayedGame
+from grpo.match.ratings import rate_against
+from grpo.settings.tree import LadderConfig
+
+CONFIG = LadderConfig(random_fractions=(1.0, 0.6, 0.2), nodes=(5, 70))
+RUNGS = make_rungs(CONFIG)
+
+
+# Rungs.
+
+
+def test_rungs_go_from_a_random_mover_by_diluted_ones_to_ever_more_nodes() -> None:
+    assert [(rung.nodes, rung.random_share) for rung in RUNGS] == [(5, 1.0), (5, 0.6), (5, 0.2), (5, 0.0), (70, 0.0)]
+    assert [rung.name for rung in RUNGS] == [
+        "random",
+        "stockfish-5-nodes, 60 % random",
+        "stockfish-5-nodes, 20 % random",
+        "stockfish-5-nodes",
+        "stockfish-70-nodes",
+    ]
+
+
+def test_the_shipped_ladder_has_names_that_differ_and_begins_at_random() -> None:
+    names = [rung.name for rung in make_rungs(LadderConfig())]
+    assert names[0] == "random"
+    assert len(set(names)) == len(names) == len(LadderConfig().random_fractions) + len(LadderConfig().nodes)
+
+
+def test_each_rung_plays_the_next_two_below_it() -> None:
+    assert ladder_pairings(2) == [(1, 0)]
+    assert ladder_pairings(4) == [(1, 0), (2, 1), (2, 0), (3, 2), (3, 1)]
+    for size in (5, 12):
+        assert sorted(one - other for one, other in ladder_pairings(size)) == [1] * (size - 1) + [2] * (size - 2)
+
+
+# Ratings of rungs.
+
+TRUE = np.array([0.0, 230.0, 420.0, 700.0, 900.0])
+
+
+def ladder_of(rng: np.random.Generator, num_pairs: int) -> Ladder:
+    """Return the ladder that simulated games among players of these strengths make."""
+    return rate_rungs(
+        RUNGS, {(one, other): simulated(rng, TRUE[one] - TRUE[other], num_pairs) for one, other in ladder_pairings(len(RUNGS))}
+    )
+
+
+def exact_ladder(*ratings: float) -> Ladder:
+    """Return a ladder without error."""
+    size = len(ratings)
+    return Ladder(rungs=RUNGS[:size], ratings=np.array(ratings), covariance=np.zeros((size, size)))
+
+
+def test_a_ladder_of_two_rungs_worked_by_hand() -> None:
+    # 30 of 40 points: 400 log10(30.5 / 10.5) = 185.24.
+    ladder = rate_rungs(RUNGS[:2], {(1, 0): [1.0, 0.5] * 10})
+    rating, low, high = ladder.interval(1)
+    assert rating == pytest.approx(185.24, abs=0.01)
+    assert low < rating < high
+    assert ladder.interval(0) == (0, 0, 0)
+
+
+def test_the_gap_between_two_rungs_is_better_known_than_their_distance_from_the_random_mover() -> None:
+    ladder = ladder_of(np.random.default_rng(0), 40)
+    gap, low, high = ladder.interval(4, 3)
+    assert gap == pytest.approx(ladder.ratings[4] - ladder.ratings[3])
+    variance = ladder.covariance[4, 4] + ladder.covariance[3, 3] - 2 * ladder.covariance[4, 3]
+    assert high - gap == pytest.approx(gap - low) == pytest.approx(Z95 * variance**0.5)
+    widths = [high - low for _, low, high in map(ladder.interval, range(5))]
+    assert widths == sorted(widths), "errors add up along the ladder"
+    assert high - low < widths[4]
+
+
+def test_a_rung_that_nobody_met_is_an_error() -> None:
+    with pytest.raises(ValueError, match="players 2 are not connected with player 0"):
+        rate_rungs(RUNGS[:3], {(1, 0): [0.5]})
+
+
+def test_a_ladder_comes_back_from_its_file_as_it_was() -> None:
+    ladder = ladder_of(np.random.default_rng(1), 8)
+    again = Ladder.from_facts(json.loads(json.dumps(ladder.facts())))
+    assert again.rungs == ladder.rungs
+    assert again.ratings.tolist() == ladder.ratings.tolist()
+    assert again.covariance.tolist() == ladder.covariance.tolist()
+    [lowest, *others] = ladder.facts()["rungs"]
+    assert lowest == {"name": "random", "nodes": 5, "random_share": 1.0, "rating": 0, "low": 0, "high": 0}
+    assert [row["gap"] for row in others] == pytest.approx(list(np.diff(ladder.ratings)))
+
+
+# A player's place.
+
+
+@dataclass
+class Simulated:
+    """A player of known strength, who notes whom it played from where."""
+
+    elo: float
+    rng: np.random.Generator
+    strengths: dict[str, float]
+    played: list[tuple[str, list[str]]] = field(default_factory=list)
+
+    def play(self, rung: Rung, openings: Sequence[str]) -> MatchResult:
+        """Return games whose scores are drawn."""
+        self.played.append((rung.name, list(openings)))
+        return match_of(openings, simulated(self.rng, self.elo - self.strengths[rung.name], len(openings)))
+
+
+def match_of(openings: Sequence[str], pair_scores: Sequence[float]) -> MatchResult:
+    """Return a match with these scores of pairs."""
+    halves = {0.0: (0.0, 0.0), 0.25: (0.0, 0.5), 0.5: (0.5, 0.5), 0.75: (0.5, 1.0), 1.0: (1.0, 1.0)}
+    games = [
+        PlayedGame(opening=opening, first_is_white=first_is_white, moves=(), end=End.CHECKMATE, score=score)
+        for opening, pair in zip(openings, pair_scores, strict=True)
+        for first_is_white, score in zip((True, False), halves[pair], strict=True)
+    ]
+    return MatchResult(first="player", second="rung", games=tuple(games))
+
+
+def placed(ladder: Ladder, elo: float, *, seed: int = 0, num_probe_pairs: int = 6, num_rung_pairs: int = 40) -> LadderPlacement:
+    """Return where a simulated player of a strength is placed, after looking at how it was done."""
+    rng = np.random.default_rng(seed)
+    size = len(ladder.rungs)
+    player = Simulated(elo, rng, {rung.name: float(true) for rung, true in zip(ladder.rungs, TRUE[:size], strict=True)})
+    count = num_openings_to_place(size, num_probe_pairs=num_probe_pairs, num_rung_pairs=num_rung_pairs)
+    openings = [f"opening {number}" for number in range(count)]
+    [placement] = place_on_ladder([player.play], ladder, openings, num_probe_pairs=num_probe_pairs, num_rung_pairs=num_rung_pairs)
+    used = [opening for _, part in player.played for opening in part]
+    assert used == openings[: len(used)], "each serves once"
+    assert [len(part) for _, part in player.played[-2:]] == [num_rung_pairs] * 2
+    assert {len(part) for _, part in player.played[:-2]} == {num_probe_pairs}
+    assert [ladder.rungs[part.rung].name for part in (*placement.probes, *placement.games)] == [name for name, _ in player.played]
+    return placement
+
+
+TRUTH = exact_ladder(*TRUE)
+
+
+@pytest.mark.parametrize(("elo", "nearest"), [(40, (0, 1)), (300, (1, 2)), (560, (2, 3)), (800, (3, 4)), (1_000, (3, 4))])
+def test_a_player_is_rated_against_the_two_rungs_that_are_nearest(elo: float, nearest: tuple[int, int]) -> None:
+    placement = placed(TRUTH, elo, num_probe_pairs=100, num_rung_pairs=400)
+    assert tuple(part.rung for part in placement.games) == nearest
+    assert placement.reach == Reach.WITHIN
+    assert placement.rating == pytest.approx(elo, abs=40)
+
+
+def test_the_middle_rung_is_asked_first_and_a_telling_score_ends_the_search() -> None:
+    assert [part.rung for part in placed(TRUTH, 420, num_probe_pairs=50).probes] == [2]
+    assert [part.rung for part in placed(TRUTH, 2_000, num_probe_pairs=50).probes] == [2, 3, 4]
+    assert [part.rung for part in placed(TRUTH, -2_000, num_probe_pairs=50).probes] == [2, 0]
+
+
+def test_rungs_that_change_places_by_chance_are_halved_by_their_ratings() -> None:
+    crossed = exact_ladder(0, 420, 230, 700, 900)
+    assert [part.rung for part in placed(crossed, 2_000, num_probe_pairs=50).probes] == [1, 3, 4]
+
+
+def test_the_rating_comes_from_the_last_games_alone() -> None:
+    placement = placed(TRUTH, 600)
+    alone = rate_against([float(TRUE[part.rung]) for part in placement.games], [part.result.pair_scores() for part in placement.games])
+    assert placement.rating == alone.elo
+    assert placement.high - placement.rating == pytest.approx(Z95 * alone.standard_error)
+
+
+@pytest.mark.parametrize(
+    ("elo", "reach", "words"),
+    [
+        (-1_500, Reach.BELOW, "even the lowest rung wins too often"),
+        (2_500, Reach.ABOVE, "even the highest rung loses too often"),
+        (800, Reach.WITHIN, ""),
+    ],
+)
+def test_a_player_out_of_reach_is_said_to_be_so(elo: float, reach: Reach, words: str) -> None:
+    placement = placed(TRUTH, elo)
+    assert placement.reach == reach
+    text = placement.text(TRUTH)
+    assert text.endswith(f"stockfish-70-nodes ({placement.games[1].score:.3f})") if not words else words in text
+    assert np.isfinite([placement.rating, placement.low, placement.high]).all()
+
+
+def test_a_player_between_two_rungs_that_are_far_apart_is_said_to_be_there() -> None:
+    wide = Ladder(rungs=(RUNGS[0], RUNGS[4]), ratings=np.array([0.0, 900.0]), covariance=np.zeros((2, 2)))
+    scores = {"random": 0.9, "stockfish-70-nodes": 0.1}
+
+    def play(rung: Rung, openings: Sequence[str]) -> MatchResult:
+        wins = round(scores[rung.name] * len(openings))
+        return match_of(openings, [1.0] * wins + [0.0] * (len(openings) - wins))
+
+    [placement] = place_on_ladder([play], wide, [str(number) for number in range(60)], num_probe_pairs=10, num_rung_pairs=20)
+    assert placement.reach == Reach.BETWEEN
+    assert placement.rating == pytest.approx(450)
+    assert placement.text(wide).endswith(
+        "20 pairs each against random (0.900) and stockfish-70-nodes (0.100);"
+        " no score between 0.2 and 0.8: add a rung between these to evaluation.ladder"
+    )
+
+
+@pytest.mark.parametrize("size", range(2, 40))
+def test_there_are_always_enough_openings(size: int) -> None:
+    rungs = tuple(Rung(nodes=number + 1, random_share=0) for number in range(size))
+    ladder = Ladder(rungs=rungs, ratings=300.0 * np.arange(size), covariance=np.zeros((size, size)))
+    count = num_openings_to_place(size, num_probe_pairs=1, num_rung_pairs=2)
+    left = []
+    for strength in range(size + 1):  # Wins against the rungs below, loses to the others: never telling, so that the search goes on.
+
+        def play(rung: Rung, openings: Sequence[str], strength: int = strength) -> MatchResult:
+            return match_of(openings, [float(rung.nodes <= strength)] * len(openings))
+
+        openings = [str(number) for number in range(count)]
+        [placement] = place_on_ladder([play], ladder, openings, num_probe_pairs=1, num_rung_pairs=2)
+        assert {part.rung for part in placement.games} & {strength - 1, strength}
+        left.append(count - len(placement.probes) - 4)
+    assert min(left) == 0, "and no more than some place needs"
+
+
+def test_a_ladder_with_errors_makes_the_interval_from_zero_wider_and_not_that_for_comparisons() -> None:
+    exact, rough = TRUTH, Ladder(rungs=RUNGS, ratings=TRUE, covariance=np.diag([0.0, 900.0, 900.0, 900.0, 900.0]))
+    one, other = (placed(ladder, 560) for ladder in (exact, rough))
+    assert (one.rating, one.low, one.high) == (other.rating, other.low, other.high)
+    assert (one.low_of_all, one.high_of_all) == (one.low, one.high)
+    assert other.low_of_all < other.low < other.high < other.high_of_all
+    # Two rungs of equal weight and error 30 each: 30 / sqrt(2) more, in squares.
+    width = ((other.high_of_all - other.rating) / Z95) ** 2 - ((other.high - other.rating) / Z95) ** 2
+    assert width**0.5 == pytest.approx(30 / 2**0.5, rel=0.05)
+
+
+def test_the_whole_road_holds_the_truth_as_often_as_its_intervals_say() -> None:
+    rng = np.random.default_rng(5)
+    held, held_of_all = [], []
+    for number in range(300):
+        elo = float(rng.uniform(100, 850))
+        exact = placed(TRUTH, elo, seed=number, num_rung_pairs=30)
+        held.append(exact.low <= elo <= exact.high)
+        placement = placed(ladder_of(rng, 24), elo, seed=number, num_rung_pairs=30)
+        held_of_all.append(placement.low_of_all <= elo <= placement.high_of_all)
+    assert 0.91 < np.mean(held) < 0.985
+    assert 0.91 < np.mean(held_of_all) < 0.985
+
+
+# Two players, placed together.
+
+
+def placed_together(ladder: Ladder, *elos: float, num_rung_pairs: int = 150) -> tuple[list[Simulated], tuple[LadderPlacement, ...]]:
+    """Return simulated players of these strengths, and where they are placed by the same openings."""
+    strengths = {rung.name: float(true) for rung, true in zip(ladder.rungs, TRUE, strict=True)}
+    players = [Simulated(elo, np.random.default_rng(number), strengths) for number, elo in enumerate(elos)]
+    count = num_openings_to_place(len(ladder.rungs), num_probe_pairs=6, num_rung_pairs=num_rung_pairs)
+    openings = [f"opening {number}" for number in range(count)]
+    return players, place_on_ladder([player.play for player in players], ladder, openings, num_probe_pairs=6, num_rung_pairs=num_rung_pairs)
+
+
+def test_players_who_are_placed_together_meet_the_rungs_nearest_to_the_mean_of_their_levels_on_the_same_openings() -> None:
+    players, placements = placed_together(TRUTH, 300, 560)
+    assert [[part.rung for part in placement.games] for placement in placements] == [[1, 2], [1, 2]]
+    assert players[0].played[-2:] == players[1].played[-2:], "the same rungs, each on its own openings"
+    for player, placement in zip(players, placements, strict=True):
+        used = [opening for _, part in player.played for opening in part]
+        assert len(set(used)) == len(used), "each serves once"
+        assert len(player.played) == len(placement.probes) + 2
+
+
+def test_the_difference_is_that_of_the_ratings_with_an_interval_of_about_30_elo_at_the_default_size() -> None:
+    _, (first, second) = placed_together(TRUTH, 560, 500, num_rung_pairs=LadderConfig().num_rung_pairs)
+    found = ladder_difference(TRUTH, first, second, adjudicated=False)
+    assert found.value == pytest.approx(first.rating - second.rating)
+    assert 20 < found.margin < 40
+    assert found.low < 60 < found.high
+
+
+def test_of_players_alike_the_rungs_errors_cancel_and_of_others_they_widen_the_interval() -> None:
+    rough = Ladder(rungs=RUNGS, ratings=TRUE, covariance=np.diag([0.0, 1e6, 1e6, 1e6, 1e6]))
+    _, (one, other) = placed_together(TRUTH, 300, 560)
+    assert ladder_difference(rough, one, one, adjudicated=False) == ladder_difference(TRUTH, one, one, adjudicated=False)
+    assert ladder_difference(rough, one, one, adjudicated=False).value == 0
+    exact, wider = (ladder_difference(ladder, one, other, adjudicated=False) for ladder in (TRUTH, rough))
+    assert (exact.value, True) == (wider.value, exact.margin < wider.margin)
+
+
+def test_the_adjudicated_difference_is_of_the_adjudicated_scores() -> None:
+    def match(score: float, adjudicated: float) -> MatchResult:
+        result = match_of([str(number) for number in range(20)], [score] * 20)
+        games = tuple(replace(game, adjudicated=adjudicated) for game in result.games)
+        return replace(result, games=games, adjudication=Adjudication(depth=1, centipawns=1, num_failed=0))
+
+    def place(score: float, adjudicated: float) -> LadderPlacement:
+        return replace(
+            placed_together(TRUTH, 300)[1][0], games=tuple(RungGames(rung=rung, result=match(score, adjudicated)) for rung in (1, 2))
+        )
+
+    one, other = place(0.5, 1.0), place(0.5, 0.0)
+    assert ladder_difference(TRUTH, one, other, adjudicated=False).value == 0
+    assert ladder_difference(TRUTH, one, other, adjudicated=True).low > 0

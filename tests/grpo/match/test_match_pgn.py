@@ -1,0 +1,183 @@
+"""PGN of matches: what was played comes back from two readers, and nothing in a name can break it."""
+
+import io
+from dataclasses import replace
+from datetime import date
+
+import chess
+import chess.engine
+import chess.pgn
+import pytest
+from doubles import some_boards
+
+from grpo.base.seeding import numpy_stream
+from grpo.dataset.games import Game
+from grpo.dataset.pgn import read_games
+from grpo.engine.answers import Score
+from grpo.match.annotations import AnnotatedGame, MoveNote
+from grpo.match.matches import Adjudication, End, MatchResult, PlayedGame, play_match
+from grpo.match.pgn import match_pgn
+from grpo.match.players import RandomPlayer
+
+DAY = date(2026, 11, 21)
+OPENINGS = [
+    chess.STARTING_FEN,
+    *(board.fen() for board in some_boards(6, max_plies=40)),
+    "4k3/8/8/8/8/8/8/R3K3 w Q - 98 70",
+    "8/P6k/8/8/8/8/p6K/8 b - - 0 50",
+]
+
+
+@pytest.fixture(scope="module")
+def result() -> MatchResult:
+    """Return a match of random movers, some of whose games are adjudicated."""
+    first, second = (RandomPlayer(numpy_stream(0, side)) for side in ("first", "second"))
+    second.name = "random, nodes 50"  # type: ignore[misc]
+    played = play_match(first, second, OPENINGS, max_plies=120)
+    values = (0.0, 0.5, 1.0)
+    games = tuple(
+        replace(game, adjudicated=values[index % 3]) if game.end == End.PLY_CAP else game for index, game in enumerate(played.games)
+    )
+    return replace(played, games=games, adjudication=Adjudication(depth=10, centipawns=250, num_failed=0))
+
+
+def by_python_chess(text: str) -> list[chess.pgn.Game]:
+    """Return the games that python-chess reads, all without complaint."""
+    stream, games = io.StringIO(text), []
+    while (game := chess.pgn.read_game(stream)) is not None:
+        assert game.errors == []
+        games.append(game)
+    return games
+
+
+def by_our_reader(text: str) -> list[Game]:
+    """Return the games that our own reader reads, which is strict, and refuses none."""
+    games = []
+    for read in read_games([text.encode()], "match.pgn"):
+        assert isinstance(read, Game), read
+        games.append(read)
+    return games
+
+
+def white_score(result: str) -> float:
+    """Return what a result says for White."""
+    return {"1-0": 1.0, "0-1": 0.0, "1/2-1/2": 0.5}[result]
+
+
+def test_moves_openings_players_and_results_come_back_from_both_readers(result: MatchResult) -> None:
+    text = match_pgn(result, event="a match", seed=3, played_on=DAY)
+    theirs, ours = by_python_chess(text), by_our_reader(text)
+    assert len(theirs) == len(ours) == len(result.games) == 2 * len(OPENINGS)
+    undated = match_pgn(result, event="a match", seed=3, played_on=None)
+    assert undated == text.replace("2026.11.21", "????.??.??")
+    for played, their, our in zip(result.games, theirs, ours, strict=True):
+        assert tuple(move.uci() for move in their.mainline_moves()) == tuple(move.uci() for move in our.moves) == played.moves
+        assert their.board().fen() == our.boards[0].fen() == played.opening
+        for headers, written in ((their.headers, their.headers["Result"]), (their.headers, our.result)):
+            assert white_score(written) == (played.score if played.first_is_white else 1 - played.score)
+            names = (result.first, result.second) if played.first_is_white else (result.second, result.first)
+            assert (headers["White"], headers["Black"]) == names
+            assert headers["Termination"] == played.end.value
+            assert headers["PlyCount"] == str(len(played.moves))
+            assert (headers["Event"], headers["Seed"], headers["Date"], headers["Site"]) == ("a match", "3", "2026.11.21", "chess-grpo")
+            assert ("FEN" in headers) == ("SetUp" in headers) == (played.opening != chess.STARTING_FEN)
+
+
+def test_the_adjudicated_result_stands_beside_the_one_as_played_where_there_is_one(result: MatchResult) -> None:
+    games = by_python_chess(match_pgn(result, event="e", seed=0, played_on=DAY))
+    asked = [(played, game.headers) for played, game in zip(result.games, games, strict=True) if played.adjudicated is not None]
+    assert {played.adjudicated for played, _ in asked} == {0.0, 0.5, 1.0}
+    assert {played.first_is_white for played, _ in asked} == {True, False}
+    for played, headers in asked:
+        assert played.adjudicated is not None
+        assert white_score(headers["AdjudicatedResult"]) == (played.adjudicated if played.first_is_white else 1 - played.adjudicated)
+        assert headers["Adjudication"] == "depth 10, above 250 centipawns"
+        assert headers["Result"] == "1/2-1/2"
+    assert sum("AdjudicatedResult" in game.headers for game in games) == len(asked) < len(games)
+    assert "Adjudicat" not in match_pgn(replace(result, adjudication=None), event="e", seed=0, played_on=DAY)
+
+
+def one_game(moves: str, *, first: str = "a", opening: str = chess.STARTING_FEN, end: End = End.PLY_CAP) -> MatchResult:
+    """Return a match of one game of these moves."""
+    game = PlayedGame(opening=opening, first_is_white=True, moves=tuple(moves.split()), end=end, score=0.5)
+    return MatchResult(first=first, second="b", games=(game,))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        'the "best" policy',
+        "back\\slash",
+        'ends with a quote"',
+        "ends with a backslash\\",
+        'x"]',
+        "a [b] c",
+        "Gukesh Dommaraju · Große",
+        "50 %; {x}",
+    ],
+)
+def test_no_name_can_break_a_header(name: str) -> None:
+    text = match_pgn(one_game("e2e4 e7e5", first=name), event=name, seed=0, played_on=DAY, facts={"Run": name})
+    [ours] = by_our_reader(text)
+    assert [move.uci() for move in ours.moves] == ["e2e4", "e7e5"]
+    [theirs] = by_python_chess(text)
+    assert theirs.headers["White"].replace('\\"', '"').replace("\\\\", "\\") == name, "python-chess does not undo the standard's escapes"
+    assert [move.uci() for move in theirs.mainline_moves()] == ["e2e4", "e7e5"]
+
+
+def test_a_game_as_it_is_written_out() -> None:
+    opening = "r1bqkbnr/pppp1ppp/2n5/4p3/4P3/5N2/PPPP1PPP/RNBQKB1R b KQkq - 2 12"
+    text = match_pgn(one_game("c6d4 f3e5 d8e7", opening=opening), event="final", seed=7, played_on=DAY, facts={"Run": "42"})
+    assert text == "\n".join(
+        [
+            '[Event "final"]',
+            '[Site "chess-grpo"]',
+            '[Date "2026.11.21"]',
+            '[Round "1.1"]',
+            '[White "a"]',
+            '[Black "b"]',
+            '[Result "1/2-1/2"]',
+            '[SetUp "1"]',
+            f'[FEN "{opening}"]',
+            '[PlyCount "3"]',
+            '[Seed "7"]',
+            '[Termination "ply cap"]',
+            '[Run "42"]',
+            "",
+            "12... Nd4 13. Nxe5 Qe7 1/2-1/2",
+            "",
+        ]
+    )
+
+
+@pytest.mark.parametrize("name", ["White", "Date", "Chosen", "Result", "FEN", "AdjudicatedResult", "two words", "", 'a"b'])
+def test_a_fact_that_would_break_a_game_or_gainsay_the_match_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="cannot be a further tag"):
+        match_pgn(one_game("e2e4"), event="e", seed=0, played_on=DAY, facts={name: "x"})
+
+
+def test_a_chosen_game_has_a_tag_and_comments_that_both_readers_pass_over_or_understand() -> None:
+    opening = "7k/8/6K1/8/8/8/8/5Q2 b - - 9 40"
+    result = one_game("h8g8 f1f7 g8h8 f7f5", opening=opening)
+    known = MoveNote(probabilities={"h8g8": 1.0}, scores={"h8g8": Score(-2, is_mate=True)})
+    quiet = MoveNote(probabilities={}, scores={"f1f7": Score(100), "f1f5": Score(150)})
+    mate, mates = (MoveNote(probabilities={move: 0.25}, scores={move: Score(n, is_mate=True)}) for move, n in (("g8h8", 1), ("f7f5", 3)))
+    notes = (known, quiet, mate, mates)
+    game = AnnotatedGame(index=0, why="shortest loss", game=result.games[0], white="a", black="b", notes=notes)
+    text = match_pgn(result, event="e", seed=0, played_on=DAY, first_round=8, annotated={0: game})
+    assert '[Chosen "shortest loss"]' in text
+    assert '[Round "8.1"]' in text
+    moves = " ".join(text.split("\n\n")[1].split())
+    assert moves == (
+        "40... Kg8 {[%eval #2] probability 100.0%, win 0.0%} 41. Qf7+ {[%eval 1.00] win 59.1%}"
+        " 41... Kh8 {probability 25.0%, win 100.0%} 42. Qf5 {[%eval #2] probability 25.0%, win 100.0%} 1/2-1/2"
+    ), "Lichess: 100 centipawns are 59.1 %; the engine's mate in 3 is one in 2 after its first move, and after a mating move none is left"
+    [their], [our] = by_python_chess(text), by_our_reader(text)
+    evals = [chess.engine.Mate(2), chess.engine.Cp(100), chess.engine.Mate(2)]
+    assert [node.eval().white() for node in their.mainline() if node.eval()] == evals  # type: ignore[union-attr]
+    assert [move.uci() for move in our.moves] == list(result.games[0].moves)
+    assert quiet.best() == "f1f5"
+
+
+def test_a_match_without_games_is_an_empty_text() -> None:
+    assert match_pgn(MatchResult(first="a", second="b", games=()), event="e", seed=0, played_on=DAY) == ""

@@ -1,0 +1,356 @@
+"""Games: how they end, whose score it is, and that many at once are the same as one at a time."""
+
+import json
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+
+import chess
+import pytest
+from doubles import CPU, TINY, some_boards
+from scripted_engine import ScriptedEngine
+
+from grpo.base.seeding import numpy_stream, torch_stream
+from grpo.engine.answers import EngineError
+from grpo.engine.pool import EnginePool
+from grpo.match.intervals import paired_interval
+from grpo.match.matches import Adjudication, End, MatchResult, PlayedGame, play_match
+from grpo.match.players import BestMovePlayer, EnginePlayer, RandomPlayer, SamplingPlayer
+from grpo.match.replies import ReplyCounts
+from grpo.policy.distribution import new_policy
+
+BOARDS = some_boards(12, max_plies=30)
+OPENINGS = [board.fen() for board in BOARDS]
+FOOLS_MATE = "f2f3 e7e5 g2g4 d8h4"
+KNIGHTS_OUT_AND_BACK = "g1f3 g8f6 f3g1 f6g8"
+
+
+class Line:
+    """Plays the moves of one line, whichever colour it has; after its end, the first legal move."""
+
+    name = "line"
+
+    def __init__(self, moves: str) -> None:
+        self._moves = moves.split()
+
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
+        return [chess.Move.from_uci(self._moves[len(board.move_stack)]) for board in boards]
+
+
+class Fixed:
+    """Plays the move with the highest made-up number: always the same on one position."""
+
+    def __init__(self, sign: int, name: str) -> None:
+        self.name = name
+        self._sign = sign
+
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
+        return [self._move(board) for board in boards]
+
+    def _move(self, board: chess.Board) -> chess.Move:
+        position = zlib.crc32(board.epd().encode())
+        return max(board.legal_moves, key=lambda move: self._sign * zlib.crc32(move.uci().encode(), position))
+
+
+def played(moves: str, *, opening: str = chess.STARTING_FEN, max_plies: int = 400) -> PlayedGame:
+    """Return the game in which both sides play a line, seen from White."""
+    result = play_match(Line(moves), Line(moves), [opening], max_plies=max_plies)
+    white, black = result.games
+    assert (white.first_is_white, black.first_is_white) == (True, False)
+    assert white.moves == black.moves
+    assert white.end == black.end
+    assert white.score + black.score == 1
+    return white
+
+
+# How a game ends.
+
+
+def test_fools_mate_is_won_by_black_whoever_is_black() -> None:
+    result = play_match(Line(FOOLS_MATE), Line(FOOLS_MATE), [chess.STARTING_FEN], max_plies=400)
+    as_white, as_black = result.games
+    assert as_white == PlayedGame(
+        opening=chess.STARTING_FEN, first_is_white=True, moves=tuple(FOOLS_MATE.split()), end=End.CHECKMATE, score=0.0
+    )
+    assert as_black == PlayedGame(
+        opening=chess.STARTING_FEN, first_is_white=False, moves=tuple(FOOLS_MATE.split()), end=End.CHECKMATE, score=1.0
+    )
+    assert result.wins_draws_losses() == (1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("opening", "moves", "end", "white_score"),
+    [
+        ("6k1/5ppp/8/8/8/8/8/R3K3 w - - 0 1", "a1a8", End.CHECKMATE, 1.0),
+        ("r3k3/8/8/8/8/8/5PPP/6K1 b - - 0 1", "a8a1", End.CHECKMATE, 0.0),
+        ("7k/4Q3/6K1/8/8/8/8/8 w - - 0 1", "e7f7", End.STALEMATE, 0.5),
+        ("4k3/8/8/8/8/8/4p3/4K3 w - - 0 1", "e1e2", End.MATERIAL, 0.5),
+        ("4k3/8/8/8/8/8/4p3/4KB2 w - - 0 1", "e1e2", End.MATERIAL, 0.5),  # King and bishop against king.
+        ("4k3/8/8/8/8/8/8/R3K3 w - - 99 80", "a1a2", End.FIFTY_MOVES, 0.5),
+        ("4k3/8/8/8/8/8/8/R3K3 w - - 98 80", "a1a2 e8e7", End.FIFTY_MOVES, 0.5),
+        ("7k/8/6K1/8/8/8/8/R7 w - - 99 80", "a1a8", End.CHECKMATE, 1.0),  # Mate comes before the fifty moves.
+        ("7k/4Q3/6K1/8/8/8/8/8 w - - 99 80", "e7f7", End.STALEMATE, 0.5),
+        ("4k3/8/8/8/8/8/8/4KN1n w - - 0 1", "f1e3 h1g3 e3d1 g3h1 d1e3 h1g3 e3d1 g3h1 d1e3", End.REPETITION, 0.5),
+    ],
+)
+def test_each_way_to_end_a_game(opening: str, moves: str, end: End, white_score: float) -> None:
+    game = played(moves, opening=opening)
+    assert (game.end, game.score, game.moves) == (end, white_score, tuple(moves.split()))
+
+
+def test_a_position_with_other_castling_rights_is_another_one() -> None:
+    moves = " ".join(["e1e2 e8e7 e2e1 e7e8"] * 4)
+    without = played(moves, opening="4k2r/8/8/8/8/8/8/4K2R w - - 0 1")
+    with_rights = played(moves, opening="4k2r/8/8/8/8/8/8/4K2R w Kk - 0 1")
+    assert (without.end, len(without.moves)) == (End.REPETITION, 8)
+    assert (with_rights.end, len(with_rights.moves)) == (End.REPETITION, 10), "the kings on e2 and e7, after plies 2, 6 and 10"
+
+
+def test_a_position_with_an_en_passant_capture_is_another_one_and_a_square_that_nobody_can_use_makes_no_difference() -> None:
+    kings = " ".join(["e1e2 e8e7 e2e1 e7e8"] * 4)
+    can_take = played(f"d2d4 {to_black_first(kings)}", opening="4k3/8/8/8/4p3/8/3P4/4K3 w - - 0 1")
+    nobody_can = played(f"d2d4 {to_black_first(kings)}", opening="4k3/8/8/8/7p/8/3P4/4K3 w - - 0 1")
+    assert (nobody_can.end, len(nobody_can.moves)) == (End.REPETITION, 9)
+    assert (can_take.end, len(can_take.moves)) == (End.REPETITION, 10)
+
+
+def to_black_first(moves: str) -> str:
+    """Return a line of king moves with Black beginning."""
+    white, black = moves.split()[::2], moves.split()[1::2]
+    return " ".join(move for pair in zip(black, white, strict=True) for move in pair)
+
+
+@pytest.mark.parametrize(
+    ("max_plies", "end", "num_plies"), [(3, End.PLY_CAP, 3), (4, End.CHECKMATE, 4), (5, End.CHECKMATE, 4), (1, End.PLY_CAP, 1)]
+)
+def test_a_mate_on_the_last_ply_that_is_allowed_is_a_mate(max_plies: int, end: End, num_plies: int) -> None:
+    game = played(FOOLS_MATE, max_plies=max_plies)
+    assert (game.end, len(game.moves)) == (end, num_plies)
+    assert game.score == (0.5 if end == End.PLY_CAP else 0.0)
+
+
+@pytest.fixture(scope="module")
+def random_games() -> list[PlayedGame]:
+    """Return games of random moves that end in all ways."""
+    # Few pieces, so that all ends occur.
+    openings = [
+        "4k3/8/8/8/8/8/8/R3K3 w Q - 0 1",
+        "4k3/7p/8/8/8/8/P7/4K3 w - - 0 1",
+        "8/8/8/3k4/8/8/3q4/K7 b - - 60 1",
+        "4k2r/8/8/8/8/8/8/4K2R w Kk - 0 1",
+        "4k3/8/8/8/8/8/8/2B1K1N1 w - - 0 1",
+        "6k1/5ppp/8/8/8/8/8/RR2K3 w - - 20 1",
+        "7k/5Q2/8/5K2/8/8/8/8 w - - 0 1",
+        "4k3/1p1p1p1p/1P1P1P1P/8/8/p1p1p1p1/P1P1P1P1/4K3 w - - 0 1",  # The kings have their own last ranks, and nothing else can move.
+    ]
+    return [
+        game
+        for seed in range(12)
+        for game in play_match(*(RandomPlayer(numpy_stream(seed, side)) for side in ("first", "second")), openings, max_plies=150).games
+    ]
+
+
+def test_every_random_game_ends_where_and_as_the_rules_of_python_chess_say(random_games: list[PlayedGame]) -> None:
+    # python-chess looks back through the game where this code keeps count.
+    for game in random_games:
+        board = chess.Board(game.opening)
+        for ply, move in enumerate(game.moves):
+            assert ends_by_the_rules(board) is None, f"{game.opening} went on after {ply} plies of {' '.join(game.moves)}"
+            board.push(board.parse_uci(move))
+        expected = ends_by_the_rules(board) or (End.PLY_CAP if len(game.moves) == 150 else None)
+        assert game.end == expected
+        winner = (not board.turn) if expected == End.CHECKMATE else None
+        assert game.score == (0.5 if winner is None else float(winner == (chess.WHITE if game.first_is_white else chess.BLACK)))
+    assert {game.end for game in random_games} == set(End) - {End.FORFEIT}, "every way that the board knows is among them"
+
+
+def ends_by_the_rules(board: chess.Board) -> End | None:
+    """Return how the game has ended, by python-chess alone."""
+    if board.is_checkmate():
+        return End.CHECKMATE
+    if board.is_stalemate():
+        return End.STALEMATE
+    if board.is_insufficient_material():
+        return End.MATERIAL
+    if board.is_repetition(3):
+        return End.REPETITION
+    return End.FIFTY_MOVES if board.halfmove_clock >= 100 else None
+
+
+# Whose score it is.
+
+
+class Mater:
+    """Mates in one where it can, and otherwise shuffles its king."""
+
+    name = "mater"
+
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
+        return [max(board.legal_moves, key=lambda move, board=board: (mates(board, move), move.uci())) for board in boards]  # type: ignore[misc]
+
+
+class Blind:
+    """Never mates."""
+
+    name = "blind"
+
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
+        return [min(board.legal_moves, key=lambda move, board=board: (mates(board, move), move.uci())) for board in boards]  # type: ignore[misc]
+
+
+def mates(board: chess.Board, move: chess.Move) -> bool:
+    """Return whether the move ends the game by mate."""
+    after = board.copy(stack=False)
+    after.push(move)
+    return after.is_checkmate()
+
+
+def test_a_player_that_can_mate_scores_with_the_colour_that_has_the_mate() -> None:
+    white_mates = "6k1/5ppp/8/8/8/8/8/R3K3 w - - 0 1"
+    black_mates = "r3k3/8/8/8/8/8/5PPP/6K1 b - - 0 1"
+    result = play_match(Mater(), Blind(), [white_mates, black_mates], max_plies=1)
+    assert [(game.first_is_white, game.end, game.score) for game in result.games] == [
+        (True, End.CHECKMATE, 1.0),
+        (False, End.PLY_CAP, 0.5),
+        (True, End.PLY_CAP, 0.5),
+        (False, End.CHECKMATE, 1.0),
+    ]
+    assert result.interval().score == 0.75
+
+
+def test_scores_of_pairs_and_what_the_sample_is_worked_by_hand() -> None:
+    other = "4k3/8/8/8/8/8/8/R3K3 w Q - 0 1"
+    later = "4k3/8/8/8/8/8/8/R3K3 w Q - 0 30"  # The same opening, with another move number.
+    games = (
+        PlayedGame(opening=other, first_is_white=True, moves=("a1a2",), end=End.PLY_CAP, score=0.5, adjudicated=1.0),
+        PlayedGame(opening=other, first_is_white=False, moves=("a1a2",), end=End.REPETITION, score=0.5),
+        PlayedGame(opening=later, first_is_white=True, moves=("a1a2",), end=End.FIFTY_MOVES, score=0.5, adjudicated=0.5),
+        PlayedGame(opening=later, first_is_white=False, moves=("a1a3",), end=End.CHECKMATE, score=0.0),
+        PlayedGame(opening=chess.STARTING_FEN, first_is_white=True, moves=(), end=End.STALEMATE, score=0.5),
+        PlayedGame(opening=chess.STARTING_FEN, first_is_white=False, moves=(), end=End.MATERIAL, score=0.5),
+    )
+    result = MatchResult(first="a", second="b", games=games)
+    assert (result.num_openings, result.num_distinct_games) == (2, 5)
+    assert result.pair_scores() == [0.5, 0.25, 0.5]
+    for ask in (result.pair_scores, result.interval):
+        with pytest.raises(ValueError, match="not adjudicated"):
+            ask(adjudicated=True)
+
+    adjudicated = MatchResult(first="a", second="b", games=games, adjudication=Adjudication(depth=1, centipawns=250, num_failed=1))
+    assert adjudicated.pair_scores() == [0.5, 0.25, 0.5]
+    assert adjudicated.pair_scores(adjudicated=True) == [0.75, 0.25, 0.5]
+    assert adjudicated.interval() == paired_interval([0.5, 0.25, 0.5])
+    assert adjudicated.interval(adjudicated=True) == paired_interval([0.75, 0.25, 0.5])
+    assert adjudicated.wins_draws_losses() == (0, 5, 1)
+
+
+# Many at once.
+
+
+def test_all_boards_in_lock_step_play_the_games_that_they_play_one_at_a_time() -> None:
+    for first, second in (
+        (Fixed(1, "high"), Fixed(-1, "low")),
+        (BestMovePlayer(new_policy(TINY, seed=0, device=CPU), "one"), BestMovePlayer(new_policy(TINY, seed=1, device=CPU), "two")),
+    ):
+        # A network takes ten times as long over a move as the others.
+        openings, max_plies = (OPENINGS[:3], 12) if isinstance(first, BestMovePlayer) else (OPENINGS[:6], 80)
+        together = play_match(first, second, openings, max_plies=max_plies).games
+        alone = [game for opening in openings for game in play_match(first, second, [opening], max_plies=max_plies).games]
+        assert list(together) == alone
+
+
+def test_sampled_games_do_not_depend_on_the_games_beside_them() -> None:
+    def match(openings: Sequence[str], *, max_plies: int) -> tuple[PlayedGame, ...]:
+        policies = [new_policy(TINY, seed=seed, device=CPU) for seed in (0, 1)]
+        first, second = (
+            SamplingPlayer(policy, name, temperature=1.0, rng=torch_stream(0, name)) for policy, name in zip(policies, "ab", strict=True)
+        )
+        return play_match(first, second, openings, max_plies=max_plies).games
+
+    whole = match(OPENINGS, max_plies=10)
+    assert match(OPENINGS, max_plies=10) == whole
+    assert match(OPENINGS[:4], max_plies=10) == whole[:8], "the others are not there"
+    early = "R5k1/5ppp/8/8/8/8/8/4K3 b - - 0 1"
+    assert match([OPENINGS[0], early, *OPENINGS[2:]], max_plies=10)[4:] == whole[4:], "another is over before it begins"
+    assert [game.moves for game in match(OPENINGS, max_plies=5)] == [game.moves[:5] for game in whole], "all end sooner"
+
+
+def test_players_are_told_the_place_of_each_game_in_the_match() -> None:
+    class Numbered(Fixed):
+        def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
+            for board, game in zip(boards, games, strict=True):
+                assert board.root().fen() == OPENINGS[game // 2]
+                assert (board.turn == chess.WHITE) == ((game % 2 == 0) == (self.name == "first"))
+            return super().choose(boards, games)
+
+    assert len(play_match(Numbered(1, "first"), Numbered(-1, "second"), OPENINGS, max_plies=30).games) == 2 * len(OPENINGS)
+
+
+def test_it_tells_how_many_games_are_over_up_to_the_last() -> None:
+    told: list[int] = []
+    result = play_match(Fixed(1, "a"), Fixed(-1, "b"), OPENINGS, max_plies=60, on_games_done=told.append)
+    assert told == sorted(set(told))
+    assert told[-1] == len(result.games) == 2 * len(OPENINGS)
+    lengths = sorted(len(game.moves) for game in result.games)
+    assert told == [sum(length <= limit for length in lengths) for limit in sorted(set(lengths))]
+
+
+# With engines.
+
+
+@pytest.mark.usefixtures("no_process_left")
+def test_an_engine_that_fails_in_the_midst_of_a_match_ends_it_with_an_error(scripted: Callable[..., ScriptedEngine]) -> None:
+    healthy = scripted()
+    with EnginePool(healthy.path, num_processes=1, options={}) as pool:
+        games = play_match(EnginePlayer(pool, limit="nodes 1", name="engine"), Fixed(1, "fixed"), OPENINGS[:3], max_plies=8).games
+    assert len(games) == 6
+    midst = healthy.searches()[12]["fen"]
+    assert chess.Board(midst).ply() > max(chess.Board(opening).ply() for opening in OPENINGS[:3])
+    broken = scripted({"kind": "none", "fen": midst, "times": 9})
+    with EnginePool(broken.path, num_processes=1, options={}) as pool, pytest.raises(EngineError):
+        play_match(EnginePlayer(pool, limit="nodes 1", name="engine"), Fixed(1, "fixed"), OPENINGS[:3], max_plies=8)
+
+
+@pytest.mark.usefixtures("no_process_left")
+def test_a_match_against_the_real_engine_repeats_exactly_whatever_the_number_of_processes_and_boards(stockfish: str) -> None:
+    network = BestMovePlayer(new_policy(TINY, seed=0, device=CPU), "network")
+    matches = []
+    for num_processes in (1, 2):
+        with EnginePool(stockfish, num_processes=num_processes, options={"Hash": 1}) as pool:
+            matches.append(play_match(network, EnginePlayer(pool, limit="nodes 1", name="engine"), OPENINGS[:3], max_plies=20).games)
+    with EnginePool(stockfish, num_processes=1, options={"Hash": 1}) as pool:
+        engine = EnginePlayer(pool, limit="nodes 1", name="engine")
+        matches.append(tuple(game for opening in OPENINGS[:3] for game in play_match(network, engine, [opening], max_plies=20).games))
+    assert matches[0] == matches[1] == matches[2]
+
+
+# Facts of a match.
+
+
+def scored(score: float, *, opening: str = "a", adjudicated: float | None = None) -> PlayedGame:
+    """Return a game with a score."""
+    end = End.REPETITION if score == 0.5 else End.CHECKMATE
+    return PlayedGame(opening=f"{opening} w - - 0 1", first_is_white=True, moves=(), end=end, score=score, adjudicated=adjudicated)
+
+
+def test_facts_of_a_match_worked_by_hand() -> None:
+    games = (scored(1), scored(0.5), scored(0), scored(1), scored(0.5, opening="b"), scored(0.5, opening="b"), scored(0), scored(0.5))
+    facts = MatchResult(first="one", second="other", games=games).facts()
+    assert (facts["wins"], facts["draws"], facts["losses"]) == (2, 4, 2)
+    assert (facts["score"], facts["num_pairs"], facts["num_openings"]) == (0.5, 4, 2)
+    assert facts["ends"]["threefold repetition"] == facts["ends"]["checkmate"] == 4
+    assert "adjudicated" not in facts
+
+
+def test_an_adjudicated_match_has_both_scores_and_the_rule() -> None:
+    games = (scored(1), scored(0.5, adjudicated=1.0), scored(0.5, adjudicated=0.5), scored(0.5, adjudicated=1.0))
+    rule = Adjudication(depth=6, centipawns=300, num_failed=0)
+    facts = MatchResult(first="one", second="other", games=games, adjudication=rule).facts()
+    assert (facts["score"], facts["adjudicated"]["score"]) == (0.625, 0.875)
+    assert (facts["adjudicated"]["depth"], facts["adjudicated"]["centipawns"], facts["adjudicated"]["num_failed"]) == (6, 300, 0)
+
+
+def test_a_game_comes_back_from_its_facts_also_through_json() -> None:
+    counts = ReplyCounts(num_moves=2, num_answers=3)
+    one = replace(scored(0.5, adjudicated=1.0), moves=("e2e4", "e7e5"), first_replies=counts)
+    assert PlayedGame.from_facts(json.loads(json.dumps(asdict(one)))) == one

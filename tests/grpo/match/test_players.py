@@ -1,0 +1,283 @@
+"""Players: legal moves from the right side of the board, seeded where there is chance, and never an invented move."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+import chess
+import numpy as np
+import pytest
+from doubles import CPU, TINY, WrittenPolicy, made_up_number, some_boards
+from scripted_engine import ScriptedEngine, move_scores
+
+from grpo.base.seeding import numpy_stream, torch_stream
+from grpo.engine.answers import EngineAnswer, EngineError
+from grpo.engine.pool import EnginePool, Query
+from grpo.match import players
+from grpo.match.players import BestMovePlayer, DilutedPlayer, EnginePlayer, Player, RandomPlayer, SamplingPlayer
+from grpo.policy.distribution import new_policy
+
+BOARDS = some_boards(60)
+
+
+def prefers(*wanted: str) -> WrittenPolicy:
+    """Return a policy that plays these moves, whatever the board, with odds of e^9 to 1 for each place in the list."""
+    return WrittenPolicy(lambda board, move: 9.0 * (len(wanted) - wanted.index(move.uci())) if move.uci() in wanted else 0.0)
+
+
+def moves_of(player: Player, boards: Sequence[chess.Board]) -> list[chess.Move]:
+    """Return a player's moves, each board being of a game of its own."""
+    return player.choose(boards, range(len(boards)))
+
+
+def test_the_best_move_of_a_written_policy_is_played_by_both_colours() -> None:
+    white, black = chess.Board(), chess.Board()
+    black.push_uci("a2a3")
+    player = BestMovePlayer(prefers("g1f3", "g8f6"), "knights")
+    assert [move.uci() for move in moves_of(player, [white, black, white])] == ["g1f3", "g8f6", "g1f3"]
+    assert player.name == "knights"
+
+
+@pytest.mark.parametrize("promotion", ["n", "b", "r", "q"])
+def test_promotions_castling_and_en_passant_are_played_as_they_stand_on_the_board(promotion: str) -> None:
+    player = BestMovePlayer(prefers(f"a7a8{promotion}", f"a2a1{promotion}", "e8c8", "e5d6", "e4d3"), "odd moves")
+    fens = {
+        "7k/P7/8/8/8/8/8/K7 w - - 0 1": f"a7a8{promotion}",
+        "k7/8/8/8/8/8/p7/7K b - - 0 1": f"a2a1{promotion}",
+        "r3k2r/8/8/8/8/8/8/4K3 b kq - 0 1": "e8c8",
+        "4k3/8/8/3pP3/8/8/8/4K3 w - d6 0 1": "e5d6",
+        "4k3/8/8/8/3Pp3/8/8/4K3 b - d3 0 1": "e4d3",
+    }
+    assert [move.uci() for move in moves_of(player, [chess.Board(fen) for fen in fens])] == list(fens.values())
+
+
+def test_the_best_move_is_the_one_with_the_highest_number_on_every_board() -> None:
+    chosen = moves_of(BestMovePlayer(WrittenPolicy(made_up_number), "made up"), BOARDS)
+    assert chosen == [max(board.legal_moves, key=lambda move, board=board: made_up_number(board, move)) for board in BOARDS]  # type: ignore[misc]
+
+
+def network_player(seed: int = 0) -> BestMovePlayer:
+    """Return a fresh network's best moves."""
+    return BestMovePlayer(new_policy(TINY, seed=seed, device=CPU), "network")
+
+
+def random_player(seed: int = 0) -> RandomPlayer:
+    """Return a seeded random mover."""
+    return RandomPlayer(numpy_stream(seed, "random"))
+
+
+def sampling_player(seed: int = 0, temperature: float = 1.0) -> SamplingPlayer:
+    """Return a fresh network's seeded moves."""
+    return SamplingPlayer(new_policy(TINY, seed=0, device=CPU), "sampled", temperature=temperature, rng=torch_stream(seed, "sampled"))
+
+
+def diluted_player(seed: int = 0, share: float = 0.5) -> DilutedPlayer:
+    """Return sampled moves, some of them replaced by random ones."""
+    return DilutedPlayer(sampling_player(seed), random_fraction=share, rng=numpy_stream(seed, "diluted"))
+
+
+@pytest.mark.parametrize("make", [network_player, random_player, sampling_player, diluted_player])
+def test_every_move_is_legal_on_the_board_at_its_place_and_no_board_is_touched(make: Callable[[], Player]) -> None:
+    before = [board.fen() for board in BOARDS]
+    moves = moves_of(make(), BOARDS)
+    assert [board.is_legal(move) for board, move in zip(BOARDS, moves, strict=True)] == [True] * len(BOARDS)
+    assert [board.fen() for board in BOARDS] == before
+
+
+@pytest.mark.parametrize("make", [random_player, sampling_player, diluted_player])
+def test_one_seed_gives_one_series_of_moves_that_goes_on_and_another_seed_another(make: Callable[[int], Player]) -> None:
+    one, same, other = make(0), make(0), make(1)
+    first = moves_of(one, BOARDS)
+    assert moves_of(same, BOARDS) == first
+    assert moves_of(other, BOARDS) != first
+    assert moves_of(one, BOARDS) != first, "not the same draws over and over"
+
+
+@pytest.mark.parametrize("make", [random_player, sampling_player, diluted_player])
+def test_what_is_drawn_in_a_game_depends_neither_on_the_other_games_nor_on_their_order_nor_on_which_have_ended(
+    make: Callable[[], Player],
+) -> None:
+    games, shuffled = list(range(60)), random.Random(0).sample(range(60), 60)
+    together, alone, mixed, few = make(), make(), make(), make()
+    first = together.choose(BOARDS, games)
+    second = together.choose(BOARDS, games)
+    assert [alone.choose([BOARDS[game]], [game])[0] for game in games for _ in range(2)] == [
+        move for pair in zip(first, second, strict=True) for move in pair
+    ], "each game from its first move to its last before the next"
+    assert mixed.choose([BOARDS[game] for game in shuffled], shuffled) == [first[game] for game in shuffled]
+    few.choose(BOARDS, games)
+    assert few.choose(BOARDS[1::3], games[1::3]) == second[1::3], "the others are over"
+
+
+@pytest.mark.parametrize("make", [random_player, sampling_player, diluted_player])
+def test_two_games_with_the_same_position_have_draws_of_their_own(make: Callable[[], Player]) -> None:
+    assert len(set(make().choose([chess.Board()] * 40, range(40)))) > 10
+
+
+def test_draws_stay_with_their_games_over_several_forwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = moves_of(sampling_player(), BOARDS)
+    monkeypatch.setattr(players, "_BOARDS_PER_FORWARD", 7)
+    assert moves_of(sampling_player(), BOARDS) == whole
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_moves_are_drawn_as_often_as_the_policy_at_that_temperature_says(temperature: float) -> None:
+    board = chess.Board("7k/8/8/8/8/8/8/K7 w - - 0 1")
+    logits = {"a1a2": 1.0, "a1b1": 0.0, "a1b2": -1.0}
+    player = SamplingPlayer(
+        WrittenPolicy(lambda board, move: logits[move.uci()]), "drawn", temperature=temperature, rng=torch_stream(0, "draws")
+    )
+    weights = {move: np.exp(logit / temperature) for move, logit in logits.items()}
+    counts = Counter(move.uci() for move in moves_of(player, [board] * 3_000))
+    for move, weight in weights.items():
+        expected = weight / sum(weights.values())
+        assert counts[move] / 3_000 == pytest.approx(expected, abs=4 * (expected * (1 - expected) / 3_000) ** 0.5)
+
+
+def test_a_random_mover_gives_every_legal_move_an_equal_chance() -> None:
+    counts = Counter(move.uci() for move in moves_of(random_player(), [chess.Board()] * 2_000))
+    assert len(counts) == 20
+    # Chi-squared with 19 degrees of freedom is above 43.8 once in a thousand.
+    assert sum((count - 100) ** 2 / 100 for count in counts.values()) < 43.8
+
+
+# A player some of whose moves are random.
+
+
+class Watched(BestMovePlayer):
+    """Notes of which games it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(WrittenPolicy(made_up_number), "made up")
+        self.asked: list[list[int]] = []
+
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
+        self.asked.append(list(games))
+        return super().choose(boards, games)
+
+
+def test_no_share_of_random_moves_is_the_player_itself_and_the_whole_share_never_asks_it() -> None:
+    inner = Watched()
+    itself = moves_of(inner, BOARDS)
+    assert moves_of(DilutedPlayer(inner, random_fraction=0, rng=numpy_stream(0, "none")), BOARDS) == itself
+    inner.asked.clear()
+    chance = moves_of(DilutedPlayer(inner, random_fraction=1, rng=numpy_stream(0, "all")), [chess.Board()] * 2_000)
+    assert inner.asked == []
+    counts = Counter(move.uci() for move in chance)
+    assert len(counts) == 20
+    assert sum((count - 100) ** 2 / 100 for count in counts.values()) < 43.8
+
+
+def test_a_quarter_of_the_moves_are_random_and_the_others_are_the_players_on_their_own_boards() -> None:
+    inner = Watched()
+    boards = BOARDS * 20
+    mixed = DilutedPlayer(inner, random_fraction=0.25, rng=numpy_stream(0, "quarter"))
+    moves = mixed.choose(boards, range(1_200))
+    [asked] = inner.asked
+    own = BestMovePlayer(WrittenPolicy(made_up_number), "made up").choose([boards[game] for game in asked], asked)
+    assert [moves[game] for game in asked] == own
+    assert len(asked) == pytest.approx(900, abs=4 * (1_200 * 0.25 * 0.75) ** 0.5)
+    assert all(board.is_legal(move) for board, move in zip(boards, moves, strict=True))
+    assert mixed.name == "made up, 25 % random"
+
+
+@pytest.mark.parametrize("share", [-0.01, 1.01, float("nan")])
+def test_a_share_that_is_no_probability_is_refused(share: float) -> None:
+    with pytest.raises(ValueError, match="fraction of random moves"):
+        diluted_player(share=share)
+
+
+# The engine as a player.
+
+
+@pytest.mark.usefixtures("no_process_left")
+def test_any_uci_engine_can_play_with_options_of_its_own(fairy_stockfish: str) -> None:
+    boards = BOARDS[:16]
+    with EnginePool(fairy_stockfish, num_processes=2, options={"Hash": 1}) as pool:
+        player = EnginePlayer(pool, limit="depth 3", name="fairy")
+        together = moves_of(player, boards)
+        assert moves_of(player, boards[::-1])[::-1] == together
+    assert all(board.is_legal(move) for board, move in zip(boards, together, strict=True))
+
+
+@pytest.mark.usefixtures("no_process_left")
+def test_castling_written_as_the_king_taking_its_rook_is_played_as_castling(
+    scripted: Callable[..., ScriptedEngine], pool_of: Callable[..., EnginePool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = chess.Board("4k3/8/8/8/8/8/8/4K2R w K - 0 1")
+    pool = pool_of(scripted().path)
+    monkeypatch.setattr(pool, "search", lambda queries: [EngineAnswer(best_move="e1h1", scores={}) for _ in queries])
+    assert moves_of(engine_player(pool, 1), [board]) == [chess.Move.from_uci("e1g1")]
+
+
+@pytest.fixture
+def pool_of() -> Iterator[Callable[..., EnginePool]]:
+    """Return a maker of pools that are closed at the end."""
+    made: list[EnginePool] = []
+
+    def make(path: str, *, num_processes: int = 1) -> EnginePool:
+        made.append(EnginePool(path, num_processes=num_processes, options={"Hash": 1}))
+        return made[-1]
+
+    yield make
+    for pool in made:
+        pool.close()
+
+
+def engine_player(pool: EnginePool, nodes: int) -> EnginePlayer:
+    """Return the engine at so many nodes a move."""
+    return EnginePlayer(pool, limit=f"nodes {nodes}", name=f"{nodes} nodes")
+
+
+def scripted_best(board: chess.Board) -> str:
+    """Return what the scripted engine plays."""
+    return move_scores(board.fen(), sorted(move.uci() for move in board.legal_moves), "")[0][1]
+
+
+@pytest.mark.usefixtures("no_process_left")
+def test_the_engines_best_move_is_played_after_a_fresh_search_of_so_many_nodes(
+    scripted: Callable[..., ScriptedEngine], pool_of: Callable[..., EnginePool]
+) -> None:
+    engine = scripted()
+    player = engine_player(pool_of(engine.path), 37)
+    assert [move.uci() for move in moves_of(player, BOARDS[:12])] == [scripted_best(board) for board in BOARDS[:12]]
+    assert player.name == "37 nodes"
+    searches = engine.searches()
+    assert [search["fen"] for search in searches] == [board.fen() for board in BOARDS[:12]]
+    assert {search["limit"] for search in searches} == {"nodes 37"}
+    assert all(search["is_fresh"] for search in searches)
+
+
+@pytest.mark.usefixtures("no_process_left")
+@pytest.mark.parametrize("kind", ["crash", "illegal best move"])
+def test_an_engine_that_fails_on_a_board_ends_the_match_and_no_move_is_invented(
+    kind: str, scripted: Callable[..., ScriptedEngine], pool_of: Callable[..., EnginePool]
+) -> None:
+    engine = scripted({"kind": kind, "fen": BOARDS[2].fen(), "times": 99})
+    with pytest.raises(EngineError):
+        moves_of(engine_player(pool_of(engine.path), 1), BOARDS[:4])
+
+
+@pytest.mark.usefixtures("no_process_left")
+def test_real_answers_depend_neither_on_how_many_boards_are_asked_nor_in_which_order_nor_on_the_number_of_processes(
+    stockfish: str, pool_of: Callable[..., EnginePool]
+) -> None:
+    one, two = (engine_player(pool_of(stockfish, num_processes=count), 50) for count in (1, 2))
+    boards = BOARDS[:24]
+    together = moves_of(one, boards)
+    assert [move for board in boards for move in moves_of(one, [board])] == together
+    assert moves_of(one, boards[::-1])[::-1] == together
+    assert moves_of(two, boards) == together
+    assert all(board.is_legal(move) for board, move in zip(boards, together, strict=True))
+
+
+@pytest.mark.usefixtures("no_process_left")
+def test_the_real_engine_mates_when_it_can_and_castles_like_a_king(stockfish: str, pool_of: Callable[..., EnginePool]) -> None:
+    pool = pool_of(stockfish)
+    mate = chess.Board("6k1/5ppp/8/8/8/8/8/R3K3 w Q - 0 1")
+    [move] = moves_of(engine_player(pool, 500), [mate])
+    assert move.uci() == "a1a8"
+    castling = chess.Board("4k3/8/8/8/8/8/8/4K2R w K - 0 1")
+    [answer] = pool.search([Query(fen=castling.fen(), limit="nodes 50 searchmoves e1g1")])
+    assert not isinstance(answer, EngineError)
+    assert castling.parse_uci(answer.best_move) == chess.Move.from_uci("e1g1")

@@ -1,0 +1,236 @@
+"""Ratings from games: cases worked by hand, reductions, intervals that hold the truth as often as they say, and tables with no answer."""
+
+import math
+
+import numpy as np
+import pytest
+from made_selections import simulated
+
+from grpo.match.intervals import Z95, expected_score
+from grpo.match.ratings import ELO_PER_NAT, PlayedPairs, fit_ratings, rate_against, rating_difference
+
+
+def of(first: int, second: int, *pair_scores: float) -> PlayedPairs:
+    """Return a meeting."""
+    return PlayedPairs(first=first, second=second, pair_scores=pair_scores)
+
+
+def with_wins(first: int, second: int, wins: float, num_pairs: int) -> PlayedPairs:
+    """Return a meeting of pairs won or lost as a whole."""
+    return of(first, second, *[1.0] * int(wins), *[0.0] * (num_pairs - int(wins)))
+
+
+# Worked by hand.
+
+
+def test_two_players_are_apart_by_the_log_odds_of_wins_and_losses_with_half_a_game_added_to_each() -> None:
+    # 10 pairs, 15 of 20 points: log(15.5 / 5.5) = 1.03609 nats = 179.99 Elo.
+    found = fit_ratings(2, [of(1, 0, *[1.0] * 5, *[0.5] * 5)])
+    assert found.elo == pytest.approx([0, ELO_PER_NAT * math.log(15.5 / 5.5)], abs=1e-6)
+    assert found.elo[1] == pytest.approx(179.99, abs=0.01)
+
+
+def test_the_standard_error_of_two_players_worked_by_hand() -> None:
+    # Pairs 1 x 5 and 0.5 x 5 with one lost and one won: mean 8.5 / 12, squares 7.25 / 12, variance 0.604167 - 0.501736 = 0.102431, of the
+    # mean 0.0085359; the log-odds' slope there is 1 / (0.708333 * 0.291667) = 4.840336, so 0.0923898 * 4.840336 = 0.447198 nats.
+    found = fit_ratings(2, [of(1, 0, *[1.0] * 5, *[0.5] * 5)])
+    assert math.sqrt(found.covariance[1, 1]) == pytest.approx(0.447198 * ELO_PER_NAT, rel=1e-5)
+    assert found.covariance[0].tolist() == found.covariance[:, 0].tolist() == [0, 0]
+
+
+def test_a_chain_of_two_meetings_is_the_sum_of_its_links_and_so_is_its_variance() -> None:
+    # With three players and two meetings each link is as if it were alone: a saturated model, leverage 1 each.
+    lower, upper = of(1, 0, 1.0, 0.75, 0.5, 0.5), of(2, 1, 1.0, 1.0, 0.25, 0.5, 0.5)
+    chain = fit_ratings(3, [lower, upper])
+    [_, one] = fit_ratings(2, [lower]).elo
+    [_, other] = fit_ratings(2, [of(1, 0, *upper.pair_scores)]).elo
+    assert chain.elo == pytest.approx([0, one, one + other], abs=1e-6)
+    variances = [fit_ratings(2, [of(1, 0, *meeting.pair_scores)]).covariance[1, 1] for meeting in (lower, upper)]
+    assert chain.covariance[2, 2] == pytest.approx(sum(variances))
+    assert chain.covariance[1, 2] == pytest.approx(variances[0])
+
+
+def test_three_players_who_all_met_worked_by_hand() -> None:
+    # 1 beats 0 and 2 beats 1 with equal scores, so that by symmetry 1 stands in the middle: at r and 2 r. One number is left, where the
+    # likelihood's slope in r, 40 (3/4 - p(r)) + h (1/2 - p(r)) + 40 (9/10 - p(2 r)) + g (1/2 - p(2 r)), is 0 with leverages 2 h + g = 2.
+    near, far = [1.0] * 15 + [0.0] * 5, [1.0] * 18 + [0.0] * 2
+    found = fit_ratings(3, [of(1, 0, *near), of(2, 1, *near), of(2, 0, *far)])
+    r = found.elo[1] / ELO_PER_NAT
+    assert found.elo[2] == pytest.approx(2 * found.elo[1])
+    p, q = 1 / (1 + math.exp(-r)), 1 / (1 + math.exp(-2 * r))
+    near_information, far_information = 40 * p * (1 - p), 40 * q * (1 - q)
+    # Of the two gaps the information is [[n + f, f], [f, n + f]], whose inverse has (n + f) / (n (n + 2 f)) on its diagonal.
+    h = near_information * (near_information + far_information) / (near_information * (near_information + 2 * far_information))
+    g = 2 - 2 * h
+    assert 40 * (0.75 - p) + h * (0.5 - p) + 40 * (0.9 - q) + g * (0.5 - q) == pytest.approx(0, abs=1e-8)
+    assert 0.74 < p < 0.75, "9/10 against 2 says the same as 3/4 twice, odds of 3 * 3; what is added moves it towards the middle"
+
+
+def test_a_rating_against_one_known_opponent_is_the_two_players_rating_moved_by_his() -> None:
+    scores = (1.0, 0.5, 0.75, 0.5, 0.0)
+    alone = fit_ratings(2, [of(1, 0, *scores)])
+    found = rate_against([700.0], [scores])
+    assert found.elo == pytest.approx(700 + alone.elo[1])
+    assert found.standard_error == pytest.approx(math.sqrt(alone.covariance[1, 1]))
+    assert found.weights == (1.0,)
+
+
+def test_a_score_of_three_quarters_against_one_and_a_quarter_against_the_other_puts_one_half_way() -> None:
+    found = rate_against([1_000.0, 1_400.0], [[1.0, 0.5] * 20, [0.0, 0.5] * 20])
+    assert found.elo == pytest.approx(1_200)
+    assert found.weights == pytest.approx((0.5, 0.5))
+
+
+def test_an_opponents_rating_moves_ones_own_by_the_weight_that_is_named() -> None:
+    scores = [[1.0, 0.5, 0.75] * 8, [0.25, 0.0, 0.5] * 4]
+    found = rate_against([300.0, 500.0], scores)
+    moved = rate_against([300.0, 500.5], scores)
+    assert sum(found.weights) == pytest.approx(1)
+    assert (moved.elo - found.elo) / 0.5 == pytest.approx(found.weights[1], abs=0.02)  # Up to the half game that is added.
+
+
+# Reductions.
+
+
+def test_who_is_named_first_makes_no_difference() -> None:
+    one = fit_ratings(3, [of(1, 0, 1.0, 0.5), of(2, 1, 0.75, 0.5, 1.0), of(2, 0, 1.0)])
+    other = fit_ratings(3, [of(0, 1, 0.0, 0.5), of(1, 2, 0.25, 0.5, 0.0), of(0, 2, 0.0)])
+    assert one.elo == pytest.approx(other.elo)
+    assert one.covariance == pytest.approx(other.covariance)
+
+
+def test_two_meetings_of_the_same_two_are_the_same_ratings_as_one() -> None:
+    scores = [1.0, 0.5, 0.75, 0.5, 0.0, 1.0]
+    whole = fit_ratings(2, [of(1, 0, *scores)])
+    parts = fit_ratings(2, [of(1, 0, *scores[:3]), of(1, 0, *scores[3:])])
+    assert parts.elo == pytest.approx(whole.elo)
+
+
+# Degenerate tables.
+
+
+@pytest.mark.parametrize("num_pairs", [1, 12, 200])
+def test_when_every_game_was_won_ratings_and_errors_are_finite_and_grow_with_the_number_of_games(num_pairs: int) -> None:
+    found = fit_ratings(3, [with_wins(1, 0, num_pairs, num_pairs), with_wins(2, 1, num_pairs, num_pairs)])
+    step = ELO_PER_NAT * math.log(4 * num_pairs + 1)  # (2 n + 1/2) wins to 1/2.
+    assert found.elo == pytest.approx([0, step, 2 * step], rel=1e-6)
+    errors = np.sqrt(np.diag(found.covariance))
+    assert 0 < errors[1] < errors[2] < 1_000
+
+
+def test_one_pair_is_enough_for_a_rating_and_its_error_is_large() -> None:
+    found = rate_against([500.0], [[0.5]])
+    assert found.elo == pytest.approx(500)
+    assert found.standard_error > 150
+
+
+def test_players_whom_nobody_met_are_named() -> None:
+    with pytest.raises(ValueError, match=r"^players 2, 3 are not connected with player 0 by games"):
+        fit_ratings(4, [of(1, 0, 1.0), of(3, 2, 0.5)])
+    with pytest.raises(ValueError, match=r"^players 1 are not connected"):
+        fit_ratings(2, [])
+
+
+def test_no_opponent_no_pair_and_a_game_with_oneself_are_refused() -> None:
+    with pytest.raises(ValueError, match="no opponents, no rating"):
+        rate_against([], [])
+    with pytest.raises(ValueError, match="players 1 and 0, 0 pairs"):
+        of(1, 0)
+    with pytest.raises(ValueError, match="a pairing needs two players"):
+        of(1, 1, 0.5)
+
+
+# Simulation.
+
+
+TRUE = np.array([0, 260, 470, 760, 1_080, 1_260])
+
+
+def coverage(num_pairs: int, num_tables: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return for each rung of a ladder the mean error, and how often the intervals of rating and gap hold the truth."""
+    rng = np.random.default_rng(7)
+    errors, held, gaps_held = [], [], []
+    size = len(TRUE)
+    for _ in range(num_tables):
+        pairs = [(one, other) for one in range(size) for other in (one - 1, one - 2) if other >= 0]
+        found = fit_ratings(size, [of(one, other, *simulated(rng, TRUE[one] - TRUE[other], num_pairs)) for one, other in pairs])
+        errors.append(found.elo - TRUE)
+        held.append(np.abs(errors[-1]) <= Z95 * np.sqrt(np.diag(found.covariance)))
+        variance = np.diag(found.covariance)
+        gap_errors = np.sqrt(variance[1:] + variance[:-1] - 2 * np.diag(found.covariance, 1))
+        gaps_held.append(np.abs(np.diff(errors[-1])) <= Z95 * gap_errors)
+    return np.mean(errors, axis=0), np.mean(held, axis=0), np.mean(gaps_held, axis=0)
+
+
+@pytest.mark.parametrize("num_pairs", [12, 24])
+def test_a_ladder_is_recovered_and_its_intervals_hold_the_truth_as_often_as_they_say(num_pairs: int) -> None:
+    bias, held, gaps_held = coverage(num_pairs, num_tables=300)
+    # The standard error of a share of 300 near 0.95 is 0.0126; a little too wide is as it should be with few pairs.
+    assert held[1:].min() > 0.91
+    assert gaps_held.min() > 0.91
+    assert gaps_held.mean() < 0.985
+    assert np.abs(bias).max() < 25, "the standard error of the mean of 300 is about 5; with half a game added to each meeting it is 60 off"
+
+
+# The difference of two players on the same openings.
+
+
+def test_the_difference_of_two_players_worked_by_hand() -> None:
+    # 12 of 16 and 8 of 16 points: log(12.5 / 4.5) - log(8.5 / 8.5) = 1.021651 nats = 177.47 Elo.
+    first, second = [1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.5], [0.5] * 8
+    found = rating_difference([300.0], [first], [second])
+    assert found.elo == pytest.approx(ELO_PER_NAT * math.log(12.5 / 4.5))
+    assert found.weights == (0.0,)
+    # With a pair each that one lost and the other won: the first's mean is 7 / 10, slope 1 / 0.21; the second's 1 / 2, slope 4.
+    apart = [1 / 0.21 - 2] * 4 + [0.5 / 0.21 - 2] * 4 + [0 - 4, 1 / 0.21 - 0]
+    assert found.standard_error == pytest.approx(ELO_PER_NAT * math.sqrt(np.var(apart) / 10))
+
+
+def test_a_player_is_no_better_than_itself_and_that_does_not_look_certain() -> None:
+    scores = [[1.0, 0.75, 0.5, 0.0] * 20, [0.25, 0.5, 0.0, 0.0] * 20]
+    found = rating_difference([0.0, 200.0], scores, scores)
+    assert found.elo == 0
+    assert found.weights == (0.0, 0.0)
+    # Only the two added pairs differ: with even games by +-1, at a slope of 4.
+    even = rating_difference([0.0], [[0.5] * 8], [[0.5] * 8])
+    assert even.standard_error == pytest.approx(ELO_PER_NAT * math.sqrt(2 * 4**2 / 10 / 10))
+    assert 0 < found.standard_error < even.standard_error
+
+
+def test_without_common_luck_the_errors_of_both_add_up() -> None:
+    rng = np.random.default_rng(4)
+    one, other = ([simulated(rng, elo, 2_000), simulated(rng, elo - 150, 2_000)] for elo in (150, 20))
+    errors = [rate_against([0.0, 150.0], scores).standard_error for scores in (one, other)]
+    assert rating_difference([0.0, 150.0], one, other).standard_error == pytest.approx(math.hypot(*errors), rel=0.05)
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.6, 0.95])
+def test_the_interval_of_the_difference_holds_the_truth_as_often_as_it_says_whatever_the_openings_share(shared: float) -> None:
+    rng = np.random.default_rng(6)
+    opponents, ratings, num_pairs = [0.0, 200.0], [130.0, 90.0], 150
+    held, widths = [], []
+    for _ in range(400):
+        scores: list[list[list[float]]] = [[], []]
+        for opponent in opponents:
+            # In a game of a given opening both players have the same luck, or each its own; chances are exact either way.
+            luck, own = rng.random((num_pairs, 2)), rng.random((2, num_pairs, 2))
+            is_shared = rng.random((num_pairs, 2)) < shared
+            for player, rating in enumerate(ratings):
+                won = np.where(is_shared, luck, own[player]) < expected_score(rating - opponent)
+                scores[player].append(won.mean(1).tolist())
+        found = rating_difference(opponents, *scores)
+        held.append(abs(found.elo - 40) <= Z95 * found.standard_error)
+        widths.append(Z95 * found.standard_error)
+    assert 0.92 < np.mean(held) < 0.99
+    assert np.mean(widths) < {0.0: 45, 0.6: 32, 0.95: 20}[shared]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [([[0.5, 0.5]], [[0.5]], "2 and 1 pairs against one opponent"), ([[0.5]], [[]], "a pairing needs"), ([[0.5]], [], "shorter|longer")],
+)
+def test_players_who_did_not_play_the_same_openings_are_not_compared(
+    first: list[list[float]], second: list[list[float]], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        rating_difference([0.0], first, second)

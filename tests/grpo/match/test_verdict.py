@@ -1,0 +1,274 @@
+"""Choosing a champion: noise is not promoted, strength is, and each gate is tried from both sides."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from made_selections import NO_GAIN, Protocol, confirmed, drawn_pairs, gain, screened, selected, share_promoted
+
+from grpo.match.halving import halving_rounds, sequential_halving
+from grpo.match.intervals import LEVEL, ScoreInterval, p_value, paired_interval
+from grpo.match.phase_guard import FEWEST_BOARDS, PhaseChange, phase_changes
+from grpo.match.verdict import (
+    Decision,
+    LadderFinding,
+    LadderGain,
+    RegretEstimate,
+    Verdict,
+    candidates_by_regret,
+    decide,
+    peak_step,
+)
+
+STRONG = [0.5] * 60 + [0.75] * 40
+EVEN = [0.25, 0.5, 0.5, 0.75] * 25
+# One-sided p between 0.0125 and 0.025: enough for one claim, not for one of two.
+LIKELY = [0.5] * 50 + [0.75] * 30 + [0.25] * 15
+
+
+def interval(score: float, *, low: float, high: float) -> ScoreInterval:
+    return ScoreInterval(score=score, low=low, high=high, num_pairs=100)
+
+
+def verdict_on(
+    scores: Sequence[float],
+    *,
+    previous: Sequence[float] | None = None,
+    ladder_gain: LadderGain = NO_GAIN,
+    phases: Sequence[PhaseChange] = (),
+    candidate: int = 300,
+) -> Decision:
+    return decide(
+        candidate,
+        against_initial=scores,
+        against_previous=previous,
+        beside={},
+        ladder_gain=ladder_gain,
+        phases=phases,
+    )
+
+
+# The verdict.
+
+
+def test_a_candidate_is_better_only_when_the_whole_interval_lies_above_one_half() -> None:
+    rng = np.random.default_rng(2)
+    verdicts = []
+    for _ in range(100):
+        scores = drawn_pairs(rng, 60, elo=25, draw_rate=0.5)
+        decision = verdict_on(scores)
+        assert (decision.verdict == Verdict.BETTER) == (paired_interval(scores).low > 0.5) == decision.promoted
+        verdicts.append(decision.promoted)
+    assert 10 < sum(verdicts) < 90, "both sides of the gate were seen"
+
+
+def test_a_high_score_with_a_wide_interval_is_no_improvement_and_a_small_one_with_a_narrow_interval_is() -> None:
+    assert verdict_on([1.0, 1.0, 0.5]).verdict == Verdict.NO_IMPROVEMENT
+    assert verdict_on([0.5] * 700 + [0.75] * 300).verdict == Verdict.BETTER
+
+
+def test_no_improvement_keeps_the_initial_policy_and_the_previous_champion() -> None:
+    decision = verdict_on(EVEN, previous=STRONG)
+    assert (decision.verdict, decision.promoted, decision.replaces_previous) == (Verdict.NO_IMPROVEMENT, False, False)
+
+
+def test_a_run_that_improves_but_not_on_the_registrys_champion_leaves_that_one_in_place() -> None:
+    decision = verdict_on(STRONG, previous=EVEN)
+    assert (decision.verdict, decision.promoted, decision.replaces_previous) == (Verdict.BETTER, True, False)
+    assert verdict_on(STRONG, previous=STRONG).replaces_previous
+    assert verdict_on(STRONG).replaces_previous, "where there is none, there is nothing more to show"
+
+
+def test_two_deciding_claims_are_adjusted_by_holm() -> None:
+    assert LEVEL / 2 < p_value(LIKELY) < LEVEL
+    assert verdict_on(LIKELY).promoted
+    assert not verdict_on(LIKELY, previous=EVEN).promoted, "one of two claims must be surer than one alone"
+    assert verdict_on(LIKELY, previous=STRONG).replaces_previous, "the second of two is as sure as one alone"
+
+
+def test_scores_beside_are_reported_and_never_make_or_unmake_a_champion() -> None:
+    brilliant, dreadful = [1.0] * 100, [0.0] * 100
+    decision = decide(7, against_initial=EVEN, against_previous=None, beside={"sampled": brilliant}, ladder_gain=NO_GAIN, phases=())
+    assert (decision.verdict, decision.beside[0].is_shown) == (Verdict.NO_IMPROVEMENT, True)
+    decision = decide(
+        7,
+        against_initial=LIKELY,
+        against_previous=None,
+        beside={"sampled": dreadful, "adjudicated": dreadful},
+        ladder_gain=NO_GAIN,
+        phases=(),
+    )
+    assert decision.promoted
+    assert [claim.name for claim in decision.beside] == ["sampled", "adjudicated"]
+    assert decision.beside[0].interval == paired_interval(dreadful)
+
+
+# Against other opponents.
+
+
+@pytest.mark.parametrize(
+    ("played", "finding"),
+    [
+        (30.1, LadderFinding.HIGHER),
+        (30.0, LadderFinding.NOT_SHOWN),
+        (0.0, LadderFinding.NOT_SHOWN),
+        (-30.0, LadderFinding.NOT_SHOWN),
+        (-30.1, LadderFinding.WORSE),
+    ],
+)
+def test_the_ladder_shows_a_difference_when_the_whole_interval_as_played_lies_on_one_side_of_0(
+    played: float, finding: LadderFinding
+) -> None:
+    assert gain(played, -played, margin=30).finding == finding
+
+
+@pytest.mark.parametrize(
+    ("scores", "elo", "verdict", "others"),
+    [
+        (STRONG, 50, Verdict.BETTER, ", and against other opponents it gains too"),
+        (STRONG, 0, Verdict.BETTER, "; but against other opponents no gain is shown"),
+        (STRONG, -50, Verdict.WORSE_ON_LADDER, "; but against other opponents it is weaker"),
+        (EVEN, 50, Verdict.NO_IMPROVEMENT, "; but against other opponents it gains"),
+        (EVEN, 0, Verdict.NO_IMPROVEMENT, ", and against other opponents no gain is shown"),
+        (EVEN, -50, Verdict.NO_IMPROVEMENT, ", and against other opponents it is weaker"),
+    ],
+)
+def test_a_candidate_that_beats_its_start_and_is_not_worse_on_the_ladder_is_promoted_and_one_sentence_says_both(
+    scores: Sequence[float], elo: float, verdict: Verdict, others: str
+) -> None:
+    decision = verdict_on(scores, ladder_gain=gain(elo))
+    assert decision.verdict == verdict
+    assert decision.promoted == decision.replaces_previous == (verdict == Verdict.BETTER)
+    own = "beats its own start (+70 Elo [+" if scores is STRONG else "was not shown to beat its own start (+0 Elo [-"
+    assert decision.sentence.startswith(f"Step {decision.candidate} {own}")
+    ladder = f"{elo:+} Elo [{elo - 30:+}, {elo + 30:+}] on the ladder)."
+    assert decision.sentence.endswith(f"){others} ({ladder}" + (" The two disagree." if others.startswith(";") else ""))
+
+
+def test_who_is_worse_on_the_ladder_replaces_no_champion_and_a_worse_phase_is_said_too() -> None:
+    worse = phase_changes({"endgame": [0.05, 0.06] * 50}, tolerance=0.01)
+    decision = verdict_on(STRONG, previous=STRONG, ladder_gain=gain(-50), phases=worse)
+    assert (decision.verdict, decision.promoted, decision.replaces_previous) == (Verdict.WORSE_ON_LADDER, False, False)
+    assert decision.sentence.endswith("The two disagree. Its held-out regret grew in the endgame.")
+
+
+# Halving.
+
+
+@pytest.mark.parametrize(("num_candidates", "rounds"), [(1, ()), (2, (2,)), (3, (3, 2)), (4, (4, 2)), (5, (5, 3, 2)), (8, (8, 4, 2))])
+def test_half_of_the_candidates_rounded_up_stay_until_one_is_left(num_candidates: int, rounds: tuple[int, ...]) -> None:
+    assert halving_rounds(num_candidates) == rounds
+    asked: list[int] = []
+
+    def play(candidate: int, round_number: int) -> list[float]:
+        asked.append(round_number)
+        return [0.5] * 10
+
+    trace = sequential_halving(range(num_candidates), play)
+    assert [asked.count(number) for number in range(len(rounds))] == list(rounds)
+    assert len(trace.entries) == sum(rounds)
+    assert trace.winner == 0, "of equals the earlier listed stays"
+
+
+def test_scores_add_up_over_the_rounds_and_the_lower_half_leaves() -> None:
+    table = {
+        (10, 0): [0.5, 0.75],
+        (20, 0): [1.0, 1.0],
+        (30, 0): [0.5, 0.5],
+        (40, 0): [0.25, 0.25],
+        # The second round alone would choose 10; both together choose 20.
+        (10, 1): [0.75, 0.5],
+        (20, 1): [0.5, 0.5],
+    }
+    trace = sequential_halving([10, 20, 30, 40], lambda candidate, number: table[candidate, number])
+    assert trace.winner == 20
+    assert [(entry.round, entry.candidate, entry.kept) for entry in trace.entries] == [
+        (0, 10, True),
+        (0, 20, True),
+        (0, 30, False),
+        (0, 40, False),
+        (1, 10, False),
+        (1, 20, True),
+    ]
+    assert trace.intervals()[20] == paired_interval([1.0, 1.0, 0.5, 0.5])
+    assert trace.intervals()[30] == paired_interval([0.5, 0.5])
+
+
+def test_a_round_in_which_candidates_played_unequal_numbers_of_pairs_is_refused() -> None:
+    with pytest.raises(ValueError, match="round 0 is no comparison"):
+        sequential_halving([1, 2], lambda candidate, _: [0.5] * candidate)
+
+
+# Phases.
+
+
+def test_a_phase_blocks_when_it_is_shown_to_be_worse_than_the_tolerance() -> None:
+    rng = np.random.default_rng(1)
+    differences = {
+        "opening": (rng.normal(0.0, 0.1, 400)).tolist(),
+        "middlegame": (rng.normal(-0.02, 0.1, 400)).tolist(),
+        "endgame": (rng.normal(0.05, 0.1, 400)).tolist(),
+    }
+    changes = phase_changes(differences, tolerance=0.02)
+    assert [(change.phase, change.blocks) for change in changes] == [("opening", False), ("middlegame", False), ("endgame", True)]
+    decision = verdict_on(STRONG, phases=changes)
+    assert (decision.verdict, decision.promoted, decision.replaces_previous) == (Verdict.WORSE_IN_A_PHASE, False, False)
+    assert decision.sentence.endswith(" Its held-out regret grew in the endgame.")
+    assert verdict_on(STRONG, phases=changes[:2]).promoted
+    assert verdict_on(EVEN, phases=changes).verdict == Verdict.NO_IMPROVEMENT
+
+
+def test_the_change_of_a_phase_worked_by_hand() -> None:
+    # Mean 0.03, standard deviation 0.01 * sqrt(100 / 99), standard error 0.0010050; one-sided p of 0.03 - 0.029 over it: 0.1599.
+    (change,) = phase_changes({"endgame": [0.02, 0.04] * 50}, tolerance=0.029)
+    assert (change.change.value, change.change.margin) == pytest.approx((0.03, 1.959964 * 0.00100504), abs=1e-7)
+    assert (change.adjusted_p, change.num_boards, change.blocks) == (pytest.approx(0.1599, abs=1e-4), 100, False)
+
+
+def test_worse_within_the_tolerance_worse_on_few_boards_or_worse_by_luck_does_not_block() -> None:
+    assert not phase_changes({"endgame": [0.019, 0.0195] * 500}, tolerance=0.02)[0].blocks
+    assert not phase_changes({"endgame": [0.3, 0.4] * (FEWEST_BOARDS // 2 - 1)}, tolerance=0.02)[0].blocks
+    assert phase_changes({"endgame": [0.3, 0.4] * (FEWEST_BOARDS // 2)}, tolerance=0.02)[0].blocks
+    assert not phase_changes({"endgame": [0.9] * 5 + [0.0] * 95}, tolerance=0.02)[0].blocks
+
+
+# Noise and strength, whole selections; a thousand of each kind are in tests/proofs.
+
+EQUAL = dict.fromkeys(range(50, 1_050, 50), 0.0)
+
+
+def test_of_whole_selections_among_equals_hardly_any_promotes() -> None:
+    rng = np.random.default_rng(3)
+    # 0.025, and three standard errors of 120 trials.
+    assert share_promoted([selected(rng, EQUAL, Protocol()) for _ in range(120)]) <= 0.068
+
+
+# Who plays, and what `peak` is.
+
+
+def test_the_games_that_chose_a_candidate_flatter_it_and_the_confirmation_does_not() -> None:
+    rng = np.random.default_rng(5)
+    chosen_by, fresh = [], []
+    for _ in range(100):
+        trace = screened(rng, EQUAL, Protocol(num_candidates=8, round_pairs=20))
+        chosen_by.append(trace.intervals()[trace.winner].score)
+        fresh.append(np.mean(confirmed(rng, 0.0, Protocol(confirmation_pairs=60))))
+    assert np.mean(chosen_by) > 0.52, "the winner's curse: all of them are equal"
+    assert abs(np.mean(fresh) - 0.5) < 3 * 0.25 / np.sqrt(60 * 100)
+
+
+def test_the_lowest_regrets_come_first_and_of_equals_the_later_step() -> None:
+    regrets = {0: 0.30, 50: 0.20, 100: 0.10, 150: 0.20, 200: 0.10, 250: 0.40}
+    assert candidates_by_regret(regrets, 6) == [200, 100, 150, 50, 0, 250]
+    assert candidates_by_regret(regrets, 3) == [200, 100, 150]
+    assert candidates_by_regret(dict(reversed(regrets.items())), 3) == [200, 100, 150]
+
+
+def test_the_peak_is_the_candidate_with_the_best_lower_bound_and_not_the_one_with_the_luckiest_score() -> None:
+    games = {50: interval(0.60, low=0.40, high=0.80), 100: interval(0.55, low=0.51, high=0.59)}
+    assert peak_step(games) == 100
+
+
+def test_the_upper_end_of_regret_is_that_of_its_95_percent_interval() -> None:
+    # 0.10 + 1.96 * 0.02 = 0.139.
+    assert RegretEstimate(mean=0.10, stderr=0.02).high == pytest.approx(0.1392, abs=1e-4)

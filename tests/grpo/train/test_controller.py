@@ -1,0 +1,147 @@
+"""Knobs, critical entropy, recoveries and stops of a whole run, without training anything."""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from doubles import FIELD_NOTES
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo.settings.grpo import GrpoConfig
+from grpo.settings.metrics import ENTROPY_CRITICAL, NOTHING_TO_LEARN
+from grpo.train.controller import CRITICAL_WINDOW, MAX_RECOVERIES, MAX_SKIPPED, Control, Knobs, Observation, Outcome
+
+BASE: dict[str, Any] = {"entropy_schedule": "constant", "learning_rate_decay": "constant", "critical_entropy": 0.5}
+NOTES: dict[str, Any] = {"entropy_schedule": "field_notes", "field_notes": FIELD_NOTES.model_copy(update={"steps_threshold": 3})}
+STOPS = {"recovery": {"kind": "stop"}}
+LOW = [0.4] * CRITICAL_WINDOW
+
+
+def control_of(*, first_step: int = 0, **grpo: Any) -> Control:
+    """Return the control of a run with a constant entropy coefficient, critical below 0.5 nats, with changes."""
+    return Control(GrpoConfig.model_validate(BASE | grpo), first_step=first_step)
+
+
+def outcomes(control: Control, entropies: Iterable[float], *, kl: float = 0.1, silent_groups: float = 0.2) -> list[Outcome]:
+    """Return what the control says of each rollout."""
+    return [
+        control.observe(Observation(step=step, entropy=entropy, log_num_legal=3.0, kl=kl, silent_groups=silent_groups, agreement=0.3))
+        for step, entropy in enumerate(entropies, start=1)
+    ]
+
+
+def stops(control: Control, entropies: Iterable[float], **changes: Any) -> list[str]:
+    """Return why each rollout stops training, or ""."""
+    return [outcome.stop for outcome in outcomes(control, entropies, **changes)]
+
+
+def names(said: Iterable[Outcome]) -> list[tuple[int, str]]:
+    """Return the steps and names of the events."""
+    return [(step, event.name) for step, outcome in enumerate(said, start=1) for event in outcome.events]
+
+
+def test_knobs_without_controllers_are_the_settings_and_each_controller_moves_its_own() -> None:
+    settings = {"temperature": 1.3, "entropy_coefficient": 0.02, "kl_coefficient": 0.004}
+    plain = Knobs(**settings, recovery_coefficient=0.0, learning_rate=1e-3)
+    control = control_of(**settings)
+    outcomes(control, [0.8, 3.0, 0.7] * 100, kl=9.0)
+    assert {control.knobs(step) for step in (0, 1, 300)} == {plain}
+    for moved, changes in (
+        ({"entropy_coefficient"}, {"entropy_schedule": "target"}),
+        ({"kl_coefficient"}, {"kl_target": 0.1}),
+        ({"entropy_coefficient", "kl_coefficient", "temperature"}, NOTES),
+    ):
+        control = control_of(**settings, **changes)
+        outcomes(control, [0.7] * 3, kl=0.5)
+        after = control.knobs(3)
+        assert {name for name in Knobs.__slots__ if getattr(after, name) != getattr(plain, name)} == moved
+
+
+def test_schedules_count_from_the_first_step_of_the_run() -> None:
+    changes: dict[str, Any] = {"warmup_steps": 1, "learning_rate": 1.0, "num_steps": 10, "learning_rate_decay": "cosine"}
+    knobs = [control_of(first_step=50, **changes).knobs(50 + step) for step in range(11)]
+    assert knobs == [control_of(**changes).knobs(step) for step in range(11)]
+
+
+@given(st.lists(st.floats(0, 5.4), min_size=1, max_size=40), st.floats(0, 2))
+def test_it_stops_where_the_mean_over_the_window_falls_below_the_critical_value(entropies: list[float], critical: float) -> None:
+    said = stops(control_of(critical_entropy=critical, **STOPS), entropies)
+    for step, stop in enumerate(said):
+        recent = entropies[max(0, step - CRITICAL_WINDOW + 1) : step + 1]
+        assert (stop == ENTROPY_CRITICAL) is (len(recent) == CRITICAL_WINDOW and sum(recent) / CRITICAL_WINDOW < critical)
+
+
+def test_the_message_of_a_critical_stop_has_its_numbers() -> None:
+    [*_, last] = outcomes(control_of(**STOPS), LOW)
+    for word in ("0.4 nats", "critical_entropy = 0.5", "at step 10", "agreement 0.30"):
+        assert word in last.message
+    assert last.events[0].message == last.message
+
+
+@pytest.mark.parametrize("kind", ["stop", "forward_kl"])
+def test_below_the_field_notes_critical_value_one_step_stops_whatever_the_recovery(kind: str) -> None:
+    control = control_of(**{**NOTES, "critical_entropy": 0.0}, recovery={"kind": kind})
+    assert stops(control, [3.0, 0.51, 0.49]) == ["", "", ENTROPY_CRITICAL]
+
+
+def test_recovery_joins_the_loss_until_entropy_is_healthy() -> None:
+    control, coefficients, said = control_of(), [], []
+    for entropy in [*LOW, *[1.7] * 5]:  # Means: 0.4, then 0.53, 0.66, 0.79, 0.92, 1.05.
+        said += outcomes(control, [entropy])
+        coefficients.append(control.knobs(0).recovery_coefficient)
+    assert names(said) == [(10, "entropy_critical"), (10, "recovery_started"), (15, "recovery_ended")]
+    assert coefficients == [0] * 9 + [0.3] * 5 + [0]
+    assert control.metrics()["control/recoveries"] == 1
+
+
+def test_a_recovery_that_takes_too_long_and_one_too_many_stop_the_run() -> None:
+    assert stops(control_of(), [0.4] * 210) == [""] * 209 + [ENTROPY_CRITICAL]  # Critical at 10; 20 windows later it is 210.
+    said = outcomes(control_of(), (LOW + [1.7] * CRITICAL_WINDOW) * (MAX_RECOVERIES + 1))
+    assert [name for _, name in names(said)].count("recovery_started") == MAX_RECOVERIES
+    [stop] = [outcome for outcome in said if outcome.stop]
+    assert f"after {MAX_RECOVERIES} recoveries" in stop.message
+
+
+def test_silence_stops_after_three_windows_with_its_own_reason_but_not_while_recovering() -> None:
+    assert stops(control_of(), [2.0] * 60, silent_groups=1.0) == [""] * 59 + [NOTHING_TO_LEARN]
+    assert not any(stops(control_of(), [2.0] * 200, silent_groups=0.95))
+    assert not any(stops(control_of(), [0.4] * 150, silent_groups=1.0)), "recovering"
+
+
+def test_skipped_steps_cut_the_learning_rate_for_good_and_too_many_in_a_row_are_told() -> None:
+    control = control_of(learning_rate=1.0)
+    assert [control.skipped() for _ in range(MAX_SKIPPED - 1)] == [False] * (MAX_SKIPPED - 1)
+    control.finite()
+    assert [control.skipped() for _ in range(MAX_SKIPPED)] == [False] * (MAX_SKIPPED - 1) + [True]
+    control.finite()
+    assert control.knobs(0).learning_rate == 0.5 ** (2 * MAX_SKIPPED - 1)
+
+
+def test_an_entropy_that_is_not_finite_is_ignored() -> None:
+    control = control_of(entropy_schedule="target")
+    before = control.state()
+    assert outcomes(control, [float("nan"), float("inf")]) == [Outcome(), Outcome()]
+    assert control.state() == before
+
+
+@pytest.mark.parametrize("changes", [{"entropy_schedule": "target", "kl_target": 0.1, "kl_coefficient": 0.01}, NOTES])
+@given(entropies=st.lists(st.floats(0.3, 3), min_size=2, max_size=60), data=st.data())
+def test_a_restored_control_goes_on_as_if_never_stopped(changes: dict[str, Any], entropies: list[float], data: st.DataObject) -> None:
+    cut = data.draw(st.integers(1, len(entropies) - 1))
+    whole, first, second = (control_of(**changes) for _ in range(3))
+    said = outcomes(whole, entropies, kl=0.5)
+    outcomes(first, entropies[:cut], kl=0.5)
+    second.restore(json.loads(json.dumps(first.state())))
+    assert stops(second, entropies[cut:], kl=0.5) == [outcome.stop for outcome in said[cut:]]
+    assert second.state() == whole.state()
+    assert second.knobs(9) == whole.knobs(9)
+
+
+def test_the_time_at_a_bound_is_measured() -> None:
+    control = control_of(entropy_schedule="target", entropy_coefficient=0.045, kl_target=0.1, kl_coefficient=0.0999)
+    # Entropy: on its target of 1.8, then to the upper bound of 0.05, still there (dead band), off it. KL: on its target, then at its bound.
+    for entropy, kl in ((1.8, 0.1), (0.6, 0.1), (1.8, 0.5), (2.5, 0.5)):
+        outcomes(control, [entropy], kl=kl)
+    assert control.metrics() == {"control/entropy_saturated": 0.5, "control/kl_saturated": 0.5, "control/recoveries": 0.0}

@@ -1,0 +1,264 @@
+"""Imitation: it stops when the validation loss stops falling, ends with the best weights, and reports what is true of them."""
+
+import math
+from collections import Counter
+from typing import Any, cast
+
+import chess
+import numpy as np
+import pytest
+import torch
+from doubles import CPU, TINY, WrittenPolicy, fake_arrays, some_boards, written_probabilities
+
+from grpo.dataset.table import BoardArrays
+from grpo.policy.distribution import NetworkPolicy, PositionBatch, new_policy
+from grpo.settings.metrics import Record
+from grpo.settings.tree import PretrainConfig
+from grpo.train import imitation
+from grpo.train.checkpoints import weights_hash
+from grpo.train.imitation import ImitationResult, imitate, validation_metrics
+
+TRAIN = fake_arrays(some_boards(24, seed=1))
+VALIDATION = fake_arrays(some_boards(16, seed=2))
+LOSS = "imitation/validation_loss"
+
+
+def config(**changes: Any) -> PretrainConfig:
+    """Return settings for a run of moments."""
+    numbers: dict[str, Any] = {
+        "batch_size": 8,
+        "learning_rate": 1e-2,
+        "steps_per_validation": 3,
+        "patience": 2,
+        "num_learning_rate_cuts": 1,
+        "max_steps": 300,
+        **changes,
+    }
+    return PretrainConfig(**numbers)
+
+
+def run(
+    settings: PretrainConfig,
+    *,
+    seed: int = 0,
+    train: BoardArrays = TRAIN,
+    validation: BoardArrays = VALIDATION,
+    policy: NetworkPolicy | None = None,
+) -> tuple[NetworkPolicy, list[Record], list[str], ImitationResult]:
+    """Return the trained policy, the looks, the hash of the weights at each look, and the result."""
+    policy = policy or new_policy(TINY, seed=0, device=CPU)
+    looks, hashes, results = [], [], []
+    for outcome in imitate(policy, train, validation, settings, seed=seed):
+        if isinstance(outcome, ImitationResult):
+            results.append(outcome)
+        else:
+            assert not results, "the result comes last"
+            looks.append(outcome)
+            hashes.append(weights_hash(policy))
+    [result] = results
+    return policy, looks, hashes, result
+
+
+@pytest.fixture
+def losses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return a list from which the validation losses are taken, one a look."""
+    script: list[float] = []
+    monkeypatch.setattr(imitation, "validation_metrics", lambda policy, boards: {LOSS: script.pop(0)})
+    return script
+
+
+# When it stops, and with what.
+
+
+def test_it_cuts_the_learning_rate_when_the_loss_stops_falling_and_ends_when_that_helps_no_more(losses: list[float]) -> None:
+    losses += [3.0, 2.0, 2.5, 2.1, 1.9, 1.95, 1.9]  # A tie is no gain.
+    policy, looks, hashes, result = run(config())
+    assert losses == [], "not a look more"
+    assert [look.step for look in looks] == [3, 6, 9, 12, 15, 18, 21]
+    assert [look.metrics["imitation/learning_rate"] for look in looks] == pytest.approx([1e-2] * 4 + [2e-3] * 3)
+    assert result == ImitationResult(best=looks[4], num_steps=21, has_converged=True)
+    assert weights_hash(policy) == hashes[4] != hashes[6]
+
+
+def test_after_a_cut_it_goes_on_from_the_best_weights(losses: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    before_steps: list[str] = []
+    original = imitation._loss
+
+    def listening(policy: NetworkPolicy, positions: PositionBatch, played: torch.Tensor) -> torch.Tensor:
+        before_steps.append(weights_hash(policy))
+        return original(policy, positions, played)
+
+    monkeypatch.setattr(imitation, "_loss", listening)
+    losses += [2.0, 2.5, 2.1, 2.6, 2.6]
+    _, _, hashes, _ = run(config())
+    assert before_steps[9] == hashes[0], "step 10 is the first after the cut; look 1 was the best"
+    assert before_steps[3] == hashes[0]
+    assert before_steps[6] == hashes[1]
+
+
+@pytest.mark.parametrize(("max_steps", "last_looks"), [(12, [9, 12]), (13, [12, 13]), (2, [2])])
+def test_a_loss_that_falls_for_ever_is_cut_off_at_the_bound_and_not_called_converged(
+    max_steps: int, last_looks: list[int], losses: list[float]
+) -> None:
+    losses += [10.0 - step for step in range(10)]
+    policy, looks, hashes, result = run(config(max_steps=max_steps))
+    assert [look.step for look in looks][-2:] == last_looks
+    assert result == ImitationResult(best=looks[-1], num_steps=max_steps, has_converged=False)
+    assert weights_hash(policy) == hashes[-1]
+
+
+def test_a_real_run_learns_the_moves_overfits_and_ends_with_the_weights_it_reports() -> None:
+    policy, looks, hashes, result = run(config(num_learning_rate_cuts=2))
+    measured = [look.metrics[LOSS] for look in looks]
+    assert result.has_converged
+    assert min(measured) == result.best.metrics[LOSS] < measured[-1]
+    assert weights_hash(policy) == hashes[measured.index(min(measured))]
+    assert validation_metrics(policy, VALIDATION) == {name: result.best.metrics[name] for name in validation_metrics(policy, VALIDATION)}
+    assert result.best.metrics[LOSS] < validation_metrics(new_policy(TINY, seed=0, device=CPU), VALIDATION)[LOSS]
+
+
+def test_the_train_loss_is_the_mean_since_the_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
+    original = imitation._loss
+
+    def listening(policy: NetworkPolicy, positions: PositionBatch, played: torch.Tensor) -> torch.Tensor:
+        loss = original(policy, positions, played)
+        seen.append(loss.item())
+        return loss
+
+    monkeypatch.setattr(imitation, "_loss", listening)
+    _, looks, _, _ = run(config(max_steps=8))
+    assert [look.step for look in looks] == [3, 6, 8]
+    expected = [np.mean(seen[:3]), np.mean(seen[3:6]), np.mean(seen[6:])]
+    assert [look.metrics["imitation/train_loss"] for look in looks] == pytest.approx(expected)
+
+
+def test_the_loss_is_the_cross_entropy_of_the_move_played_against_an_independent_reckoning() -> None:
+    policy = new_policy(TINY, seed=3, device=CPU)
+    arrays = [torch.from_numpy(array) for array in (TRAIN.encodings, TRAIN.action_ids, TRAIN.is_legal, np.zeros_like(TRAIN.is_legal))]
+    logits = policy.network(*arrays).detach().double().numpy()
+    expected = []
+    for row, is_legal, played in zip(logits, TRAIN.is_legal, TRAIN.played, strict=True):
+        expected.append(math.log(np.exp(row[is_legal]).sum()) - row[played])
+    assert validation_metrics(policy, TRAIN)[LOSS] == pytest.approx(np.mean(expected), abs=1e-5)
+    assert imitation._loss(policy, PositionBatch.from_arrays(TRAIN), torch.from_numpy(TRAIN.played)).item() == pytest.approx(
+        np.mean(expected), abs=1e-5
+    )
+
+
+@pytest.mark.parametrize("steps_per_validation", [1, 2, 3, 5])
+def test_each_epoch_shows_every_board_once_wherever_the_looks_fall(steps_per_validation: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[bytes] = []
+    original = imitation._loss
+
+    def listening(policy: NetworkPolicy, positions: PositionBatch, played: torch.Tensor) -> torch.Tensor:
+        shown.extend(row.tobytes() for row in positions.encodings.numpy())
+        return original(policy, positions, played)
+
+    monkeypatch.setattr(imitation, "_loss", listening)
+    run(config(max_steps=9, steps_per_validation=steps_per_validation, patience=50, mirrors_boards=False))
+    assert len(shown) == 72
+    epochs = [shown[start : start + 24] for start in (0, 24, 48)]
+    boards = Counter(row.tobytes() for row in TRAIN.encodings)
+    assert [Counter(epoch) == boards for epoch in epochs] == [True] * 3
+    assert epochs[0] != epochs[1] != epochs[2] != epochs[0], "in an order of its own"
+
+
+def test_equal_seeds_give_equal_runs_and_another_seed_another() -> None:
+    one, same, other = (run(config(max_steps=12), seed=seed) for seed in (0, 0, 1))
+    assert one[1:] == same[1:]
+    assert weights_hash(one[0]) == weights_hash(same[0])
+    assert one[2] != other[2]
+
+
+def test_parts_taken_out_of_training_stay_as_they_were() -> None:
+    policy = new_policy(TINY, seed=0, device=CPU)
+    policy.network.freeze_embeddings()
+    before = {name: parameter.clone() for name, parameter in policy.network.named_parameters()}
+    run(config(max_steps=6), policy=policy)
+    for name, parameter in policy.network.named_parameters():
+        assert parameter.requires_grad or torch.equal(parameter, before[name]), name
+    assert not torch.equal(policy.network.hidden.weight, before["hidden.weight"])
+
+
+def test_a_run_whose_numbers_are_no_longer_finite_is_not_called_converged() -> None:
+    try:
+        _, _, _, result = run(config(learning_rate=1e30, max_steps=60))
+    except RuntimeError:
+        return  # An error of its own is as good.
+    assert not result.has_converged
+
+
+def test_a_look_that_is_not_finite_is_never_the_best(losses: list[float]) -> None:
+    losses += [math.nan, 3.0, 2.0, 2.5, math.nan, 2.5, 2.5]
+    try:
+        _, looks, _, result = run(config())
+    except RuntimeError:
+        return  # An error of its own is as good.
+    assert result.best == looks[2]
+
+
+# What is measured.
+
+# A king in the corner (three moves) and one in the middle (eight).
+CORNER = chess.Board("7k/8/8/8/8/8/8/K7 w - - 0 1")
+OPEN_KING = chess.Board("7k/8/8/8/3K4/8/8/8 w - - 0 1")
+PROBABILITIES = {
+    CORNER.board_fen(): {"a1a2": 0.5, "a1b1": 0.25, "a1b2": 0.25},
+    OPEN_KING.board_fen(): {
+        "d4c3": 0.25,
+        "d4c4": 0.25,
+        "d4c5": 0.125,
+        "d4d3": 0.125,
+        "d4d5": 0.0625,
+        "d4e3": 0.0625,
+        "d4e4": 0.0625 + 0.03125,
+        "d4e5": 0.03125,
+    },
+}
+
+
+def metrics_of(policy: WrittenPolicy, boards: list[chess.Board], played: list[str]) -> dict[str, float]:
+    """Return what is measured of a policy that is no network."""
+    return validation_metrics(cast("NetworkPolicy", policy), fake_arrays(boards, played=played))
+
+
+def test_the_measures_worked_by_hand() -> None:
+    policy = written_probabilities(PROBABILITIES)
+    # The move played: the likeliest; the second of three; and the last of eight.
+    metrics = metrics_of(policy, [CORNER, CORNER, OPEN_KING], ["a1a2", "a1b2", "d4e5"])
+    loss = (math.log(2) + math.log(4) + math.log(32)) / 3
+    corner = 1.5 * math.log(2)
+    middle = -sum(p * math.log(p) for p in PROBABILITIES[OPEN_KING.board_fen()].values())
+    assert metrics == pytest.approx(
+        {
+            LOSS: loss,
+            "imitation/perplexity": math.exp(loss),
+            "imitation/top1": 1 / 3,
+            "imitation/top5": 2 / 3,
+            "imitation/entropy": (2 * corner + middle) / 3,
+        },
+        abs=1e-5,
+    )
+
+
+@pytest.mark.parametrize(("played", "top1", "top5"), [("d4e3", 1, 1), ("d4e4", 0, 1), ("d4d3", 0, 1), ("d4c5", 0, 0), ("d4c3", 0, 0)])
+def test_the_fifth_likeliest_move_is_within_top_5_and_the_sixth_is_not(played: str, top1: float, top5: float) -> None:
+    order = ["d4e3", "d4e4", "d4e5", "d4d5", "d4d3", "d4c5", "d4c4", "d4c3"]
+    policy = WrittenPolicy(lambda board, move: -0.5 * order.index(move.uci()))
+    metrics = metrics_of(policy, [OPEN_KING], [played])
+    assert (metrics["imitation/top1"], metrics["imitation/top5"]) == (top1, top5)
+
+
+def test_black_is_measured_on_its_own_moves() -> None:
+    board = chess.Board("k7/8/8/8/8/8/8/7K b - - 0 1")
+    policy = written_probabilities({board.board_fen(): {"a8a7": 0.8, "a8b7": 0.1, "a8b8": 0.1}})
+    assert metrics_of(policy, [board], ["a8a7"])[LOSS] == pytest.approx(math.log(1 / 0.8), abs=1e-5)
+    assert metrics_of(policy, [board], ["a8b8"])[LOSS] == pytest.approx(math.log(10), abs=1e-5)
+
+
+def test_a_policy_of_nan_is_not_said_to_have_found_the_move() -> None:
+    broken = WrittenPolicy(lambda board, move: math.nan)
+    metrics = metrics_of(broken, [CORNER], ["a1b2"])
+    assert metrics["imitation/top1"] != 1
+    assert metrics["imitation/top5"] != 1

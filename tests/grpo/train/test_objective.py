@@ -1,0 +1,353 @@
+"""The objective: numbers worked by hand, gradients, what sampling must converge to, and the mistakes of the field notes.
+
+Legend: B boards, A legal moves (padded), M moves of a board in the surrogate, G moves of a group.
+"""
+
+import itertools
+import math
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from doubles import exact_moves
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from grpo.policy.distribution import MoveDistribution
+from grpo.settings.grpo import GrpoConfig
+from grpo.settings.metrics import TERMS
+from grpo.train.advantages import group_advantages
+from grpo.train.controller import Knobs
+from grpo.train.objective import (
+    Moves,
+    Objective,
+    budget,
+    clipped_surrogate,
+    exact_policy_ascent,
+    gradient_products,
+    grpo_objective,
+    is_clipped,
+    logit_descents,
+)
+
+Kind = Literal["sampled", "exact"]
+
+TEMPERATURES = [0.7, 1.3]
+BOUNDS = {"clip_low": 0.2, "clip_high": 0.28}
+KINDS: list[Kind] = ["sampled", "exact"]
+CONFIG = GrpoConfig(**BOUNDS)
+
+
+def knobs(*, entropy: float = 0.0, kl: float = 0.0, recovery: float = 0.0) -> Knobs:
+    """Return these coefficients; the temperature is in the distributions."""
+    return Knobs(temperature=1.0, entropy_coefficient=entropy, kl_coefficient=kl, recovery_coefficient=recovery, learning_rate=1.0)
+
+
+PLAIN = knobs()
+ALL_TERMS = knobs(entropy=0.3, kl=0.7, recovery=0.5)
+
+
+def numbers(*values: float) -> Tensor:
+    """Return a float64 batch of one row."""
+    return torch.tensor([values], dtype=torch.float64)
+
+
+def of(logits_BA: Tensor, legal_BA: Tensor | None = None, temperature: float = 1.0) -> MoveDistribution:
+    """Return the distribution of these logits; without a mask all moves are legal."""
+    mask = torch.ones_like(logits_BA, dtype=torch.bool) if legal_BA is None else legal_BA
+    return MoveDistribution.from_logits(logits_BA, mask, temperature=temperature)
+
+
+def sampled_moves(old: MoveDistribution, columns_BG: Tensor, values_BA: Tensor) -> Moves:
+    """Return groups of these moves."""
+    advantages = group_advantages(values_BA.gather(1, columns_BG))
+    weights = torch.full_like(advantages, 1 / columns_BG.shape[1])
+    return Moves(columns=columns_BG, weights=weights, old_log_probs=old.log_prob(columns_BG), advantages=advantages)
+
+
+class Case:
+    """Boards with 6, 3, 8 and 1 legal moves, an old policy near the new one, and groups of four moves, in float64."""
+
+    def __init__(self, *, temperature: float = 1.3, distance: float = 1.2, kind: Kind = "sampled") -> None:
+        rng = torch.Generator().manual_seed(2)
+        self.temperature = temperature
+        self.legal = torch.arange(9) < torch.tensor([6, 3, 8, 1])[:, None]
+        self.logits = torch.randn(4, 9, generator=rng, dtype=torch.float64)
+        noise = torch.randn(4, 9, generator=rng, dtype=torch.float64) * distance
+        self.old = of(self.logits + noise, self.legal, temperature)
+        self.reference = of(torch.randn(4, 9, generator=rng, dtype=torch.float64), self.legal, temperature)
+        self.values = torch.rand(4, 9, generator=rng, dtype=torch.float64)
+        self.columns = torch.tensor([[0, 5, 2, 2], [1, 0, 2, 1], [0, 7, 3, 5], [0, 0, 0, 0]])
+        self.kind = kind
+
+    @property
+    def moves(self) -> Moves:
+        """What the surrogate sums over."""
+        values = self.values * self.legal
+        return sampled_moves(self.old, self.columns, values) if self.kind == "sampled" else exact_moves(self.old, values)
+
+    def parts(self, logits: Tensor) -> dict[str, Any]:
+        """Return what both functions take."""
+        return {"new": of(logits, self.legal, self.temperature), "reference": self.reference, "moves": self.moves}
+
+    def objective(self, logits: Tensor, knobs: Knobs = ALL_TERMS, **changes: Any) -> Objective:
+        """Return the objective of these logits."""
+        return grpo_objective(old=self.old, config=CONFIG, knobs=knobs, **{**self.parts(logits), **changes})
+
+    def gradient(self, knobs: Knobs = ALL_TERMS, term: str | None = None) -> Tensor:
+        """Return the gradient of the summed loss, or of one weighted term, in the logits."""
+        logits = self.logits.clone().requires_grad_(True)
+        made = self.objective(logits, knobs)
+        [result] = torch.autograd.grad((made.loss if term is None else made.weighted[term]).sum(), logits)
+        return result
+
+    def descents(self, knobs: Knobs = ALL_TERMS) -> dict[str, Tensor]:
+        """Return the closed forms."""
+        made = self.objective(self.logits, knobs)
+        return logit_descents(objective=made, temperature=self.temperature, knobs=knobs, **self.parts(self.logits))
+
+
+# Worked by hand.
+
+
+def test_the_clipped_surrogate_worked_by_hand() -> None:
+    ratios = numbers(1.5, 1.5, 0.5, 0.5, 1.1, 1.1)
+    advantages = numbers(2, -2, 2, -2, 2, -2)
+    assert clipped_surrogate(ratios, advantages, **BOUNDS)[0].tolist() == pytest.approx([2.56, -3.0, 1.0, -1.6, 2.2, -2.2])
+    low, high = is_clipped(ratios, advantages, **BOUNDS)
+    assert low[0].tolist() == [False, False, False, True, False, False]
+    assert high[0].tolist() == [True, False, False, False, False, False]
+
+
+def test_the_whole_objective_worked_by_hand() -> None:
+    old, new, reference = of(numbers(0, 0)), of(numbers(math.log(3), 0)), of(numbers(0, math.log(7)))
+    columns = torch.tensor([[0, 1]])
+    moves = Moves(columns=columns, weights=numbers(0.5, 0.5), old_log_probs=old.log_prob(columns), advantages=numbers(0.25, -0.25))
+    made = grpo_objective(new=new, old=old, reference=reference, moves=moves, config=CONFIG, knobs=ALL_TERMS)
+    # p = (3/4, 1/4), q = (1/8, 7/8): the ratios are 1.5 and 0.5, clipped to 1.28 and 0.8.
+    assert made.ratios[0].tolist() == pytest.approx([1.5, 0.5])
+    assert made.is_clipped_high[0].tolist() == [True, False]
+    assert made.is_clipped_low[0].tolist() == [False, True]
+    surrogate = (0.25 * 1.28 - 0.25 * 0.8) / 2
+    entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
+    kl_reference = 0.75 * math.log(6) + 0.25 * math.log(2 / 7)
+    kl_from_reference = math.log(1 / 6) / 8 + 7 * math.log(7 / 2) / 8
+    assert {term: value.item() for term, value in made.weighted.items()} == pytest.approx(
+        {"policy": -surrogate, "entropy": -0.3 * entropy, "reference_kl": 0.7 * kl_reference, "recovery_kl": 0.5 * kl_from_reference}
+    )
+    assert made.loss.item() == pytest.approx(-surrogate - 0.3 * entropy + 0.7 * kl_reference + 0.5 * kl_from_reference)
+    assert (made.kl_reference.item(), made.kl_from_reference.item()) == pytest.approx((kl_reference, kl_from_reference))
+    assert made.kl_old is not None
+    assert made.kl_old.item() == pytest.approx(0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25))
+
+
+@given(st.floats(0, 10), st.floats(-5, 5), st.floats(0.01, 0.99), st.floats(0.01, 5))
+def test_the_clip_only_ever_lowers_the_surrogate_and_stops_its_gradient_exactly_where_it_says(
+    ratio: float, advantage: float, low: float, high: float
+) -> None:
+    ratios = numbers(ratio).requires_grad_(True)
+    made = clipped_surrogate(ratios, numbers(advantage), clip_low=low, clip_high=high)
+    assert made.item() <= ratio * advantage
+    [gradient] = torch.autograd.grad(made.sum(), ratios)
+    if min(abs(ratio - 1 + low), abs(ratio - 1 - high)) > 1e-9:  # At the kink itself any of its slopes is right.
+        at_low, at_high = is_clipped(ratios, numbers(advantage), clip_low=low, clip_high=high)
+        assert gradient.item() == pytest.approx(0 if at_low.item() or at_high.item() else advantage)
+        assert not (at_low.item() and at_high.item())
+
+
+def test_nothing_that_is_only_watched_carries_a_gradient() -> None:
+    case = Case()
+    made = case.objective(case.logits.clone().requires_grad_(True), PLAIN)
+    assert made.loss.requires_grad
+    assert made.kl_old is not None
+    assert not any(tensor.requires_grad for tensor in (made.kl_old, made.is_clipped_low, made.is_clipped_high))
+    assert not any(made.weighted[term].requires_grad for term in TERMS[1:]), "a coefficient of 0 takes a term out altogether"
+
+
+# Gradients: closed forms, autograd and finite differences are one.
+
+
+@pytest.mark.parametrize(("distance", "kind", "temperature"), [(0.0, "sampled", 0.7), (1.2, "sampled", 1.3), (1.2, "exact", 0.7)])
+@pytest.mark.parametrize("term", TERMS)
+def test_the_closed_form_descent_of_a_term_is_minus_its_gradient_and_minus_its_finite_difference(
+    term: str, temperature: float, kind: Kind, distance: float
+) -> None:
+    case = Case(temperature=temperature, kind=kind, distance=distance)
+    made = case.objective(case.logits)
+    is_real = case.moves.weights > 0
+    if distance:
+        assert made.is_clipped_low.any(), "there is something of either kind of clip"
+        assert made.is_clipped_high.any()
+        assert not (made.is_clipped_low | made.is_clipped_high)[is_real].all()
+    else:
+        assert (made.ratios - 1).abs().max() < 1e-14
+    assert torch.stack([(made.ratios - bound).abs() for bound in (0.8, 1.28)]).min() > 1e-4, "no kink lies within the step"
+    found = case.descents()[term]
+    assert torch.allclose(found, -case.gradient(term=term), atol=1e-14)
+    differences = torch.zeros_like(found)
+    for index in np.ndindex(4, 9):
+        sides = []
+        for step in (1e-5, -1e-5):
+            moved = case.logits.clone()
+            moved[index] += step
+            sides.append(case.objective(moved).weighted[term].sum())
+        differences[index] = (sides[0] - sides[1]) / 2e-5
+    assert torch.allclose(found, -differences, atol=1e-9)
+    assert found[:3].abs().amax(1).min() > 1e-4, "the test has teeth, for each state"
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_on_policy_the_exact_estimators_gradient_is_that_of_the_expected_value(temperature: float) -> None:
+    case = Case(temperature=temperature, kind="exact", distance=0.0)
+    exact = exact_policy_ascent(case.old, case.values * case.legal, temperature=temperature)
+    assert torch.allclose(-case.gradient(PLAIN), exact, atol=1e-15)
+    logits = case.logits.clone().requires_grad_(True)
+    expected_value = of(logits, case.legal, temperature).expectation(case.values * case.legal)
+    assert torch.allclose(torch.autograd.grad(expected_value.sum(), logits)[0], exact, atol=1e-15)
+    assert exact.abs().max() > 0.01
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize("group_size", [2, 4])
+def test_over_all_groups_there_are_the_gradient_is_the_exact_one_less_the_share_of_oneself(temperature: float, group_size: int) -> None:
+    # No sampling: every group is weighed with its probability, so that this is an identity.
+    start, values = numbers(0.5, -0.3, 1.1), numbers(0.9, 0.2, 0.4)
+    old = of(start, temperature=temperature)
+    total = torch.zeros_like(start)
+    for group in itertools.product(range(3), repeat=group_size):
+        columns = torch.tensor([group])
+        logits = start.clone().requires_grad_(True)
+        moves = sampled_moves(old, columns, values)
+        made = grpo_objective(new=of(logits, temperature=temperature), old=old, reference=old, moves=moves, config=CONFIG, knobs=PLAIN)
+        [gradient] = torch.autograd.grad(made.raw["policy"].sum(), logits)
+        total += old.log_prob(columns).sum().exp() * gradient
+    exact = exact_policy_ascent(old, values, temperature=temperature)
+    assert torch.allclose(total, (1 - 1 / group_size) * exact, atol=1e-14)
+
+
+# The gradient budget.
+
+
+def test_a_budget_worked_by_hand() -> None:
+    descents = {
+        "policy": numbers(3, 0, 0),
+        "entropy": numbers(0, 4, 0),
+        "reference_kl": numbers(-3, -4, 0),
+        "recovery_kl": numbers(0, 0, 0),
+    }
+    norms, shares, cosines = budget({pair: value.item() for pair, value in gradient_products(descents).items()})
+    assert norms == {"policy": 3, "entropy": 4, "reference_kl": 5, "recovery_kl": 0}
+    assert shares == pytest.approx({"policy": 3 / 12, "entropy": 4 / 12, "reference_kl": 5 / 12, "recovery_kl": 0})
+    assert (cosines["policy", "entropy"], cosines["policy", "recovery_kl"]) == (0, 0)
+    assert (cosines["policy", "reference_kl"], cosines["entropy", "reference_kl"]) == pytest.approx((-0.6, -0.8))
+
+
+# What the field notes called KL and entropy (grpo_facts.md, section 1).
+
+
+def field_notes_terms(new: MoveDistribution, columns_BG: Tensor, old_log_probs_BG: Tensor) -> tuple[Tensor, Tensor]:
+    """Return their KL, k1 = mean(log old - log new), and their "entropy", -mean(log new)."""
+    log_new = new.log_prob(columns_BG)
+    return (old_log_probs_BG - log_new).mean(), -log_new.mean()
+
+
+def test_their_kl_as_a_loss_and_their_entropy_bonus_are_one_vector_with_opposite_signs() -> None:
+    case = Case()
+    logits = case.logits.clone().requires_grad_(True)
+    kl, entropy = field_notes_terms(of(logits, case.legal, case.temperature), case.columns, case.moves.old_log_probs)
+    [of_kl] = torch.autograd.grad(0.1 * kl, logits, retain_graph=True)
+    [of_bonus] = torch.autograd.grad(-0.1 * entropy, logits, retain_graph=True)
+    assert torch.equal(of_kl, -of_bonus)
+    assert of_kl.abs().max() > 1e-3
+    [of_both] = torch.autograd.grad(0.1 * kl - 0.1 * entropy, logits)
+    assert not of_both.any(), "as in feb04_loss_budget, 0.1 and 0.1: no regulariser at all"
+    assert abs(entropy.item()) > 5 * abs(kl.item()), "while the values said that entropy is nearly everything"
+
+
+@given(st.lists(st.floats(-60, 60), min_size=2, max_size=30), st.sampled_from(TEMPERATURES))
+def test_the_entropy_of_the_objective_is_never_above_its_bound_and_no_divergence_below_zero(
+    logits: list[float], temperature: float
+) -> None:
+    new, reference = of(numbers(*logits), temperature=temperature), of(numbers(*reversed(logits)), temperature=temperature)
+    moves = exact_moves(reference, torch.zeros(1, len(logits), dtype=torch.float64))
+    made = grpo_objective(new=new, old=reference, reference=reference, moves=moves, config=CONFIG, knobs=ALL_TERMS)
+    assert -1e-12 <= made.raw["entropy"].item() <= math.log(len(logits)) + 1e-12
+    assert made.kl_old is not None
+    assert min(made.kl_reference.item(), made.kl_from_reference.item(), made.kl_old.item()) >= -1e-12
+
+
+# Collapse (grpo_facts.md, section 3).
+
+
+@pytest.mark.parametrize(
+    ("margin", "entropy", "of_entropy", "of_anchor", "of_recovery"),
+    [(4, 2.13, 0.70, 1.04, 0.49), (8, 0.147, 0.13, 0.16, 1.00), (12, 0.004, 4e-3, 4e-3, 1.02)],
+)
+def test_once_pushed_onto_one_wrong_move_only_the_divergence_from_the_reference_still_pulls(
+    margin: float, entropy: float, of_entropy: float, of_anchor: float, of_recovery: float
+) -> None:
+    # A reference of 30 normal quantiles of deviation 1.1, a wrong move in their middle that is worth 0.05 less than the rest.
+    quantiles = torch.distributions.Normal(0.0, 1.0).icdf((torch.arange(30, dtype=torch.float64) + 0.5) / 30)
+    healthy = 1.1 * quantiles[None]
+    pushed, values = healthy.clone(), torch.full((1, 30), 0.5, dtype=torch.float64)
+    pushed[0, 13] += margin
+    values[0, 13] -= 0.05
+    new, reference = of(pushed), of(healthy)
+    parts: dict[str, Any] = {"new": new, "reference": reference, "moves": exact_moves(new, values)}
+    chosen = knobs(entropy=1.0, kl=1.0, recovery=1.0)
+    made = grpo_objective(old=new, config=CONFIG, knobs=chosen, **parts)
+    norms = {term: d.norm().item() for term, d in logit_descents(objective=made, temperature=1.0, knobs=chosen, **parts).items()}
+    # The last line of the facts is rounded to one digit.
+    tolerance = 0.15 if margin == 12 else 0.04
+    assert made.raw["entropy"].item() == pytest.approx(entropy, rel=tolerance)
+    assert norms["entropy"] == pytest.approx(of_entropy, rel=tolerance)
+    assert norms["reference_kl"] == pytest.approx(of_anchor, rel=tolerance)
+    assert norms["recovery_kl"] == pytest.approx(of_recovery, rel=0.03)
+
+
+# What must make no difference.
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("rubbish", [1e4, math.nan])
+def test_the_logits_of_illegal_moves_have_no_effect_and_no_gradient(rubbish: float, kind: Kind) -> None:
+    case, spoilt = Case(kind=kind), Case(kind=kind)
+    spoilt.logits = torch.where(case.legal, case.logits, torch.full_like(case.logits, rubbish))
+    assert torch.equal(spoilt.gradient(), case.gradient())
+    assert not case.gradient()[~case.legal].any()
+    assert not case.gradient()[3].any(), "a state with one legal move has no gradient"
+    for term in TERMS:
+        assert torch.equal(spoilt.descents()[term], case.descents()[term])
+
+
+def test_what_stands_on_the_padding_of_the_moves_has_no_effect() -> None:
+    case = Case()
+    moves, width = case.moves, 4
+    padded = Moves(
+        columns=torch.cat([moves.columns, torch.tensor([[0, 5], [2, 1], [7, 0], [0, 0]])], dim=1),
+        weights=torch.nn.functional.pad(moves.weights, (0, 2)),
+        old_log_probs=torch.nn.functional.pad(moves.old_log_probs, (0, 2), value=1e4),
+        advantages=torch.nn.functional.pad(moves.advantages, (0, 2), value=1e4),
+    )
+    logits = case.logits.clone().requires_grad_(True)
+    made, plain = case.objective(logits, moves=padded), case.objective(case.logits)
+    assert torch.allclose(made.loss, plain.loss, atol=1e-15)
+    assert (made.ratios[:, width:] == 1).all()
+    assert not (made.is_clipped_low | made.is_clipped_high)[:, width:].any()
+    assert torch.allclose(torch.autograd.grad(made.loss.sum(), logits)[0], case.gradient(), atol=1e-15)
+
+
+def test_without_coefficient_a_reference_that_finds_a_move_impossible_makes_no_nan_and_no_difference() -> None:
+    case, plain, chosen = Case(), Case(), knobs(entropy=0.3)
+    impossible = torch.zeros_like(case.logits)
+    impossible[:3, 1] = -math.inf
+    case.reference = of(impossible, case.legal)
+    assert torch.equal(case.gradient(chosen), plain.gradient(chosen))
+    assert torch.isfinite(case.gradient(chosen)).all()
+    without = case.objective(case.logits, chosen, reference=None)
+    assert torch.equal(without.loss, plain.objective(case.logits, chosen).loss), "it may be left out, too"
+    for needing in (knobs(kl=0.1), knobs(recovery=0.1)):
+        with pytest.raises(ValueError, match=r"^a divergence is in the loss, so that its reference is needed$"):
+            case.objective(case.logits, needing, reference=None)

@@ -1,0 +1,209 @@
+"""Groups and trajectories: every move keeps its own value and probability, and only the seed and the step decide what is drawn.
+
+Legend: B states, A legal moves (padded), G moves of a group, M moves of a state that are in the surrogate.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import chess
+import pytest
+import torch
+from doubles import (
+    MadeUpValues,
+    WrittenPolicy,
+    arrays_in_float64,
+    exact_moves,
+    fake_arrays,
+    in_float64,
+    lively_policy,
+    made_up_number,
+    some_boards,
+)
+
+from grpo.base.errors import NonFiniteError
+from grpo.board.actions import action_move
+from grpo.board.encoding import decode
+from grpo.policy.distribution import NetworkPolicy, Policy, PositionBatch
+from grpo.settings.grpo import GrpoConfig
+from grpo.train.objective import log_prob_ascent
+from grpo.train.rollouts import Roller, Rollout, sampling_distribution
+from grpo.train.states import States, ValueSource
+
+BOARDS = some_boards(40)
+CONFIG = GrpoConfig(group_size=8)
+SMALL = GrpoConfig(group_size=4, num_own_moves=3)
+
+BoardMove = Callable[[chess.Board, chess.Move], float]
+
+
+@pytest.fixture(scope="module")
+def policy() -> NetworkPolicy:
+    """Return a policy with uneven probabilities; a test must not change it."""
+    return lively_policy()
+
+
+def states_of(boards: list[chess.Board], value: BoardMove = made_up_number) -> States:
+    """Return the boards as states, in their order."""
+    arrays = fake_arrays(boards, value)
+    return States(
+        positions=PositionBatch.from_arrays(arrays), values=torch.from_numpy(arrays.values), phases=torch.from_numpy(arrays.phases)
+    )
+
+
+def roll(
+    policy: Policy,
+    states: States,
+    config: GrpoConfig = CONFIG,
+    *,
+    temperature: float = 1.3,
+    seed: int = 0,
+    step: int = 0,
+    values: ValueSource | None = None,
+) -> Rollout:
+    """Return the rollout from these states."""
+    return Roller(config, seed=seed, values=values or MadeUpValues()).rollout(policy, states, step=step, temperature=temperature)
+
+
+def boards_of(rollout: Rollout) -> list[chess.Board]:
+    """Return the board of each state."""
+    return [decode(row.numpy()) for row in rollout.states.positions.encodings]
+
+
+def moves_of(rollout: Rollout) -> list[list[chess.Move]]:
+    """Return the moves of each state's surrogate."""
+    return [
+        [action_move(int(rollout.states.positions.action_ids[row, column]), board.turn) for column in rollout.moves.columns[row, real]]
+        for row, (board, real) in enumerate(zip(boards_of(rollout), rollout.moves.weights > 0, strict=True))
+    ]
+
+
+def check(rollout: Rollout, *, is_trajectory: bool = False) -> None:
+    """Check that each move in the surrogate has its own reward and its own probability."""
+    moves = rollout.moves
+    assert torch.allclose(moves.weights.sum(1), torch.ones(len(rollout)), atol=1e-6)
+    for row, (board, found) in enumerate(zip(boards_of(rollout), moves_of(rollout), strict=True)):
+        best = max(made_up_number(board, move) for move in board.legal_moves) if is_trajectory else 0.0
+        real = moves.weights[row] > 0
+        assert rollout.rewards[row, real].tolist() == pytest.approx([made_up_number(board, move) - best for move in found], abs=1e-6)
+        assert torch.equal(moves.old_log_probs[row, real], rollout.old.log_probs[row, moves.columns[row, real]])
+
+
+@pytest.mark.parametrize("num_own_moves", [1, 2])
+def test_shuffled_and_cut_groups_still_belong_to_their_states(num_own_moves: int, policy: NetworkPolicy) -> None:
+    rollout = roll(policy, states_of(BOARDS[:20]), GrpoConfig(group_size=4, num_own_moves=num_own_moves))
+    if num_own_moves == 1:
+        assert torch.allclose(rollout.moves.advantages, rollout.rewards - rollout.rewards.mean(1, keepdim=True), atol=1e-6)
+    order = torch.randperm(len(rollout), generator=torch.Generator().manual_seed(1))
+    for rows in torch.split(order, 7):
+        part = rollout.select_rows(rows)
+        check(part, is_trajectory=num_own_moves > 1)
+        assert torch.equal(part.state_weights, rollout.state_weights[rows])
+        scored = policy.distribution(part.states.positions, temperature=part.temperature)
+        assert torch.allclose(scored.log_prob(part.moves.columns), part.moves.old_log_probs, atol=1e-5) or num_own_moves > 1
+
+
+def test_one_seed_and_step_draw_the_same_moves_and_others_draw_others(policy: NetworkPolicy) -> None:
+    states = states_of(BOARDS)
+    one, again, seed, step = (roll(policy, states, seed=seed, step=step).moves.columns for seed, step in ((0, 0), (0, 0), (1, 0), (0, 1)))
+    assert torch.equal(one, again)
+    assert (one == seed).float().mean() < 0.5
+    assert (one == step).float().mean() < 0.5
+
+
+def test_the_number_of_states_a_forward_pass_changes_nothing_that_is_sampled_from() -> None:
+    policy, positions = in_float64(lively_policy()), PositionBatch.from_boards(BOARDS)
+    whole = policy.distribution(positions, temperature=1.3).detach()
+    pieces = sampling_distribution(policy, positions, temperature=1.3, max_states=7)
+    assert torch.allclose(pieces.log_probs, whole.log_probs, rtol=0, atol=1e-12)
+    assert torch.equal(pieces.is_legal, whole.is_legal)
+
+
+def test_probabilities_that_are_no_numbers_are_refused() -> None:
+    spoilt = WrittenPolicy(lambda board, move: float("nan") if board.epd() == BOARDS[3].epd() else 0.0)
+    assert len(roll(spoilt, states_of(BOARDS[:3]))) == 3
+    with pytest.raises(NonFiniteError):
+        roll(spoilt, states_of(BOARDS[:4]))
+
+
+def test_the_exact_gradient_is_the_limit_of_the_sampled_one() -> None:
+    # Per state and logit, the mean over G draws of A (e - p) / T lies within 5 standard errors of p (Q - V) / T, up to the factor 1 - 1/G.
+    size, temperature = 4_096, 1.3
+    states = states_of(BOARDS)
+    states = replace(states, values=torch.from_numpy(arrays_in_float64(fake_arrays(BOARDS)).values))
+    rollout = roll(in_float64(lively_policy()), states, GrpoConfig(group_size=size), temperature=temperature)
+    p = rollout.old.probs
+    sampled, exact = (
+        log_prob_ascent(p, moves.columns, (moves.weights * moves.advantages).double()) / temperature
+        for moves in (rollout.moves, exact_moves(rollout.old, states.values))
+    )
+    advantages = (states.values - rollout.old.expectation(states.values)[:, None]) * rollout.old.is_legal
+    # Draw a changes logit j by A_a (1[a = j] - p_j) / T.
+    second = (p * advantages**2).sum(1, keepdim=True) * p**2 + p * advantages**2 * (1 - 2 * p)
+    error = ((second / temperature**2 - exact**2).clamp(min=0) / size).sqrt()
+    distance = (sampled - exact * (1 - 1 / size)).abs()
+    assert (distance <= 5 * error + 1e-6).all()
+    assert distance.max() > 1e-5, "it was sampled"
+    assert (error.sum() < 0.2 * exact.abs().sum()).item(), "the bound has teeth"
+
+
+# Trajectories.
+
+
+def after(board: chess.Board) -> set[str]:
+    """Return the boards after every move and every reply, as what of a board its bytes hold."""
+    found = set()
+    for move in list(board.legal_moves):
+        board.push(move)
+        for reply in list(board.legal_moves):
+            board.push(reply)
+            found.add(" ".join(board.fen().split()[:5]))
+            board.pop()
+        board.pop()
+    return found
+
+
+def test_trajectories_go_on_from_their_own_boards_and_are_compared_by_board_and_ply(policy: NetworkPolicy) -> None:
+    boards = [board for board in BOARDS if board.turn == chess.WHITE and board.legal_moves.count() > 9][:4]
+    values = MadeUpValues()
+    rollout = roll(policy, states_of(boards), replace_own_moves(2), values=values)
+    check(rollout, is_trajectory=True)
+    reached = boards_of(rollout)[4:]
+    assert rollout.state_weights.tolist() == [4.0] * 4 + [1.0] * len(reached)
+    assert {board.turn for board in values.asked} == {chess.WHITE}, "the opponent's plies are never valued and never in the loss"
+    assert len(reached) == len(values.asked) > 12
+    reachable = [after(board) for board in boards]
+    origins = [next(index for index, found in enumerate(reachable) if " ".join(board.fen().split()[:5]) in found) for board in reached]
+    assert origins == sorted(origins)
+    for origin in range(4):
+        rows = [4 + index for index, of in enumerate(origins) if of == origin]
+        rewards, advantages = rollout.rewards[rows, 0], rollout.moves.advantages[rows, 0]
+        assert torch.allclose(advantages, rewards - rewards.mean(), atol=1e-6)
+        assert torch.allclose(rollout.moves.advantages[origin], rollout.rewards[origin] - rollout.rewards[origin].mean(), atol=1e-6)
+
+
+def replace_own_moves(count: int) -> GrpoConfig:
+    """Return the small settings with so many own moves."""
+    return SMALL.model_copy(update={"num_own_moves": count})
+
+
+def test_a_failing_engine_is_counted_and_a_forced_state_is_passed_through() -> None:
+    # The rook holds the second rank: from h1 the king has one move, back to g1, where it has a choice again.
+    corner = chess.Board("7k/8/8/8/8/8/r7/6K1 w - - 0 1")
+    line = {"g1h1", "h1g1", "a2b2", "b2c2"}
+    shuffling = WrittenPolicy(lambda board, move: 0.0 if move.uci() in line else -80.0)
+    values = MadeUpValues()
+    rollout = roll(shuffling, states_of([corner]), SMALL, values=values)
+    assert [board.board_fen() for board in boards_of(rollout)] == ["7k/8/8/8/8/8/r7/6K1", *["7k/8/8/8/8/8/2r5/6K1"] * 4]
+    failing = MadeUpValues(fails_on=lambda _: True)
+    rollout = roll(shuffling, states_of([corner]), SMALL, values=failing)
+    assert (len(rollout), rollout.num_dropped) == (1, 4)
+
+
+@pytest.mark.parametrize(
+    "fen", ["6k1/5ppp/8/8/8/8/8/R6K w - - 0 1", "k7/8/1K6/8/8/8/8/2Q5 w - - 0 1", "7k/r7/8/8/8/8/1P3PPP/6K1 w - - 0 1"]
+)
+def test_games_that_end_by_either_sides_move_leave(fen: str) -> None:
+    # White mates; stalemate; Black mates.
+    ending = WrittenPolicy(lambda board, move: 0.0 if move.uci() in ("a1a8", "c1c7", "b2b3", "a7a1") else -80.0)
+    assert len(roll(ending, states_of([chess.Board(fen)]), SMALL)) == 1

@@ -1,0 +1,340 @@
+"""The policy's own games: what is taken from them, when they are played again, and that only seed, weights and step decide."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import chess
+import numpy as np
+import pytest
+import torch
+from doubles import CPU, TINY, MadeUpValues, WrittenPolicy, fake_arrays, legal_moves, made_up_number, some_boards
+
+from grpo.board.encoding import decode, position_key
+from grpo.board.phases import PHASES, phase_of
+from grpo.engine.answers import EngineError
+from grpo.engine.move_values import ValueTable, engine_options, value_tables
+from grpo.engine.pool import EnginePool
+from grpo.policy.distribution import MoveDistribution, NetworkPolicy, PositionBatch, new_policy
+from grpo.settings.grpo import SelfPlayConfig
+from grpo.settings.metrics import METRICS
+from grpo.settings.tree import ValuesConfig
+from grpo.train.self_play import MixedStates, SelfPlay, SelfPlayError, taken_plies
+from grpo.train.states import DatasetStates, LiveValues, States
+
+FOOLISH = ["f2f4", "e7e5", "h2h3", "d8h4", "g2g3", "h4g3"]  # Mate; g2g3 is forced.
+SHUFFLE = ["g1f3", "g8f6", "f3g1", "f6g8"]
+
+
+class NoValues:
+    """Must not be asked."""
+
+    def tables(self, boards: Sequence[chess.Board]) -> list[ValueTable | None]:
+        raise AssertionError(f"asked for the values of {len(boards)} boards that were valued before")
+
+
+class Watched:
+    """A policy that tells at which temperatures and on which boards at once it was asked."""
+
+    def __init__(self, policy: NetworkPolicy) -> None:
+        self.calls: list[tuple[PositionBatch, float]] = []
+        self._policy = policy
+
+    def distribution(self, positions: PositionBatch, *, temperature: float) -> MoveDistribution:
+        self.calls.append((positions, temperature))
+        return self._policy.distribution(positions, temperature=temperature)
+
+
+def always(moves: Sequence[str]) -> WrittenPolicy:
+    """Return the policy that plays this line from the start, over and over where it leads back there; elsewhere all moves are equal."""
+    board, line = chess.Board(), {}
+    for uci in moves:
+        line[board.fen().split(" ", 2)[0], board.turn] = uci
+        board.push_uci(uci)
+    return WrittenPolicy(lambda board, move: 100.0 * (line.get((board.board_fen(), board.turn)) == move.uci()))
+
+
+def own_games(values: Any = None, *, size: int = 8, first_step: int = 0, seed: int = 3, **settings: Any) -> SelfPlay:
+    """Return own games of few and short games."""
+    config = SelfPlayConfig(**{"states_per_round": 40, "steps_per_round": 12, "max_plies": 6, **settings})
+    return SelfPlay(
+        MadeUpValues() if values is None else values,
+        config,
+        states_per_step=size,
+        first_step=first_step,
+        seed=seed,
+        mirrors_boards=False,
+    )
+
+
+def raw(states: States) -> list[bytes]:
+    """Return all that the states are made of, as bytes."""
+    positions = states.positions
+    tensors = [positions.encodings, positions.action_ids, positions.is_legal, states.values, states.phases]
+    return [f"{tensor.dtype}{tuple(tensor.shape)}".encode() + tensor.numpy().tobytes() for tensor in tensors]
+
+
+def boards_of(states: States) -> list[chess.Board]:
+    """Return the states' boards."""
+    return [decode(row) for row in states.positions.encodings.numpy()]
+
+
+def keys_of(states: States) -> list[str]:
+    """Return the states' position keys."""
+    return [position_key(board) for board in boards_of(states)]
+
+
+@pytest.fixture(scope="module")
+def policy() -> NetworkPolicy:
+    """Return a tiny network."""
+    return new_policy(TINY, seed=0, device=CPU)
+
+
+@pytest.fixture(scope="module")
+def other_policy() -> NetworkPolicy:
+    """Return another."""
+    return new_policy(TINY, seed=1, device=CPU)
+
+
+# What is taken from the games.
+
+
+def test_a_round_gives_as_many_distinct_positions_with_a_choice_as_it_is_asked_for(policy: NetworkPolicy) -> None:
+    values = MadeUpValues()
+    own = own_games(values, size=80, states_per_round=80, max_plies=30)
+
+    states = own.states(0, policy)
+
+    assert len(states) == len(set(keys_of(states))) == 80
+    assert states.positions.is_legal.sum(1).min() > 1
+    assert len(values.asked) == 80, "every position is valued once, and no other"
+    assert {position_key(board) for board in values.asked} == set(keys_of(states))
+
+
+def test_each_move_has_its_own_value_and_each_board_its_phase(policy: NetworkPolicy) -> None:
+    states = own_games(size=40).states(0, policy)
+
+    for row, board in enumerate(boards_of(states)):
+        moves = legal_moves(board)
+        expected = torch.tensor([made_up_number(board, move) for move in moves])
+        assert torch.equal(states.values[row, : len(moves)], expected)
+        assert not states.values[row, len(moves) :].any()
+        assert PHASES[int(states.phases[row])] is phase_of(board)
+
+
+def test_a_game_that_repeats_itself_ends_and_gives_each_position_once() -> None:
+    own = own_games(size=4, states_per_round=4, opening_plies=0, max_plies=12)
+
+    states = own.states(0, always(SHUFFLE))
+
+    board, line = chess.Board(), set()
+    for uci in SHUFFLE:
+        board.push_uci(uci)
+        line.add(position_key(board))
+    assert set(keys_of(states)) == line
+    metrics = own.round_metrics()
+    assert metrics["self_play/repeated"] == 1
+    assert metrics["self_play/decisive"] == 0
+    assert metrics["self_play/plies"] == 8, "twice around is the third time of the start position"
+
+
+def test_games_that_give_too_little_are_given_up() -> None:
+    with pytest.raises(SelfPlayError, match=r"round 0: \d+ games gave only 4 distinct positions"):
+        own_games(size=4, states_per_round=5, opening_plies=0, max_plies=12).states(0, always(SHUFFLE))
+
+
+def test_a_forced_move_is_left_out() -> None:
+    values = MadeUpValues()
+    own = own_games(values, size=4, states_per_round=4, opening_plies=0)
+
+    states = own.states(0, always(FOOLISH))
+
+    board, line = chess.Board(), []
+    for uci in FOOLISH:
+        line.append(position_key(board))
+        board.push_uci(uci)
+    assert board.is_checkmate()
+    assert set(keys_of(states)) == {line[1], line[2], line[3], line[5]}, "neither the start nor the forced reply to the queen's check"
+    assert all(board.legal_moves.count() > 1 for board in values.asked)
+    metrics = own.round_metrics()
+    assert metrics["self_play/decisive"] == 1
+    assert metrics["self_play/repeated"] == 0
+    assert metrics["self_play/plies"] == 6
+
+
+@pytest.mark.parametrize("num_plies", [0, 3, 97, 98, 1_000])
+def test_plies_are_taken_evenly_not_all_and_of_both_sides(num_plies: int) -> None:
+    rng = np.random.default_rng(0)
+    taken = [taken_plies(num_plies, rng) for _ in range(300)]
+
+    assert set().union(*taken) == set(range(1, num_plies)), "each ply but the opening's is taken for some offset"
+    for plies in taken:
+        assert len(plies) <= 32
+        gaps = set(np.diff(list(plies)).tolist())
+        assert len(gaps) <= 1, "evenly"
+        assert all(gap >= 3 and gap % 2 == 1 for gap in gaps)
+    assert num_plies < 10 or min(map(len, taken)) >= min((num_plies - 1) // 3, 19), "no more than that: 98 plies with gaps of 5 give 19"
+
+
+def test_all_games_of_a_step_move_together_at_the_temperature_of_the_settings(policy: NetworkPolicy) -> None:
+    watched = Watched(policy)
+    own = own_games(temperature=0.9, max_plies=10, opening_plies=0)
+
+    own.states(0, watched)
+
+    assert {temperature for _, temperature in watched.calls} == {0.9}
+    assert len(watched.calls) == 2 * 10, "a forward for each colour and ply, whatever the number of games"
+    assert own.round_metrics()["self_play/games"] == 64 == len(watched.calls[0][0]) + len(watched.calls[1][0])
+
+
+# Values that fail.
+
+
+def is_unlucky(board: chess.Board) -> bool:
+    """Return whether the engine fails on this board: on every fourth or so."""
+    return sum(map(ord, position_key(board))) % 4 == 0
+
+
+def test_positions_that_the_engine_fails_on_are_dropped_and_counted(policy: NetworkPolicy) -> None:
+    values = MadeUpValues(fails_on=is_unlucky)
+    own = own_games(values, size=8)
+
+    taken = [key for step in range(40 // 8) for key in keys_of(own.states(step, policy))]
+
+    num_failed = sum(map(is_unlucky, values.asked))
+    assert num_failed > 0
+    metrics = own.round_metrics()
+    assert len(values.asked) == 40
+    assert metrics["self_play/dropped"] == num_failed
+    lucky = {position_key(board) for board in values.asked if not is_unlucky(board)}
+    assert set(taken) <= lucky
+    assert len(own.state()[1]["values"]) == len(lucky)
+
+
+@pytest.mark.parametrize(("num_failing", "is_enough"), [(32, True), (33, False)])
+def test_a_round_whose_values_fail_must_still_give_a_steps_states(policy: NetworkPolicy, num_failing: int, is_enough: bool) -> None:
+    left = iter(range(num_failing))
+    own = own_games(MadeUpValues(fails_on=lambda _: next(left, None) is not None), size=8)
+
+    if is_enough:
+        assert len(own.states(0, policy)) == 8
+        return
+    with pytest.raises(SelfPlayError, match=rf"failed on {num_failing} of 40 positions.* fewer than the 8 states of a step"):
+        own.states(0, policy)
+
+
+# Rounds and epochs.
+
+
+def test_an_epoch_shows_every_state_of_the_round_once_and_the_next_in_another_order(policy: NetworkPolicy) -> None:
+    own = own_games(size=8, states_per_round=40, steps_per_round=12)
+
+    taken = [keys_of(own.states(step, policy)) for step in range(10)]
+
+    first, second = ([key for keys in taken[start : start + 5] for key in keys] for start in (0, 5))
+    assert len(set(first)) == 40
+    assert set(first) == set(second)
+    assert first != second
+
+
+def test_a_round_is_played_when_it_begins_by_the_policy_as_it_then_is(policy: NetworkPolicy, other_policy: NetworkPolicy) -> None:
+    own = own_games(size=40, steps_per_round=3, first_step=5)
+    of_first = {step: own.states(step, policy) for step in (5, 6, 7)}
+    of_second = own.states(8, policy)
+
+    with_another = own_games(size=40, steps_per_round=3, first_step=5)
+    assert raw(with_another.states(5, policy)) == raw(of_first[5])
+    assert raw(with_another.states(7, other_policy)) == raw(of_first[7]), "within a round nobody plays"
+    assert set(keys_of(with_another.states(8, other_policy))) != set(keys_of(of_second))
+
+    assert set(keys_of(of_first[5])) == set(keys_of(of_first[7]))
+    assert set(keys_of(of_first[5])) != set(keys_of(of_second)), "the same policy plays other games in another round"
+
+
+def test_a_round_is_measured_once(policy: NetworkPolicy) -> None:
+    own = own_games(steps_per_round=2, max_plies=4)
+    assert own.round_metrics() == {}
+
+    measured = []
+    for step in range(3):
+        own.states(step, policy)
+        measured.append(own.round_metrics())
+
+    assert [bool(metrics) for metrics in measured] == [True, False, True]
+    assert set(measured[0]) == {name for name in METRICS if name.startswith("self_play/")}
+    assert own.round_metrics() == {}
+
+
+# Only seed, weights and step decide.
+
+
+def through_json(state: tuple[dict[str, Any], dict[str, torch.Tensor]]) -> tuple[Mapping[str, Any], Mapping[str, torch.Tensor]]:
+    """Return a state as it comes back from disk: nothing of the memory is shared."""
+    return json.loads(json.dumps(state[0])), {name: tensor.clone() for name, tensor in state[1].items()}
+
+
+@pytest.mark.parametrize("num_done", [1, 12])
+def test_restored_own_games_go_on_as_if_never_stopped(num_done: int, policy: NetworkPolicy, other_policy: NetworkPolicy) -> None:
+    values = MadeUpValues(fails_on=is_unlucky)
+    straight = own_games(values)
+    for step in range(num_done):
+        straight.states(step, policy)
+    saved = through_json(straight.state())
+    assert saved[0]["round"] == 0
+
+    resumed, next_values = own_games(NoValues()), MadeUpValues(fails_on=is_unlucky)
+    resumed.restore(*saved)
+
+    assert resumed.round_metrics() == {}, "the record of the step that played has them"
+    for step in range(num_done, 12):
+        assert raw(resumed.states(step, other_policy)) == raw(straight.states(step, policy))
+
+    resumed = own_games(next_values)
+    resumed.restore(*saved)
+    for step in (12, 13):
+        assert raw(resumed.states(step, policy)) == raw(straight.states(step, policy))
+    assert len(next_values.asked) == 40
+
+
+# Mixed with the dataset.
+
+
+@pytest.fixture(scope="module")
+def dataset() -> DatasetStates:
+    """Return the first half of a mixture, with a forced move that was left out."""
+    forced = chess.Board("rnb1kbnr/pppp1ppp/8/4p3/5P1q/7P/PPPPP1P1/RNBQKBNR w KQkq - 1 3")
+    return DatasetStates(fake_arrays([*some_boards(20), forced]), states_per_step=5, seed=3, mirrors_boards=False)
+
+
+def test_a_step_has_the_datasets_states_first_and_own_ones_after(dataset: DatasetStates, policy: NetworkPolicy) -> None:
+    mixed, own = MixedStates(dataset, own_games(size=8)), own_games(size=8)
+
+    for step in (0, 6):
+        states = mixed.states(step, policy)
+        assert len(states) == 13
+        assert raw(states.select_rows(torch.arange(5))) == raw(dataset.states(step, policy))
+        assert raw(states.select_rows(torch.arange(5, 13))) == raw(own.states(step, policy))
+
+
+# With the real engine.
+
+
+@pytest.fixture
+def pool(stockfish: str) -> Iterator[EnginePool]:
+    """Return a real engine, set up for value tables."""
+    with EnginePool(stockfish, num_processes=1, options=engine_options(ValuesConfig())) as pool:
+        yield pool
+
+
+def test_live_values_are_those_of_the_value_tables_and_a_move_back_into_the_game_is_worth_a_draw(pool: EnginePool) -> None:
+    config = ValuesConfig(depth=1)
+    own = own_games(LiveValues(pool, config), size=1, states_per_round=2, max_plies=6, opening_plies=0)
+    states = own._play_round(0, always([*SHUFFLE, "g1f3", "g8f6"]))
+
+    drawn = 0
+    for row, table in enumerate(value_tables(boards_of(states), pool, config, depth=1)):  # These boards have no history.
+        assert not isinstance(table, EngineError)
+        for own_value, value in zip(states.values[row, : len(table.values)].tolist(), table.values.tolist(), strict=True):
+            assert own_value == value or own_value == 0.5
+            drawn += own_value != value
+    assert drawn, "of the positions taken some had been reached by moving to and fro"

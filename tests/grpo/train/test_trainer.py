@@ -1,0 +1,665 @@
+"""The GRPO loop: it trains the policy that it samples, repeats exactly, survives what is not finite, and climbs where it should."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from doubles import (
+    CPU,
+    FIELD_NOTES,
+    TINY,
+    arrays_in_float64,
+    copied,
+    fake_arrays,
+    in_float64,
+    largest_difference,
+    lively_policy,
+    sharpened,
+    some_boards,
+)
+from doubles import trainer_of as any_trainer_of
+from torch import Tensor, nn
+
+from grpo.base.errors import NonFiniteError
+from grpo.dataset.table import BoardArrays
+from grpo.policy.distribution import MoveDistribution, NetworkPolicy, Policy, PositionBatch, new_policy
+from grpo.policy.files import IncompatibleError
+from grpo.settings.grpo import GrpoConfig
+from grpo.settings.metrics import Record
+from grpo.settings.tree import PolicyConfig
+from grpo.train import lifecycle
+from grpo.train import trainer as training
+from grpo.train.checkpoints import NETWORK_FORMAT, load_checkpoint, save_checkpoint, weights_hash
+from grpo.train.controller import CRITICAL_WINDOW, MAX_SKIPPED, SKIPPED_CUT
+from grpo.train.invariants import InvariantError, assert_on_policy
+from grpo.train.measurements import InnerStep
+from grpo.train.objective import Moves
+from grpo.train.rollouts import Roller, Rollout
+from grpo.train.states import DatasetStates, States
+from grpo.train.trainer import GrpoTrainer
+
+BOARDS = some_boards(48)
+ARRAYS = fake_arrays(BOARDS)
+CONFIG = GrpoConfig(
+    states_per_step=16,
+    num_minibatches=2,
+    group_size=8,
+    learning_rate_decay="constant",
+    entropy_schedule="constant",
+    entropy_coefficient=0.01,
+    kl_coefficient=0.0,
+)
+TRAJECTORIES = {"num_own_moves": 2, "group_size": 3, "states_per_step": 8}
+KINDS: list[dict[str, Any]] = [{}, TRAJECTORIES]
+NOTES = FIELD_NOTES.model_copy(update={"entropy_floor": 9.0, "entropy_critical": 1e-6, "steps_threshold": 2})
+"""Entropy, in nats, is always below the floor."""
+
+
+def trainer_of(config: GrpoConfig = CONFIG, arrays: BoardArrays = ARRAYS, **changes: Any) -> GrpoTrainer:
+    """Return a trainer on the boards."""
+    return any_trainer_of(config, arrays, **changes)
+
+
+def double_trainer(config: GrpoConfig = CONFIG, arrays: BoardArrays = ARRAYS, **changes: Any) -> GrpoTrainer:
+    """Return the trainer of the same policy and boards in float64."""
+    policies = {"policy": in_float64(lively_policy()), "reference": in_float64(lively_policy())}
+    return any_trainer_of(config, arrays_in_float64(arrays), **{**policies, **changes})
+
+
+def steps(trainer: GrpoTrainer, count: int) -> list[Record]:
+    """Return the records of some steps."""
+    return [trainer.step() for _ in range(count)]
+
+
+def with_values(values: np.ndarray[Any, np.dtype[np.float32]], arrays: BoardArrays = ARRAYS) -> BoardArrays:
+    """Return the boards with other values."""
+    return replace(arrays, values=np.where(arrays.is_legal, values, 0).astype(np.float32))
+
+
+def state_of(trainer: GrpoTrainer) -> list[Any]:
+    """Return all numbers that an optimiser step could change, as plain data."""
+    state = trainer.state({})
+    tensors = {f"{index}.{name}": tensor for index, values in state.optimiser["state"].items() for name, tensor in values.items()}
+    settings = json.loads(json.dumps(state.optimiser["param_groups"]))
+    return [weights_hash(trainer.policy), {name: tensors[name].tolist() for name in sorted(tensors)}, settings]
+
+
+def event_names(record: Record) -> list[str]:
+    """Return what happened."""
+    return [event.name for event in record.events]
+
+
+# It trains the policy that it samples.
+
+
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the list that every call of `assert_on_policy` adds its largest |log ratio| to."""
+    found: list[float] = []
+
+    def check(step: InnerStep, *rest: Any) -> None:
+        found.append(max(abs(math.log(step.ratio_min)), abs(math.log(step.ratio_max))))
+        assert_on_policy(step, *rest)
+
+    monkeypatch.setattr(training, "assert_on_policy", check)
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("temperature", [0.7, 1.3])
+def test_a_healthy_run_is_on_policy_at_every_temperature(temperature: float, kind: dict[str, Any], checked: list[float]) -> None:
+    trainer = trainer_of(**kind, temperature=temperature, learning_rate=5e-3, max_kl_old=0.0)
+    records = steps(trainer, 2)
+    assert len(checked) == 2, "once a rollout"
+    assert max(checked) < 1e-4, "a tenth of what is allowed"
+    assert all(abs(record.metrics["grpo/ratio_max"] - 1) > 1e-3 for record in records), "the second inner step is off-policy"
+
+
+@pytest.mark.parametrize(("num_minibatches", "num_inner_epochs", "max_states_per_forward"), [(1, 1, 3), (8, 2, 512)])
+def test_a_healthy_run_is_on_policy_at_every_split(
+    num_minibatches: int, num_inner_epochs: int, max_states_per_forward: int, checked: list[float]
+) -> None:
+    trainer = trainer_of(
+        num_minibatches=num_minibatches,
+        num_inner_epochs=num_inner_epochs,
+        max_states_per_forward=max_states_per_forward,
+        learning_rate=5e-3,
+        max_kl_old=0.0,
+    )
+    records = steps(trainer, 2)
+    assert len(checked) == 2
+    assert max(checked) < 1e-4
+    assert [record.metrics["grpo/optimiser_steps"] for record in records] == [num_minibatches * num_inner_epochs] * 2
+
+
+@pytest.mark.parametrize(("precision", "allowed"), [("float64", 1e-12), ("bfloat16", 0.05)])
+def test_a_healthy_run_is_on_policy_at_every_precision(precision: str, allowed: float, checked: list[float]) -> None:
+    changes = {"temperature": 1.3, "max_states_per_forward": 5}
+    trainer = double_trainer(**changes) if precision == "float64" else trainer_of(**changes, precision=precision)
+    steps(trainer, 2)
+    assert len(checked) == 2
+    assert max(checked) < allowed
+
+
+Fault = Callable[[Rollout, Policy], Rollout]
+
+
+def sampler_with(monkeypatch: pytest.MonkeyPatch, fault: Fault, *, factor: float = 1.0) -> None:
+    """Make all rollouts faulty: sampled at a temperature that they do not own up to, then changed."""
+    original = Roller.rollout
+
+    def rollout(self: Roller, policy: Policy, *args: Any, temperature: float, **rest: Any) -> Rollout:
+        made = original(self, policy, *args, temperature=temperature * factor, **rest)
+        return fault(replace(made, temperature=temperature), policy)
+
+    monkeypatch.setattr(Roller, "rollout", rollout)
+
+
+def of_moves(**changes: Callable[[Moves], Tensor]) -> Fault:
+    """Return the fault that some of the recorded moves' numbers are others."""
+
+    def fault(rollout: Rollout, _: Policy) -> Rollout:
+        return replace(rollout, moves=replace(rollout.moves, **{name: change(rollout.moves) for name, change in changes.items()}))
+
+    return fault
+
+
+def weights_moved(rollout: Rollout, policy: Policy) -> Rollout:
+    """Take a small step between sampling and learning."""
+    assert isinstance(policy, NetworkPolicy)
+    with torch.no_grad():
+        for parameter in policy.network.parameters():
+            parameter.add_(1e-3)
+    return rollout
+
+
+def weights_spoilt(rollout: Rollout, policy: Policy) -> Rollout:
+    """Put one NaN among the weights."""
+    assert isinstance(policy, NetworkPolicy)
+    with torch.no_grad():
+        policy.network.hidden.bias[0] = math.nan  # type: ignore[index, union-attr]
+    return rollout
+
+
+def without_last_move(old: MoveDistribution) -> MoveDistribution:
+    """Return what a sampler would have recorded that thinks the last legal move of each board illegal."""
+    last = old.num_legal() - 1
+    is_legal = old.is_legal.clone()
+    is_legal[torch.arange(len(last)), last] = False
+    return MoveDistribution.from_logits(old.log_probs, is_legal, temperature=1.0)
+
+
+def resampled(rollout: Rollout, old: MoveDistribution) -> Rollout:
+    """Return the rollout as a sampler with another distribution would have made it."""
+    columns = old.sample(rollout.moves.columns.shape[1], torch.Generator().manual_seed(0))
+    return replace(rollout, old=old, moves=replace(rollout.moves, columns=columns, old_log_probs=old.log_prob(columns)))
+
+
+def boards_of_the_next(rollout: Rollout, _: Policy) -> Rollout:
+    """Put the moves of each board beside the pieces of the next."""
+    positions = rollout.states.positions
+    return replace(rollout, states=replace(rollout.states, positions=replace(positions, encodings=positions.encodings.roll(1, 0))))
+
+
+def nothing(rollout: Rollout, _: Policy) -> Rollout:
+    """Change nothing."""
+    return rollout
+
+
+FAULTS: dict[str, tuple[Fault, float]] = {
+    "sampled at T = 1.3, learned at T = 1": (nothing, 1.3),
+    "sampled at T = 1.02, learned at T = 1": (nothing, 1.02),
+    "weights moved": (weights_moved, 1.0),
+    "weights with a NaN": (weights_spoilt, 1.0),
+    "moves shuffled within their groups": (of_moves(columns=lambda moves: moves.columns.flip(1)), 1.0),
+    "log-probabilities of the next state": (of_moves(old_log_probs=lambda moves: moves.old_log_probs.roll(1, 0)), 1.0),
+    "boards of the next state": (boards_of_the_next, 1.0),
+    "a legal move masked out": (lambda rollout, _: resampled(rollout, without_last_move(rollout.old)), 1.0),
+    "log-probabilities in bfloat16": (of_moves(old_log_probs=lambda moves: moves.old_log_probs.bfloat16().float()), 1.0),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_sampler_that_records_another_policy_is_caught_before_the_first_update(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = trainer_of(num_minibatches=4)
+    before = state_of(trainer)
+    change, factor = FAULTS[fault]
+    sampler_with(monkeypatch, change, factor=factor)
+    with pytest.raises(InvariantError, match=r"before the first update the policy does not score as it sampled|of a rollout: off by"):
+        trainer.step()
+    if not fault.startswith("weights"):
+        assert state_of(trainer) == before
+
+
+MIXED: dict[str, Fault] = {
+    "rewards": lambda rollout, _: replace(rollout, rewards=rollout.rewards.roll(1, 0)),
+    "advantages": of_moves(advantages=lambda moves: moves.advantages.roll(1, 0)),
+    "values": lambda rollout, _: replace(rollout, states=replace(rollout.states, values=rollout.states.values.roll(1, 0))),
+    "one advantage": of_moves(advantages=lambda moves: moves.advantages + torch.eye(*moves.advantages.shape) * 1e-3),
+}
+
+
+@pytest.mark.parametrize(("what", "kind"), [(what, {}) for what in MIXED] + [("rewards", TRAJECTORIES), ("one advantage", TRAJECTORIES)])
+def test_groups_whose_index_is_swapped_are_caught_although_every_ratio_is_one(
+    what: str, kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_of(**kind)
+    before = state_of(trainer)
+    sampler_with(monkeypatch, MIXED[what])
+    with pytest.raises(InvariantError, match=r"of a rollout: off by .*mixed up"):
+        trainer.step()
+    assert state_of(trainer) == before
+
+
+class _WithDropout(nn.Module):
+    """The network with a dropout layer over its logits."""
+
+    def __init__(self, network: nn.Module, probability: float) -> None:
+        super().__init__()
+        self.network = network
+        self.dropout = nn.Dropout(probability)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        logits: Tensor = self.dropout(self.network(*inputs))
+        return logits
+
+
+def test_a_dropout_layer_is_refused_by_its_name_and_one_that_drops_nothing_is_not() -> None:
+    def with_dropout(probability: float) -> NetworkPolicy:
+        return NetworkPolicy(_WithDropout(lively_policy().network, probability), CPU)
+
+    with pytest.raises(ValueError, match=r"layer dropout has dropout 0\.1: .* set it to 0"):
+        trainer_of(policy=with_dropout(0.1))
+    assert trainer_of(policy=with_dropout(0.0)).step().step == 1
+
+
+def test_a_dropout_layer_at_work_that_came_in_later_is_caught() -> None:
+    trainer = trainer_of(policy=NetworkPolicy(_WithDropout(lively_policy().network, 0.0), CPU))
+    dropout: nn.Dropout = trainer.policy.network.dropout  # type: ignore[assignment]
+    dropout.p = 0.1
+    dropout.train()
+    with pytest.raises(InvariantError):
+        trainer.step()
+
+
+def measured(*, log_ratio: float = 0.0, kl_old: float = 0.0, clip: float = 0.0) -> InnerStep:
+    """Return an inner step with these numbers."""
+    means = {"kl_old": kl_old, "clip_low": clip, "clip_high": 0.0}
+    return InnerStep(total=1.0, device=CPU, ratio_min=math.exp(log_ratio), ratio_max=1.0, _means=means)
+
+
+@pytest.mark.parametrize("name", ["log_ratio", "kl_old", "clip"])
+@pytest.mark.parametrize("value", [math.nan, 0.5])
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_each_of_the_three_conditions_counts_by_itself(name: str, value: float, precision: torch.dtype) -> None:
+    assert_on_policy(measured(), precision)
+    with pytest.raises(InvariantError):
+        assert_on_policy(measured(**{name: value}), precision)
+
+
+def test_constant_rewards_move_no_weight() -> None:
+    trainer = trainer_of(arrays=with_values(np.full_like(ARRAYS.values, 0.3)), entropy_coefficient=0.0)
+    before = weights_hash(trainer.policy)
+    record = trainer.step()
+    assert record.metrics["grpo/zero_variance_groups"] == 1
+    assert record.metrics["grpo/gradient_norm"] == 0
+    assert weights_hash(trainer.policy) == before
+
+
+# It repeats exactly.
+
+
+def test_equal_seeds_give_equal_records_and_weights_and_another_seed_gives_others() -> None:
+    one, same, other = trainer_of(seed=0), trainer_of(seed=0), trainer_of(seed=1)
+    records, same_records, other_records = (steps(trainer, 3) for trainer in (one, same, other))
+    assert records == same_records
+    assert weights_hash(one.policy) == weights_hash(same.policy)
+    assert all(record != another for record, another in zip(records, other_records, strict=True))
+    assert weights_hash(one.policy) != weights_hash(other.policy)
+
+
+def resumed(first: GrpoTrainer, folder: Path, make: Callable[[NetworkPolicy], GrpoTrainer]) -> GrpoTrainer:
+    """Return a trainer of new objects that goes on where the first one stands."""
+    saved = save_checkpoint(folder, first.policy, TINY, first.state({"from": "here"}), NETWORK_FORMAT)
+    policy, _, state = load_checkpoint(saved, CPU, NETWORK_FORMAT)
+    second = make(policy)
+    second.restore(state)
+    return second
+
+
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "target": {"entropy_schedule": "target", "entropy_coefficient": 0.015, "kl_coefficient": 0.01, "kl_target": 0.3},
+    "decay": {"num_steps": 6, "learning_rate_decay": "cosine", "warmup_steps": 2, **TRAJECTORIES},
+    "field_notes": {"entropy_schedule": "field_notes", "field_notes": NOTES, "kl_coefficient": 0.01},
+    "recovering": {"critical_entropy": 100.0},
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_saved_and_gone_on_in_a_new_trainer_it_ends_bit_for_bit_as_if_never_stopped(schedule: str, tmp_path: Path) -> None:
+    num_before = CRITICAL_WINDOW + 1 if schedule == "recovering" else 2
+
+    def make(policy: NetworkPolicy | None = None) -> GrpoTrainer:
+        return trainer_of(policy=policy, reference=lively_policy(seed=9), **SCHEDULES[schedule], num_inner_epochs=2)
+
+    whole = make()
+    whole_records = steps(whole, num_before + 1)
+    first = make()
+    records = steps(first, num_before)
+    second = resumed(first, tmp_path, make)
+    assert second.num_steps_done == num_before
+    assert records + steps(second, 1) == whole_records
+    assert state_of(second) == state_of(whole)
+    assert second.state({}).controllers == whole.state({}).controllers
+
+
+def test_another_reference_is_refused_with_its_hash(tmp_path: Path) -> None:
+    first = trainer_of()
+    steps(first, 1)
+    with pytest.raises(IncompatibleError, match=r"trained against reference [0-9a-f]{12}, here it is [0-9a-f]{12}"):
+        resumed(first, tmp_path, lambda policy: trainer_of(policy=policy, reference=lively_policy(seed=9)))
+
+
+def test_a_new_run_from_a_checkpoint_takes_the_optimiser_and_begins_its_schedules_anew(tmp_path: Path) -> None:
+    changes = {"warmup_steps": 4, "learning_rate": 1e-3}
+    first = trainer_of(**changes)
+    steps(first, 3)
+    saved = save_checkpoint(tmp_path, first.policy, TINY, first.state({}), NETWORK_FORMAT)
+    policy, _, state = load_checkpoint(saved, CPU, NETWORK_FORMAT)
+    second = trainer_of(policy=policy, first_step=3, **changes)
+    second.begin_from(state)
+    assert state_of(second)[:2] == state_of(first)[:2]
+    record = second.step()
+    assert record.step == 4
+    assert record.metrics["control/learning_rate"] == pytest.approx(1e-3 / 5)
+
+
+def test_two_trainers_that_begin_from_one_state_do_not_share_it() -> None:
+    first = trainer_of()
+    steps(first, 2)
+    state, before = first.state({}), state_of(first)
+    second = trainer_of(policy=copied(first.policy))
+    second.restore(state)
+    steps(second, 2)
+    assert state_of(first) == before
+
+
+@pytest.mark.parametrize("kind", ["stop", "forward_kl"])
+def test_a_collapse_is_noticed_as_soon_as_the_window_is_full_of_it(kind: str) -> None:
+    trainer = trainer_of(policy=sharpened(lively_policy(), 1_000), critical_entropy=0.2, recovery={"kind": kind})
+    stops = []
+    for _ in range(CRITICAL_WINDOW):
+        assert trainer.step().metrics["grpo/entropy"] < 0.2
+        stops.append(trainer.outcome.stop)
+    assert stops == [""] * (CRITICAL_WINDOW - 1) + ["entropy_critical" if kind == "stop" else ""]
+    assert trainer.step().metrics["control/recovery_coefficient"] == (0.3 if kind == "forward_kl" else 0.0)
+
+
+def test_what_is_looked_at_before_the_first_step_changes_nothing() -> None:
+    looked, plain = trainer_of(), trainer_of()
+    before = state_of(looked)
+    looked.preflight()
+    assert state_of(looked) == before
+    assert steps(looked, 2) == steps(plain, 2)
+    assert state_of(looked) == state_of(plain)
+
+
+# Pieces, order and frozen parts.
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_pieces_that_a_minibatch_is_cut_into_decide_nothing(kind: dict[str, Any]) -> None:
+    changes = {**kind, "kl_coefficient": 0.1, "learning_rate": 5e-3, "entropy_schedule": "target", "entropy_coefficient": 0.015}
+    # A reference of its own: the cosine with a gradient of nothing but rounding is any number.
+    changes["reference"] = in_float64(lively_policy(seed=9))
+    whole, cut = double_trainer(**changes), double_trainer(**changes, max_states_per_forward=3)
+    for one, other in zip(steps(whole, 2), steps(cut, 2), strict=True):
+        assert dict(other.metrics) == pytest.approx(dict(one.metrics), rel=1e-7, abs=1e-9)
+        assert other.events == one.events
+    assert largest_difference(whole.policy, cut.policy) < 1e-10
+
+
+def test_each_inner_epoch_takes_every_state_once_in_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[list[bytes]] = []
+    original = InnerStep.add
+
+    def listening(self: InnerStep, piece: Rollout, *rest: Any) -> None:
+        taken.append([row.tobytes() for row in piece.states.positions.encodings.numpy()])
+        original(self, piece, *rest)
+
+    monkeypatch.setattr(InnerStep, "add", listening)
+    steps(trainer_of(num_minibatches=4, num_inner_epochs=2, max_kl_old=0.0), 2)
+    assert [len(rows) for rows in taken] == [4] * 16
+    epochs = [[tuple(rows) for rows in taken[start : start + 4]] for start in range(0, 16, 4)]
+    shown = [sorted(row for rows in epoch for row in rows) for epoch in epochs]
+    assert [len(set(rows)) for rows in shown] == [16] * 4
+    assert (shown[0], shown[2]) == (shown[1], shown[3])
+    assert len({tuple(epoch) for epoch in epochs}) == 4
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_frozen_embeddings_stay_as_they_were_and_all_else_moves(is_frozen: bool) -> None:
+    policy = new_policy(TINY, seed=0, device=CPU)
+    if is_frozen:
+        policy.network.freeze_embeddings()  # type: ignore[operator]
+    before = {name: parameter.clone() for name, parameter in policy.network.named_parameters()}
+    steps(trainer_of(policy=policy, reference=new_policy(TINY, seed=0, device=CPU)), 3)
+    for name, parameter in policy.network.named_parameters():
+        is_still = name == "repetition" or (is_frozen and name.endswith("embedding"))  # These boards have no history.
+        assert torch.equal(parameter, before[name]) is is_still, name
+
+
+# Trust region and learning rate.
+
+
+def test_the_trust_region_ends_the_inner_steps_and_a_limit_of_zero_never_does() -> None:
+    changes = {"num_inner_epochs": 4, "num_minibatches": 4, "learning_rate": 1e-3}
+    found = {}
+    for limit in (0.0, 0.05, 0.005, 1e-12):
+        record = double_trainer(**changes, max_kl_old=limit).step()
+        found[limit] = record.metrics["grpo/optimiser_steps"]
+        # What ended the steps is told, though it was not taken.
+        assert (record.metrics["grpo/kl_old"] > 1.5 * limit) if limit else (record.metrics["grpo/kl_old"] > 0)
+        assert event_names(record).count("trust_region") == (limit > 0)
+    assert found[0.0] == 16 > found[0.05] > found[0.005] >= found[1e-12] == 1, "never before the first step"
+
+
+def test_the_learning_rates_schedule_reaches_the_optimiser() -> None:
+    # Warm-up over two steps: a third, two thirds; then from the whole at step 2 to the share 0.05, which step 6 would have.
+    expected = [1 / 3, 2 / 3, 1, 0.05 + 0.475 * (1 + 0.5**0.5)]
+    trainer = trainer_of(learning_rate=1e-3, warmup_steps=2, num_steps=6, learning_rate_decay="cosine")
+    used = []
+    for _ in range(4):
+        record = trainer.step()
+        used.append(trainer.state({}).optimiser["param_groups"][0]["lr"])
+        assert record.metrics["control/learning_rate"] == used[-1]
+    assert used == pytest.approx([1e-3 * share for share in expected])
+
+
+def test_the_gradient_is_scaled_down_to_its_largest_norm(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Adam does not see a constant factor, but the ratio between two steps' gradients: with the limit they have the same length.
+    monkeypatch.setattr(lifecycle, "MAX_GRADIENT_NORM", 1e-9)
+    trainer = trainer_of(num_minibatches=1)
+    assert trainer.step().metrics["grpo/gradient_norm"] > 1e-4, "as measured before"
+    moments = [values["exp_avg_sq"].sum().item() for values in trainer.state({}).optimiser["state"].values()]
+    assert math.sqrt(sum(moments) / (1 - 0.999)) == pytest.approx(1e-9, rel=1e-3)
+
+
+# What is not finite.
+
+
+class _SometimesNan(DatasetStates):
+    """The dataset's states, with NaN for values at some steps."""
+
+    bad_steps: frozenset[int]
+
+    def states(self, step: int, policy: Policy) -> States:
+        states = super().states(step, policy)
+        return replace(states, values=states.values * math.nan) if step in self.bad_steps else states
+
+
+def trainer_with_nan_at(*bad_steps: int, policy: NetworkPolicy | None = None, **changes: Any) -> GrpoTrainer:
+    """Return a trainer that meets NaN values at these steps."""
+    config = GrpoConfig(**{**CONFIG.model_dump(), **changes})
+    states = _SometimesNan(ARRAYS, states_per_step=config.states_per_step, seed=0, mirrors_boards=False)
+    states.bad_steps = frozenset(bad_steps)
+    return GrpoTrainer(policy or lively_policy(), lively_policy(), states, config, seed=0)
+
+
+@pytest.mark.parametrize(("bad_step", "num_minibatches"), [(0, 2), (2, 1)])
+def test_a_loss_that_is_not_finite_is_left_out_and_counted_and_leaves_every_bit_as_it_was(bad_step: int, num_minibatches: int) -> None:
+    trainer = trainer_with_nan_at(bad_step, num_minibatches=num_minibatches, learning_rate=1e-3)
+    records = steps(trainer, bad_step)
+    assert all(record.metrics["grpo/skipped"] == 0 for record in records)
+    trainer.state({}).optimiser["param_groups"][0]["lr"] = 1e-3
+    before = state_of(trainer)
+    record = trainer.step()
+    assert record.metrics["grpo/skipped"] == num_minibatches
+    assert event_names(record).count("step_skipped") == num_minibatches
+    assert f"step {bad_step + 1}: the loss is not finite" in record.events[0].message
+    assert record.metrics["grpo/optimiser_steps"] == 0
+    assert "grpo/loss" not in record.metrics, "there was no optimiser step to speak of"
+    assert state_of(trainer) == before
+    assert trainer.num_steps_done == record.step == bad_step + 1
+    after = trainer.step()
+    assert after.metrics["grpo/skipped"] == 0
+    assert after.metrics["control/learning_rate"] == pytest.approx(1e-3 * SKIPPED_CUT**num_minibatches)
+    assert state_of(trainer) != before
+
+
+def test_a_finite_loss_with_a_gradient_that_is_not_is_left_out_too() -> None:
+    trainer = trainer_of()
+    steps(trainer, 1)
+    before = state_of(trainer)
+    hidden: nn.Linear = trainer.policy.network.hidden  # type: ignore[assignment]
+    handle = hidden.weight.register_hook(lambda gradient: gradient * math.inf)
+    record = trainer.step()
+    assert record.metrics["grpo/skipped"] == 2
+    assert "the gradient is not finite" in record.events[0].message
+    assert state_of(trainer) == before
+    handle.remove()
+    assert trainer.step().metrics["grpo/skipped"] == 0
+
+
+def test_logits_that_are_not_finite_are_left_out_too_and_stop_training_in_the_end() -> None:
+    trainer = trainer_of(learning_rate=1e-3)
+    steps(trainer, 1)
+    weight: Tensor = trainer.policy.network.hidden.bias  # type: ignore[assignment, union-attr]
+    good = weight.detach().clone()
+    with torch.no_grad():
+        weight[0] = math.nan
+    before = state_of(trainer)
+    for number in range(2):
+        record = trainer.step()
+        assert event_names(record) == ["step_skipped"]
+        assert "the policy's probabilities are not finite" in record.events[0].message
+        assert record.metrics["grpo/skipped"] == 1
+        assert record.metrics["control/learning_rate"] == pytest.approx(1e-3 * SKIPPED_CUT**number)
+        assert [state_of(trainer)[index] for index in (0, 1)] == before[:2]
+    with pytest.raises(NonFiniteError, match="3 times in a row; the weights are those before it"):
+        trainer.step()
+    with torch.no_grad():
+        weight.copy_(good)
+    assert trainer.step().metrics["grpo/skipped"] == 0
+
+
+def test_one_bad_minibatch_of_eight_costs_only_itself() -> None:
+    # One board of the 48 has values that are not finite.
+    values = ARRAYS.values.copy()
+    values[0] = np.nan
+    trainer = trainer_of(arrays=with_values(values), states_per_step=48, num_minibatches=8, max_kl_old=0.0)
+    before = weights_hash(trainer.policy)
+    record = trainer.step()
+    assert record.metrics["grpo/skipped"] == 1
+    assert record.metrics["grpo/optimiser_steps"] == 7
+    assert math.isfinite(record.metrics["grpo/loss"])
+    assert weights_hash(trainer.policy) != before
+
+
+def test_the_count_of_bad_steps_goes_on_in_a_resumed_run(tmp_path: Path) -> None:
+    # Otherwise a run that is resumed often enough skips for ever, and resumed is not as if never stopped.
+    first = trainer_with_nan_at(1, 2, 3, num_minibatches=1)
+    steps(first, MAX_SKIPPED)
+    second = resumed(first, tmp_path, lambda policy: trainer_with_nan_at(1, 2, 3, policy=policy, num_minibatches=1))
+    with pytest.raises(NonFiniteError):
+        second.step()
+
+
+# It climbs where it should, and nowhere else.
+
+
+FEW_BOARDS = some_boards(4, seed=3)
+FEW = fake_arrays(FEW_BOARDS)
+FEW_VALUES, FEW_LEGAL = torch.from_numpy(FEW.values), torch.from_numpy(FEW.is_legal)
+
+
+def few(policy: NetworkPolicy, arrays: BoardArrays = FEW, **changes: Any) -> GrpoTrainer:
+    """Return a trainer that sees the same four boards at each step, without regularisers if none are given."""
+    settings = {
+        "states_per_step": 4,
+        "num_minibatches": 1,
+        "learning_rate": 1e-2,
+        "entropy_schedule": "constant",
+        "entropy_coefficient": 0.0,
+        "kl_coefficient": 0.0,
+        "critical_entropy": 0.0,
+        **changes,
+    }
+    return any_trainer_of(GrpoConfig(**settings), arrays, policy=policy, reference=new_policy(TINY, seed=0, device=CPU))
+
+
+def few_now(policy: NetworkPolicy) -> MoveDistribution:
+    """Return the policy on the four boards."""
+    return policy.distribution(PositionBatch.from_arrays(FEW), temperature=1.0).detach()
+
+
+@pytest.mark.parametrize("changes", [{"group_size": 16}, {"group_size": 6, "num_own_moves": 2}])
+def test_it_raises_the_expected_value_and_lowers_the_regret(changes: dict[str, Any]) -> None:
+    policy = new_policy(TINY, seed=0, device=CPU)
+    before = few_now(policy).expectation(FEW_VALUES)
+    records = steps(few(policy, **changes), 30)
+    after = few_now(policy).expectation(FEW_VALUES)
+    assert (after > before + 0.05).all(), f"{before} -> {after}"
+    assert after.mean() > before.mean() + 0.15
+    assert (FEW_VALUES.max(1).values - after).mean() < 0.25 < (FEW_VALUES.max(1).values - before).mean()
+    if "num_own_moves" not in changes:
+        assert records[-1].metrics["grpo/regret"] < records[0].metrics["grpo/regret"] - 0.2
+
+
+def test_it_ends_near_the_optimum_of_value_plus_entropy() -> None:
+    # Maximise sum p Q + alpha H(p): p = softmax(Q / alpha). Large groups are nearly the exact estimator.
+    alpha = 0.25
+    policy = new_policy(PolicyConfig(width=64, hidden_width=32), seed=0, device=CPU)  # Wide enough to hold the optimum.
+    optimum = MoveDistribution.from_logits(FEW_VALUES, FEW_LEGAL, temperature=alpha)
+    start = few_now(policy)
+    settings = {"group_size": 1_024, "entropy_coefficient": alpha, "learning_rate_decay": "cosine"}
+    steps(few(policy, learning_rate=1.5e-2, num_steps=80, **settings), 80)
+    distance = (few_now(policy).probs - optimum.probs).abs().sum(1) / 2
+    assert distance.max() < 0.05, f"total variation {distance}"
+    assert ((start.probs - optimum.probs).abs().sum(1) / 2).min() > 0.15
+
+
+def test_a_collapsed_policy_comes_back_by_the_forward_divergence_of_its_recovery() -> None:
+    # Pushed far onto one wrong move: an entropy bonus has no gradient there, KL(reference || policy) has.
+    policy = sharpened(lively_policy(), 20)
+    assert few_now(policy).entropy().mean() < 0.1
+    trainer = few(
+        policy,
+        group_size=64,
+        learning_rate=3e-2,
+        critical_entropy=0.2,
+        recovery={"kind": "forward_kl", "coefficient": 1.0, "healthy_entropy": 1.0},
+        max_kl_old=0.0,
+    )
+    names: list[str] = []
+    for _ in range(60):
+        if "recovery_ended" not in names:
+            names += event_names(trainer.step())
+    assert names == ["entropy_critical", "recovery_started", "recovery_ended"]
+    assert few_now(policy).entropy().mean() > 0.8
