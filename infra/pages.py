@@ -31,7 +31,7 @@ and of the ends of its interval (`_low`, `_high`).
 _DIAGNOSIS: Final = f"""# Diagnosis
 
 {PRINTED} `chess-grpo diagnose RUN` reads a run's history and names what is wrong with it, with evidence,
-cause and remedy; so does the training itself at every tenth step. `--history FILE ...` reads a wide CSV
+cause and remedy; so does the training itself at every tenth step. `chess-grpo diagnose FILE ...` reads a wide CSV
 or JSON lines instead, of another trainer too. Exit code 1: there are findings.
 """
 

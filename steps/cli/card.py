@@ -1,16 +1,17 @@
 """The command `chess-grpo card`: a step's card as one HTML file, opened in a browser where there is one."""
 
-import argparse
 import os
 import subprocess
 import sys
 import webbrowser
 from pathlib import Path
 
+import click
+
 from grpo.base.errors import PlainError
 from steps.run.commands import FLOW_FILE, shortened
 from steps.run.machine import Machine
-from steps.track.find import LAST, RUN_NAMES
+from steps.track.find import LAST
 
 _STEP = "report"
 
@@ -19,31 +20,26 @@ class CardError(PlainError, LookupError):
     """There is no such card; the message says what there is, or what Metaflow said."""
 
 
-def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `card`."""
-    card = commands.add_parser(
-        "card",
-        description="Write the card of a run's step as one HTML file that needs no network, and open it where there is a desktop. Metaflow"
-        " keeps cards below the folder in which the run was started: call it there.",
-    )
-    card.add_argument("name", metavar="RUN[/STEP]", nargs="?", default=LAST, help=f"{RUN_NAMES}; the step is {_STEP} by default")
-    card.add_argument("--out", type=Path, metavar="FILE", help="where to write it (default: the folder cards of the home)")
-    card.set_defaults(run=_card)
+@click.command()
+@click.argument("name", metavar="[RUN[/STEP]]", default=LAST)
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Where to write it (default: the folder cards of the home).")
+def command(name: str, out: Path | None) -> int:
+    """Write the card of a run's step (by default: report) as one HTML file that needs no network, and open it where there is a desktop.
 
-
-def _card(given: argparse.Namespace) -> int:
+    Metaflow keeps cards below the folder in which the run was started: call it there.
+    """
     from steps import STEPS
     from steps.run.code import ROOT
     from steps.run.store import Store
     from steps.track.find import find_run
 
     machine = Machine.here()
-    name, _, step = given.name.partition("/")
+    asked, _, step = name.partition("/")
     if step and step.partition("/")[0] not in STEPS:
         raise CardError(f"no step is called {step!r}; the steps are {', '.join(STEPS)}")
     meant = step.partition("/")[0] or _STEP
-    run = find_run(name, Store.of(machine), has=lambda run: any(attempt.step == meant for attempt in run.attempts)).name
-    file: Path = given.out or machine.home / "cards" / f"{run}-{step or _STEP}.html"
+    run = find_run(asked, Store.of(machine), has=lambda run: any(attempt.step == meant for attempt in run.attempts)).name
+    file: Path = out or machine.home / "cards" / f"{run}-{step or _STEP}.html"
     file.parent.mkdir(parents=True, exist_ok=True)
     words = [sys.executable, str(ROOT / FLOW_FILE), "--quiet", "card", "get", f"{run}/{step or _STEP}", str(file)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)

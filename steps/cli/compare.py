@@ -1,6 +1,6 @@
 """The command `chess-grpo compare`: two runs side by side, with the games that would decide between them."""
 
-import argparse
+import click
 
 from steps.cli.runs import results_of, status_of
 from steps.cli.tables import text_table, when
@@ -9,36 +9,31 @@ from steps.pages.results import Decision
 from steps.run.machine import Machine
 from steps.run.store import Store
 from steps.run.terminal_lines import wrapped
-from steps.track.find import RUN_NAMES, find_run
+from steps.track.find import find_run
 
 
-def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `compare`."""
-    parser = commands.add_parser(
-        "compare",
-        description="Two runs side by side: the settings that differ and, where both were measured with the same yardstick (same opponent"
-        " and rules, same ladder, same held-out boards), the results with the difference and its 95 % interval. It names the games that"
-        " would decide the rest.",
-    )
-    parser.add_argument("first", metavar="A", help=RUN_NAMES)
-    parser.add_argument("second", metavar="B", help="the other")
-    parser.set_defaults(run=_compare)
+@click.command()
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="B")
+def command(first: str, second: str) -> int:
+    """Two runs side by side: A and B are ids of runs, or `last`.
 
-
-def _compare(given: argparse.Namespace) -> int:
+    The settings that differ and, where both were measured with the same yardstick (same opponent and rules, same ladder, same held-out
+    boards), the results with the difference and its 95 % interval. It names the games that would decide the rest.
+    """
     store = Store.of(Machine.here())
-    runs = [find_run(name, store) for name in (given.first, given.second)]
-    first, second = (results_of(run, store) for run in runs)
-    verdicts = [status_of(run) if found is None else found.decision.verdict for run, found in zip(runs, (first, second), strict=True)]
+    runs = [find_run(name, store) for name in (first, second)]
+    of_first, of_second = (results_of(run, store) for run in runs)
+    verdicts = [status_of(run) if found is None else found.decision.verdict for run, found in zip(runs, (of_first, of_second), strict=True)]
     facts = zip("AB", runs, verdicts, strict=True)
     print(text_table([(side, run.name, when(run.started), verdict, run.facts["label"]) for side, run, verdict in facts]))
     if runs[0].name == runs[1].name:
         print(wrapped("A and B are one and the same run: there is nothing to compare."))
-    elif first is None or second is None:
+    elif of_first is None or of_second is None:
         print(wrapped("No results to compare: both runs must have reached the step `report`."))
     else:
-        print("\n".join(line if line.startswith(" ") else wrapped(line) for line in comparison_lines(compare(first, second))))
-        if match := _match({runs[0].name: first.decision, runs[1].name: second.decision}):
+        print("\n".join(line if line.startswith(" ") else wrapped(line) for line in comparison_lines(compare(of_first, of_second))))
+        if match := _match({runs[0].name: of_first.decision, runs[1].name: of_second.decision}):
             print(wrapped(f"No score against a third player says who would win between the two. Their games do: `{match}`"))
     return 0
 

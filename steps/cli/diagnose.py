@@ -1,10 +1,11 @@
 """The command `chess-grpo diagnose`: findings from a run's training history."""
 
-import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import click
 
 from grpo.base.errors import PlainError
 from grpo.base.files import MANIFEST, CorruptError, read_json, read_lines
@@ -19,50 +20,43 @@ from steps.run.records import Run
 from steps.run.store import Store
 from steps.run.terminal_lines import say
 from steps.run.work import counting, read_history, read_journal, record_of
-from steps.track.find import RUN_NAMES, NotFoundError, find_run, is_folder
+from steps.track.find import LAST, NotFoundError, find_run, is_folder
 
 HEALTHY, FOUND, UNUSABLE = 0, 1, 2
 
 
-def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `diagnose`."""
-    parser = commands.add_parser(
-        "diagnose",
-        description="Diagnose a run from its training history: named findings, each with evidence, cause and remedy.",
-    )
-    parser.add_argument("name", nargs="?", metavar="RUN", help=f"{RUN_NAMES}, or a folder with a history.jsonl")
-    parser.add_argument(
-        "--history", nargs="+", type=Path, metavar="FILE", help="tables of one run instead, CSV or JSON lines, also of another trainer"
-    )
-    parser.add_argument("--evals", type=Path, metavar="FILE.csv", help="a table of step, score and games; needs --history")
-    parser.add_argument("--settings", type=Path, metavar="FILE.json", help="that run's settings, for remedies that name them")
-    parser.set_defaults(run=diagnose_run)
+@click.command()
+@click.argument("names", metavar="[RUN | FILE...]", nargs=-1)
+@click.option("--evals", type=click.Path(path_type=Path), metavar="FILE.csv", help="A table of step, score and games, beside the FILEs.")
+@click.option("--settings", type=click.Path(path_type=Path), metavar="FILE.json", help="The run's settings, for remedies that name them.")
+def command(names: tuple[str, ...], evals: Path | None, settings: Path | None) -> int:
+    """Diagnose a run from its training history: named findings, each with evidence, cause and remedy.
 
-
-def diagnose_run(given: argparse.Namespace) -> int:
-    """Print the diagnosis; return 0 when healthy, 1 with findings, 2 when the input cannot be used."""
+    RUN is an id, `last` (default), or a folder with a history.jsonl. FILEs are tables of one run, CSV or JSON lines, also of another
+    trainer. The exit code is 0 when healthy, 1 with findings, 2 when the input is unusable.
+    """
     try:
-        name, history, settings = _input(given)
+        shown, history, known = _input(names or (LAST,), evals)
+        known = known if settings is None else _settings(settings)
     except PlainError as error:
         say(f"chess-grpo diagnose: {error}", sys.stderr)
         return UNUSABLE
-    found = diagnose(history, settings)
-    columns = "" if given.history is None else f"{columns_text(history)}\n"
-    say(f"{name}: {found.tag}\n{columns}\n{found.text()}")
+    found = diagnose(history, known)
+    columns = f"{columns_text(history)}\n" if Path((names or ("",))[0]).is_file() else ""
+    say(f"{shown}: {found.tag}\n{columns}\n{found.text()}")
     return HEALTHY if found.is_healthy else FOUND
 
 
-def _input(given: argparse.Namespace) -> tuple[str, History, Mapping[str, Any] | None]:
-    if (given.name is None) == (given.history is None):
-        raise HistoryError("give either a RUN (`chess-grpo diagnose last`) or --history with one or more CSV files")
-    settings = None if given.settings is None else _settings(given.settings)
-    if given.history is not None:
-        history = read_run_history(given.history, evals=given.evals)
-        return ", ".join(path.name for path in given.history), history, settings
-    if given.evals is not None:
-        raise HistoryError("--evals belongs to --history: a run of this project has its own games")
-    name, history, own = _run_history(given.name, Store.of(Machine.here()))
-    return name, history, settings if settings is not None else own
+def _input(names: Sequence[str], evals: Path | None) -> tuple[str, History, Mapping[str, Any] | None]:
+    paths = [Path(name) for name in names]
+    if all(path.is_file() for path in paths):
+        return ", ".join(path.name for path in paths), read_run_history(paths, evals=evals), None
+    if len(names) > 1:
+        missing = next(path for path in paths if not path.is_file())
+        raise HistoryError(f"{missing} is not a file; give tables of one run, or the id of one run")
+    if evals is not None:
+        raise HistoryError("--evals belongs to tables of another trainer: a run of this project has its own games")
+    return _run_history(names[0], Store.of(Machine.here()))
 
 
 def _run_history(name: str, store: Store) -> tuple[str, History, Mapping[str, Any] | None]:

@@ -1,43 +1,39 @@
 """The command `chess-grpo export`: a policy as a folder of safetensors and JSON, with its model card."""
 
-import argparse
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import click
 
 from grpo.base.files import MANIFEST, atomic_folder, read_json, write_manifest
 from grpo.policy.files import policy_facts, policy_file_names, weights_file
 from grpo.settings.tree import ConfigError
 from steps.run.machine import Machine
-from steps.track.find import POLICY_NAMES, FoundPolicy, find_policy, is_folder
+from steps.track.find import FoundPolicy, find_policy, is_folder
 
 if TYPE_CHECKING:
     from steps.pages.results import Results
 
 
-def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `export` to the commands."""
-    parser = commands.add_parser(
-        "export",
-        description="Export a model to a folder for other programs: its weights as safetensors, the JSON that describes it, a model card.",
-    )
-    parser.add_argument("model", metavar="MODEL", help=POLICY_NAMES)
-    parser.add_argument("out", type=Path, metavar="OUT", help="the folder to create; it must not exist")
-    parser.set_defaults(run=_export)
+@click.command()
+@click.argument("model")
+@click.argument("out", type=click.Path(path_type=Path, resolve_path=True))
+def command(model: str, out: Path) -> int:
+    """Export a policy to the new folder OUT for other programs: its weights as safetensors, the JSON that describes it, a model card.
 
-
-def _export(given: argparse.Namespace) -> int:
-    out = given.out.resolve()
+    MODEL is champion, peak, a run's id or a folder (docs/commands.md).
+    """
     if out.exists():
         raise ConfigError(f"{out} already exists; name another folder, or remove it")
     machine = Machine.here()
-    model = find_policy(given.model, machine)
+    found = find_policy(model, machine)
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_folder(out) as folder:
-        for name in policy_file_names(model.folder):
-            shutil.copyfile(model.folder / name, folder / name)
-        _write_card(model, folder, _results(given.model, model, machine))
-        write_manifest(folder, {"kind": "export", "run": model.run, "policy_step": model.policy_step})
+        for name in policy_file_names(found.folder):
+            shutil.copyfile(found.folder / name, folder / name)
+        _write_card(found, folder, _results(model, found, machine))
+        write_manifest(folder, {"kind": "export", "run": found.run, "policy_step": found.policy_step})
     print(f"written: {out}")
     return 0
 

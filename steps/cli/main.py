@@ -1,82 +1,104 @@
 """The entry point of `chess-grpo`. Imports only the module of the given command, because a UCI engine must answer its GUI at once."""
 
-import argparse
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from importlib.metadata import version
 from typing import Final
 
+import click
+
 from grpo.base.errors import PlainError
+from grpo.base.suggestions import did_you_mean
 
-_BROKEN_PIPE: Final = 141
-"""A shell's exit code for a program that was killed by SIGPIPE."""
-COMMANDS: Final[Mapping[str, str]] = {
-    "doctor": "check this machine and the settings before a run, with a remedy for each problem",
-    "runs": "list the runs, newest first: settings, status and results",
-    "show": "show one run: settings, steps, results with confidence intervals, findings and locations",
-    "card": "open a step's card: the report of a run, the curves of its training, the games that decided",
-    "diagnose": "diagnose what is wrong with a run, and how to fix it",
-    "compare": "compare two runs, with conclusions",
-    "sweep": "run the pipeline over seeds and combinations of settings, with means over seeds",
-    "ui": "open this home's tracking store in the MLflow UI",
-    "track": "log to MLflow what runs could not log during an outage",
-    "play": "play against a policy yourself, in the terminal or by clicks on a local page",
-    "uci": "run a policy as a UCI engine",
-    "match": "play paired games between two players, with confidence intervals",
-    "solve": "how many puzzles (Lichess CSV) or problems (EPD: bm, am) a policy solves",
-    "export": "export a model for other programs: safetensors, JSON and a model card",
+_INTERRUPTED: Final = 130
+"""A shell's exit code for a program that was ended by Ctrl-C."""
+GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
+    "Before a run": {
+        "doctor": "check this machine and the settings, with a remedy for each problem",
+    },
+    "Runs": {
+        "runs": "list them, newest first: settings, status and results",
+        "show": "one run: settings, steps, results with intervals, findings",
+        "card": "open a step's card: report, training curves, games",
+        "compare": "two runs side by side, with conclusions",
+        "diagnose": "what is wrong with a run, and how to fix it",
+        "sweep": "the whole pipeline over seeds and settings",
+        "ui": "open this home's tracking store in the MLflow UI",
+        "track": "log to MLflow what runs could not log in an outage",
+    },
+    "Policies": {
+        "play": "play against one, in the terminal or on a local page",
+        "uci": "run one as a UCI engine in a chess GUI",
+        "match": "paired games between two players, with intervals",
+        "solve": "puzzles (Lichess CSV) and EPD suites that one solves",
+        "export": "one as safetensors, JSON and a model card",
+    },
 }
-"""Command, which is also the name of its module with `add_commands` -> what it does."""
+"""Group -> command, which is also the name of its module with the function `command` -> what it does."""
+COMMANDS: Final = {name: goal for group in GROUPS.values() for name, goal in group.items()}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code: 0 done, 1 an error that the message explains, 2 wrong usage."""
-    words = sys.argv[1:] if arguments is None else list(arguments)
-    if words[:1] == ["--version"]:
-        print(_version())
-        return 0
-    parser = _parser(words[0] if words else "")
-    if not words:
-        parser.print_help(sys.stderr)
-        return 2
-    given = parser.parse_args(words)
-    try:
-        return int(given.run(given))
-    except PlainError as error:
-        print(f"chess-grpo: {error}", file=sys.stderr)
-        return 1
-    except BrokenPipeError:  # As in `chess-grpo runs | head`.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _BROKEN_PIPE
+class _Commands(click.Group):
+    """The group of all commands, each imported when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # The signature is click's.
+        """Return the names of all commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command; raises UsageError with the nearest name for one that is not there."""
+        if cmd_name.startswith("-"):
+            return None  # An unknown option: click says so.
+        if cmd_name not in COMMANDS:
+            raise click.UsageError(f"there is no command {cmd_name!r}; {did_you_mean(cmd_name, COMMANDS)}", ctx)
+        command: click.Command = import_module(f"steps.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the commands in their groups."""
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(commands.items()))
 
 
-def _version() -> str:
-    """Return the project's version, and the commit of a checkout."""
+def _print_version(context: click.Context, _option: click.Parameter, is_asked: bool) -> None:
+    """Print the project's version, and the commit of a checkout."""
+    if not is_asked:
+        return
     import platform
+    from importlib.metadata import version
 
     from steps.run.versions import describe_code
 
     code = describe_code()
     dirty = ", with uncommitted changes" if code["is_dirty"] else ""
     commit = "" if code["commit"] == "unknown" else f" (commit {code['commit'][:12]}{dirty})"
-    return f"chess-grpo {version('chess-grpo')}{commit}, Python {platform.python_version()}"
+    print(f"chess-grpo {version('chess-grpo')}{commit}, Python {platform.python_version()}")
+    context.exit()
 
 
-def _parser(name: str) -> argparse.ArgumentParser:
-    """Return the parser of one command; for an unknown name, a parser that only lists all commands."""
-    parser = argparse.ArgumentParser(
-        prog="chess-grpo", description="Tools of the chess GRPO pipeline. The whole pipeline is `python flows/chess_grpo.py run`."
-    )
-    parser.add_argument("--version", action="store_true", help="version and commit of this installation")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    if name in COMMANDS:
-        import_module(f"steps.cli.{name}").add_commands(commands)
-    else:
-        for each, goal in COMMANDS.items():
-            commands.add_parser(each, help=goal)
-    return parser
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Version and commit.")
+def commands() -> None:
+    """Tools of the chess GRPO pipeline. The whole pipeline is `python flows/chess_grpo.py run`."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code: 0 done, 1 an error that the message explains, 2 wrong usage."""
+    try:
+        return int(commands.main(arguments, prog_name="chess-grpo", standalone_mode=False) or 0)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return error.exit_code
+    except click.UsageError as error:
+        path = "chess-grpo" if error.ctx is None else error.ctx.command_path
+        print(f"{path}: {error.format_message()} (see `{path} --help`)", file=sys.stderr)
+        return error.exit_code
+    except PlainError as error:
+        print(f"chess-grpo: {error}", file=sys.stderr)
+        return 1
+    except click.Abort:
+        return _INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """The command `chess-grpo match`: paired games between two players, with score, Elo and confidence intervals."""
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -8,10 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import click
+
 from grpo.base.files import replace_file
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
 from grpo.settings.tree import ConfigError, Settings
-from steps.cli.parser import add_settings, given_settings
+from steps.cli.options import COUNT, given_settings, settings_options
 from steps.cli.players import ALLOWED, Entrant, entered, parse_contestant, require_policies
 from steps.run.machine import Machine
 from steps.run.terminal import TerminalSink
@@ -24,29 +25,22 @@ if TYPE_CHECKING:
 _DEFAULT_PAIRS: Final = 100
 
 
-def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `match` to the commands."""
-    parser = commands.add_parser(
-        "match",
-        description=f"Games between two players: each opening is played with both colors. A player is one of: {ALLOWED}.",
-    )
-    parser.add_argument("first", metavar="A", help="the player whose score is reported")
-    parser.add_argument("second", metavar="B", help="the opponent")
-    parser.add_argument("--pairs", type=int, default=_DEFAULT_PAIRS, metavar="N", help=f"openings (default {_DEFAULT_PAIRS})")
-    parser.add_argument("--openings", metavar="FILE", help="an opening book (EPD, FEN) instead of random plies")
-    parser.add_argument("--seed", type=int, metavar="S", help="random seed; another seed gives other openings")
-    parser.add_argument("--pgn", type=Path, metavar="FILE", help="write all games to this file; it must not exist")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a viewer of six games chosen by rule; it must not exist")
-    add_settings(parser)  # Only the sections `evaluation` and `values` are used.
-    parser.set_defaults(run=_match)
-
-
-def _match(given: argparse.Namespace) -> int:
-    settings = _settings(given)
-    if given.pairs < 1:
-        raise ConfigError(f"--pairs {given.pairs}: give at least 1")
-    contestants = [parse_contestant(given.first), parse_contestant(given.second)]
-    files = [path for path in (given.pgn, given.html) if path is not None]
+@click.command(help=f"Games between two players: each opening is played with both colors. A player is one of: {ALLOWED}.")
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="B")
+@click.option("--pairs", type=COUNT, default=_DEFAULT_PAIRS, metavar="N", help=f"Openings (default {_DEFAULT_PAIRS}).")
+@click.option("--openings", metavar="FILE", help="An opening book (EPD, FEN) instead of random plies.")
+@click.option("--seed", type=int, metavar="S", help="Random seed; another seed gives other openings.")
+@click.option("--pgn", type=click.Path(path_type=Path), metavar="FILE", help="Write all games to this file; it must not exist.")
+@click.option(
+    "--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a viewer of six games chosen by rule; it must not exist."
+)
+@settings_options  # Only the sections `evaluation` and `values` are used.
+def command(first: str, second: str, pairs: int, pgn: Path | None, html: Path | None, **given: Any) -> int:
+    """Play the match, print its result, and write the files that are asked for."""
+    settings = _settings(**given)
+    contestants = [parse_contestant(first), parse_contestant(second)]
+    files = [path for path in (pgn, html) if path is not None]
     _refuse_existing(files)
     machine = Machine.here()
     require_policies(contestants, machine)
@@ -59,13 +53,13 @@ def _match(given: argparse.Namespace) -> int:
     device = torch_device(machine)
     terminal = TerminalSink("match", (), lambda text: say(text, sys.stderr))
     with entered(contestants, machine=machine, device=device, seed=settings.seed, num_processes=machine.num_threads) as entrants:
-        result = _played(entrants, settings, machine, given, terminal=terminal)
-        annotated = () if given.pgn is None and given.html is None else _annotated(result, entrants, settings, machine)
+        result = _played(entrants, settings, machine, pairs, terminal=terminal)
+        annotated = () if pgn is None and html is None else _annotated(result, entrants, settings, machine)
     say(_text(result, entrants))
     event = f"{result.first} against {result.second}"
-    if given.pgn is not None:
+    if pgn is not None:
         players = {f"{place}Player": _described(entrant.facts) for place, entrant in zip(("First", "Second"), entrants, strict=True)}
-        pgn = match_pgn(
+        text = match_pgn(
             result,
             event=event,
             seed=settings.seed,
@@ -73,21 +67,18 @@ def _match(given: argparse.Namespace) -> int:
             facts=players,
             annotated={game.index: game for game in annotated},
         )
-        replace_file(given.pgn, pgn.encode())
-    if given.html is not None:
-        replace_file(given.html, viewer_page(annotated, title=event, event=event).encode())
+        replace_file(pgn, text.encode())
+    if html is not None:
+        replace_file(html, viewer_page(annotated, title=event, event=event).encode())
     if files:
         terminal.say(f"written: {', '.join(map(str, files))}")
     return 0
 
 
-def _settings(given: argparse.Namespace) -> Settings:
-    lines = list(given.set)
-    if given.seed is not None:
-        lines.append(f"seed = {given.seed}")
-    if given.openings is not None:
-        lines.append(f"evaluation.opening_book = {json.dumps(given.openings)}")
-    return given_settings(argparse.Namespace(config=given.config, set=lines))
+def _settings(*, config: str | None, values: tuple[str, ...], seed: int | None, openings: str | None) -> Settings:
+    further = [] if seed is None else [f"seed = {seed}"]
+    further += [] if openings is None else [f"evaluation.opening_book = {json.dumps(openings)}"]
+    return given_settings(config, (*values, *further))
 
 
 def _refuse_existing(paths: Sequence[Path]) -> None:
@@ -106,7 +97,7 @@ def _played(
     entrants: Sequence[Entrant],
     settings: Settings,
     machine: Machine,
-    given: argparse.Namespace,
+    num_pairs: int,
     *,
     terminal: TerminalSink,
 ) -> "MatchResult":
@@ -118,14 +109,14 @@ def _played(
     config = settings.evaluation
     with EnginePool(machine.stockfish, num_processes=machine.num_threads, options={"Hash": PLAYING_HASH_MIB}) as pool:
         rng = numpy_stream(settings.seed, "openings", "match")
-        openings = make_openings(config, count=given.pairs, rng=rng, pool=pool, exclude=set())
+        openings = make_openings(config, count=num_pairs, rng=rng, pool=pool, exclude=set())
         terminal.say(f"openings: {len(openings):,}, games: {2 * len(openings):,}")
         result = play_match(
             entrants[0].player,
             entrants[1].player,
             openings,
             max_plies=config.max_plies,
-            on_games_done=lambda done: terminal.progress(done, 2 * given.pairs, "games"),
+            on_games_done=lambda done: terminal.progress(done, 2 * num_pairs, "games"),
         )
         return adjudicate(result, pool, depth=config.adjudication_depth, centipawns=config.adjudication_centipawns)
 

@@ -1,6 +1,5 @@
 """The command `chess-grpo play`: a game against a policy, in the terminal or on a page of this machine."""
 
-import argparse
 import os
 import secrets
 import sys
@@ -10,93 +9,73 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import chess
+import click
 
 from grpo.base.files import replace_file
+from grpo.match.human_game import HumanGame, MoveError
 from grpo.settings.tree import ConfigError
-from grpo.uci.options import BEST_MOVE, UciOptions
-from steps.cli.uci import temperature_option
+from grpo.uci.options import UciOptions
+from steps.cli.options import device_option, temperature_option
 from steps.run.commands import shortened
 from steps.run.machine import Machine
 from steps.run.terminal_lines import say
-from steps.track.find import POLICY_NAMES
-
-if TYPE_CHECKING:
-    from grpo.match.human_game import HumanGame
+from steps.track.find import find_policy
 
 PLAYED: Final = "played"
 """Folder of the home with the games that people finished."""
 _PERSON: Final = "you"
 _HELP: Final = "a move (e4, Nf3, e2e4, e8=Q), or: undo, hint, resign, flip, help, quit"
 
-NewGame = Callable[[bool | None], "HumanGame"]
+NewGame = Callable[[bool | None], HumanGame]
 
 
-def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `play`."""
-    parser = commands.add_parser(
-        "play", description="Play against a policy: in the terminal, or with --page by clicks on a page that only this machine can open."
-    )
-    parser.add_argument("model", metavar="MODEL", nargs="?", default="champion", help=f"{POLICY_NAMES} (default: champion)")
-    parser.add_argument("--color", choices=["white", "black", "random"], default="white", help="your side (default: white)")
-    parser.add_argument(
-        "--temperature",
-        type=temperature_option,
-        default=BEST_MOVE,
-        metavar="T",
-        help="0 (default): its likeliest move, so the same moves give the same game; otherwise it samples at T",
-    )
-    parser.add_argument("--fen", help="the position to start from")
-    parser.add_argument("--page", action="store_true", help="play on a page in the browser")
-    parser.add_argument("--port", type=int, default=0, metavar="N", help="with --page: its port (default: a free one)")
-    parser.add_argument("--device", default="cpu", help="cpu (default: one board at a time), cuda or auto")
-    parser.set_defaults(run=_play)
+@click.command()
+@click.argument("model", metavar="[MODEL]", default="champion")
+@click.option("--color", type=click.Choice(["white", "black", "random"]), default="white", help="Your side (default: white).")
+@temperature_option
+@click.option("--fen", default=chess.STARTING_FEN, help="The position to start from.")
+@click.option("--page", "is_page", is_flag=True, help="Play on a page in the browser, which only this machine can open.")
+@click.option("--port", type=int, default=0, metavar="N", help="With --page: its port (default: a free one).")
+@device_option
+def command(model: str, color: str, temperature: float, fen: str, is_page: bool, port: int, device: str) -> int:  # noqa: PLR0917  # One for each option.
+    """Play against a policy, in the terminal or on a page.
 
-
-def _play(given: argparse.Namespace) -> int:
-    machine = Machine.here()
-    if given.port and not given.page:
+    MODEL is champion (default), peak, a run's id or a folder (docs/commands.md).
+    """
+    machine = replace(Machine.here(), device=device, num_threads=1)
+    if port and not is_page:
         raise ConfigError("--port is the port of the page: give --page too")
-    new_game = _opponent(given, machine)
-    saved = _saver(machine.home / PLAYED)
-    return _serve(new_game, saved, given.port) if given.page else _in_terminal(new_game(None), saved)
-
-
-def _opponent(given: argparse.Namespace, machine: Machine) -> NewGame:
-    """Load the policy, and return what starts a game against it; raises MoveError for a bad position before anything is loaded."""
-    import chess
-
-    from grpo.match.human_game import HumanGame
-    from steps.track.find import find_policy
-
-    fen = given.fen or chess.STARTING_FEN
-    HumanGame(lambda _: None, opponent="", person_is_white=True, fen=fen)
-    found = find_policy(given.model, machine)
+    HumanGame(lambda _: None, opponent="", person_is_white=True, fen=fen)  # A bad position is refused before anything is loaded.
+    found = find_policy(model, machine)
 
     from steps.policies.open import open_policy  # torch takes a second to import: bad arguments get their answer before.
     from steps.run.device import torch_device
 
-    policy = open_policy(found.folder, torch_device(replace(machine, device=given.device, num_threads=1)))
-    finder, options, seed, numbers = policy.move_finder(), UciOptions(temperature=given.temperature), secrets.randbits(31), count(1)
+    policy = open_policy(found.folder, torch_device(machine))
+    finder, options, seed, numbers = policy.move_finder(), UciOptions(temperature=temperature), secrets.randbits(31), count(1)
 
     def new_game(is_white: bool | None) -> HumanGame:
         number = next(numbers)
         if is_white is None:
-            is_white = {"white": True, "black": False}.get(given.color, bool(secrets.randbits(1)))
+            is_white = {"white": True, "black": False}.get(color, bool(secrets.randbits(1)))
 
         def choose(board: chess.Board) -> chess.Move | None:
             return finder.find(board, allowed=frozenset(), options=options, seed=seed, num_games=number).best
 
-        name = f"{given.model} ({found.weights_hash[:8]})"
+        name = f"{model} ({found.weights_hash[:8]})"
         return HumanGame(choose, opponent=name, person_is_white=is_white, fen=fen, probabilities=policy.move_probabilities)
 
-    return new_game
+    saved = _saver(machine.home / PLAYED)
+    return _serve(new_game, saved, port) if is_page else _in_terminal(new_game(None), saved)
 
 
-def _saver(folder: Path) -> Callable[["HumanGame"], None]:
+def _saver(folder: Path) -> Callable[[HumanGame], None]:
     """Return what writes a finished game to a file of its own."""
 
-    def save(game: "HumanGame") -> None:
+    def save(game: HumanGame) -> None:
         now = datetime.now(UTC)
         folder.mkdir(parents=True, exist_ok=True)
         names = (folder / f"{now:%Y-%m-%dT%H-%M-%S}{f'-{number}' if number else ''}.pgn" for number in count())
@@ -107,7 +86,7 @@ def _saver(folder: Path) -> Callable[["HumanGame"], None]:
     return save
 
 
-def _serve(new_game: NewGame, saved: Callable[["HumanGame"], None], port: int) -> int:
+def _serve(new_game: NewGame, saved: Callable[[HumanGame], None], port: int) -> int:
     from grpo.match.page_server import PlayServer
 
     try:
@@ -125,9 +104,7 @@ def _serve(new_game: NewGame, saved: Callable[["HumanGame"], None], port: int) -
     return 0
 
 
-def _in_terminal(game: "HumanGame", saved: Callable[["HumanGame"], None]) -> int:
-    from grpo.match.human_game import MoveError
-
+def _in_terminal(game: HumanGame, saved: Callable[[HumanGame], None]) -> int:
     is_flipped = not game.person_is_white
     say(f"You are {'White' if game.person_is_white else 'Black'} against {game.opponent}. Type {_HELP}.")
     _show(game, is_flipped)
@@ -166,7 +143,7 @@ def _in_terminal(game: "HumanGame", saved: Callable[["HumanGame"], None]) -> int
     return 0
 
 
-def _show(game: "HumanGame", is_flipped: bool) -> None:
+def _show(game: HumanGame, is_flipped: bool) -> None:
     """Print the board with its coordinates, and the last moves."""
     rows = game.board.unicode(empty_square="·", orientation=not is_flipped).splitlines()
     ranks = range(1, 9) if is_flipped else range(8, 0, -1)

@@ -1,14 +1,15 @@
 """The command `chess-grpo runs`: lists the runs of the store with settings, status and results."""
 
-import argparse
 import sys
 from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+import click
+
 from grpo.base.files import CorruptError
 from grpo.diagnosis.findings import HEALTHY
-from steps.cli.parser import count
+from steps.cli.options import COUNT
 from steps.cli.tables import duration, when
 from steps.run.machine import Machine
 from steps.run.terminal_lines import say, wrapped
@@ -18,23 +19,17 @@ if TYPE_CHECKING:
     from steps.run.records import Run, Runs
     from steps.run.store import Store
 
-_DEFAULT: Final = 10
 _ENGINE_GAMES: Final = "engine"
 
 
-def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `runs`."""
-    runs = commands.add_parser(
-        "runs",
-        description="List the runs of the store (CHESS_GRPO_STORE, or CHESS_GRPO_HOME), the newest first: id, start, status, settings, the"
-        " run that it resumed from, verdict, findings of the diagnosis, and of a failed run the step and the cause. A run whose process was"
-        " killed is recorded as such.",
-    )
-    runs.add_argument("--last", type=count, default=_DEFAULT, metavar="N", help=f"show the N newest (default {_DEFAULT})")
-    runs.set_defaults(run=_runs)
+@click.command()
+@click.option("--last", type=COUNT, default=10, metavar="N", help="How many, the newest first (default 10).")
+def command(last: int) -> int:
+    """List the runs of the store (CHESS_GRPO_STORE, or CHESS_GRPO_HOME), the newest first.
 
-
-def _runs(given: argparse.Namespace) -> int:
+    Id, start, status, settings, the run that it resumed from, verdict, findings of the diagnosis, and of a failed run the step and the
+    cause. A run whose process was killed is recorded as such.
+    """
     from steps.run.records import Runs
     from steps.run.store import Store
 
@@ -42,13 +37,13 @@ def _runs(given: argparse.Namespace) -> int:
     store = Store.of(machine)
     runs = Runs(store)
     _close_gone(runs, store, machine)
-    found = list(islice(runs.all(), given.last + 1))
-    shown, has_more = found[: given.last], len(found) > given.last
+    found = list(islice(runs.all(), last + 1))
+    shown, has_more = found[:last], len(found) > last
     if not shown:
         print(wrapped(f"no runs in {store} yet: `make run CONFIG=smoke` makes one in 3 to 7 minutes"))
         return 0
     print("\n".join(_lines(run, store) for run in shown))
-    more = f" (earlier ones: --last {2 * given.last})" if has_more else ""
+    more = f" (earlier ones: --last {2 * last})" if has_more else ""
     print(wrapped(f"{len(shown)} of {store}{more}; `chess-grpo show RUN` shows one in detail"))
     return 0
 

@@ -1,15 +1,16 @@
 """The command `chess-grpo show`: one run with settings, steps, results, findings and locations."""
 
-import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
+
+import click
 
 from steps.cli.runs import boards_text, findings_of, findings_text, origin_of, results_of, status_of
 from steps.cli.tables import duration, text_table, when
 from steps.run.commands import pasteable, resume_command
 from steps.run.machine import Machine
 from steps.run.terminal_lines import wrapped
-from steps.track.find import LAST, RUN_NAMES
+from steps.track.find import LAST
 
 if TYPE_CHECKING:
     from steps.pages.results import Results
@@ -20,24 +21,20 @@ if TYPE_CHECKING:
 _HASH: Final = 12
 
 
-def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `show`."""
-    show = commands.add_parser(
-        "show",
-        description="One run: its command, the settings that differ from its preset, its steps (computed, or reused from the store), its"
-        " results with 95 % intervals, findings of the diagnosis, where champion, report and card are; why it failed, if it did.",
-    )
-    show.add_argument("name", metavar="RUN", nargs="?", default=LAST, help=f"{RUN_NAMES}; {LAST} by default")
-    show.set_defaults(run=_show)
+@click.command()
+@click.argument("name", metavar="[RUN]", default=LAST)
+def command(name: str) -> int:
+    """Show one run, by default the last.
 
-
-def _show(given: argparse.Namespace) -> int:
+    Its command, the settings that differ from its preset, its steps (computed, or reused from the store), its results with 95 % intervals,
+    findings of the diagnosis, where champion, report and card are; why it failed, if it did.
+    """
     from steps.run.store import Store
     from steps.track.find import find_run
 
     machine = Machine.here()
     store = Store.of(machine)
-    run = find_run(given.name, store, has=lambda _: True)
+    run = find_run(name, store, has=lambda _: True)
     results = results_of(run, store)
     print("\n".join([*_head(run), *_steps(run, results), *_results(results), *_findings(run, results, store), "\nWhere"]))
     print(text_table(_places(run, store), indent="  "))

@@ -1,16 +1,16 @@
 """The command `chess-grpo solve`: the fraction of Lichess puzzles and of EPD test suites that a policy solves."""
 
-import argparse
 import sys
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
+import click
+
 from grpo.dataset.games import SourceError
 from grpo.dataset.streams import FileKind, SourceFile, find_files, read_chunks
-from steps.cli.parser import count
+from steps.cli.options import COUNT
 from steps.run.machine import Machine
 from steps.run.terminal_lines import say
-from steps.track.find import POLICY_NAMES
 
 if TYPE_CHECKING:
     from grpo.match.players import Player
@@ -18,22 +18,18 @@ if TYPE_CHECKING:
 _MIN_OF_GROUP: Final = 20
 
 
-def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `solve`."""
-    solve = commands.add_parser(
-        "solve",
-        description="Solve Lichess puzzles (.csv), reported by rating and theme, and EPD test suites (.epd) by a policy's best moves; files"
-        " may be compressed. All fractions have 95 % intervals. Unusable entries are counted, with the first one.",
-    )
-    solve.add_argument("model", metavar="MODEL", help=POLICY_NAMES)
-    solve.add_argument("files", nargs="+", metavar="FILE", help="files, folders, globs or s3:// addresses")
-    solve.add_argument("--limit", type=count, metavar="N", help="only the first N usable exercises of each file")
-    solve.set_defaults(run=_solve)
+@click.command()
+@click.argument("model")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.option("--limit", type=COUNT, metavar="N", help="Only the first N usable exercises of each file.")
+def command(model: str, files: tuple[str, ...], limit: int | None) -> int:
+    """Solve Lichess puzzles (.csv) and EPD test suites (.epd) with a policy's best moves.
 
-
-def _solve(given: argparse.Namespace) -> int:
-    files = find_files(given.files)
-    for file in files:
+    Files, folders, globs or s3:// addresses, also compressed. Puzzles are reported by rating and theme. All fractions have 95 % intervals.
+    Unusable entries are counted, with the first one. MODEL is champion, peak, a run's id or a folder (docs/commands.md).
+    """
+    found = find_files(files)
+    for file in found:
         if file.kind == FileKind.GAMES:
             raise SourceError(f"{file.uri}: games have no solutions; give Lichess puzzles (.csv) or EPD suites (.epd)")
     # Slow imports come after all checks that do not need them.
@@ -42,12 +38,12 @@ def _solve(given: argparse.Namespace) -> int:
     from steps.track.find import find_policy
 
     machine = Machine.here()
-    model = find_policy(given.model, machine)
-    player = open_policy(model.folder, torch_device(machine)).best_player(given.model, seed=0, stream=("exercises",))
-    say(f"{given.model}: run {model.run}, weights {model.weights_hash[:12]}; best moves; 95 % intervals")
-    for number, file in enumerate(files, 1):
-        say(f"solving {file.name} ({number} of {len(files)})", sys.stderr)
-        print(f"\n{file.name}\n{_of_file(file, player, given.limit)}")
+    policy = find_policy(model, machine)
+    player = open_policy(policy.folder, torch_device(machine)).best_player(model, seed=0, stream=("exercises",))
+    say(f"{model}: run {policy.run}, weights {policy.weights_hash[:12]}; best moves; 95 % intervals")
+    for number, file in enumerate(found, 1):
+        say(f"solving {file.name} ({number} of {len(found)})", sys.stderr)
+        print(f"\n{file.name}\n{_of_file(file, player, limit)}")
     return 0
 
 

@@ -1,6 +1,5 @@
 """The command `chess-grpo sweep`: the whole pipeline over seeds and combinations of settings, and the means over seeds."""
 
-import argparse
 import os
 import subprocess
 import sys
@@ -8,6 +7,8 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import click
 
 from steps.cli.tables import duration, text_table
 from steps.run.machine import Machine
@@ -18,44 +19,44 @@ if TYPE_CHECKING:
     from steps.track.sweep import PlannedRun
 
 
-def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `sweep`."""
-    sweep = commands.add_parser(
-        "sweep",
-        description="Run the whole pipeline with each seed and each combination of settings, one run after the other, and print each run's"
-        " results with the mean over seeds. Runs reuse each other's outputs where the versions allow. The same command again skips the runs"
-        " that have finished (the same settings, code and engine), and continues a killed one. A failed run does not stop the others.",
-    )
-    sweep.add_argument("settings", metavar="SETTINGS", help="a preset, or a TOML file with the differences from one")
-    sweep.add_argument("--seeds", type=int, nargs="+", required=True, metavar="N", help="one run of each combination with each seed")
-    sweep.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=A,B",
-        help="values of a setting, as TOML (a word needs no quotes); several --set make all combinations",
-    )
-    sweep.add_argument("--show", action="store_true", help="print the table as it is now; run and write nothing")
-    sweep.set_defaults(run=_sweep)
+@click.command()
+@click.argument("settings")
+@click.option(
+    "--seeds", "seed", type=int, required=True, metavar="N...", help="One run of each combination with each seed: --seeds 31 32 33."
+)
+@click.argument("further_seeds", type=int, metavar="", nargs=-1)  # An option of click takes one value; the next numbers are arguments.
+@click.option(
+    "--set",
+    "values",
+    multiple=True,
+    metavar="KEY=A,B",
+    help="Values of a setting, as TOML (a word needs no quotes); several --set make all combinations.",
+)
+@click.option("--show", "only_shows", is_flag=True, help="Print the table as it is now; run and write nothing.")
+def command(settings: str, seed: int, further_seeds: tuple[int, ...], values: tuple[str, ...], only_shows: bool) -> int:
+    """Run the whole pipeline with each seed and each combination of settings, and print the results with the mean over seeds.
 
-
-def _sweep(given: argparse.Namespace) -> int:
+    SETTINGS is a preset, or a TOML file with the differences from one. Runs reuse each other's outputs where the versions allow. The same
+    command again skips the runs that have finished (the same settings, code and engine), and continues a killed one. A failed run does not
+    stop the others.
+    """
+    seeds = [seed, *further_seeds]
     from grpo.engine.identity import identify
     from steps.run.store import Store
     from steps.track.sweep import NOTES, plan_sweep, read_sweep, sweep_name, sweep_tables
 
     machine = Machine.here()
-    plan = plan_sweep(given.settings, given.seeds, given.set, made_by="")  # Refuses bad settings before a missing engine.
+    plan = plan_sweep(settings, seeds, values, made_by="")  # Refuses bad settings before a missing engine.
     made_by = f"{_code({run.kind for run in plan})} {identify(machine.stockfish)}"
-    plan = plan_sweep(given.settings, given.seeds, given.set, made_by=made_by)
+    plan = plan_sweep(settings, seeds, values, made_by=made_by)
     store = Store.of(machine)
-    if not given.show:
+    if not only_shows:
         _run_all(plan, machine.home / "sweeps" / sweep_name(plan), store)
     rows = read_sweep(plan, store)
     for combination, table in sweep_tables(rows):
-        print(f"\n{combination or given.settings}\n{text_table(table, indent='  ', folds=False)}")
+        print(f"\n{combination or settings}\n{text_table(table, indent='  ', folds=False)}")
     print("\n".join(["", *map(wrapped, NOTES)]))
-    failed = [] if given.show else [row.planned.name for row in rows if not row.is_finished]
+    failed = [] if only_shows else [row.planned.name for row in rows if not row.is_finished]
     if failed:
         what = f"{len(failed)} of {len(rows)} runs did not finish: {'; '.join(failed)}"
         say(f"chess-grpo: {what}. Fix the cause, which is in the log of each, and run the same command again", sys.stderr)

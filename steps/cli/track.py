@@ -1,25 +1,19 @@
 """The command `chess-grpo track`: logs to MLflow what runs could not log during an outage."""
 
-import argparse
+import click
 
 from steps.run.machine import Machine
 from steps.run.terminal_lines import say
 
 
-def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `track`."""
-    track = commands.add_parser(
-        "track",
-        description="Log to MLflow what runs of this store (CHESS_GRPO_STORE, or CHESS_GRPO_HOME) could not log while offline: each run to"
-        " the tracking store that it belongs to. Running it again logs nothing twice. What Weights & Biases could not take lies in folders"
-        " that `wandb sync` uploads.",
-    )
-    track.add_argument("--list", action="store_true", dest="only_lists", help="only list what is not logged yet")
-    track.set_defaults(run=publish_runs)
+@click.command()
+@click.option("--list", "only_lists", is_flag=True, help="Only list what is not logged yet.")
+def command(only_lists: bool) -> int:
+    """Log to MLflow what runs of this store could not log during an outage.
 
-
-def publish_runs(given: argparse.Namespace) -> int:
-    """Publish or list the runs that are not logged as a whole; return 0 when nothing is left, 1 when something is."""
+    Each run is logged to the tracking store that it belongs to; a second time logs nothing twice. What Weights & Biases could not take
+    lies in folders that `wandb sync` uploads. The exit code is 1 when something is left.
+    """
     from steps.run.records import Runs
     from steps.run.store import Store
 
@@ -28,12 +22,12 @@ def publish_runs(given: argparse.Namespace) -> int:
     runs = Runs(store)
     runs.close_gone()
     waiting = {run.name: run for run in runs.unpublished()}
-    reasons = {} if given.only_lists else _published(machine)
+    reasons = {} if only_lists else _published(machine)
     left: dict[str, list[str]] = {}
     for name, run in reversed(waiting.items()):  # The earliest first, as they happened.
-        reason = reasons.get(name, "not logged yet" if given.only_lists else "")
+        reason = reasons.get(name, "not logged yet" if only_lists else "")
         if run.status == "running":
-            say(f"run {name} is running, and logs itself{f' ({reason})' if reason and not given.only_lists else ''}")
+            say(f"run {name} is running, and logs itself{f' ({reason})' if reason and not only_lists else ''}")
         elif reason:
             left.setdefault(run.facts["tracking"], []).append(f"  run {name}: {reason}")
         else:

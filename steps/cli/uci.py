@@ -1,21 +1,21 @@
 """The command `chess-grpo uci`: a policy as a UCI engine. It imports little, because chess GUIs wait while it starts."""
 
-import argparse
 import os
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import click
+
 from grpo.base.errors import PlainError
-from grpo.uci.options import BEST_MOVE, OptionError, UciOptions
+from grpo.uci.options import UciOptions
 from grpo.uci.server import UciEngine, serve
-from steps.cli.parser import finite_number
+from steps.cli.options import device_option, temperature_option
 from steps.policies.kinds import KINDS
 from steps.run.machine import Machine
-from steps.run.terminal_lines import say
-from steps.track.find import POLICY_NAMES, FoundPolicy, find_policy
+from steps.track.find import FoundPolicy, find_policy
 
 if TYPE_CHECKING:
     from grpo.uci.search import MoveFinder
@@ -25,37 +25,23 @@ _STDERR: Final = 2
 _INTERRUPTED_EXIT: Final = 130
 
 
-def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `uci` to the parser of `chess-grpo`."""
-    _describe(
-        commands.add_parser(
-            "uci",
-            description="Run a policy as a UCI engine; a chess GUI starts this command (docs/playing.md).",
-        )
-    )
+@click.command()
+@click.option("--model", default="champion", metavar="NAME", help="champion (default), peak, a run's id or a folder (docs/commands.md).")
+@temperature_option
+@device_option
+def command(model: str, temperature: float, device: str) -> int:
+    """Run a policy as a UCI engine; a chess GUI starts this command (docs/playing.md).
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the engine without importing the other commands of `chess-grpo`, which takes seconds."""
-    parser = argparse.ArgumentParser(prog="chess-grpo uci")
-    _describe(parser)
-    try:
-        return run_engine(parser.parse_args(arguments))
-    except PlainError as error:
-        say(f"chess-grpo: {error}", sys.stderr)
-        return 1
-
-
-def run_engine(given: argparse.Namespace) -> int:
-    """Serve UCI until `quit` and return the exit code; only the protocol goes to standard output."""
-    machine = replace(Machine.here(), device=given.device, num_threads=1)
+    Only the protocol goes to standard output. The UCI option Temperature overrides --temperature.
+    """
+    machine = replace(Machine.here(), device=device, num_threads=1)
     write = _protocol_writer()
-    model = find_policy(given.model, machine)
-    options = UciOptions(temperature=given.temperature, has_lines=KINDS[model.kind].has_lines)
+    found = find_policy(model, machine)
+    options = UciOptions(temperature=temperature, has_lines=KINDS[found.kind].has_lines)
     engine = UciEngine(
-        name=f"chess-grpo {model.run} {model.weights_hash[:12]}",
+        name=f"chess-grpo {found.run} {found.weights_hash[:12]}",
         options=options,
-        load=lambda: _load(model, machine),
+        load=lambda: _load(found, machine),
         random_seed=secrets.randbits(31),
         write=write,
     )
@@ -69,27 +55,6 @@ def run_engine(given: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED_EXIT
     return 0
-
-
-def _describe(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", default="champion", metavar="NAME", help=f"{POLICY_NAMES} (default: champion)")
-    parser.add_argument(
-        "--temperature",
-        type=temperature_option,
-        default=BEST_MOVE,
-        metavar="T",
-        help="0 (default): the likeliest move; otherwise moves are sampled at T. The UCI option of this name overrides it",
-    )
-    parser.add_argument("--device", default="cpu", help="cpu (default: one board at a time), cuda or auto")
-    parser.set_defaults(run=run_engine)
-
-
-def temperature_option(text: str) -> float:
-    """Parse a temperature: `BEST_MOVE` or one at which moves are sampled; raises ArgumentTypeError."""
-    try:
-        return UciOptions(temperature=finite_number(text)).temperature
-    except OptionError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _load(model: FoundPolicy, machine: Machine) -> "MoveFinder":
@@ -117,7 +82,3 @@ def _protocol_writer() -> Callable[[str], None]:
             rest = rest[os.write(protocol, rest) :]
 
     return write
-
-
-if __name__ == "__main__":
-    sys.exit(main())

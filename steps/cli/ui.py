@@ -1,11 +1,12 @@
 """The command `chess-grpo ui`: starts the MLflow UI on the tracking store of this home."""
 
-import argparse
 import os
 import socket
 import sys
 from typing import Final
 from urllib.parse import urlsplit
+
+import click
 
 from grpo.base.errors import PlainError
 from steps.run.machine import Machine, sqlite_file
@@ -29,23 +30,20 @@ class PortError(PlainError, OSError):
     """The UI cannot listen at this port; the message names another."""
 
 
-def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `ui`."""
-    ui = commands.add_parser(
-        "ui",
-        description="Start the MLflow UI on the tracking store of this home (CHESS_GRPO_HOME), for this machine only; Ctrl-C ends it. If"
-        " MLFLOW_TRACKING_URI names a server, which has a UI of its own, its address is printed.",
-    )
-    ui.add_argument("--port", type=_port, default=DEFAULT_PORT, metavar="N", help=f"port to listen at (default {DEFAULT_PORT})")
-    ui.set_defaults(run=_ui)
+@click.command()
+@click.option(
+    "--port", type=click.IntRange(1, _MAX_PORT), default=DEFAULT_PORT, metavar="N", help=f"Port to listen at (default {DEFAULT_PORT})."
+)
+def command(port: int) -> int:
+    """Start the MLflow UI on the tracking store of this home (CHESS_GRPO_HOME), for this machine only; Ctrl-C ends it.
 
-
-def _ui(given: argparse.Namespace) -> int:
+    If MLFLOW_TRACKING_URI names a server, which has a UI of its own, its address is printed.
+    """
     machine = Machine.here()
     if urlsplit(machine.tracking_uri).scheme in _SERVED:
         say(f"The tracking store is a server, which has a UI of its own: {machine.shown_uri}")
         return 0
-    _refuse_taken(given.port)
+    _refuse_taken(port)
     from steps.track.client import TrackingStore
 
     store, file = TrackingStore.of(machine), sqlite_file(machine.tracking_uri)
@@ -53,11 +51,11 @@ def _ui(given: argparse.Namespace) -> int:
         say(f"{file} does not exist yet and is created now: its page is empty until a run starts (`make run CONFIG=smoke`)")
     # In a new store this makes the tables, under a lock; a store that does not answer is named here.
     experiment = store.ask("the runs", lambda: store.experiment)
-    page = f"http://{HOST}:{given.port}/#/experiments/{experiment}/runs?{_TRAINING}"
+    page = f"http://{HOST}:{port}/#/experiments/{experiment}/runs?{_TRAINING}"
     say(f"MLflow UI on {file or machine.shown_uri}, ready in half a minute; Ctrl-C ends it. All runs:\n{page}")
     # Passed as a variable, so that a password in the address is not visible in the list of processes.
     environment = {**os.environ, **_QUIET, "MLFLOW_BACKEND_STORE_URI": machine.tracking_uri}
-    words = [sys.executable, "-m", "mlflow", "ui", "--host", HOST, "--port", str(given.port), "--workers", "1"]
+    words = [sys.executable, "-m", "mlflow", "ui", "--host", HOST, "--port", str(port), "--workers", "1"]
     os.execve(sys.executable, words, environment)  # noqa: S606  # Replaces this process, so that the UI gets Ctrl-C and signals.
     raise AssertionError("this process is the UI now")
 
@@ -80,9 +78,3 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
-
-
-def _port(text: str) -> int:
-    if not 1 <= (number := int(text)) <= _MAX_PORT:
-        raise argparse.ArgumentTypeError(f"{text}: a port is a number from 1 to {_MAX_PORT}")
-    return number

@@ -34,10 +34,7 @@ def console(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, 
 
     def typed(*words: str | Path) -> tuple[int, str, str]:
         capfd.readouterr()
-        try:
-            code = main([str(word) for word in words])
-        except SystemExit as end:
-            code = int(end.code or 0)
+        code = main([str(word) for word in words])
         said = capfd.readouterr()
         assert "Traceback" not in said.err
         return code, said.out, said.err

@@ -15,7 +15,7 @@ def test_findings_are_exit_code_1_and_said_in_words(tmp_path: Path, capsys: pyte
     settings = tmp_path / "settings.json"
     settings.write_text(json.dumps({"entropy_coef": 0.1}), encoding="utf-8")
     tables = [str(NOTES / name) for name in ("feb04_loss_budget.csv", "feb04_rewards.csv")]
-    code = main(["diagnose", "--history", *tables, "--evals", str(NOTES / "feb04_evals.csv"), "--settings", str(settings)])
+    code = main(["diagnose", *tables, "--evals", str(NOTES / "feb04_evals.csv"), "--settings", str(settings)])
     told = capsys.readouterr().out
     assert code == 1
     assert told.startswith("feb04_loss_budget.csv, feb04_rewards.csv: temperature_mismatch, ")
@@ -34,12 +34,10 @@ def test_a_healthy_run_in_a_folder_is_exit_code_0(tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "give either a RUN"),
-        (["last", "--history", "x.csv"], "give either a RUN"),
-        (["--history", "nowhere.csv"], "nowhere.csv: is neither CSV nor JSON lines"),
-        (["last", "--evals", "x.csv"], "--evals belongs to --history"),
-        (["--history", str(NOTES / "jan15_loss.csv"), "--settings", "nowhere.json"], "nowhere.json: cannot be read"),
-        (["--history", str(NOTES / "jan15_loss.csv"), "--settings", str(NOTES / "jan15_loss.csv")], "is not valid JSON"),
+        (["nowhere.csv", str(NOTES / "jan15_loss.csv")], "nowhere.csv is not a file"),
+        (["last", "--evals", "x.csv"], "--evals belongs to"),
+        ([str(NOTES / "jan15_loss.csv"), "--settings", "nowhere.json"], "nowhere.json: cannot be read"),
+        ([str(NOTES / "jan15_loss.csv"), "--settings", str(NOTES / "jan15_loss.csv")], "is not valid JSON"),
     ],
 )
 def test_unusable_input_is_exit_code_2_with_the_reason(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

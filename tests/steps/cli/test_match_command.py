@@ -60,7 +60,6 @@ def test_what_cannot_be_is_refused_before_any_game(run: Run, tmp_path: Path) -> 
     there.write_text("mine")
     for words, complaint in (
         (("stokfish:nodes=1",), "is not a player"),
-        (("random", "--pairs", "0"), "give at least 1"),
         (("random", "--pgn", there), "already exists"),
         (("random", "--pgn", tmp_path / "none" / "a.pgn"), "there is no folder"),
         (("random", "--pgn", tmp_path / "a", "--html", tmp_path / "a"), "name different files"),

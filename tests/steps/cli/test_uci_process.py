@@ -1,6 +1,5 @@
 """The engine as a process, as chess programs have it: what they check, what breaks engines, and whole games in real ones."""
 
-import argparse
 import math
 import os
 import random
@@ -24,7 +23,7 @@ from grpo.base.files import read_json, write_json
 from grpo.policy.distribution import new_policy
 from grpo.policy.files import POLICY
 from grpo.train.checkpoints import save_policy
-from steps.cli import uci as uci_command
+from steps.cli.uci import command as uci_command
 
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE = 900.0  # Seconds until a test gives up: on a busy machine an engine imports for minutes.
@@ -46,7 +45,7 @@ def policy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def command(policy_folder: Path) -> list[str]:
-    return [sys.executable, "-m", "steps.cli.uci", "--model", str(policy_folder)]
+    return [sys.executable, "-m", "steps.cli.main", "uci", "--model", str(policy_folder)]
 
 
 class Engine:
@@ -273,10 +272,8 @@ def test_without_a_model_it_does_not_start_and_says_why(command: list[str], tmp_
 
 
 def test_as_a_command_of_chess_grpo_it_plays_the_champion_on_the_cpu_by_its_best_move() -> None:
-    parser = argparse.ArgumentParser()
-    uci_command.add_commands(parser.add_subparsers())
-    given = parser.parse_args(["uci"])
-    assert (given.model, given.temperature, given.device, given.run) == ("champion", 0.0, "cpu", uci_command.run_engine)
+    with uci_command.make_context("uci", []) as context:
+        assert context.params == {"model": "champion", "temperature": 0.0, "device": "cpu"}
 
 
 @pytest.mark.prove

@@ -1,0 +1,51 @@
+"""Options that several commands share."""
+
+import json
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from grpo.uci.options import BEST_MOVE, OptionError, UciOptions
+
+if TYPE_CHECKING:
+    from grpo.settings.tree import Settings
+
+COUNT = click.IntRange(min=1)
+
+
+def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options `--config` and `--set`, for `given_settings`, to a command."""
+    values = click.option(
+        "--set", "values", multiple=True, metavar="KEY=VALUE", help='Such as boards.num_train=3000; values are TOML: "text".'
+    )
+    return click.option("--config", metavar="NAME", help="A preset, or a TOML file with the differences from one.")(values(command))
+
+
+def given_settings(config: str | None, lines: tuple[str, ...]) -> "Settings":
+    """Return the settings of these options; raises ConfigError for invalid ones."""
+    from grpo.settings.tree import DEFAULT_PRESET, read_settings  # Here, because it costs most of the start of a command without settings.
+
+    return read_settings("\n".join([f"preset = {json.dumps(config or DEFAULT_PRESET)}", *lines]))
+
+
+def _temperature(_context: click.Context, _option: click.Parameter, value: float) -> float:
+    """Return a temperature: `BEST_MOVE`, or one at which moves are sampled."""
+    if not math.isfinite(value):
+        raise click.BadParameter(f"{value} is not a finite number")
+    try:
+        return UciOptions(temperature=value).temperature
+    except OptionError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+temperature_option = click.option(
+    "--temperature",
+    type=float,
+    callback=_temperature,
+    default=BEST_MOVE,
+    metavar="T",
+    help="0 (default): its likeliest move, so that the same moves give the same game; above, moves are sampled at T.",
+)
+device_option = click.option("--device", default="cpu", help="cpu (default: one board at a time), cuda or auto.")
