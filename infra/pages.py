@@ -8,7 +8,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from grpo.diagnosis.findings import ENTRIES
+from grpo.diagnosis.checks import CHECKS
 from grpo.settings.metrics import EVENTS, METRICS
 from grpo.settings.tree import Settings
 from grpo.settings.types import section_of
@@ -30,9 +30,9 @@ and of the ends of its interval (`_low`, `_high`).
 """
 _DIAGNOSIS: Final = f"""# Diagnosis
 
-{PRINTED} `chess-grpo diagnose RUN` reads a run's history and names what is wrong with it, with evidence,
-cause and remedy; so does the training itself at every tenth step. `chess-grpo diagnose FILE ...` reads a wide CSV
-or JSON lines instead, of another trainer too. Exit code 1: there are findings.
+{PRINTED} `chess-grpo diagnose RUN` reads a run's history and names what is wrong with it, in the order
+in which it begins, with evidence and advice; training asks at every tenth step. `chess-grpo diagnose FILE ...` reads
+a wide CSV or JSON lines instead, of another trainer too. Exit code 1: there are findings; 3: too little is known to judge.
 """
 
 
@@ -58,12 +58,12 @@ def pages() -> dict[str, str]:
     families: dict[str, tuple[str, str]] = {}
     for spec in METRICS.values():
         families.setdefault(family(spec.name), (spec.unit, re.split(r"[;:] ", _sentence(spec.meaning))[0]))
-    findings = ((f'<a id="{name}"></a>{name}', entry.meaning, entry.remedy) for name, entry in ENTRIES.items())
+    findings = ((f'<a id="{check.name}"></a>{check.name}', check.means, check.advice) for check in CHECKS)
     return {
         "configuration.md": f"{_CONFIGURATION}\n{_table('setting default meaning', settings())}",
         "metrics.md": f"{_METRICS}\n{_table('metric unit meaning', ((name, *row) for name, row in families.items()))}\n"
         f"{_table('event meaning', EVENTS.items())}",
-        "diagnosis.md": f"{_DIAGNOSIS}\n{_table('finding meaning remedy', findings)}",
+        "diagnosis.md": f"{_DIAGNOSIS}\n{_table('finding means advice', findings)}",
     }
 
 

@@ -14,7 +14,7 @@ from grpo.train.self_play import MixedStates, SelfPlay, state_counts
 from grpo.train.states import DatasetStates, LiveValues, StateSource
 from grpo.train.trainer import GrpoTrainer
 from steps.run.dataset import read_boards
-from steps.run.names import FINDINGS, LEARNABILITY, REPORT
+from steps.run.names import FINDINGS, REPORT
 from steps.run.step import Step
 from steps.run.work import Work
 from steps.training_loop import TrainingLoop, begin_from
@@ -39,7 +39,7 @@ STEP: Final = Step(
         "heldout/parse_rate",
     ),
     axis="step",
-    pages=(REPORT, LEARNABILITY, FINDINGS),
+    pages=(REPORT, FINDINGS),
     resources="training",
 )
 
@@ -100,7 +100,7 @@ def _states(work: Work, train: BoardArrays, heldout: BoardArrays, values: LiveVa
 
 
 def card(seen: "Seen") -> "list[CardPart]":
-    """Return the card: findings, curves, and what was found before the first update."""
+    """Return the card: findings, curves and events."""
     from steps.cards.training_pages import finetune_page
 
     return finetune_page(seen)

@@ -1,20 +1,26 @@
 """The diagnosis of a run while it trains: findings for terminal, card and tracker. It is in no version, for training does not follow it."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from grpo.base.files import write_json
-from grpo.diagnosis.diagnose import Watch
-from grpo.settings.grpo import GrpoConfig
+from grpo.diagnosis.diagnose import Watch, look_before, refuse
 from grpo.settings.metrics import FINDING, Event, Record
+from grpo.settings.tree import Settings
 from steps.run.names import FINDINGS
 
 
 class LiveDiagnosis:
     """Applies the diagnosis to each record of `finetune`."""
 
-    def __init__(self, config: GrpoConfig) -> None:
+    def __init__(self, settings: Settings) -> None:
         """Begin an empty history."""
-        self._watch = Watch({"grpo": config.model_dump(mode="json")})
+        self._limits = {"critical_entropy": settings.grpo.critical_entropy, "min_parse_rate": settings.language.min_parse_rate}
+        self._watch = Watch()
+
+    def refuse(self, metrics: Mapping[str, float], *, step: int) -> None:
+        """Raise NotLearnableError where the rollout of the first step, before its update, shows that nothing could be learnt."""
+        refuse(look_before(metrics, step=step, limits=self._limits))
 
     def observe(self, record: Record) -> tuple[Event, ...]:
         """Return what is found for the first time with this record; the same records give the same events."""
@@ -24,5 +30,5 @@ class LiveDiagnosis:
         """Write, aside in the output, what the whole history shows, and return its tag in a line."""
         diagnosis = self._watch.diagnosis()
         (folder / FINDINGS).parent.mkdir(exist_ok=True)
-        write_json(folder / FINDINGS, {**diagnosis.facts(), "tag": diagnosis.tag})
+        write_json(folder / FINDINGS, diagnosis.facts())
         return f"diagnosis: {diagnosis.tag}"

@@ -4,7 +4,7 @@ In the progress folder: the journal, `checkpoints/`, what was found before the f
 step's line is in the journal before its checkpoint is made, so that a checkpoint has all of its history.
 
 SIGTERM is read between the steps: after the step's own evaluation, if it is due, a checkpoint is saved and the process exits. Before the
-first step, with its imports, the learnability check and the first evaluation, and after the last one SIGTERM ends the process at once.
+first step, with its imports, the look at its rollout and the first evaluation, and after the last one SIGTERM ends the process at once.
 """
 
 import math
@@ -42,11 +42,10 @@ from grpo.train.checkpoints import (
     save_checkpoint,
     weights_hash,
 )
-from grpo.train.learnability import Consequence, refuse_unlearnable
 from grpo.train.lifecycle import TrainerLifecycle
 from steps.live_diagnosis import LiveDiagnosis
 from steps.run.exit_codes import RESUMABLE
-from steps.run.names import CHECKPOINTS, LEARNABILITY, REPORT
+from steps.run.names import CHECKPOINTS, REPORT
 from steps.run.sigterm import sigterm_noted
 from steps.run.work import Work
 
@@ -99,22 +98,24 @@ class TrainingLoop:
         Ends the process with RESUMABLE at a SIGTERM, after a checkpoint of the last finished step. An error leaves the progress folder as
         it is, and its message says from where the run resumes.
         """
-        diagnosis = LiveDiagnosis(self._config)
+        diagnosis = LiveDiagnosis(self._work.settings)
         self._work.observe = diagnosis.observe
         try:
-            self._take_up()
+            self._take_up(diagnosis)
             self._train()
         except PlainError as error:
             error.args = (f"{error}\nThe same command again, without --fresh, resumes from {self._place()}",)
             raise
-        for name in (REPORT, LEARNABILITY):
-            shutil.copy(self._folder / name, self._work.folder / name)
+        shutil.copy(self._folder / REPORT, self._work.folder / REPORT)
         # Links, not moves: until the output is in the store, a kill would lose what was moved.
         copy_folder(self._checkpoints, self._work.folder / CHECKPOINTS, _link)
         self._work.say(diagnosis.write(self._work.folder))
 
-    def _take_up(self) -> None:
-        """Bring trainer, checkpoints and history to the latest point that is whole; without one, to the beginning."""
+    def _take_up(self, diagnosis: LiveDiagnosis) -> None:
+        """Bring trainer, checkpoints and history to the latest point that is whole; without one, to the beginning.
+
+        Raises NotLearnableError at the beginning where nothing could be learnt.
+        """
         known = self._work.known_history()
         remove_leftovers(self._folder)
         self._delete_damaged(last=known[-1].step if known else -1)
@@ -128,20 +129,9 @@ class TrainingLoop:
             return
         if known:
             self._work.say(f"nothing in {self._folder} can be resumed from; starting again")
-        self._assess()
-        self._work.log(self._with_measurements(Record(self._first, {})))
-
-    def _assess(self) -> None:
-        """Assess before the first update, save what was found, and refuse where nothing could be learnt."""
-        found = self._trainer.preflight()
-        replace_file(self._folder / LEARNABILITY, json_text(found.facts()).encode())
-        notable = [finding for finding in found.findings if finding.severity != Consequence.FINE]
-        for finding in notable:
-            self._work.say(f"{finding.severity}: {finding.name}: {finding.seen}{'. ' if finding.advice else ''}{finding.advice}")
-        num_fine = len(found.findings) - len(notable)
-        self._work.say(f"before the first update: {num_fine} of {len(found.findings)} checks are fine; the card has their numbers")
+        diagnosis.refuse(self._trainer.preflight(), step=self._first + 1)
         self._work.progress(0, self._config.num_steps, "steps")
-        refuse_unlearnable(found)
+        self._work.log(self._with_measurements(Record(self._first, {})))
 
     def _delete_damaged(self, *, last: int) -> None:
         """Warn of all checkpoints that are not whole, or of a step that the journal does not have, and delete those."""

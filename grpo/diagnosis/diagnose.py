@@ -1,68 +1,79 @@
-"""Runs all diagnosis rules over a run's history, after the run or during training."""
+"""Asks the checks of a history: before the first update, while a run trains, and of the whole."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from grpo.diagnosis import rules_entropy, rules_objective, rules_reward, rules_stability, rules_strength
-from grpo.diagnosis.case import Case, DiagnosisRule
-from grpo.diagnosis.findings import ENTRIES, HEALTHY, Finding, Severity
-from grpo.diagnosis.given import Given, with_recorded
-from grpo.diagnosis.history import History
+from grpo.base.errors import PlainError
+from grpo.diagnosis.checks import CHECKS, Check
+from grpo.diagnosis.finds import Evidence, Severity
+from grpo.diagnosis.history import History, When
 from grpo.settings.metrics import Record
 
-RULES: Final[Mapping[str, DiagnosisRule]] = {
-    rule.__name__: rule
-    for rule in (
-        rules_objective.nan_steps,
-        rules_reward.unlearned_language_model,
-        rules_stability.diverging,
-        rules_reward.lost_format,
-        rules_entropy.impossible_entropy,
-        rules_entropy.kl_trap,
-        rules_entropy.entropy_collapse,
-        rules_entropy.entropy_explosion,
-        rules_reward.falling_reward,
-        rules_strength.reward_hacking,
-        rules_objective.scored_otherwise,
-        rules_objective.temperature_mismatch,
-        rules_objective.kl_at_step_zero,
-        rules_objective.cancelling_terms,
-        rules_objective.wrong_gradient,
-        rules_objective.loss_budget,
-        rules_objective.saturated_controller,
-        rules_entropy.dead_monitor,
-        rules_objective.high_clip_fraction,
-        rules_objective.stale_policy,
-        rules_reward.failed_values,
-        rules_reward.silent_groups,
-        rules_reward.group_agreement,
-        rules_reward.flat_reward,
-        rules_strength.unbelievable_peak,
-        rules_strength.no_baseline,
-        rules_strength.lost_strength,
-        rules_strength.regret_without_strength,
-    )
+HEALTHY: Final = "healthy"
+FINDINGS: Final = "findings"
+NOT_JUDGED: Final = "not judged"
+_LEAST: Final = {
+    "a reward": ("reward", "gain", "training_regret", "regret", "regret_best"),
+    "an entropy or a KL": ("entropy", "normalised_entropy", "kl", "kl_old"),
 }
-assert RULES.keys() | {HEALTHY} == ENTRIES.keys(), "a rule has no entry in the table of findings, or an entry no rule"
-
-_WORST_FIRST: Final = (Severity.CRITICAL, Severity.WARNING, Severity.NOTE)
+"""What must be known of a run that is called healthy."""
+_LEAST_ROWS: Final = 10
 _STEPS_BETWEEN_LOOKS: Final = 10
-_MIN_ROWS: Final = 20
-_AT_ONCE: Final = frozenset({"unlearned_language_model", "scored_otherwise", "kl_at_step_zero"})
-"""Findings that are checked at every row of a language model, because its steps take minutes."""
+
+
+class NotLearnableError(PlainError, RuntimeError):
+    """GRPO would learn nothing here, or something else than it says; the message names each reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A check that found something."""
+
+    check: Check
+    evidence: Evidence
+
+    @property
+    def name(self) -> str:
+        """Name of the check."""
+        return self.check.name
+
+    @property
+    def severity(self) -> Severity:
+        """What it means for the run."""
+        return self.evidence.severity or self.check.consequence
+
+    @property
+    def line(self) -> str:
+        """The finding in a line."""
+        return f"{self.name}: {'; '.join(self.evidence.words)}. {self.check.advice}"
+
+    def facts(self) -> dict[str, Any]:
+        """Return the finding as plain data."""
+        return {
+            "name": self.name,
+            "severity": self.severity.value,
+            "evidence": list(self.evidence.words),
+            "first_step": round(self.evidence.begin),
+            "last_step": round(self.evidence.end),
+            "means": self.check.means,
+            "advice": self.check.advice,
+            "page": f"docs/diagnosis.md#{self.name}",
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All findings, the worst first; `healthy` and notes if there is no warning or critical finding."""
+    """All findings: the critical ones first, then by the step at which each begins."""
 
     findings: tuple[Finding, ...]
+    unknown: str = ""
+    """What a judgement lacks; empty where there is enough."""
 
     @property
-    def is_healthy(self) -> bool:
-        """Whether all findings are notes."""
-        return all(finding.severity == Severity.NOTE for finding in self.findings)
+    def verdict(self) -> str:
+        """HEALTHY, FINDINGS or NOT_JUDGED."""
+        return FINDINGS if self.findings else NOT_JUDGED if self.unknown else HEALTHY
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -71,82 +82,95 @@ class Diagnosis:
 
     @property
     def tag(self) -> str:
-        """Return the value of the run's tag: `healthy`, or the names of all findings that are not notes."""
-        return HEALTHY if self.is_healthy else ", ".join(each.name for each in self.findings if each.severity != Severity.NOTE)
+        """The value of the run's tag: the verdict, or the names of all findings."""
+        return ", ".join(self.names) or f"{self.verdict}{self.unknown and f': {self.unknown}'}"
 
     def facts(self) -> dict[str, Any]:
-        """Return the findings as plain data."""
-        return {
-            "verdict": HEALTHY if self.is_healthy else "findings",
-            "findings": [finding.facts() for finding in self.findings],
-        }
+        """Return the diagnosis as plain data."""
+        return {"verdict": self.verdict, "tag": self.tag, "findings": [finding.facts() for finding in self.findings]}
 
     def text(self) -> str:
-        """Return the findings as text, with evidence, cause, remedy and page of each."""
-        parts = []
-        for finding in self.findings:
-            if finding.name == HEALTHY:
-                parts.append(f"{finding.name}: {finding.evidence[0]}. {finding.cause} {finding.remedy}")
-                continue
-            steps = "" if finding.first_step is None else f" (steps {finding.first_step:,} to {finding.last_step:,})"
-            if finding.first_step is not None and finding.first_step == finding.last_step:
-                steps = f" (step {finding.first_step:,})"
-            evidence = "".join(f"\n  seen    {each}" for each in finding.evidence)
-            parts.append(
-                f"{finding.severity.value.upper():8}  {finding.name}{steps}: {ENTRIES[finding.name].meaning}{evidence}"
-                f"\n  cause   {finding.cause}\n  remedy  {finding.remedy}\n  more    {finding.page}"
-            )
-        return "\n\n".join(parts)
+        """Return the findings with evidence, meaning, advice and page of each."""
+        return "\n\n".join(
+            f"{each['severity'].upper():8}  {each['name']}, from step {each['first_step']:,} to {each['last_step']:,}"
+            + "".join(f"\n  seen    {words}" for words in each["evidence"])
+            + f"\n  means   {each['means']}\n  advice  {each['advice']}\n  more    {each['page']}"
+            for each in map(Finding.facts, self.findings)
+        )
 
 
-def diagnose(history: History, settings: Mapping[str, Any] | None = None) -> Diagnosis:
-    """Return the findings in a run's history.
+def diagnose(history: History) -> Diagnosis:
+    """Return what the checks find in a run's history."""
+    found = [
+        Finding(check, evidence)
+        for check in CHECKS
+        if history.when in check.when and all(name in history.series for name in check.needs)
+        if (evidence := check.finds(history)) is not None
+    ]
+    return Diagnosis(_in_order(found), _unknown(history))
+
+
+def _in_order(found: Iterable[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(found, key=lambda finding: (finding.severity != Severity.CRITICAL, finding.evidence.begin)))
+
+
+def _unknown(history: History) -> str:
+    """Return which quantities and rows a judgement lacks."""
+    missing = [words for words, names in _LEAST.items() if not any(name in history.series for name in names)]
+    if missing:
+        return f"no column is known for {' and for '.join(missing)}"
+    rows = min(max(len(history.series[name].values) for name in names if name in history.series) for names in _LEAST.values())
+    return "" if rows >= _LEAST_ROWS else f"{rows} rows are too few"
+
+
+def look_before(metrics: Mapping[str, float], *, step: int, limits: Mapping[str, float]) -> Diagnosis:
+    """Return what speaks against learning, from the metrics of the first rollout; a critical finding refuses.
 
     Args:
-        history: The history of one run.
-        settings: The run's settings (ours or another trainer's) as plain data. They make evidence and remedy more specific and do not
-            change the verdict, but measurements in them (`final`, `ranges`) count as history.
+        metrics: of the rollout that the next step will make, without its update.
+        step: the number of that step; in the first of a run, policy and reference must be equal.
+        limits: `critical_entropy`, and for a language model `min_parse_rate`.
     """
-    case = Case(with_recorded(history, settings), Given(settings))
-    found = [finding for rule in RULES.values() if (finding := rule(case)) is not None]
-    found.sort(key=lambda finding: _WORST_FIRST.index(finding.severity))  # Stable: ties stay in the order of the rules.
-    if all(finding.severity == Severity.NOTE for finding in found):
-        found.insert(0, case.found(HEALTHY, (f"none of the {len(RULES)} checks found a problem in {history.num_rows:,} rows",)))
-    return Diagnosis(tuple(found))
+    history = History(when=When.BEFORE, is_ours=True, limits=limits)
+    history.add(step, metrics)
+    return diagnose(history)
+
+
+def refuse(found: Diagnosis) -> None:
+    """Raise NotLearnableError with all critical findings when there is one."""
+    reasons = [f"  {finding.line}" for finding in found.findings if finding.severity == Severity.CRITICAL]
+    if reasons:
+        raise NotLearnableError("GRPO is refused before its first update:\n" + "\n".join(reasons))
 
 
 class Watch:
-    """Runs the rules during training and returns each finding once, when it first appears."""
+    """Asks the checks while a run trains, and tells each finding once."""
 
-    def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
-        """Start with an empty history and the run's settings."""
-        self._settings = settings
-        self._history = History(is_ours=True)
-        self._returned: set[str] = set()
-        self._num_seen = 0
+    def __init__(self) -> None:
+        """Begin an empty history."""
+        self._history = History(is_ours=True, when=When.DURING)
+        self._told: dict[str, Finding] = {}
+        self._num_steps = 0
 
     def observe(self, record: Record) -> tuple[Finding, ...]:
-        """Add the next record, and return the new findings.
+        """Add the next record, and return the new findings; equal records give equal findings.
 
-        The rules run at every tenth record from the twentieth on, so that they cost little and a few outliers are not a finding, and at
-        each record with NaN or infinity. For a language model, the rules of `_AT_ONCE` run at every record. Equal records give equal
-        findings, so that a resumed run replays its journal.
+        The checks are asked after the first step and every tenth one, and where a number is NaN or infinite.
         """
         num_bad = len(self._history.not_finite)
-        self._history.add(record)
-        self._num_seen += 1
-        is_bad = len(self._history.not_finite) > num_bad
-        if is_bad or (self._num_seen >= _MIN_ROWS and self._num_seen % _STEPS_BETWEEN_LOOKS == 0):
-            return self._not_returned(self.diagnosis())
-        if self._history.is_of_language_model:
-            return self._not_returned(Diagnosis(tuple(each for each in self.diagnosis().findings if each.name in _AT_ONCE)))
-        return ()
+        self._history.add_record(record)
+        is_due = self._num_steps == 1 or self._num_steps % _STEPS_BETWEEN_LOOKS == 0
+        self._num_steps += 1  # The first record is of what there was before the first step.
+        if not is_due and len(self._history.not_finite) == num_bad:
+            return ()
+        new = tuple(finding for finding in diagnose(self._history).findings if finding.name not in self._told)
+        self._told |= {finding.name: finding for finding in new}
+        return new
 
     def diagnosis(self) -> Diagnosis:
-        """Return the diagnosis of all records so far."""
-        return diagnose(self._history, self._settings)
-
-    def _not_returned(self, found: Diagnosis) -> tuple[Finding, ...]:
-        new = tuple(each for each in found.findings if each.severity != Severity.NOTE and each.name not in self._returned)
-        self._returned |= {each.name for each in new}
-        return new
+        """Return the diagnosis of all records so far; what was told stays in it, with its steps."""
+        self._history.when = When.END
+        found = diagnose(self._history)
+        self._history.when = When.DURING
+        told = (finding for name, finding in self._told.items() if name not in found.names)
+        return Diagnosis(_in_order((*found.findings, *told)), found.unknown)

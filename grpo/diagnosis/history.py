@@ -1,135 +1,101 @@
-"""A run's history: series of quantities by step, summary statistics for quantities without series, and evaluations by games."""
+"""A run's history: quantities by step, from our own records or from the tables of other trainers."""
 
+import csv
+import io
+import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Final, Self
+from enum import Flag, auto
+from pathlib import Path
+from typing import Any, Final, Self
 
-from grpo.diagnosis.quantities import is_finite, is_language_model_column, quantity_of
-from grpo.settings.metrics import Record
+from grpo.base.errors import PlainError
+from grpo.settings.metrics import METRICS, TASKS, TERM_PAIRS, TERMS, Record
 
-_END_FRACTION: Final = 0.1
-_MAX_END: Final = 20
-"""Maximum number of rows for the level at either end of a series, which is the median of a tenth of its rows."""
+COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "loss": ("grpo/loss", "language/loss", "loss", "total_loss", "training_loss"),
+    "policy_loss": ("ppo_loss", "policy_loss", "pg_loss"),
+    "kl_penalty": ("kl_penalty",),
+    "entropy_bonus": ("entropy_bonus",),
+    "entropy": ("grpo/entropy", "language/entropy", "entropy", "entropy_loss", "policy_entropy", "entropy/mean", "entropy_avg"),
+    "normalised_entropy": ("grpo/normalised_entropy", "language/normalised_entropy"),
+    "kl": ("grpo/kl_reference", "language/kl_reference", "kl", "kl_loss", "kl_divergence", "kl_avg"),
+    "kl_max": ("language/kl_max",),
+    "kl_old": ("grpo/kl_old", "approx_kl", "approxkl", "approxkl_avg", "ppo_kl"),
+    "clip_fraction": (
+        *("grpo/clip_fraction", "language/clip_fraction", "clip_fraction", "clipfrac", "clipfrac_avg", "pg_clipfrac"),
+        "clip_ratio/region_mean",
+    ),
+    "sampler_gap": (
+        *("language/sampled_scored_gap", "sampling/sampling_logp_difference/mean", "rollout_probs_diff_mean", "rollout_corr/kl"),
+        *("vllm_vs_local_logprob_diff_mean", "train_rollout_logprob_abs_diff", "mismatch_kl/mean", "mismatch_kl/all/mean"),
+    ),
+    "reward": (
+        *("grpo/reward_mean", "language/reward_mean", "reward", "reward/mean", "avg_reward", "mean_reward", "scores", "raw_reward"),
+        *("critic/score/mean", "critic/rewards/mean", "ep_reward_mean", "ep_rew_mean"),
+    ),
+    "gain": ("grpo/reward_gain",),
+    "reward_std": ("grpo/reward_std", "language/reward_std", "reward_std", "step_reward_std"),
+    "reward_p90": ("reward_p90",),
+    "silent_groups": ("grpo/zero_variance_groups", "language/zero_variance_groups", "frac_reward_zero_std"),
+    "agreement": ("grpo/agreement", "language/agreement", "action_agreement", "action_agreement_mean"),
+    "training_regret": ("grpo/regret",),
+    "regret": ("heldout/regret_sampled", "regret"),
+    "regret_best": ("heldout/regret_best",),
+    "gradient_norm": ("grpo/gradient_norm", "language/gradient_norm", "grad_norm"),
+    "skipped": ("grpo/skipped", "language/skipped"),
+    "parsed": ("language/parse_rate", "parsed_fraction"),
+    **{f"parsed/{task}": (f"language/parse_rate/{task}",) for task in TASKS},
+    "truncated": ("language/truncated", "truncated_fraction", "completions/clipped_ratio", "response_length/clip_ratio"),
+    "entropy_coefficient": ("control/entropy_coefficient", "entropy_coef"),
+    "entropy_saturated": ("control/entropy_saturated",),
+    "kl_saturated": ("control/kl_saturated",),
+    **{f"logit_share/{term}": (f"grpo/logit_share/{term}",) for term in TERMS},
+    **{f"logit_gradient/{term}": (f"grpo/logit_gradient/{term}",) for term in TERMS},
+    **{f"logit_cosine/{one}_{other}": (f"grpo/logit_cosine/{one}_{other}",) for one, other in TERM_PAIRS},
+}
+"""Quantity -> its columns in our histories, the field notes, TRL, verl, open-instruct, slime and prime-rl; sections left out."""
+_BY_COLUMN: Final = {column: quantity for quantity, columns in COLUMNS.items() for column in columns}
+_SECTIONS: Final = ("train/", "training/", "actor/", "objective/", "optim/", "policy/", "debug/", "rollout/")
+_STEPS: Final = ("step", "step_to", "global_step", "training_step", "total_timesteps")
+_OF_LANGUAGE_MODELS: Final = ("language/", "completion", "response_length", "sequence_length", "parsed", "truncated", "vllm")
+_LARGEST: Final = 1e100
+"""The squares of larger numbers overflow."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One value of a step, or the mean of a window of steps."""
-
-    step: float
-    value: float
-    end: float
-    """Last step of the window, or the step itself."""
+class HistoryError(PlainError, ValueError):
+    """A file cannot be read as a history; the message says which and why."""
 
 
-@dataclass(frozen=True, slots=True)
+class When(Flag):
+    """When a check is asked."""
+
+    BEFORE = auto()
+    """Of the first rollout, before any update."""
+    DURING = auto()
+    """After a step."""
+    END = auto()
+    """Of a whole history."""
+
+
+@dataclass(slots=True)
 class Series:
-    """The finite values of one quantity in the order of steps; empty cells are skipped."""
+    """The finite values of one quantity by step; never empty."""
 
     column: str
-    """Name of the column in the file."""
-    rows: Sequence[Sample]
-    """Never empty; grows during a run."""
+    """Name in the file."""
+    steps: list[float] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
 
-    def __len__(self) -> int:
-        """Return the number of values."""
-        return len(self.rows)
+    def way(self) -> str:
+        """Return a text with the first and the last value."""
+        return f"{self.column} from {self.values[0]:.3g} (step {self.steps[0]:,.0f}) to {self.values[-1]:.3g} (step {self.steps[-1]:,.0f})"
 
-    @property
-    def values(self) -> tuple[float, ...]:
-        """All values."""
-        return tuple(row.value for row in self.rows)
-
-    @property
-    def first(self) -> Sample:
-        """The first row."""
-        return self.rows[0]
-
-    @property
-    def last(self) -> Sample:
-        """The last row."""
-        return self.rows[-1]
-
-    @property
-    def highest(self) -> Sample:
-        """The row with the largest value."""
-        return max(self.rows, key=lambda row: row.value)
-
-    @property
-    def lowest(self) -> Sample:
-        """The row with the smallest value."""
-        return min(self.rows, key=lambda row: row.value)
-
-    @property
-    def num_steps(self) -> float:
-        """Steps from the first to the last."""
-        return self.rows[-1].end - self.rows[0].step
-
-    def early(self) -> float:
-        """Return the median of the first tenth of the rows."""
-        return statistics.median(row.value for row in self.rows[: _end_size(len(self.rows))])
-
-    def late(self) -> float:
-        """Return the median of the last tenth of the rows."""
-        return statistics.median(row.value for row in self.rows[-_end_size(len(self.rows)) :])
-
-    def median(self) -> float:
-        """Return the median of all rows."""
-        return statistics.median(self.values)
-
-    def total_rise(self) -> tuple[float, float]:
-        """Return the rise of the least-squares line from the first to the last row, and its standard error.
-
-        The error is infinite for fewer than three rows, or if all rows have the same step.
-        """
-        number, slope, spread, rests = len(self.rows), *self._line()
-        if number < 3 or spread == 0:
-            return 0.0, math.inf
-        square = sum(rest**2 for rest in rests)
-        # Autocorrelated rows carry less information: with a lag-one autocorrelation of r, n rows are worth n (1 - r) / (1 + r).
-        alike = sum(one * other for one, other in pairwise(rests)) / square if square > 0 else 0.0
-        wider = math.sqrt((1 + alike) / (1 - alike)) if 0 < alike < 1 else 1.0
-        length = self.rows[-1].step - self.rows[0].step
-        return slope * length, wider * math.sqrt(square / (number - 2) / spread) * length
-
-    def rest_deviation(self) -> float:
-        """Return the standard deviation of the rows around the least-squares line."""
-        _, _, rests = self._line()
-        return math.sqrt(sum(rest**2 for rest in rests) / max(1, len(self.rows) - 2))
-
-    def _line(self) -> tuple[float, float, list[float]]:
-        """Return the slope of the least-squares line, the sum of squares of the steps around their mean, and the residuals."""
-        middle, mean = statistics.fmean(row.step for row in self.rows), statistics.fmean(self.values)
-        spread = sum((row.step - middle) ** 2 for row in self.rows)
-        slope = sum((row.step - middle) * (row.value - mean) for row in self.rows) / spread if spread else 0.0
-        return slope, spread, [row.value - mean - slope * (row.step - middle) for row in self.rows]
-
-    def quantile(self, fraction: float) -> float:
-        """Return the value below which this fraction of the rows lies."""
-        return sorted(self.values)[round(fraction * (len(self.rows) - 1))]
-
-
-def _end_size(number: int) -> int:
-    return max(1, min(_MAX_END, round(number * _END_FRACTION)))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Summary:
-    """Summary statistics of a quantity without series; None if not recorded."""
-
-    column: str
-    source: str = ""
-    """Where it was recorded, for evidence, if not in a table."""
-    mean: float | None = None
-    low: float | None = None
-    """The smallest value."""
-    high: float | None = None
-    """The largest value."""
-    first: float | None = None
-    last: float | None = None
+    def first_step(self, *, below: float) -> float:
+        """Return the first step with a value below a limit; the last step if there is none."""
+        return next((step for step, value in zip(self.steps, self.values, strict=True) if value < below), self.steps[-1])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,105 +104,145 @@ class Evaluation:
 
     step: float
     score: float
-    games: float | None
-    low: float | None = None
-    """Lower end of the score's 95 % interval, if recorded; otherwise it is computed from the number of games."""
-    high: float | None = None
+    games: float
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class History:
-    """Everything recorded of one run; grows during the run."""
+    """What was recorded of one run; grows during the run."""
 
+    when: When = When.END
+    is_ours: bool = False
+    """Whether our trainer made it: entropy and KL are exact, every step has a row, and its assertions held."""
+    is_of_language_model: bool = False
+    """Whether entropies are over tokens or answers, which ln(legal moves) does not bound."""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """Settings that checks compare with: `critical_entropy`, `min_parse_rate`."""
     series: dict[str, Series] = field(default_factory=dict)
     """By quantity."""
-    summaries: dict[str, Summary] = field(default_factory=dict)
-    """By quantity; a quantity may have both a series and a summary."""
+    not_finite: dict[str, list[float]] = field(default_factory=dict)
+    """Column -> steps at which it was recorded as NaN or infinite."""
+    events: dict[str, float] = field(default_factory=dict)
+    """Event of our trainer -> the last step with it."""
     evaluations: tuple[Evaluation, ...] = ()
-    not_finite: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    """By column: steps whose value was recorded as NaN or infinite (not: steps without a record)."""
-    events: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    """By name: steps at which our own trainer logged the event."""
-    weights: tuple[tuple[float, str], ...] = ()
-    """(step, text) of a column that says which weights a model has."""
-    unused: tuple[str, ...] = ()
-    """Columns that no rule reads."""
-    is_of_language_model: bool = False
-    """Whether the run trains a language model: its entropies are over tokens, so that the bound ln(legal moves) does not hold."""
-    is_ours: bool = False
-    """Whether the run is of our own trainer: entropies and KL divergences are exact, and gradients were measured."""
-    _rows: dict[str, list[Sample]] = field(default_factory=dict)
+    unused: dict[str, None] = field(default_factory=dict)
+    """Columns that no check reads, in their order."""
 
     @classmethod
     def of_records(cls, records: Iterable[Record]) -> Self:
         """Return the history of our own trainer's records."""
         history = cls(is_ours=True)
         for record in records:
-            history.add(record)
+            history.add_record(record)
         return history
 
-    def add(self, record: Record) -> None:
+    def add_record(self, record: Record) -> None:
         """Add the next record of our own trainer."""
-        for event in record.events:
-            self.events[event.name] = (*self.events.get(event.name, ()), record.step)
-        for name, value in sorted(record.metrics.items()):  # Sorted as in a journal, so that a resumed run gives the same result.
-            quantity = quantity_of(name)
+        self.events |= {event.name: record.step for event in record.events}
+        self.add(record.step, dict(sorted(record.metrics.items())))  # As in a file, so that a resumed run finds the same.
+
+    def add(self, step: float, row: Mapping[str, float]) -> None:
+        """Add a row of columns; of two columns of one quantity the first that was seen counts."""
+        for column, value in row.items():
+            self.is_of_language_model |= any(word in column.lower() for word in _OF_LANGUAGE_MODELS)
+            quantity = quantity_of(column)
             if quantity is None:
-                continue
-            self.is_of_language_model |= is_language_model_column(name)
-            if is_finite(value):
-                rows = self._rows.setdefault(quantity, [])
-                rows.append(Sample(record.step, float(value), record.step))
-                self.series.setdefault(quantity, Series(name, rows))
-            else:
-                self.not_finite[name] = (*self.not_finite.get(name, ()), record.step)
+                self.unused[column] = None
+            elif not abs(value) <= _LARGEST:
+                self.not_finite.setdefault(column, []).append(step)
+            elif (series := self.series.setdefault(quantity, Series(column))).column == column:
+                series.steps.append(step)
+                series.values.append(value)
 
-    def get(self, quantity: str) -> Series | None:
-        """Return the series of a quantity, or None if it was not recorded."""
-        return self.series.get(quantity)
+    def block_size(self, series: Series) -> int:
+        """Return how many rows make a level: ten, or a fifth of another trainer's short table."""
+        if self.when == When.BEFORE:
+            return 1
+        return 10 if self.is_ours else min(10, max(1, len(series.values) // 5))
 
-    def at_same_steps(self, *quantities: str) -> list[tuple[float, tuple[float, ...]]]:
-        """Return the steps at which all of these quantities were recorded, with their values."""
-        found = [self.get(quantity) for quantity in quantities]
-        tables: list[Mapping[float, float]] = [{row.step: row.value for row in series.rows} for series in found if series is not None]
+    def blocks(self, series: Series) -> list[tuple[float, float, float]]:
+        """Return first step, last step and median of each whole block of rows, from the beginning on; and of the last rows at the end."""
+        size, number = self.block_size(series), len(series.values)
+        starts = [*range(0, number - size + 1, size)]
+        if number % size and starts and self.when == When.END:
+            starts.append(number - size)
+        return [(series.steps[at], series.steps[at + size - 1], statistics.median(series.values[at : at + size])) for at in starts]
+
+    def levels(self, quantity: str) -> tuple[float, float] | None:
+        """Return a quantity's levels at the beginning and at the end; None without a block of rows."""
+        blocks = self.blocks(self.series[quantity]) if quantity in self.series else []
+        return (blocks[0][2], blocks[-1][2]) if blocks else None
+
+    def at_start(self, quantity: str) -> float | None:
+        """Return a quantity's value before the first update; None where it was not recorded then."""
+        series = self.series.get(quantity)
+        return series.values[0] if series is not None and series.steps[0] <= (1 if self.is_ours else 0) else None
+
+    def together(self, *quantities: str) -> list[tuple[float, ...]]:
+        """Return step and values of the rows that have all these quantities."""
+        tables = [dict(zip(self.series[name].steps, self.series[name].values, strict=True)) for name in quantities if name in self.series]
         if len(tables) < len(quantities):
             return []
-        return [(step, tuple(table[step] for table in tables)) for step in sorted(set.intersection(*(set(table) for table in tables)))]
+        return [(step, *(table[step] for table in tables)) for step in tables[0] if all(step in table for table in tables)]
 
-    def ends_with(self, event: str) -> bool:
-        """Return whether our trainer logged this event at the last step, as a stop rule does."""
-        last = max((series.last.end for series in self.series.values()), default=math.inf)
-        return max(self.events.get(event, ()), default=-math.inf) >= last
 
-    @property
-    def num_rows(self) -> int:
-        """Number of rows of the longest series."""
-        return max((len(series) for series in self.series.values()), default=0)
+def quantity_of(column: str) -> str | None:
+    """Return the quantity of a column; None if no check reads it, as of evaluations during training.
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing that a rule could read."""
-        return not (self.series or self.summaries or self.evaluations or self.not_finite)
+    >>> quantity_of("train/reward"), quantity_of("actor/pg_clipfrac"), quantity_of("Training Loss"), quantity_of("val/entropy")
+    ('reward', 'clip_fraction', 'loss', None)
+    """
+    if column in METRICS:
+        return _BY_COLUMN.get(column)
+    name = "/".join(part.strip() for part in column.lower().split("/")).replace(" ", "_")
+    return _BY_COLUMN.get(name) or next((_BY_COLUMN.get(name.removeprefix(start)) for start in _SECTIONS if name.startswith(start)), None)
 
-    def joined(self, other: "History") -> "History":
-        """Return the union of both histories; for rows of a quantity at equal steps, this one's are used."""
-        series = dict(self.series)
-        for quantity, theirs in other.series.items():
-            mine = series.get(quantity)
-            if mine is None:
-                series[quantity] = theirs
-                continue
-            known = {row.step for row in mine.rows}
-            rows = sorted((*mine.rows, *(row for row in theirs.rows if row.step not in known)), key=lambda row: row.step)
-            series[quantity] = Series(mine.column, tuple(rows))
-        return History(
-            series=series,
-            summaries={**other.summaries, **self.summaries},
-            evaluations=tuple(sorted((*self.evaluations, *other.evaluations), key=lambda each: each.step)),
-            not_finite={**other.not_finite, **self.not_finite},
-            events={**other.events, **self.events},
-            weights=self.weights or other.weights,
-            unused=(*self.unused, *(name for name in other.unused if name not in self.unused)),
-            is_of_language_model=self.is_of_language_model or other.is_of_language_model,
-            is_ours=self.is_ours or other.is_ours,
+
+def read_tables(paths: Sequence[Path]) -> History:
+    """Return the history of one run from its tables, CSV or JSON lines; of equal cells the first table's counts.
+
+    A cell that is no number was not recorded. Rows with `score` and `games` are evaluations; a table with a column `metric` has one row a
+    metric, of which `first` is known to be of step 0. Raises HistoryError for a file that cannot be read.
+    """
+    merged: dict[float, dict[str, float]] = {}
+    for path in paths:
+        for number, row in enumerate(_rows(path), start=1):
+            step = next((row[name] for name in _STEPS if math.isfinite(row.get(name, math.nan))), number)
+            known = merged.get(step, {})
+            merged[step] = known | row | known
+    history = History(is_ours=any(column in METRICS for row in merged.values() for column in row))
+    for step, row in sorted(merged.items()):
+        if 0 <= row.get("score", -1) <= 1 and "games" in row:
+            history.evaluations += (Evaluation(step=step, score=row["score"], games=row["games"]),)
+        history.add(
+            step, {column: value for column, value in row.items() if column.lower() not in (*_STEPS, "step_from", "score", "games")}
         )
+    return history
+
+
+def _rows(path: Path) -> Iterator[dict[str, float]]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        is_json = text.lstrip().startswith("{")
+        found = [json.loads(line) for line in text.splitlines() if line.strip()] if is_json else [*csv.DictReader(io.StringIO(text))]
+    except (OSError, ValueError, csv.Error) as error:
+        raise HistoryError(f"{path}: is neither CSV nor JSON lines of one row a step ({error})") from None
+    if not all(isinstance(row, dict) for row in found):
+        raise HistoryError(f"{path}: is not JSON lines of one object a step")
+    if found and "metric" in found[0]:
+        found = [{"step": 0, **{row.get("metric"): row.get("first") for row in found}}]
+    for row in found:
+        yield {_step_name(column): number for column, cell in row.items() if (number := _number(cell)) is not None}
+
+
+def _step_name(column: Any) -> str:
+    """Return the name of a column; of a step's column without capitals and sections, such as `train/global_step`."""
+    name = str(column).strip()
+    return name.lower().rpartition("/")[2] if name.lower().rpartition("/")[2] in _STEPS else name
+
+
+def _number(cell: Any) -> float | None:
+    try:
+        return float(cell)
+    except (TypeError, ValueError, OverflowError):
+        return None

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from grpo.diagnosis.conditions import have_zero_advantage
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.metrics import ENTROPY_CRITICAL, NOTHING_TO_LEARN, Event
 from grpo.train.coefficients import KlController, entropy_controller, scheduled_learning_rate
@@ -20,6 +19,7 @@ MAX_RECOVERIES: Final = 3
 """The next critical entropy stops the run: what makes it collapse is still there."""
 _MAX_RECOVERY_STEPS: Final = 20 * CRITICAL_WINDOW  # A recovery by KL(reference || policy) that takes longer has failed.
 _SILENT_WINDOW: Final = 20  # Steps whose mean fraction of zero-variance groups is looked at.
+_SILENT: Final = 0.95  # A larger mean is nothing to learn, if it lasts.
 _MAX_SILENT_STEPS: Final = 2 * _SILENT_WINDOW
 """Training stops when that mean has been too large for more steps than these."""
 MAX_SKIPPED: Final = 3
@@ -124,7 +124,7 @@ class Control:
         self._num_saturated["kl"] += self._kl is not None and self._kl.is_saturated
         self._entropies = [*self._entropies, observation.entropy][-CRITICAL_WINDOW:]
         self._silent = [*self._silent, observation.silent_groups][-_SILENT_WINDOW:]
-        is_silent = len(self._silent) == _SILENT_WINDOW and have_zero_advantage(sum(self._silent) / _SILENT_WINDOW)
+        is_silent = len(self._silent) == _SILENT_WINDOW and sum(self._silent) / _SILENT_WINDOW > _SILENT
         self._num_silent_steps = self._num_silent_steps + 1 if is_silent and self._steps_recovering is None else 0
         outcome = self._decide(observation)
         boosts = (Event("entropy_boost", f"step {observation.step:,}: {boost}"),) if boost else ()

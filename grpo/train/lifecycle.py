@@ -15,7 +15,6 @@ from grpo.settings.grpo import GrpoConfig
 from grpo.settings.metrics import Event, Record
 from grpo.train.checkpoints import TrainingState, hash_of_weights
 from grpo.train.controller import MAX_SKIPPED, Control, Knobs, Observation, Outcome
-from grpo.train.learnability import Learnability
 from grpo.train.step_clock import StepClock
 
 PRECISIONS: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -56,8 +55,8 @@ class TrainerLifecycle(ABC, Generic[_Policy]):
         self._clock = StepClock()
 
     @abstractmethod
-    def preflight(self) -> Learnability:
-        """Return whether there is anything to learn; changes nothing."""
+    def preflight(self) -> Mapping[str, float]:
+        """Return the metrics of the rollout that the next step will make; changes nothing."""
 
     @abstractmethod
     def step(self) -> Record:

@@ -4,6 +4,7 @@ Legend: B states, A legal moves (padded), M moves of a state that are in the sur
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
@@ -18,7 +19,6 @@ from grpo.settings.metrics import Event, Record
 from grpo.train.checkpoints import TrainingState
 from grpo.train.controller import Knobs, Observation
 from grpo.train.invariants import assert_on_policy, assert_rollout
-from grpo.train.learnability import Learnability, assess_learnability
 from grpo.train.lifecycle import PRECISIONS, TrainerLifecycle, copied, prefixed, unprefixed
 from grpo.train.measurements import InnerStep, inner_metrics, rollout_metrics
 from grpo.train.objective import Objective, gradient_products, grpo_objective, logit_descents
@@ -94,8 +94,8 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
     def _knob_metrics(self, knobs: Knobs) -> dict[str, float]:
         return {**super()._knob_metrics(knobs), "control/recovery_coefficient": knobs.recovery_coefficient}
 
-    def preflight(self) -> Learnability:
-        """Return whether there is anything to learn, from the rollout that the next step will make; changes nothing.
+    def preflight(self) -> Mapping[str, float]:
+        """Return the metrics of the rollout that the next step will make; changes nothing.
 
         Raises InvariantError when it does not score as the sampler did, NonFiniteError when the policy's probabilities are NaN or infinite.
         """
@@ -105,8 +105,7 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
         measured = self._backward(rollout, knobs, is_first=True)
         assert_on_policy(measured, self._precision)
         self._optimiser.zero_grad(set_to_none=True)
-        # A run that begins at no other's checkpoint begins at its reference.
-        return assess_learnability(metrics, measured, self._config, is_at_reference=self._first_step == 0)
+        return metrics | {"grpo/kl_reference": measured.mean("kl_reference")}
 
     def step(self) -> Record:
         """Sample groups, take the optimiser steps of one rollout, and return what was measured and what happened.

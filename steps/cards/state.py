@@ -48,7 +48,7 @@ class Seen:
             from grpo.diagnosis.history import History
 
             history = History.of_records(self.records)
-            self.findings = diagnose(history, self.settings).facts()["findings"]
+            self.findings = diagnose(history).facts()["findings"]
 
     def progressed(self, done: int, total: int, unit: str) -> None:
         """Update the progress."""

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from grpo.diagnosis.findings import Severity
 from grpo.policy.files import LANGUAGE, NETWORK
 from steps.cards.html import (
     CardPart,
@@ -12,7 +11,6 @@ from steps.cards.html import (
     badge,
     block,
     contents,
-    details,
     heading,
     html_table,
     listing,
@@ -25,10 +23,10 @@ from steps.cards.network_pages import NETWORK_PAGES
 from steps.cards.state import KindPages, Seen
 from steps.pages.results import Training
 from steps.pages.templates import training_end
-from steps.run.names import FINDINGS, LEARNABILITY
+from steps.run.names import FINDINGS
 
 _MAX_EVENTS: Final = 40
-_MOODS: Final = {"note": "plain", "fine": "good", "warning": "warning", "critical": "bad", "refusal": "bad"}
+_MOODS: Final = {"warning": "warning", "critical": "bad"}
 
 
 KIND_PAGES: Final[Mapping[str, KindPages]] = {NETWORK: NETWORK_PAGES, LANGUAGE: LANGUAGE_PAGES}
@@ -50,7 +48,6 @@ def finetune_page(seen: Seen) -> list[CardPart]:
         draw_findings(seen.report(FINDINGS).get("findings", seen.findings)),
         block(heading("Curves")),
         *KIND_PAGES[seen.kind].training_figures(seen, marks),
-        _learnability(seen.report(LEARNABILITY) or None),
         _events(seen),
     ]
     return [block(heading("GRPO", 1), seen.state(), ended), contents(parts), *parts]
@@ -67,9 +64,7 @@ def _finding(finding: Mapping[str, Any]) -> str:
     title = (
         f"<h3>{badge(finding['severity'], _MOODS.get(finding['severity'], 'plain'))} {text(finding['name'])} {text(_span(finding))}</h3>"
     )
-    facts = {"cause": finding["cause"], "remedy": finding["remedy"], "explained in": finding["page"]}
-    if finding["severity"] == Severity.NOTE:  # It has nothing to mend.
-        return f"<article>{title}{listing([*finding['evidence'], finding['cause'], finding['remedy']])}</article>"
+    facts = {"means": finding["means"], "advice": finding["advice"], "explained in": finding["page"]}
     return f"<article>{title}{listing(finding['evidence'])}{terms(facts)}</article>"
 
 
@@ -78,24 +73,6 @@ def _span(finding: Mapping[str, Any]) -> str:
     if first is None:
         return ""
     return f"(step {first:,})" if last in (None, first) else f"(steps {first:,} to {last:,})"
-
-
-def _learnability(facts: Mapping[str, Any] | None) -> Html:
-    title = heading("Learnability check before the first update")
-    if facts is None:
-        return block(title, paragraph("Not checked yet.", "soft"))
-    word, verdict = {
-        "fine": ("fine", "GRPO can learn here."),
-        "warning": ("warning", "GRPO continues, with warnings."),
-        "refusal": ("refused", "GRPO is refused."),
-    }[facts["severity"]]
-    rows = [
-        [Html(badge(one["severity"], _MOODS.get(one["severity"], "plain"))), one["name"], one["seen"], one["advice"]]
-        for one in facts["findings"]
-    ]
-    table = html_table(["", "check", "observed", "meaning"], rows, wide=[2, 3])
-    mood = _MOODS[facts["severity"]]
-    return block(title, f"<p>{badge(word, mood)} {verdict}</p>", details("Checks", table, is_open=facts["severity"] != "fine"))
 
 
 def _events(seen: Seen) -> Html:

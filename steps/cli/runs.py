@@ -1,14 +1,12 @@
 """The command `chess-grpo runs`: lists the runs of the store with settings, status and results."""
 
 import sys
-from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from grpo.base.files import CorruptError
-from grpo.diagnosis.findings import HEALTHY
 from steps.cli.options import COUNT
 from steps.cli.tables import duration, when
 from steps.run.machine import Machine
@@ -86,11 +84,6 @@ def findings_of(run: "Run", results: "Results | None", store: "Store") -> dict[s
         return None
 
 
-def findings_text(found: Mapping[str, Any]) -> str:
-    """Return the names of all findings, those that are only notes too, in a line."""
-    return ", ".join(each["name"] for each in found["findings"]) or HEALTHY
-
-
 def status_of(run: "Run") -> str:
     """Return how a run is or ended, and after how long."""
     took = "" if run.ended is None else f" after {duration(run.ended - run.started)}"
@@ -113,7 +106,7 @@ def _lines(run: "Run", store: "Store") -> str:
         "resumed": origin_of(run),
         "boards": "" if results is None else boards_text(results),
         "verdict": "" if results is None else f"{results.decision.verdict}. {results.decision.sentence}",
-        "findings": "" if found is None else findings_text(found),
+        "findings": "" if found is None else found["tag"],
         "error": "" if run.error is None else run.error["what"],
     }
     head = f"{run.name}  {when(run.started)}  {status_of(run)}"

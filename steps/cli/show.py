@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from steps.cli.runs import boards_text, findings_of, findings_text, origin_of, results_of, status_of
+from steps.cli.runs import boards_text, findings_of, origin_of, results_of, status_of
 from steps.cli.tables import duration, text_table, when
 from steps.run.commands import pasteable, resume_command
 from steps.run.machine import Machine
@@ -109,7 +109,7 @@ def _findings(run: "Run", results: "Results | None", store: "Store") -> Iterator
     if found is None:
         yield "\nDiagnosis: none recorded"
         return
-    yield f"\nDiagnosis: {findings_text(found)}"
+    yield f"\nDiagnosis: {found['tag']}"
     yield from (wrapped(line, "  ") for line in finding_lines(found["findings"]))
 
 

@@ -14,7 +14,6 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from grpo.board.phases import PHASES
-from grpo.diagnosis.findings import HEALTHY, Severity
 from grpo.match.intervals import LEVEL, Estimate, Unit, elo_estimate
 from grpo.match.matches import UNDECIDED, End
 from grpo.match.verdict import AGAINST_OTHERS, Claim, LadderFinding
@@ -137,15 +136,13 @@ def training_end(training: Training) -> str:
 
 
 def finding_lines(findings: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the findings of the diagnosis; a note has nothing to mend.
+    """Return the findings of the diagnosis.
 
-    >>> about = {"name": "healthy", "evidence": ["60 rows"], "cause": "No check fails.", "remedy": "Games decide.", "page": "p"}
-    >>> finding_lines([about | {"severity": "note"}, about | {"severity": "warning"}])
-    ['note: healthy: 60 rows. No check fails. Games decide. (p)', 'warning: healthy: 60 rows. No check fails. Remedy: Games decide. (p)']
+    >>> finding_lines([{"name": "kl_trap", "severity": "critical", "evidence": ["1", "2"], "means": "Bad.", "advice": "Do.", "page": "p"}])
+    ['critical: kl_trap: 1; 2. Bad. Advice: Do. (p)']
     """
     return [
-        f"{each['severity']}: {each['name']}: {'; '.join(each['evidence'])}. {each['cause']}"
-        f"{'' if each['severity'] == Severity.NOTE else ' Remedy:'} {each['remedy']} ({each['page']})"
+        f"{each['severity']}: {each['name']}: {'; '.join(each['evidence'])}. {each['means']} Advice: {each['advice']} ({each['page']})"
         for each in findings
     ]
 
@@ -251,7 +248,7 @@ def _environment() -> Environment:
         each.__name__: each
         for each in (*tables, estimate_text, finding_lines, origin_text, outcome, training_end, training_lines, verdict_picture)
     }
-    found.globals |= {"CHAMPION": CHAMPION, "PEAK": PEAK, "START": PRETRAINED_STEP, "HEALTHY": HEALTHY, "SMALL": SMALL}
+    found.globals |= {"CHAMPION": CHAMPION, "PEAK": PEAK, "START": PRETRAINED_STEP, "SMALL": SMALL}
     found.globals |= {"TASKS": TASKS, "UNDECIDED": UNDECIDED, "End": End, "STEPS": STEPS}
     found.filters |= {"table": lambda rows: markdown_table(*rows), "plain": Markdown}
     return found

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from grpo.diagnosis.findings import ENTRIES
+from grpo.diagnosis.checks import CHECKS
 from grpo.settings.metrics import EVENTS, METRICS
 from grpo.settings.roles import roles
 from grpo.settings.tree import read_settings
@@ -142,7 +142,7 @@ def test_the_printed_pages_name_every_setting_metric_event_and_finding() -> None
     again = "python -m infra.pages"
     assert rows("configuration.md") >= {name for name, _, _ in settings()}, again
     assert rows("metrics.md") >= {family(name) for name in METRICS} | EVENTS.keys(), again
-    assert rows("diagnosis.md") >= ENTRIES.keys(), again
+    assert rows("diagnosis.md") >= {check.name for check in CHECKS}, again
 
 
 def code_spans(page: Path) -> list[str]:

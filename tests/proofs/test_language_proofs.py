@@ -10,6 +10,7 @@ from made_work import work_in
 
 from grpo.base.files import read_json
 from grpo.dataset.table import Split
+from grpo.diagnosis.diagnose import NotLearnableError
 from grpo.language.learn.evaluation import heldout_reward, questions
 from grpo.language.model.loading import LANGUAGE_FORMAT, load_language_policy
 from grpo.language.text.examples import Example, LanguageBoards
@@ -17,7 +18,6 @@ from grpo.language.text.rewards import Grades, grade
 from grpo.match.intervals import wilson_interval
 from grpo.settings.tree import Settings, read_settings
 from grpo.train.checkpoints import load_checkpoint
-from grpo.train.learnability import NotLearnableError
 from steps import build_boards, join_boards
 from steps.language import finetune, pretrain
 from steps.run.dataset import read_boards
@@ -98,5 +98,5 @@ def test_random_weights_are_refused(trained: Trained, tmp_path: Path) -> None:
         pretrain.body(work_in(tmp_path / "cloned", settings, inputs={"boards": trained.boards}))
     (tmp_path / "random").mkdir()
     save_language_policy(tmp_path / "random", load_model(settings.language, seed=0, device=CPU), settings.policy)
-    with pytest.raises(NotLearnableError, match="parse rate"):
+    with pytest.raises(NotLearnableError, match="parse_rate"):
         finetune.body(work_in(tmp_path / "tuned", settings, inputs={"boards": trained.boards, "pretrained": tmp_path / "random"}))

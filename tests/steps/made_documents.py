@@ -24,8 +24,8 @@ FINDING = {
     "name": "kl_trap",
     "severity": "critical",
     "evidence": ["KL 0.001 at steps 3 to 9"],
-    "cause": "The anchor holds the policy.",
-    "remedy": "Set grpo.kl_coefficient = 0.",
+    "means": "The anchor holds the policy.",
+    "advice": "Set grpo.kl_coefficient = 0.",
     "page": "docs/diagnosis.md#kl_trap",
 }
 SETTINGS = {
@@ -165,7 +165,7 @@ def write_outputs(root: Path, reports: Mapping[str, Mapping[str, Any]]) -> dict[
             write_json(folder / CHAMPION / POLICY, {"action_table": ACTION_TABLE_HASH, "policy": {"kind": "network", "width": 64}})
         if step == "finetune":
             (folder / FINDINGS).parent.mkdir()
-            write_json(folder / FINDINGS, {"verdict": "findings", "findings": [FINDING]})
+            write_json(folder / FINDINGS, {"verdict": "findings", "tag": "kl_trap", "findings": [FINDING]})
         parts = {"inputs": {"engine": ENGINE}, "settings": SETTINGS}
         write_manifest(folder, {"step": step, "version": f"v-{step}", "code": CODE, "parts": parts})
     return folders

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import numpy_stream, torch_stream
-from grpo.language.learn.learnability import assess_language_learnability
 from grpo.language.learn.logprobs import MAX_GAP
 from grpo.language.learn.loss import Minibatch, backward
+from grpo.language.learn.parse_rate_gate import gate_metrics, parse_rates
 from grpo.language.learn.rollouts import Grader, LanguageRollout, rollout_metrics, write_rollout
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import LanguageBoards
@@ -23,7 +23,6 @@ from grpo.settings.metrics import Event, Record
 from grpo.settings.tree import Settings
 from grpo.train.controller import Knobs, Observation
 from grpo.train.invariants import InvariantError
-from grpo.train.learnability import Learnability
 from grpo.train.lifecycle import PRECISIONS, TrainerLifecycle
 from grpo.train.trainer import refuse_dropout
 
@@ -66,19 +65,17 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
         self._boards = boards
         self._grader = grader
 
-    def preflight(self) -> Learnability:
-        """Return whether there is anything to learn, from the rollout that the next step will make; changes nothing.
+    def preflight(self) -> Mapping[str, float]:
+        """Return the metrics of the rollout that the next step will make, and how many answers can be read; changes nothing.
 
-        Raises NonFiniteError when a weight, or what the policy makes of a prompt, is NaN or infinite.
+        Raises InvariantError when sampling and scoring differ, NonFiniteError when a weight, or what the policy makes of a prompt, is NaN
+        or infinite.
         """
-        return assess_language_learnability(
-            rollout_metrics(self._rollout()),
-            self.policy,
-            self._boards,
-            self._settings,
-            # A run that begins at no other's checkpoint begins at its reference.
-            is_at_reference=self._first_step == 0,
-        )
+        rollout = self._rollout()
+        self._refuse_gap(rollout)
+        language = self._settings.language
+        rates = parse_rates(self.policy, self._boards, num_prompts=language.num_gate_prompts, seed=self._settings.seed)
+        return rollout_metrics(rollout) | gate_metrics(rates)
 
     def step(self) -> Record:
         """Write groups of answers, take the optimiser steps of one rollout, and return what was measured and what happened.

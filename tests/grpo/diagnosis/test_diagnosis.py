@@ -1,104 +1,71 @@
-"""The diagnosis: failed runs of the field notes by their true causes, made histories by each rule, and what must not be called ill."""
+"""The diagnosis: failed runs by their true causes in the order in which they begin, and what must not be called ill."""
 
-import csv
-import io
-import json
 import math
+import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 
 from grpo.diagnosis.diagnose import Watch, diagnose
-from grpo.diagnosis.findings import Severity
-from grpo.diagnosis.history import Evaluation, History
-from grpo.diagnosis.reading import read_run_history
+from grpo.diagnosis.history import Evaluation, History, HistoryError, read_tables
 from grpo.settings.metrics import Event, Record
 
-NOTES = Path(__file__).parents[2] / "field_notes"
-SETTINGS = json.loads((NOTES / "configs.json").read_text(encoding="utf-8"))
+TESTS = Path(__file__).parents[2]
+Column = Callable[[float], float]
 
-FIELD_NOTES: dict[str, tuple[tuple[str, ...], str | None, set[str], set[str]]] = {
-    # Run: histories, evaluations, what the tables show by themselves, what the settings file recorded of the run besides.
-    "jan15_collapse": (("jan15_collapse", "jan15_loss"), None, {"entropy_collapse", "falling_reward"}, set()),
-    "jan19_kl_trap": (
-        ("jan19_kl_trap",),
-        "jan19_evals",
-        {"impossible_entropy", "kl_trap", "entropy_collapse", "group_agreement", "unbelievable_peak", "no_baseline"},
-        {"saturated_controller"},
+
+def tables(folder: str, *names: str) -> History:
+    return read_tables([TESTS / folder / f"{name}.csv" for name in names])
+
+
+# Runs that failed: tables -> findings, the critical ones first, then by the step at which each begins.
+FAILED: Mapping[tuple[str, ...], tuple[str, ...]] = {
+    ("field_notes", "jan15_collapse", "jan15_loss"): ("entropy_collapse", "falling_reward"),
+    ("field_notes", "jan19_kl_trap", "jan19_evals"): (
+        *("kl_trap", "entropy_collapse", "impossible_entropy"),
+        *("unbelievable_peak", "no_baseline", "group_agreement"),
     ),
-    "feb04_loss_budget": (
-        ("feb04_loss_budget", "feb04_rewards"),
-        "feb04_evals",
-        {
-            "temperature_mismatch",
-            "kl_at_step_zero",
-            "cancelling_terms",
-            "loss_budget",
-            "saturated_controller",
-            "dead_monitor",
-            "flat_reward",
-            "unbelievable_peak",
-            "no_baseline",
-        },
-        {"high_clip_fraction"},
+    ("field_notes", "feb04_loss_budget", "feb04_rewards", "feb04_evals"): (
+        *("temperature_mismatch", "kl_at_step_zero", "cancelling_terms"),
+        *("loss_budget", "saturated_controller", "dead_monitor", "no_baseline", "flat_reward", "unbelievable_peak"),
     ),
-    "feb05_clean_run": (
-        ("feb05_clean_run", "feb05_summary"),
-        None,
-        {"temperature_mismatch", "kl_at_step_zero", "high_clip_fraction", "flat_reward"},
-        set(),
+    ("field_notes", "feb05_clean_run", "feb05_summary"): (
+        *("temperature_mismatch", "kl_at_step_zero"),
+        *("high_clip_fraction", "flat_reward"),
     ),
-    "lm_explosion": (("lm_explosion",), None, {"nan_steps", "unlearned_language_model", "kl_at_step_zero"}, set()),
+    ("field_notes", "lm_explosion"): ("nan_steps", "unlearned_language_model", "kl_at_step_zero"),
+    # A learning rate that is printed as 0.000 is rounding.
+    ("public_reports", "nan_from_83"): ("nan_steps", "falling_reward"),
+    ("public_reports", "policy_never_changed"): ("no_gradient",),
+    # "No Log" is an empty cell.
+    ("public_reports", "no_log"): ("nan_steps",),
+    ("public_reports", "zero_gradient"): ("no_gradient", "silent_groups"),
+    ("public_reports", "logprob_drift"): ("scored_otherwise", "falling_reward"),
 }
 
 
-def notes_history(run: str) -> History:
-    tables, evals, _, _ = FIELD_NOTES[run]
-    return read_run_history([NOTES / f"{name}.csv" for name in tables], evals=NOTES / f"{evals}.csv" if evals else None)
+@pytest.mark.parametrize("names", FAILED, ids=lambda names: names[1])
+def test_each_run_that_failed_has_its_true_causes_in_the_order_in_which_they_begin(names: tuple[str, ...]) -> None:
+    assert diagnose(tables(*names)).names == FAILED[names]
 
 
-def bad_names(history: History, settings: Mapping[str, Any] | None = None) -> set[str]:
-    return {finding.name for finding in diagnose(history, settings).findings if finding.severity != Severity.NOTE}
-
-
-@pytest.mark.parametrize("run", FIELD_NOTES)
-def test_each_run_of_the_field_notes_has_its_true_causes_and_with_its_settings_what_their_file_recorded(run: str) -> None:
-    _, _, shown, recorded = FIELD_NOTES[run]
-    assert bad_names(notes_history(run)) == shown
-    assert bad_names(notes_history(run), SETTINGS[run]) == shown | recorded
-
-
-@pytest.mark.parametrize(
-    ("run", "finding", "words"),
-    [
-        ("jan15_collapse", "entropy_collapse", ["`learning_rate` (here 0.001)", "`entropy_coef` (here 0.01)", "until step 702"]),
-        ("jan19_kl_trap", "kl_trap", ["`entropy_coef` (here 0.1)", "`learning_rate` (here 3e-05)"]),
-        ("feb04_loss_budget", "temperature_mismatch", ["`rollout_temperature` (here 1.3)"]),
-        ("feb04_loss_budget", "saturated_controller", ["`target_kl` (here 0.012)"]),
-        ("feb05_clean_run", "temperature_mismatch", ["`rollout_temperature` (here 1.3)", "1 for the loss"]),
-    ],
-)
-def test_settings_sharpen_the_remedy(run: str, finding: str, words: list[str]) -> None:
-    def remedy(settings: Mapping[str, Any] | None) -> str:
-        return next(each.remedy for each in diagnose(notes_history(run), settings).findings if each.name == finding)
-
-    assert all(word in remedy(SETTINGS[run]) for word in words)
-    assert not any(word in remedy(None) for word in words if "here" in word)
+def test_a_collapse_is_told_in_effective_moves_and_explains_the_rising_loss() -> None:
+    collapse = diagnose(tables("field_notes", "jan15_collapse", "jan15_loss")).findings[0]
+    assert collapse.evidence.begin == 900, "half-way down"
+    assert "from about 24 effective moves, exp(entropy), to 2.0" in collapse.evidence.words
+    assert "loss from -0.031 (step 0) to -0.004 (step 1,800): it vanishes with the entropy" in collapse.line
 
 
 # A healthy run of another trainer, and what single columns look like when something is wrong.
 STEPS = range(0, 1_200, 20)
-Column = Callable[[float], float | None]
 
 
 def share(step: float) -> float:
     return step / STEPS[-1]
 
 
-HEALTHY: dict[str, Column] = {
+HEALTHY: Mapping[str, Column] = {
     "entropy": lambda step: 2.9 - 0.9 * share(step),
     "kl": lambda step: 0.08 * share(step),
     "clip_fraction": lambda step: 0.06 + 0.02 * math.sin(step),
@@ -107,134 +74,136 @@ HEALTHY: dict[str, Column] = {
     "loss": lambda step: -0.02 + 0.004 * math.sin(step),
     "ppo_loss": lambda step: -0.02 + 0.004 * math.sin(step),
     "action_agreement": lambda step: 0.15 + 0.15 * share(step),
-    "entropy_coef": lambda step: 0.01,
-    "ess": lambda step: 0.95,
+    "entropy_coef": lambda _: 0.01,
 }
 
 
 def made(**changed: Column) -> History:
-    """Return a history read from a table of the healthy columns with these put in their place."""
-    columns = HEALTHY | changed
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(["step", *columns])
+    """Return the healthy history with these columns in their place."""
+    history = History()
     for step in STEPS:
-        cells = [column(step) for column in columns.values()]
-        writer.writerow([step, *("" if cell is None else cell for cell in cells)])
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "history.csv"
-        path.write_text(text.getvalue(), encoding="utf-8")
-        return read_run_history([path])
-
-
-def test_a_healthy_run_of_another_trainer_is_called_so() -> None:
-    found = diagnose(made())
-    assert found.is_healthy
-    assert found.tag == "healthy"
-    assert [finding.name for finding in found.findings] == ["healthy", "no_baseline"]
-
-
-# Evaluations by games.
-def with_games(*looks: tuple[int, float, float], **changed: Column) -> History:
-    history = made(**changed)
-    history.evaluations = tuple(Evaluation(step=step, score=score, games=games) for step, score, games in looks)
+        history.add(step, {name: column(step) for name, column in (HEALTHY | changed).items()})
     return history
 
 
-def test_a_peak_of_few_games_is_not_believed_and_one_of_many_is() -> None:
-    assert "unbelievable_peak" in bad_names(with_games((0, 0.05, 64), (500, 0.10, 64), (1_000, 0.06, 64)))
-    assert "unbelievable_peak" not in bad_names(with_games((0, 0.05, 2_000), (500, 0.10, 2_000), (1_000, 0.06, 2_000)))
-
-
-def test_a_strength_from_before_training_is_asked_for_where_there_are_games() -> None:
-    assert "no_baseline" in bad_names(with_games((500, 0.5, 1_000)))
-    assert "no_baseline" not in bad_names(with_games((0, 0.5, 1_000), (500, 0.5, 1_000)))
-
-
-def test_better_moves_that_win_no_games_are_told() -> None:
-    falling: dict[str, Column] = {"regret": lambda step: 0.10 - 0.04 * share(step)}
-    assert "regret_without_strength" in bad_names(with_games((0, 0.5, 400), (1_180, 0.5, 400), **falling))
-    assert "regret_without_strength" not in bad_names(with_games((0, 0.4, 400), (1_180, 0.6, 400), **falling))
-    assert "regret_without_strength" not in bad_names(with_games((0, 0.5, 40), (1_180, 0.5, 40), **falling)), "too few games to say so"
-    assert "regret_without_strength" not in bad_names(with_games((0, 0.5, 400), (1_180, 0.5, 400)))
-
-
-def test_a_policy_that_plays_worse_is_told() -> None:
-    assert "lost_strength" in bad_names(with_games((0, 0.5, 400), (1_000, 0.3, 400)))
-    assert "lost_strength" not in bad_names(with_games((0, 0.5, 40), (1_000, 0.45, 40)))
-
-
-def test_where_scores_rise_as_a_whole_the_peaks_luck_is_a_note() -> None:
-    found = diagnose(with_games(*((step, 0.30 + step * 1e-4, 64) for step in range(0, 2_100, 100))))
-    assert found.is_healthy
-    assert "unbelievable_peak" in found.names
-
-
-# What an expert would not call ill.
-SOUND: dict[str, dict[str, Column]] = {
-    "a penalty that grows from rounding, against a still bonus": {
-        "loss": lambda _: None,
-        "kl_penalty": lambda step: 1e-9 + 0.002 * share(step),
-        "entropy_bonus": lambda step: -0.01 * (2.9 - 0.1 * share(step)),
-    },
-    "a coefficient that is warmed up in a straight line": {"kl_coef": lambda step: 0.001 + min(step, 400) / 400 * 0.02},
-    "a quick rise with a plateau behind it": {"reward": lambda step: 0.2 + 0.3 * min(1.0, step / 60)},
-    "KL within rounding of bfloat16": {"kl": lambda step: 3e-4 + 0.05 * share(step)},
-    "KL to the policy that was sampled, after some updates": {"approx_kl": lambda _: 0.008},
-    "a language model whose answers grow certain": {
-        "entropy": lambda step: 0.9 - 0.7 * share(step),
-        "completions/mean_length": lambda step: 200 + step / 10,
-    },
-}
-
-
-@pytest.mark.parametrize("case", SOUND)
-def test_what_is_sound_raises_no_alarm(case: str) -> None:
-    assert bad_names(made(**SOUND[case])) == set()
-
-
-# A task that is learnt, and what looks like it.
-LEARNT: dict[str, Column] = {
+LEVELS_OFF: Column = lambda step: 2.2 * (1 - math.exp(-2 * share(step)))  # noqa: E731
+LEARNT: Mapping[str, Column] = {
     "reward": lambda step: 0.54 + 0.34 * share(step) ** 0.5,
     "reward_std": lambda _: 0.2,
     "regret": lambda step: 0.36 * math.exp(-3.5 * share(step)),
 }
-LEVELS_OFF: Column = lambda step: 2.2 * (1 - math.exp(-2 * share(step)))  # noqa: E731
+MADE: Mapping[str, tuple[Mapping[str, Column], tuple[str, ...]]] = {
+    "healthy": ({}, ()),
+    "a penalty that grows from rounding, against a still bonus": (
+        {"kl_penalty": lambda step: 1e-9 + 0.002 * share(step), "entropy_bonus": lambda step: -0.01 * (2.9 - 0.1 * share(step))},
+        (),
+    ),
+    "a quick rise with a plateau behind it": ({"reward": lambda step: 0.2 + 0.3 * min(1.0, step / 60)}, ()),
+    "KL within rounding of bfloat16": ({"kl": lambda step: 3e-4 + 0.05 * share(step)}, ()),
+    "a language model whose answers grow certain": (
+        {"entropy": lambda step: 0.9 - 0.7 * share(step), "completions/mean_length": lambda step: 200 + step / 10},
+        (),
+    ),
+    "a reward that rises, however far from the reference": ({"kl": LEVELS_OFF}, ()),
+    "a task that is learnt": ({**LEARNT, "kl": LEVELS_OFF}, ()),
+    "far from the reference and no better": (
+        {"kl": LEVELS_OFF, "reward": lambda step: 0.1 + 0.02 * math.sin(3 * step)}, ("diverging", "flat_reward"),
+    ),
+    # Nobody may be told that the learning rate, which is 0 from step 600 on, is where it comes from.
+    "a runaway before the schedule ends": (
+        {
+            "kl": lambda step: step / 40_000 if step < 400 else 3.0,
+            "reward": lambda step: 0.5 if step < 500 else 0.1,
+            "learning_rate": lambda step: 1e-6 if step < 600 else 0.0,
+        },
+        ("diverging", "falling_reward"),
+    ),
+    "all that was gained is lost again": ({"reward": lambda step: 0.2 + (0.5 * share(step) if step < 900 else 0.05)}, ("falling_reward",)),
+}  # fmt: skip
 
 
-def test_a_policy_that_learnt_its_task_is_far_from_its_reference_and_does_not_diverge() -> None:
-    assert bad_names(made(**LEARNT, kl=LEVELS_OFF)) == set()
+@pytest.mark.parametrize("case", MADE)
+def test_a_made_history_has_these_findings_and_no_others(case: str) -> None:
+    changed, found = MADE[case]
+    assert diagnose(made(**changed)).names == found
+    assert diagnose(made(**changed)).verdict == ("findings" if found else "healthy")
 
 
 @pytest.mark.parametrize(
-    "changed",
+    ("looks", "found"),
     [
-        {"kl": LEVELS_OFF, "reward": HEALTHY["reward"], "reward_std": HEALTHY["reward_std"]},
-        {**LEARNT, "kl": LEVELS_OFF, "regret": lambda step: 0.36 - 0.12 * share(step)},
+        ([(0, 0.05, 64), (500, 0.10, 64), (1_000, 0.06, 64)], ("unbelievable_peak",)),
+        ([(0, 0.05, 2_000), (500, 0.10, 2_000), (1_000, 0.06, 2_000)], ()),
+        ([(step, 0.30 + step * 1e-4, 64) for step in range(0, 2_100, 100)], ()),
+        ([(500, 0.5, 1_000)], ("no_baseline",)),
     ],
-    ids=["no regret", "much regret is left"],
+    ids=["few games", "many games", "they rise as a whole", "none before training"],
 )
-def test_a_policy_that_runs_away_diverges_whatever_it_has_learnt(changed: dict[str, Column]) -> None:
-    assert "diverging" in bad_names(made(**changed))
+def test_a_peak_of_few_games_is_not_believed_and_a_baseline_is_asked_for(
+    looks: list[tuple[int, float, int]], found: tuple[str, ...]
+) -> None:
+    history = made()
+    history.evaluations = tuple(Evaluation(step=step, score=score, games=games) for step, score, games in looks)
+    assert diagnose(history).names == found
 
 
-# What only our trainer measures.
+# What is not known is not judged.
+
+
+def test_healthy_needs_a_reward_and_an_entropy_or_kl_over_enough_rows(tmp_path: Path) -> None:
+    def judged(header: str, number: int) -> str:
+        path = tmp_path / "table.csv"
+        path.write_text(header + "".join(f"\n{step},{100 - step},1" for step in range(number)))
+        return diagnose(read_tables([path])).tag
+
+    assert judged("step,my_score,entropy", 90) == "not judged: no column is known for a reward"
+    assert judged("step,lr,colour", 90) == "not judged: no column is known for a reward and for an entropy or a KL"
+    assert judged("step,reward,entropy", 5) == "not judged: 5 rows are too few"
+    assert judged("step,reward,entropy", 90) == "falling_reward"
+
+
+# Tables.
+
+
+def test_columns_of_other_trainers_are_known_and_their_evaluations_are_not_training(tmp_path: Path) -> None:
+    trl, verl = tmp_path / "trl.jsonl", tmp_path / "verl.csv"
+    trl.write_text('{"step": 1, "reward": 0.1, "clip_ratio/region_mean": 0.0}\n{"step": 2, "reward": null, "loss": NaN}\n')
+    verl.write_text("training/global_step,actor/entropy,critic/score/mean,val/entropy,colour\n1,0.5,0.2,9.0,red\n3,-,0.3,9.0,\n")
+    history = read_tables([trl, verl])
+    assert {name: (series.steps, series.values) for name, series in history.series.items()} == {
+        "reward": ([1], [0.1]), "clip_fraction": ([1], [0.0]), "entropy": ([1], [0.5]),
+    }, "of two rewards the first one's column"  # fmt: skip
+    assert history.not_finite == {"loss": [2]}
+    assert list(history.unused) == ["val/entropy"]
+
+
+@pytest.mark.parametrize("column", [
+    "debug/vllm_vs_local_logprob_diff_mean", "train/train_rollout_logprob_abs_diff", "mismatch_kl/mean",
+    "sampling/sampling_logp_difference/mean", "training/rollout_probs_diff_mean",
+])  # fmt: skip
+def test_a_mismatch_of_sampler_and_trainer_is_known_by_the_names_of_five_projects(column: str) -> None:
+    assert diagnose(made(**{column: lambda step: 0.01 + 0.2 * share(step)})).names == ("scored_otherwise",)
+
+
+@pytest.mark.parametrize("text", ['{"step": 0,', "[1]\n{}", '{"step": 1}\n[2]'])
+def test_a_file_that_is_no_table_is_refused_by_name(text: str, tmp_path: Path) -> None:
+    (tmp_path / "history.jsonl").write_text(text)
+    if text.startswith("["):
+        assert read_tables([tmp_path / "history.jsonl"]).series == {}
+        return
+    with pytest.raises(HistoryError, match=r"history\.jsonl: is "):
+        read_tables([tmp_path / "history.jsonl"])
+
+
+# What our trainer measures, at the end and while it trains.
 OURS = {
     "grpo/entropy": 2.0,
-    "grpo/log_num_legal": 3.2,
     "grpo/normalised_entropy": 0.6,
     "grpo/clip_fraction": 0.001,
     "grpo/kl_reference": 0.1,
-    "grpo/kl_old": 0.0005,
-    "grpo/kl_old_first": 0.0,
-    "grpo/optimiser_steps": 2.0,
-    "grpo/exact_cosine": 0.8,
-    "grpo/group_std_mean": 0.05,
-    "grpo/reward_at_end": 0.02,
+    "grpo/kl_old": 0.0,
     "grpo/reward_mean": 0.48,
-    "grpo/states": 500.0,
-    "grpo/states_dropped": 0.0,
-    "grpo/effective_sample_size": 0.99,
+    "grpo/gradient_norm": 0.04,
     "grpo/logit_cosine/entropy_reference_kl": -0.3,
     "grpo/logit_gradient/entropy": 0.01,
     "grpo/logit_gradient/reference_kl": 0.012,
@@ -243,7 +212,7 @@ OURS = {
 }
 
 
-def records(count: int = 60, **changed: float) -> list[Record]:
+def ours(count: int = 60, **changed: float) -> list[Record]:
     rows = [Record(0, {"heldout/regret_best": 0.08, "heldout/regret_sampled": 0.09})]
     for step in range(1, count + 1):
         started = {"grpo/kl_reference": 0.0} if step == 1 else {}
@@ -251,61 +220,123 @@ def records(count: int = 60, **changed: float) -> list[Record]:
     return rows
 
 
-@pytest.mark.parametrize(
-    ("name", "changed"),
-    [
-        ("wrong_gradient", {"grpo__exact_cosine": 0.1}),
-        ("failed_values", {"grpo__reward_at_end": 0.3}),
-        ("failed_values", {"grpo__states_dropped": 40.0}),
-        ("temperature_mismatch", {"grpo__kl_old_first": 0.02}),
-        ("temperature_mismatch", {"grpo__optimiser_steps": 1.0, "grpo__clip_fraction": 0.1}),
-        ("kl_at_step_zero", {"grpo__kl_reference": 0.1}),
-        ("impossible_entropy", {"grpo__entropy": 4.5}),
-        ("entropy_collapse", {"grpo__normalised_entropy": 0.1}),
-        ("cancelling_terms", {"grpo__logit_cosine__entropy_reference_kl": -0.99}),
-        ("loss_budget", {"grpo__logit_share__entropy": 0.95}),
-        ("saturated_controller", {"control__entropy_saturated": 0.97}),
-        ("nan_steps", {"grpo__skipped": 1.0}),
-    ],
-)
-def test_what_our_trainer_measures_is_judged(name: str, changed: dict[str, float]) -> None:
-    assert bad_names(History.of_records(records())) == set()
-    assert bad_names(History.of_records(records(**changed))) == {name}
+def spoken(*columns: tuple[str, Column], count: int = 60) -> list[Record]:
+    """Return what a language model's run shows that learns slowly, with these columns in place of its own."""
+    healthy: dict[str, Column] = {
+        "language/reward_mean": lambda step: 3.1 + 0.01 * step + 0.05 * math.sin(3 * step),
+        "language/reward_std": lambda _: 0.9,
+        "language/entropy": lambda step: 14.0 - 0.05 * min(step, 60) + 0.3 * math.sin(3 * step),
+        "language/normalised_entropy": lambda _: 0.06,
+        "language/kl_reference": lambda step: 0.002 * (step - 1),
+        "language/parse_rate": lambda step: 0.93 + 0.02 * math.sin(3 * step),
+        "language/truncated": lambda _: 0.01,
+        "language/zero_variance_groups": lambda _: 0.1,
+        "language/agreement": lambda _: 0.2,
+        "language/clip_fraction": lambda _: 0.0,
+        "language/gradient_norm": lambda _: 0.4,
+        "language/sampled_scored_gap": lambda _: 2e-6,
+    }
+    found = healthy | dict(columns)
+    rows = [Record(step, {name: column(step) for name, column in found.items()}) for step in range(1, count + 1)]
+    return [Record(0, {"heldout/regret_best": 0.2}), *rows]
 
 
-def test_reward_may_stand_still_where_regret_falls() -> None:
-    flat = [Record(record.step, record.metrics | {"grpo/reward_std": 0.3}) for record in records(150)]
-    assert bad_names(History.of_records(flat)) == {"flat_reward"}
+def told(rows: list[Record]) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Return what is told while it trains (name -> step), and what is found at its end."""
+    watch = Watch()
+    return {finding.name: row.step for row in rows for finding in watch.observe(row)}, watch.diagnosis().names
+
+
+SICK: Mapping[str, tuple[list[Record], dict[str, int], tuple[str, ...]]] = {
+    "another reference": (ours(grpo__kl_reference=0.1), {"kl_at_step_zero": 1}, ("kl_at_step_zero",)),
+    "little entropy is left": (
+        [*ours(10), *(Record(step, OURS | {"grpo/entropy": 0.1}) for step in range(11, 61))],
+        {"entropy_collapse": 20},
+        ("entropy_collapse",),
+    ),
+    "terms that cancel": (ours(grpo__logit_cosine__entropy_reference_kl=-0.99), {"cancelling_terms": 10}, ("cancelling_terms",)),
+    "a regulariser that is all": (ours(grpo__logit_share__entropy=0.95), {"loss_budget": 10}, ("loss_budget",)),
+    "a controller at its bound": (ours(control__entropy_saturated=0.97), {}, ("saturated_controller",)),
+    "steps left out": (ours(grpo__skipped=1.0), {"nan_steps": 1}, ("nan_steps",)),
+    "pads counted as positions": (spoken(("language/sampled_scored_gap", lambda _: 5.1)), {"scored_otherwise": 10}, ("scored_otherwise",)),
+    "random weights": (
+        spoken(("language/parse_rate", lambda _: 0.0), ("language/zero_variance_groups", lambda _: 1.0)),
+        {"unlearned_language_model": 1, "silent_groups": 10},
+        ("unlearned_language_model", "silent_groups"),
+    ),
+    "a loss that is no number": (spoken(("language/loss", lambda step: math.nan if step == 7 else 0.0)), {"nan_steps": 7}, ("nan_steps",)),
+    "the format forgotten": (spoken(("language/parse_rate", lambda step: 0.95 - 0.012 * step)), {"lost_format": 30}, ("lost_format",)),
+    "one answer for all": (
+        spoken(("language/entropy", lambda step: 14 * math.exp(-0.1 * step)), ("language/reward_mean", lambda _: 3.1)),
+        {"entropy_collapse": 40},
+        ("entropy_collapse",),
+    ),
+    "groups without differences": (
+        spoken(("language/zero_variance_groups", lambda step: 0.2 + 0.012 * step)), {"silent_groups": 40}, ("silent_groups",),
+    ),
+    "groups of one answer": (spoken(("language/agreement", lambda step: 0.3 + 0.01 * step)), {"group_agreement": 60}, ("group_agreement",)),
+    "clipped": (spoken(("language/clip_fraction", lambda _: 0.4)), {"high_clip_fraction": 10}, ("high_clip_fraction",)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SICK)
+def test_a_fault_is_told_once_soon_and_is_still_there_at_the_end(case: str) -> None:
+    rows, soon, found = SICK[case]
+    while_training, at_end = told(rows)
+    assert while_training.keys() == soon.keys()
+    assert all(while_training[name] <= soon[name] for name in soon), while_training
+    assert at_end == found
+    assert told(rows) == (while_training, at_end), "a resumed run finds the same"
+
+
+def test_the_explosion_is_told_whole_at_its_first_step() -> None:
+    columns = {"language/parse_rate": 0.0, "language/loss": math.nan, "language/kl_reference": 15.0}
+    found, _ = told(spoken(*((name, lambda _, value=value: value) for name, value in columns.items()), count=1))
+    assert found == dict.fromkeys(("nan_steps", "unlearned_language_model", "kl_at_step_zero"), 1)
+
+
+def test_what_was_told_while_it_trained_stays_with_its_steps_when_it_has_passed() -> None:
+    rows = [Record(row.step, row.metrics | {"grpo/agreement": 0.9 if 20 < row.step < 50 else 0.3}) for row in ours(300)[1:]]
+    while_training, at_end = told([Record(0, {}), *rows])
+    assert list(while_training) == ["group_agreement"]
+    assert at_end == ("group_agreement",)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_healthy_run_of_1_200_steps_is_told_nothing_about_and_called_so(seed: int) -> None:
+    # Gain, noise and levels of a run with the default settings, measured on 7,000 boards; rewards of other boards swamp the gain.
+    rng = random.Random(seed)
+    rows = [Record(0, {"heldout/regret_best": 0.032})]
+    for step in range(1, 1_201):
+        rise = 1 - math.exp(-step / 150)
+        metrics = OURS | {
+            "grpo/reward_mean": 0.5 + 0.01 * rise - 0.02 * (step // 400) + rng.gauss(0, 0.013),
+            "grpo/reward_gain": 0.027 * rise + rng.gauss(0, 0.0015),
+            "grpo/reward_std": 0.3,
+            "grpo/regret": 0.063 - 0.027 * rise + rng.gauss(0, 0.002),
+            "grpo/entropy": 2.13 - 0.2 * rise + rng.gauss(0, 0.03),
+            "grpo/kl_reference": 0.0 if step == 1 else 0.2 * rise,
+            # The controller stands at its bound at first.
+            "control/entropy_saturated": min(1.0, 150 / step),
+        }
+        rows.append(Record(step, metrics))
+    assert told(rows) == ({}, ())
+
+
+def test_a_reward_may_stand_still_where_regret_falls() -> None:
+    flat = [Record(record.step, record.metrics | {"grpo/reward_std": 0.3}) for record in ours(150)]
+    assert diagnose(History.of_records(flat)).names == ("flat_reward",)
     learning = [Record(record.step, record.metrics | {"grpo/regret": 0.1 - record.step * 2e-4}) for record in flat[1:]]
-    assert bad_names(History.of_records(learning)) == set()
+    assert diagnose(History.of_records(learning)).names == ()
 
 
 def test_a_resumed_runs_divergence_at_its_first_step_is_none_at_step_zero() -> None:
-    later = [Record(record.step + 50, record.metrics) for record in records(grpo__kl_reference=0.1)]
-    assert bad_names(History.of_records(later)) == set()
-
-
-def test_live_a_finding_is_told_once_and_the_same_after_the_journal_is_read_again() -> None:
-    rows = records(grpo__exact_cosine=0.1)
-
-    def told(watch: Watch) -> list[tuple[int, str]]:
-        return [(row.step, finding.name) for row in rows for finding in watch.observe(row)]
-
-    watch = Watch()
-    first = told(watch)
-    assert [name for _, name in first] == ["wrong_gradient"]
-    assert first == told(Watch())
-    assert watch.diagnosis().names == ("wrong_gradient",)
-
-
-def test_live_a_number_that_is_none_is_told_at_once() -> None:
-    watch = Watch()
-    first, second, *_ = records()
-    assert watch.observe(first) == ()
-    assert [finding.name for finding in watch.observe(Record(1, second.metrics | {"grpo/loss": math.nan}))] == ["nan_steps"]
+    assert diagnose(History.of_records([Record(record.step + 50, record.metrics) for record in ours(grpo__kl_reference=0.1)])).names == ()
 
 
 def test_a_stop_at_critical_entropy_is_a_collapse_wherever_the_settings_draw_the_line() -> None:
-    *rows, last = records()
+    *rows, last = ours()
     stopped = [*rows, Record(last.step, last.metrics, (Event("entropy_critical", "stopped"),))]
-    assert bad_names(History.of_records(stopped)) == {"entropy_collapse"}
+    assert diagnose(History.of_records(stopped)).names == ("entropy_collapse",)
+    recovered = [*stopped, Record(last.step + 1, last.metrics, (Event("recovery_ended", "healthy"),))]
+    assert diagnose(History.of_records(recovered)).names == ()

@@ -32,7 +32,7 @@ from steps.cards.state import Seen
 from steps.cards.training_pages import draw_findings, finetune_page
 from steps.measure import SAMPLED, screening_match
 from steps.resume import Job, Origin
-from steps.run.names import CACHED_GAMES, LEARNABILITY, RESULTS
+from steps.run.names import CACHED_GAMES, RESULTS
 from steps.run.step import step_of
 
 SETTINGS = {kind: read_settings(f"policy.kind = '{kind}'").model_dump(mode="json") for kind in ("network", "language")}
@@ -55,7 +55,6 @@ def page_of(step: str, seen: Seen) -> list[CardPart]:
 @pytest.mark.parametrize("kind", SETTINGS)
 @pytest.mark.parametrize("step", [step for step in STEPS if step not in ("start", "end")])
 def test_each_card_is_made_before_the_first_record_and_with_all_metrics(step: str, kind: str, tmp_path: Path) -> None:
-    write_json(tmp_path / LEARNABILITY, {"severity": "warning", "findings": []})
     begun = Seen(SETTINGS[kind])
     later = Seen(SETTINGS[kind], records=[everything(1, Event("entropy_critical", "told"))], progress_folder=tmp_path)
     later.progressed(1, 2, "steps")
@@ -112,7 +111,7 @@ def test_games_are_counted_by_match_and_measured_by_pairs(step: str, tmp_path: P
         paragraph(EVIL),
         html_table([EVIL], [[EVIL, 1.0]], caption=EVIL),
         progress_bar(1, 2, EVIL),
-        draw_findings([dict.fromkeys(("name", "severity", "cause", "remedy", "page"), EVIL) | {"evidence": [EVIL]}]).markup,
+        draw_findings([dict.fromkeys(("name", "severity", "means", "advice", "page"), EVIL) | {"evidence": [EVIL]}]).markup,
     ],
 )
 def test_whatever_is_given_is_text_on_one_line_for_an_empty_line_would_end_the_html(made: str) -> None:

@@ -33,7 +33,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     make_run(machine, MadeRun(name="1001", files=document(folder / "first")))
     origin = {"name": "1001/60", "run": "1001", "step": 60}
     make_run(machine, MadeRun(name="1002", settings=FASTER, origin=origin, files=document(folder / "second", score=0.5)))
-    files = {"finetune": {FINDINGS: {"verdict": "findings", "findings": [FINDING]}}}
+    files = {"finetune": {FINDINGS: {"verdict": "findings", "tag": "kl_trap", "findings": [FINDING]}}}
     make_run(machine, MadeRun(name="1003", until="screen", ends="failed", error=ERROR, files=files))  # type: ignore[arg-type]
     script = "import sys; from pathlib import Path; from steps.run.processes import hold; print(hold(Path(sys.argv[1])))"
     token = subprocess.run([sys.executable, "-c", script, machine.home], capture_output=True, text=True, check=True).stdout.strip()

@@ -66,7 +66,7 @@ def test_the_step_writes_the_document_and_the_page_that_is_made_of_it(tmp_path: 
     assert (results.origin.run, results.origin.step) == ("17", 60)
     assert results.outputs.keys() == steps.keys()
     assert (results.settings["grpo.learning_rate"], results.engine, results.code) == (7e-4, ENGINE, CODE)
-    assert results.findings == {"verdict": "findings", "findings": [FINDING]}
+    assert results.findings == {"verdict": "findings", "tag": "kl_trap", "findings": [FINDING]}
 
 
 def test_every_number_has_its_interval_its_games_and_its_yardstick(results: Results) -> None:
@@ -141,7 +141,7 @@ def test_a_collapsed_run_has_every_page_with_verdict_reason_and_diagnosis(tmp_pa
     for name, page in pages_of(results).items():
         assert results.decision.sentence in page, name
         assert "None" not in page, name
-    assert FINDING["cause"] in report_page(results)
+    assert FINDING["means"] in report_page(results)
     assert gains(results.decision) == {}
     assert [each.name for each in results.measurements if each.name.startswith("candidate")] == []
 

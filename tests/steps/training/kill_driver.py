@@ -96,7 +96,7 @@ def within_deletion(nth: int, deed: Deed) -> None:
 
 LOOP, CHECKPOINTS, STORE = steps.training_loop, grpo.train.checkpoints, steps.run.store
 FAILPOINTS: dict[str, Callable[[int, Deed], None]] = {
-    "before the learnability check": lambda nth, deed: at(nth, LOOP.TrainingLoop, "_assess", deed),
+    "before the look at the first rollout": lambda nth, deed: at(nth, LOOP.LiveDiagnosis, "refuse", deed),
     "after the rollout": lambda nth, deed: at(nth, torch.nn.utils, "clip_grad_norm_", deed),
     "before a measurement": lambda nth, deed: at(nth, LOOP.TrainingLoop, "_with_measurements", deed),
     "before the journal's line": lambda nth, deed: at(nth, steps.run.work, "append_line", deed),

@@ -243,7 +243,7 @@ def test_told_to_end_it_saves_the_step_that_it_is_at_and_goes_on_from_there(
     assert "WARNING" not in log
 
 
-@pytest.mark.parametrize("failpoint", ["before the learnability check", "before a measurement", "when training is over"])
+@pytest.mark.parametrize("failpoint", ["before the look at the first rollout", "before a measurement", "when training is over"])
 def test_before_the_first_step_and_after_the_last_it_ends_at_once(
     failpoint: str, driver: Driver, whole: Callable[..., Result], home: Path
 ) -> None:
@@ -326,7 +326,7 @@ def test_a_full_disk_costs_no_checkpoint_and_the_error_says_how_much_room_is_wan
     assert " bytes are free there; " in log
     assert f"The same command again, without --fresh, resumes from step 4, which is saved in {progress_of(home)}" in log
     assert steps_of(home) == [2, 4]
-    assert sorted(path.name for path in progress_of(home).iterdir()) == ["checkpoints", HISTORY, "learnability.json"]
+    assert sorted(path.name for path in progress_of(home).iterdir()) == ["checkpoints", HISTORY]
     assert not (home / "outputs" / "finetune" / VERSION).exists()
     goes_on(driver, home, whole(), journal_of(home))
 

@@ -15,17 +15,16 @@ from tiny_training import KINDS, finetune, prepare, progress_of, settings
 import steps.finetune
 from grpo.base.errors import NonFiniteError
 from grpo.base.files import read_json, verified_manifest
-from grpo.diagnosis.diagnose import diagnose
+from grpo.diagnosis.diagnose import NotLearnableError, diagnose
 from grpo.diagnosis.history import History
 from grpo.policy.distribution import Policy
 from grpo.policy.files import LANGUAGE
 from grpo.settings.metrics import Record
 from grpo.train.checkpoints import checkpoint_folders, checkpoint_step
-from grpo.train.learnability import NotLearnableError
 from grpo.train.states import DatasetStates, States
 from grpo.train.trainer import GrpoTrainer
 from steps.policies.open import open_checkpoint
-from steps.run.names import ANSWERS, FINDINGS, LEARNABILITY, REPORT
+from steps.run.names import ANSWERS, FINDINGS, REPORT
 from steps.run.work import read_history, read_journal
 
 SHORT = {"num_steps": 6, "num_checkpoints_kept": 12}
@@ -74,8 +73,7 @@ def test_a_run_leaves_history_report_findings_and_the_checkpoints_that_are_kept(
     report = read_json(folder / REPORT)
     assert (report["reason"], report["first_step"], report["last_step"]) == ("budget_spent", 0, 4)
     assert report["weights"] == open_checkpoint(saved[-1], CPU).weights
-    assert read_json(folder / FINDINGS)["verdict"] in ("healthy", "findings")
-    assert read_json(folder / LEARNABILITY)["severity"] != "refusal"
+    assert read_json(folder / FINDINGS)["tag"] == "not judged: 4 rows are too few"
     assert (folder / ANSWERS).exists() == (kind == LANGUAGE)
     assert json.loads((saved[0] / "state.json").read_text())["facts"] == {"settings": steps.finetune.STEP.settings(given)}
 
@@ -107,15 +105,10 @@ def test_an_error_leaves_the_progress_as_it_is_and_says_from_where_the_same_comm
     assert hash_of(folder) == hash_of(finetune(tmp_path / "whole", prepared, settings(**SHORT)))
 
 
-def test_where_nothing_can_be_learnt_it_is_refused_before_the_first_update_and_what_was_found_is_left(
-    prepared: Path, tmp_path: Path
-) -> None:
-    said = list[str]()
-    with pytest.raises(NotLearnableError, match="It is critical already") as caught:
-        finetune(tmp_path, prepared, settings(critical_entropy=5.0), say=said.append)
+def test_where_nothing_can_be_learnt_it_is_refused_before_the_first_update(prepared: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotLearnableError, match=r"critical below grpo\.critical_entropy = 5") as caught:
+        finetune(tmp_path, prepared, settings(critical_entropy=5.0))
     assert not caught.value.may_pass, "no retry can help"
-    assert read_json(progress_of(tmp_path) / LEARNABILITY)["severity"] == "refusal"
-    assert any(line.startswith("refusal: entropy at T = 1") for line in said)
     assert read_journal(progress_of(tmp_path)) == []
 
 
@@ -162,8 +155,7 @@ def test_a_finding_is_told_once_and_the_output_says_what_the_whole_history_shows
     folder = finetune(tmp_path, prepared, SICK, listeners=(listener,), say=said.append)
     assert found_in(listener.records) == [(6, "nan_steps")]
     assert found_in(read_history(folder)) == [], "it is no part of the history"
-    diagnosis = diagnose(History.of_records(read_history(folder)), {"grpo": SICK.grpo.model_dump(mode="json")})
-    assert read_json(folder / FINDINGS) == {**diagnosis.facts(), "tag": diagnosis.tag}
+    assert read_json(folder / FINDINGS) == diagnose(History.of_records(read_history(folder))).facts()
     assert said[-1] == "diagnosis: nan_steps"
 
 
