@@ -114,7 +114,6 @@ class ChessGrpo(FlowSpec):
     fresh = Parameter("fresh", type=bool, default=False, is_flag=True, help="Recompute every step's output, even if the store has it")
     resume_from = Parameter("resume-from", default="", help="peak, champion, v7 (a version), RUN or RUN/STEP: resume from it")
 
-    @card(type="blank", id="start", refresh_interval=1)
     @step
     @plainly
     def start(self):
@@ -124,7 +123,6 @@ class ChessGrpo(FlowSpec):
         self.tasks = task.parts(self.job, "boards")
         self.next(self.build_boards, foreach="tasks")
 
-    @card(type="blank", id="build_boards", refresh_interval=1)
     @step
     @plainly
     def build_boards(self):
@@ -132,7 +130,6 @@ class ChessGrpo(FlowSpec):
         self.part = task.run(build_boards.STEP, self)
         self.next(self.join_boards)
 
-    @card(type="blank", id="join_boards", refresh_interval=1)
     @step
     @plainly
     def join_boards(self, inputs):
@@ -157,7 +154,6 @@ class ChessGrpo(FlowSpec):
         self.pretrained = task.run(pretrain.STEP, self)
         self.next(self.calibrate)
 
-    @card(type="blank", id="calibrate", refresh_interval=1)
     @step
     @plainly
     def calibrate(self):
@@ -181,7 +177,6 @@ class ChessGrpo(FlowSpec):
         self.finetuned = task.run(finetune.STEP, self)
         self.next(self.screen)
 
-    @card(type="blank", id="screen", refresh_interval=1)
     @step
     @plainly
     def screen(self):
@@ -190,7 +185,6 @@ class ChessGrpo(FlowSpec):
         self.shares = task.parts(self.job, "selection")
         self.next(self.confirm, foreach="shares")
 
-    @card(type="blank", id="confirm", refresh_interval=1)
     @step
     @plainly
     def confirm(self):
@@ -216,7 +210,6 @@ class ChessGrpo(FlowSpec):
         self.report_task = current.pathspec
         self.next(self.end)
 
-    @card(type="blank", id="end")
     @step
     @plainly
     def end(self):

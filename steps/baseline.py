@@ -15,7 +15,7 @@ from steps.run.step import Step
 from steps.run.work import Work
 
 if TYPE_CHECKING:
-    from steps.cards.html import CardPart
+    from steps.cards.page import CardPart
     from steps.cards.state import Seen
 
 STEP: Final = Step(
@@ -66,6 +66,6 @@ def _matches(work: Work, arena: Arena, player: Player, used: set[str]) -> dict[s
 
 def card(seen: "Seen") -> "list[CardPart]":
     """Return the card: the strength of the pretrained policy before GRPO."""
-    from steps.cards.games_pages import baseline_page
+    from steps.cards.games import baseline_page
 
     return baseline_page(seen)

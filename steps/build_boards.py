@@ -3,7 +3,7 @@
 import gc
 from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,10 +21,6 @@ from grpo.settings.tree import Settings
 from steps.run.names import BOARDS, GAMES, REPORT
 from steps.run.step import Step
 from steps.run.work import Work
-
-if TYPE_CHECKING:
-    from steps.cards.html import CardPart
-    from steps.cards.state import Seen
 
 STEP: Final = Step(
     name="build_boards",
@@ -122,10 +118,3 @@ class _Valuer:
         boards = [candidate.board for candidate in candidates]
         fens = [candidate.mover_fen for candidate in candidates]
         return value_tables(boards, self._pool, self._settings.values, depth=depth, mover_fens=fens)
-
-
-def card(seen: "Seen") -> "list[CardPart]":
-    """Return the card: what the source contained, by unit."""
-    from steps.cards.data_pages import build_page
-
-    return build_page(seen)

@@ -1,6 +1,6 @@
 """Rate the opponents that strength is measured with, by their own games; they depend on no dataset, so that runs share a ladder."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from grpo.base.files import write_json
 from grpo.base.seeding import numpy_stream
@@ -13,10 +13,6 @@ from steps.measure import Arena
 from steps.run.names import REPORT
 from steps.run.step import Step
 from steps.run.work import Work
-
-if TYPE_CHECKING:
-    from steps.cards.html import CardPart
-    from steps.cards.state import Seen
 
 STEP: Final = Step(
     name="calibrate",
@@ -65,10 +61,3 @@ def _meeting_facts(ladder: Ladder, meeting: tuple[int, int], result: MatchResult
     facts = {name: fact for name, fact in result.facts().items() if name not in ("text", "num_openings")}
     expected = expected_score(ladder.interval(one, other)[0])
     return {"first": ladder.rungs[one].name, "second": ladder.rungs[other].name, "expected": expected, **facts}
-
-
-def card(seen: "Seen") -> "list[CardPart]":
-    """Return the card: the opponents' ratings and their games."""
-    from steps.cards.games_pages import ladder_page
-
-    return ladder_page(seen)

@@ -13,7 +13,7 @@ from steps.run.step import Step
 from steps.run.work import Work
 
 if TYPE_CHECKING:
-    from steps.cards.html import CardPart
+    from steps.cards.page import CardPart
     from steps.cards.state import Seen
 
 STEP: Final = Step(
@@ -51,6 +51,6 @@ def body(work: Work) -> None:
 
 def card(seen: "Seen") -> "list[CardPart]":
     """Return the card: what holds and what does not."""
-    from steps.cards.data_pages import checks_page
+    from steps.cards.data import checks_page
 
     return checks_page(seen)

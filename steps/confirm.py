@@ -1,7 +1,7 @@
 """Play one task's share of the games that decide on the candidate: fresh games, from openings that serve nothing else."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from grpo.base.files import write_json
 from grpo.match.players import Player
@@ -10,10 +10,6 @@ from steps.policies.open import Competitor, open_checkpoint, open_policy
 from steps.run.names import CACHED_GAMES
 from steps.run.step import Step
 from steps.run.work import Work
-
-if TYPE_CHECKING:
-    from steps.cards.html import CardPart
-    from steps.cards.state import Seen
 
 STEP: Final = Step(
     name="confirm",
@@ -61,11 +57,3 @@ def _players(work: Work, step: int) -> dict[str, tuple[Player, Player]]:
         initial.sampling_player(second, temperature=1.0, seed=seed, stream=(SAMPLED, "initial")),
     )
     return found
-
-
-def card(seen: "Seen") -> "list[CardPart]":
-    """Return the card: this part's games."""
-    from steps.cards.games_pages import games_page
-
-    words = "One task's part of the fresh games that decide on the candidate, which the screening selected."
-    return games_page("Confirmation", words, seen)

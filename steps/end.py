@@ -35,13 +35,6 @@ def end(flow: Any) -> tuple[dict[str, Any], str]:
     }
     runs.begin(job["run"], "end", "", "").end("finished")
     left = publish_all(machine).get(job["run"], "")
-    run = runs.get(job["run"])
-    assert run is not None
-    if machine.task:
-        from steps.cards.live import LiveCard  # It imports Metaflow, without which the steps work too.
-        from steps.cards.report_page import end_page
-
-        LiveCard("end", lambda _: end_page(results, run, places), job["settings"]).drawn()
     commands = {
         pasteable("chess-grpo show last"): "the same in the terminal",
         pasteable("chess-grpo card last"): "the report as a page",

@@ -20,7 +20,7 @@ from steps.run.work import Work
 from steps.training_loop import TrainingLoop, begin_from
 
 if TYPE_CHECKING:
-    from steps.cards.html import CardPart
+    from steps.cards.page import CardPart
     from steps.cards.state import Seen
 
 STEP: Final = Step(
@@ -101,6 +101,6 @@ def _states(work: Work, train: BoardArrays, heldout: BoardArrays, values: LiveVa
 
 def card(seen: "Seen") -> "list[CardPart]":
     """Return the card: findings, curves and events."""
-    from steps.cards.training_pages import finetune_page
+    from steps.cards.training import finetune_page
 
     return finetune_page(seen)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import chess
 import pyarrow as pa
@@ -21,10 +21,6 @@ from steps.run.dataset import preview
 from steps.run.names import BOARDS, BOARDS_PREVIEW, GAMES, REPORT
 from steps.run.step import Step
 from steps.run.work import Work
-
-if TYPE_CHECKING:
-    from steps.cards.html import CardPart
-    from steps.cards.state import Seen
 
 STEP: Final = Step(
     name="join_boards",
@@ -124,10 +120,3 @@ def _concatenated(folders: Sequence[Path], name: str, schema: pa.Schema) -> pa.T
 def _positions(table: pa.Table) -> list[Position]:
     rows = table.select(list(Position.__slots__)).to_pylist()
     return [Position(**{**row, "phase": Phase(row["phase"]), "split": Split(row["split"])}) for row in rows]
-
-
-def card(seen: "Seen") -> "list[CardPart]":
-    """Return the card: the dataset."""
-    from steps.cards.data_pages import join_page
-
-    return join_page(seen)

@@ -15,7 +15,7 @@ from steps.run.step import Step
 from steps.run.work import Work
 
 if TYPE_CHECKING:
-    from steps.cards.html import CardPart
+    from steps.cards.page import CardPart
     from steps.cards.state import Seen
 
 STEP: Final = Step(
@@ -68,6 +68,6 @@ def body(work: Work) -> None:
 
 def card(seen: "Seen") -> "list[CardPart]":
     """Return the card: curves of cloning."""
-    from steps.cards.training_pages import pretrain_page
+    from steps.cards.training import pretrain_page
 
     return pretrain_page(seen)

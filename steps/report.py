@@ -30,7 +30,7 @@ from steps.run.step import Step
 from steps.run.work import Work, read_history
 
 if TYPE_CHECKING:
-    from steps.cards.html import CardPart
+    from steps.cards.page import CardPart
     from steps.cards.state import Seen
 
 _OUTPUTS: Final = ("boards", "checks", "pretrained", "calibrated", "baseline_report", "finetuned", "selected")
@@ -182,6 +182,6 @@ def _num_games(place: Placement) -> int:
 
 def card(seen: "Seen") -> "list[CardPart]":
     """Return the card: verdict, measurements, ladder and training."""
-    from steps.cards.report_page import report_page as page
+    from steps.cards.games import report_page as page
 
     return page(seen)

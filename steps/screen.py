@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from grpo.base.errors import NonFiniteError
 from grpo.base.files import write_json
@@ -31,10 +31,6 @@ from steps.run.dataset import position_keys
 from steps.run.names import CACHED_GAMES, CHECKPOINTS, REPORT
 from steps.run.step import Step
 from steps.run.work import Work, read_history
-
-if TYPE_CHECKING:
-    from steps.cards.html import CardPart
-    from steps.cards.state import Seen
 
 STEP: Final = Step(
     name="screen",
@@ -151,11 +147,3 @@ def _reason(num_checkpoints: int, num_measured: int) -> str:
     if not num_checkpoints:
         return "GRPO left no checkpoint: its report says why it ended (grpo.num_steps, grpo.steps_per_checkpoint)"
     return f"of {num_checkpoints:,} checkpoints {num_measured:,} have a finite held-out regret, and none of those has finite weights"
-
-
-def card(seen: "Seen") -> "list[CardPart]":
-    """Return the card: the games of each candidate."""
-    from steps.cards.games_pages import games_page
-
-    words = "The checkpoints with the lowest held-out regret play the pretrained policy; each round keeps the better half."
-    return games_page("Screening", words, seen)

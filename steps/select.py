@@ -43,7 +43,7 @@ from steps.run.step import Step
 from steps.run.work import Work
 
 if TYPE_CHECKING:
-    from steps.cards.html import CardPart
+    from steps.cards.page import CardPart
     from steps.cards.state import Seen
 
 _ENDS: Final = ("", "_low", "_high")
@@ -264,6 +264,6 @@ def _metrics(contest: _Contest) -> dict[str, float]:
 
 def card(seen: "Seen") -> "list[CardPart]":
     """Return the card: verdict, checkpoints with the peak ringed, boards, and the trace of the decision."""
-    from steps.cards.games_pages import decision_page
+    from steps.cards.games import decision_page
 
     return decision_page(seen)

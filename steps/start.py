@@ -56,13 +56,7 @@ def start(given: Mapping[str, Any], code: Mapping[str, Any], *, run: str, is_fre
     publish_all(machine)
     if origin is not None:
         print(_resuming(origin, changed), flush=True)
-    job = Job(run=run, settings=facts["settings"], code=dict(code), is_fresh=is_fresh, origin=origin, seconds=seconds, checks=found)
-    if machine.task:
-        from steps.cards.data_pages import start_page
-        from steps.cards.live import LiveCard  # It imports Metaflow, without which the steps work too.
-
-        LiveCard("start", lambda _: start_page(job), job["settings"]).drawn()
-    return job
+    return Job(run=run, settings=facts["settings"], code=dict(code), is_fresh=is_fresh, origin=origin, seconds=seconds, checks=found)
 
 
 def _facts(

@@ -198,10 +198,13 @@ class _Task:
                 files: Mapping[str, str] = self.store.manifest(part)["files"]
                 yield from ((name, digest) for name, digest in files.items() if fnmatch(name, self.step.joins))
 
-    def _live_card(self) -> "LiveCard":
+    def _live_card(self) -> "LiveCard | None":
+        """Return the card of a step that has one."""
+        if (page := getattr(import_module(self.step.module), "card", None)) is None:
+            return None
         from steps.cards.live import LiveCard  # It imports Metaflow, without which the steps work too.
 
-        return LiveCard(self.step.name, import_module(self.step.module).card, self.job["settings"])
+        return LiveCard(self.step.name, page, self.job["settings"])
 
 
 class _Inputs(Mapping[str, Path]):

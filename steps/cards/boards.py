@@ -1,10 +1,14 @@
 """Chess boards with arrows for the policy's and Stockfish's moves, from a step's `decisions.json`."""
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
-from steps.cards.html import Html, block, heading, paragraph, text
+import chess
+import chess.svg
+from markupsafe import Markup
+
+from steps.cards.page import page_part
 
 _POLICY: Final = "#e0761bd0"
 _ENGINE: Final = "#2563c9d0"
@@ -13,7 +17,7 @@ _BEFORE: Final = "#5d6673b0"
 _PIXELS: Final = 320
 
 
-def decision_boards(found: Mapping[str, Any], *, whose: str) -> Html:
+def decision_boards(found: Mapping[str, Any], *, whose: str) -> Markup:
     """Return a policy's decisions as boards seen by the player to move; `found` is from `decisions.json`.
 
     With an earlier policy's moves beside them, those come first where the two differ most.
@@ -25,31 +29,17 @@ def decision_boards(found: Mapping[str, Any], *, whose: str) -> Html:
         "Best decisions (only one good move)": (found["best"], "No best move was found where only one is good."),
     }
     is_compared = any(decision["before"] for decisions, _ in kinds.values() for decision in decisions)
-    if not is_compared:
-        kinds = {title: kinds[title] for title in list(kinds)[2:]}
-    legend = (
-        f"{found['num_boards']:,} held-out positions, evaluated by a deeper search. Orange: policy's move; blue: Stockfish's; green: both"
-        f" agree{'; grey: the move before GRPO' if is_compared else ''}. Beside each move its value for the player to move (0 to 1) and the"
-        " policy's probability at T = 1. Boards are turned to the player to move."
-    )
-    titled = (markup for title, (decisions, none) in kinds.items() for markup in (heading(title, 3), _boards(decisions, none)))
-    return block(heading(f"Boards: decisions of {whose}"), paragraph(legend, "soft"), *titled)
+    shown = [
+        (title, [_figure(decision) for decision in decisions], none)
+        for title, (decisions, none) in list(kinds.items())[0 if is_compared else 2 :]
+    ]
+    return page_part("boards", whose=whose, num_boards=found["num_boards"], is_compared=is_compared, kinds=shown)
 
 
-def _boards(decisions: Sequence[Mapping[str, Any]], none: str) -> str:
-    return f'<div class="boards">{"".join(map(_figure, decisions))}</div>' if decisions else paragraph(none)
-
-
-def _figure(decision: Mapping[str, Any]) -> str:
-    lines = decision_lines(decision)
-    words = "; ".join(f"{label} {number}" for label, number in lines)
+def _figure(decision: Mapping[str, Any]) -> dict[str, Any]:
     picture = base64.b64encode(board_svg(decision).encode()).decode()
-    rows = "".join(f"<dt>{text(label)}</dt><dd>{text(number)}</dd>" for label, number in lines)
-    return (
-        f'<figure><img alt="{text(decision["fen"])}: {text(words)}" src="data:image/svg+xml;base64,{picture}">'
-        f'<figcaption><dl>{rows}</dl><a href="{text(analysis_address(decision["fen"]))}" target="_blank" rel="noreferrer">'
-        f"Analyse on Lichess</a> ({text(decision['phase'])})</figcaption></figure>"
-    )
+    facts = {"fen": decision["fen"], "phase": decision["phase"], "picture": picture}
+    return {**facts, "lines": decision_lines(decision), "address": analysis_address(decision["fen"])}
 
 
 def analysis_address(fen: str) -> str:
@@ -60,8 +50,6 @@ def analysis_address(fen: str) -> str:
 
 def decision_lines(decision: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return whose move, and the move with its value and the policy's probability: the policy's, Stockfish's and the earlier policy's."""
-    import chess
-
     board = chess.Board(decision["fen"])
 
     def told(move: Mapping[str, Any]) -> str:
@@ -79,8 +67,6 @@ def decision_lines(decision: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def board_svg(decision: Mapping[str, Any]) -> str:
     """Return the board as SVG, seen by the player to move."""
-    import chess.svg
-
     board = chess.Board(decision["fen"])
     chosen, best, before = (decision[which] and chess.Move.from_uci(decision[which]["move"]) for which in ("chosen", "best", "before"))
     arrows = [_arrow(chosen, _BOTH)] if chosen == best else [_arrow(best, _ENGINE), _arrow(chosen, _POLICY)]
@@ -89,7 +75,5 @@ def board_svg(decision: Mapping[str, Any]) -> str:
     return chess.svg.board(board, orientation=board.turn, arrows=arrows, size=_PIXELS)
 
 
-def _arrow(move: Any, colour: str) -> Any:
-    import chess.svg
-
+def _arrow(move: chess.Move, colour: str) -> chess.svg.Arrow:
     return chess.svg.Arrow(move.from_square, move.to_square, color=colour)

@@ -1,29 +1,30 @@
-"""Charts as Vega-Lite specifications: legible in light and dark mode, of bounded size, with a text description for screen readers.
-
-A line chart has no legend of its own: what stands below it names the lines with their colours (`metric_tables.numbers`).
-Interval bars are HTML with SVG (`interval_figure`), which needs no script.
-"""
+"""Figures of cards: line charts by altair, each with a legend that unfolds to a table, and bars of intervals as SVG."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import altair as alt
+import pandas as pd
+from markupsafe import Markup
+
 from grpo.match.intervals import Estimate, Unit
-from steps.cards.html import Chart, Html, number_text, paragraph, swatch, text
-from steps.cards.style import FONT
+from grpo.settings.metrics import METRICS, Record
+from steps.cards.page import CardPart, number_text, page_part
 
 MAX_POINTS: Final = 240
 """Most points of a line; the whole card is sent again at each refresh."""
 COLOURS: Final = ("#3b82c4", "#d9822b", "#2f9e6e", "#9a6fd1", "#c2569b", "#7d8794", "#b09a2f")
 """Colours of lines, in order; each has a contrast of at least 3 on white and on the dark background."""
 ALARM: Final = "#d9483b"
+_INK: Final = "#7d8794"
 _FEW: Final = 40
-"""Points of a line that are drawn as they are, each with a dot; of a longer line the EMA is drawn."""
+"""Points of a line that are drawn as they are; of a longer line the EMA is drawn, and its points faint behind it."""
 _MAX_DIGITS: Final = 24
 """Characters that a scale has room for: its bar is 200 pixels wide at the least."""
-_SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"  # An identifier; it is never fetched.
-_INK: Final = "#7d8794"
+_NUM_MARKS: Final = 50
+_STEPS: Final = alt.X("x:Q", title="step", axis=alt.Axis(tickMinStep=1, format=",d"))
 
 Point = tuple[float, float]
 
@@ -38,16 +39,91 @@ class ChartLine:
     is_dashed: bool = False
     meaning: str = ""
 
+    def summary(self) -> list[float | None]:
+        """Return its first, last, lowest and highest value; None where there is none."""
+        values = [y for _, y in self.points]
+        finite = [value for value in values if math.isfinite(value)]
+        ends: list[float | None] = [values[0], values[-1]] if values else [None, None]
+        return [*ends, *((min(finite), max(finite)) if finite else (None, None))]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Interval:
-    """An estimate with its confidence interval."""
+class Figure:
+    """A chart of metrics with the same unit."""
 
-    label: str
-    estimate: Estimate
-    kind: str
-    """How it was measured; each kind has a colour of its own."""
-    is_ringed: bool = False
+    title: str
+    names: Mapping[str, str]
+    """Metric -> label."""
+    note: str = ""
+    """A sentence on how to read it."""
+    levels: Mapping[str, tuple[float, str]] | None = None
+    """Label -> value and colour of a dashed line across the chart."""
+    dashed: Sequence[str] = ()
+    """Metrics that are bounds rather than measurements."""
+    is_share: bool = False
+    """Whether the lines are fractions of a whole, drawn as stacked areas."""
+
+    def parts(self, records: Sequence[Record], marks: Sequence[float] = ()) -> list[CardPart]:
+        """Return the chart of a step's history, and what stands below it; `marks` are steps with events."""
+        [unit] = {METRICS[name].unit for name in self.names}  # A chart has one y axis.
+        lines = [
+            ChartLine(
+                label=label,
+                points=[(record.step, record.metrics[name]) for record in records if name in record.metrics],
+                colour=COLOURS[number % len(COLOURS)],
+                is_dashed=name in self.dashed,
+                meaning=METRICS[name].meaning,
+            )
+            for number, (name, label) in enumerate(self.names.items())
+        ]
+        steps = sorted({x for line in lines for x, _ in line.points})
+        for label, (value, colour) in (self.levels or {}).items():
+            points = [(step, value) for step in {*steps[:1], *steps[-1:]}]
+            lines.append(ChartLine(label=label, points=points, colour=colour, is_dashed=True))
+        chart = share_chart(self.title, lines) if self.is_share else line_chart(self.title, unit, lines, marks=marks)
+        return [chart, page_part("numbers", lines=lines, unit=unit, note=self.note)]
+
+
+def line_chart(title: str, unit: str, lines: Sequence[ChartLine], *, marks: Sequence[float] = ()) -> dict[str, Any]:
+    """Return a chart of lines over steps: of a line with many points the EMA, and its values faint behind it.
+
+    Args:
+        title: title of the chart.
+        unit: unit of the y axis.
+        lines: those to draw.
+        marks: steps with events, at which a thin vertical line stands.
+    """
+    long = [line for line in lines if len(line.points) >= _FEW]
+    steps = [x for line in lines for x, _ in line.points]
+    half_life = max(5, round((max(steps) - min(steps)) / 50)) if steps else 5
+    bold = {line.label: _averaged(line.points, half_life) if line in long else thinned(line.points) for line in lines}
+    faint = {line.label: thinned(line.points) for line in long}
+    encoding = {
+        "x": _STEPS,
+        "y": alt.Y("y:Q", title=unit, scale=alt.Scale(zero=False)),
+        "color": _colours(lines),
+        "strokeDash": alt.StrokeDash("dashed:N", legend=None, scale=alt.Scale(domain=[False, True], range=[[1, 0], [5, 4]])),
+    }
+    dashed = {line.label for line in lines if line.is_dashed}
+    chart = alt.layer(
+        alt.Chart(_data(faint, dashed)).mark_line(strokeWidth=1, opacity=0.25).encode(**encoding),
+        alt.Chart(_data(bold, dashed)).mark_line(strokeWidth=2, point=False if long else {"size": 18}).encode(**encoding),
+        alt.Chart(alt.Data(values=[{"x": x} for x in marks[:_NUM_MARKS]])).mark_rule(color=ALARM, opacity=0.45).encode(x="x:Q"),
+    )
+    words = "; ".join(f"{label} ends at {number_text(points[-1][1])}" for label, points in bold.items() if points) or "nothing yet"
+    key = [f"bold: EMA, half-life {half_life} steps; faint: each step"] if long else []
+    return _spec(chart, title, f"{title}, {unit}: {words}", "; ".join([*key, *(["vertical: events"] if marks else [])]))
+
+
+def share_chart(title: str, lines: Sequence[ChartLine]) -> dict[str, Any]:
+    """Return a stacked area chart of fractions over steps."""
+    chart = (
+        alt.Chart(_data({line.label: _every(line.points) for line in lines}, set()))
+        .mark_area(opacity=0.85)
+        .encode(x=_STEPS, y=alt.Y("y:Q", stack="normalize", title=None, axis=alt.Axis(format="%")), color=_colours(lines))
+    )
+    words = "; ".join(f"{line.label} {line.points[-1][1]:.0%}" for line in lines if line.points) or "nothing yet"
+    return _spec(chart, title, f"{title}, at the end: {words}", "")
 
 
 def thinned(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
@@ -67,114 +143,55 @@ def thinned(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
     return [finite[index] for index in sorted(selected)]
 
 
-def smoothed(points: Sequence[Point], half_life: float) -> list[Point]:
-    """Return the exponential moving average (EMA) of a line: a value counts half as much after `half_life` steps.
-
-    Weights are normalised, so that the first values are not drawn towards 0. Points with a NaN or infinite value are left out.
-    """
-    total = weight = 0.0
-    found: list[Point] = []
-    last = points[0][0] if points else 0.0
-    for x, y in points:
-        if math.isfinite(y):
-            decay = 0.5 ** ((x - last) / half_life)
-            total, weight, last = total * decay + y, weight * decay + 1, x
-            found.append((x, total / weight))
-    return found
+def _averaged(points: Sequence[Point], half_life: float) -> list[Point]:
+    finite = [point for point in points if math.isfinite(point[1])]
+    average = pd.Series([y for _, y in finite]).ewm(halflife=half_life).mean()
+    return _every([(x, float(y)) for (x, _), y in zip(finite, average, strict=True)])
 
 
-def half_life_of(lines: Sequence[ChartLine]) -> float:
-    """Return the half-life of a chart's EMA in steps: a fiftieth of the steps that it shows, at least 5."""
-    steps = [x for line in lines for x, _ in line.points]
-    return max(5.0, float(round((max(steps) - min(steps)) / 50))) if steps else 5.0
+def _every(points: Sequence[Point]) -> list[Point]:
+    """Return every n-th point: stacked lines need points at the same x values."""
+    return list(points[:: math.ceil(len(points) / MAX_POINTS) or 1])
 
 
-def line_chart(title: str, unit: str, lines: Sequence[ChartLine], *, marks: Sequence[float] = ()) -> Chart:
-    """Return a chart of lines over steps: of a line with many points the EMA, and its values faint behind it.
-
-    Args:
-        title: title of the chart.
-        unit: unit of the y axis.
-        lines: those to draw.
-        marks: steps with events, at which a thin vertical line stands.
-    """
-    drawn = {line.label: thinned(line.points) for line in lines}
-    half_life = half_life_of(lines)
-    averages = {line.label: smoothed(line.points, half_life) for line in lines if len(line.points) >= _FEW}
-    colour = {
-        "field": "of",
-        "type": "nominal",
-        "legend": None,
-        "scale": {"domain": [line.label for line in lines], "range": [line.colour for line in lines]},
-    }
-    encoding = {
-        "x": {"field": "x", "type": "quantitative", "title": "step", "axis": {"tickMinStep": 1, "format": ",d"}},
-        "y": {"field": "y", "type": "quantitative", "title": unit, "scale": {"zero": False}},
-        "color": colour,
-    }
-    dashes = {line.label for line in lines if line.is_dashed}
-    few = max((len(points) for points in drawn.values()), default=0) < _FEW
-
-    data = [row for label, points in drawn.items() for row in _rows(label, points)]
-    average_data = [row for label, points in averages.items() for row in _rows(label, _every(points))]
-
-    def layer(values: Sequence[Mapping[str, Any]], labels: Iterable[str], **mark: Any) -> dict[str, Any]:
-        only = {"filter": {"field": "of", "oneOf": sorted(labels)}}
-        own = {} if values is data else {"data": {"values": values}}
-        return {**own, "transform": [only], "mark": {"type": "line", **mark}, "encoding": encoding}
-
-    plain = drawn.keys() - averages.keys()
-    layers: list[dict[str, Any]] = [
-        layer(data, plain - dashes, point={"size": 18} if few else False, strokeWidth=1.8),
-        layer(data, plain & dashes, strokeDash=[5, 4], strokeWidth=1.5),
-        layer(data, averages, strokeWidth=1, opacity=0.25),
-        layer(average_data, averages.keys() - dashes, strokeWidth=2.2),
-        layer(average_data, averages.keys() & dashes, strokeDash=[5, 4], strokeWidth=1.5),
-        {
-            "data": {"values": [{"x": x} for x in list(marks)[:50]]},
-            "mark": {"type": "rule", "color": ALARM, "opacity": 0.45},
-            "encoding": {"x": {"field": "x", "type": "quantitative"}},
-        },
-    ]
-    words = "; ".join(f"{label} ends at {number_text(points[-1][1])}" for label, points in drawn.items() if points) or "nothing yet"
-    key = [f"bold: EMA, half-life {half_life:.0f} steps; faint: each step"] if averages else []
-    key += ["vertical: events"] if marks else []
-    spec = {"data": {"values": data}, "layer": layers}
-    return _chart(title, f"{title}, {unit}: {words}", spec, subtitle="; ".join(key))
-
-
-def _rows(label: str, points: Iterable[Point]) -> Iterator[dict[str, Any]]:
-    return ({"x": x, "y": _short(y), "of": label} for x, y in points)
-
-
-def share_chart(title: str, lines: Sequence[ChartLine]) -> Chart:
-    """Return a stacked area chart of fractions over steps."""
-    data = [row for line in lines for row in _rows(line.label, _every(line.points))]
-    words = "; ".join(f"{line.label} {line.points[-1][1]:.0%}" for line in lines if line.points) or "nothing yet"
-    return _chart(
-        title,
-        f"{title}, at the end: {words}",
-        {
-            "data": {"values": data},
-            "mark": {"type": "area", "opacity": 0.85},
-            "encoding": {
-                "x": {"field": "x", "type": "quantitative", "title": "step", "axis": {"tickMinStep": 1, "format": ",d"}},
-                "y": {"field": "y", "type": "quantitative", "stack": "normalize", "title": None, "axis": {"format": "%"}},
-                "color": {
-                    "field": "of",
-                    "type": "nominal",
-                    "legend": None,
-                    "scale": {"domain": [line.label for line in lines], "range": [line.colour for line in lines]},
-                },
-            },
-        },
+def _data(lines: Mapping[str, Iterable[Point]], dashed: set[str]) -> alt.Data:
+    return alt.Data(
+        values=[{"x": x, "y": _short(y), "of": label, "dashed": label in dashed} for label, points in lines.items() for x, y in points]
     )
 
 
-def interval_figure(title: str, unit: Unit, intervals: Sequence[Interval], *, zero: str = "", note: str = "") -> Html:
-    """Return estimates with their 95 % intervals as bars on one scale, one below the other; those with `is_ringed` get a ring.
+def _colours(lines: Sequence[ChartLine]) -> alt.Color:
+    scale = alt.Scale(domain=[line.label for line in lines], range=[line.colour for line in lines])
+    return alt.Color("of:N", legend=None, scale=scale)
 
-    Bars are SVG in percent of their column, so that one picture suits every width, and need no script.
+
+def _spec(chart: alt.Chart | alt.LayerChart | alt.FacetChart, title: str, description: str, subtitle: str) -> dict[str, Any]:
+    styled = chart.properties(
+        title=alt.Title(title, anchor="start", fontSize=13, subtitle=subtitle, subtitleFontSize=11),
+        description=description,
+        width="container",
+        height=190,
+        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
+        background="transparent",
+        usermeta={"embedOptions": {"renderer": "svg"}},  # SVG scales, and the style sheet applies to its text.
+    )
+    axis = {"gridColor": _INK, "gridOpacity": 0.25, "domainColor": _INK, "tickColor": _INK, "titleFontWeight": 400, "tickCount": 5}
+    return dict(styled.configure(font="system-ui, sans-serif").configure_view(stroke=None).configure_axis(grid=True, **axis).to_dict())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interval:
+    """An estimate with its confidence interval."""
+
+    label: str
+    estimate: Estimate
+    kind: str
+    """How it was measured; each kind has a colour of its own."""
+    is_ringed: bool = False
+
+
+def interval_figure(title: str, unit: Unit, intervals: Sequence[Interval], *, zero: str = "", note: str = "") -> Markup:
+    """Return estimates with their 95 % intervals as bars on one scale, one below the other; those with `is_ringed` get a ring.
 
     Args:
         title: title of the figure.
@@ -189,48 +206,28 @@ def interval_figure(title: str, unit: Unit, intervals: Sequence[Interval], *, ze
     def at(value: float) -> str:
         return f"{4 + 92 * (value - ticks[0]) / (ticks[-1] - ticks[0]):.2f}%"
 
-    grid = "".join(_rule(at(tick), "zero" if zero and tick == 0 else "tick") for tick in ticks)
-    kinds = list(dict.fromkeys(each.kind for each in intervals))
-    rows = "".join(
-        f'<tr><th scope="row">{text(each.label)}</th><td class="bar"><svg aria-hidden="true">{grid}{_bar(each, at, kinds)}</svg></td>'
-        f'<td class="number">{each.estimate.text(unit)}{" (peak)" if each.is_ringed else ""}</td></tr>'
+    kinds = {kind: COLOURS[number] for number, kind in enumerate(dict.fromkeys(each.kind for each in intervals))}
+    bars = [
+        {
+            "label": each.label,
+            "low": at(each.estimate.low),
+            "middle": at(each.estimate.value),
+            "high": at(each.estimate.high),
+            "colour": kinds[each.kind],
+            "text": each.estimate.text(unit),
+            "is_ringed": each.is_ringed,
+        }
         for each in intervals
-    )
+    ]
     # Numbers of many digits would run into each other: then every other line has its number.
-    numbered = ticks[:: 2 if sum(len(number_text(tick)) for tick in ticks) > _MAX_DIGITS else 1]
-    numbers = "".join(f'<text x="{at(tick)}" y="12" text-anchor="middle">{number_text(tick)}</text>' for tick in numbered)
-    dashed = f"dashed: {zero}" if zero else ""
-    words = "; ".join(filter(None, (f"{unit}, 95 % interval", dashed)))
-    legend = "".join(f"{swatch(COLOURS[number])}{text(kind)} " for number, kind in enumerate(kinds)) if len(kinds) > 1 else ""
-    return Html(
-        f'<figure class="intervals"><figcaption><strong>{text(title)}</strong> {text(words)}</figcaption><table><tbody>{rows}'
-        f'<tr class="scale"><th></th><td class="bar"><svg aria-hidden="true">{numbers}</svg></td><td></td></tr></tbody></table>'
-        f"{f'<p>{legend}</p>' if legend else ''}{paragraph(note, 'soft') if note else ''}</figure>"
+    stride = 2 if sum(len(number_text(tick)) for tick in ticks) > _MAX_DIGITS else 1
+    marks = [
+        (at(tick), "zero" if zero and tick == 0 else "tick", "" if number % stride else number_text(tick))
+        for number, tick in enumerate(ticks)
+    ]
+    return page_part(
+        "intervals", title=title, unit=unit.value, zero=zero, note=note, bars=bars, ticks=marks, kinds=list(kinds.items()), ring=ALARM
     )
-
-
-def _bar(interval: Interval, at: Callable[[float], str], kinds: Sequence[str]) -> str:
-    colour = COLOURS[kinds.index(interval.kind)]
-    low, middle, high = (at(end) for end in (interval.estimate.low, interval.estimate.value, interval.estimate.high))
-    ring = f'<circle cx="{middle}" cy="50%" r="8" fill="none" stroke="{ALARM}" stroke-width="2"/>' if interval.is_ringed else ""
-    return (
-        f'<line x1="{low}" x2="{high}" y1="50%" y2="50%" stroke="{colour}" stroke-width="3"/>{_cap(low, colour)}{_cap(high, colour)}'
-        f'<circle cx="{middle}" cy="50%" r="4.5" fill="{colour}"/>{ring}'
-    )
-
-
-def _cap(x: str, colour: str) -> str:
-    return f'<line x1="{x}" x2="{x}" y1="32%" y2="68%" stroke="{colour}" stroke-width="2"/>'
-
-
-def _rule(x: str, kind: str) -> str:
-    return f'<line class="{kind}" x1="{x}" x2="{x}" y1="0" y2="100%"/>'
-
-
-def span_bar(begin: float, end: float) -> str:
-    """Return a bar from one fraction of the width to another; it is seen however short it is."""
-    place = f'x="{begin:.2%}" y="25%" width="{max(end - begin, 0.004):.2%}" height="50%"'
-    return f'<svg aria-hidden="true"><rect {place} fill="{COLOURS[0]}"/></svg>'
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -240,42 +237,6 @@ def _ticks(low: float, high: float) -> list[float]:
     distance = next(factor * power for factor in (1.0, 2.0, 5.0, 10.0, 20.0) if width / (factor * power) <= 4)
     first, last = math.floor(low / distance), math.ceil(high / distance)
     return [_short(number * distance) for number in range(first, max(last, first + 1) + 1)]
-
-
-def _chart(title: str, description: str, body: Mapping[str, Any], *, subtitle: str = "") -> Chart:
-    return Chart(
-        {
-            "$schema": _SCHEMA,
-            "title": {"text": title, "anchor": "start", "fontSize": 13, "subtitle": subtitle, "subtitleFontSize": 11},
-            "description": description,
-            "width": "container",
-            "height": 190,
-            "autosize": {"type": "fit-x", "contains": "padding"},
-            "background": None,
-            "usermeta": {"embedOptions": {"renderer": "svg"}},  # SVG scales, and the style sheet applies to its text.
-            "config": {
-                "font": FONT,
-                "view": {"stroke": None},
-                "axis": {
-                    "grid": True,
-                    "gridColor": _INK,
-                    "gridOpacity": 0.25,
-                    "domainColor": _INK,
-                    "tickColor": _INK,
-                    "titleFontWeight": 400,
-                },
-                "axisY": {"tickCount": 5},
-                "axisX": {"tickCount": 5},
-            },
-            **body,
-        }
-    )
-
-
-def _every(points: Sequence[Point]) -> Iterable[Point]:
-    """Return every n-th point: stacked lines need points at the same x values."""
-    stride = math.ceil(len(points) / MAX_POINTS) or 1
-    return points[::stride]
 
 
 def _short(value: float) -> float:

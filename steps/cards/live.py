@@ -12,9 +12,8 @@ from metaflow import current
 from metaflow.cards import Markdown, VegaChart
 
 from grpo.settings.metrics import Record
-from steps.cards.html import CardPart, Html
+from steps.cards.page import CardPart, style
 from steps.cards.state import Seen
-from steps.cards.style import STYLE
 
 Page = Callable[[Seen], Sequence[CardPart]]
 
@@ -44,10 +43,6 @@ class LiveCard:
         """Update the progress, and redraw when due."""
         self._draw(lambda: self.seen.progressed(done, total, unit))
         self._refresh_if_due()
-
-    def drawn(self) -> None:
-        """Draw the card; Metaflow renders it when the step ends."""
-        self._draw(self._put)
 
     def finished(self, folder: Path, *, is_reused: bool) -> None:
         """Draw the stored output, computed or reused."""
@@ -80,11 +75,11 @@ class LiveCard:
 
     def _put(self) -> None:
         """Update the card, in place if its layout is unchanged: Metaflow delays a new layout."""
-        parts = [STYLE, *self._page(self.seen)]
+        parts = [style(), *self._page(self.seen)]
         if [type(part) for part in parts] == [type(part) for part, _ in self._shown]:
             for number, (part, (before, component)) in enumerate(zip(parts, self._shown, strict=True)):
                 if part != before:
-                    component.update(part.markup if isinstance(part, Html) else part.spec)
+                    component.update(part)
                     self._shown[number] = part, component
             return
         card = current.card[self._card_id]
@@ -92,7 +87,7 @@ class LiveCard:
             card.clear()
         self._shown = []
         for number, part in enumerate(parts):
-            component = Markdown(part.markup) if isinstance(part, Html) else VegaChart(part.spec)
+            component = VegaChart(part) if isinstance(part, dict) else Markdown(part)
             # Metaflow draws six digits at random; of two parts that draw the same, the card would keep one.
             card.append(component, id=f"part_{number}")
             self._shown.append((part, component))

@@ -1,6 +1,6 @@
 """The state that a card shows: a step's records so far, and its stored output."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,6 @@ from typing import Any
 from grpo.base.files import read_json
 from grpo.policy.files import NETWORK
 from grpo.settings.metrics import FINDING, Record
-from steps.cards.html import CardPart, badge, paragraph, progress_bar
 from steps.run.names import HISTORY, REPORT
 from steps.run.terminal import Pace
 from steps.run.work import read_history
@@ -21,8 +20,8 @@ class Seen:
     settings: Mapping[str, Any]
     """Settings of the run, as plain data."""
     records: list[Record] = field(default_factory=list)
-    progress: str = ""
-    """Progress bar as markup; empty before the first progress and after the end."""
+    progress: tuple[float, str] | None = None
+    """Which fraction is done, and in words; None before the first progress and after the end."""
     folder: Path | None = None
     """Folder of the stored output; None before the end."""
     failure: str = ""
@@ -52,11 +51,11 @@ class Seen:
 
     def progressed(self, done: int, total: int, unit: str) -> None:
         """Update the progress."""
-        self.progress = progress_bar(done, total, self._pace.text(done, total, unit))
+        self.progress = (done / total if total else 0.0, self._pace.text(done, total, unit))
 
     def finish(self, folder: Path, *, is_reused: bool) -> None:
         """Set the stored output; read its history if the output was reused, so that there are no records."""
-        self.folder, self.is_reused, self.progress = folder, is_reused, ""
+        self.folder, self.is_reused, self.progress = folder, is_reused, None
         if not self.records and (folder / HISTORY).exists():
             self.records = read_history(folder)
 
@@ -75,24 +74,3 @@ class Seen:
     def _read(self, name: str) -> Any:
         folder = self.folder or self.progress_folder
         return read_json(folder / name) if folder is not None and (folder / name).exists() else None
-
-    def state(self) -> str:
-        """Return the progress or the final status as markup."""
-        if self.failure:
-            return f"<p>{badge('failed', 'bad')}</p>{paragraph(self.failure)}"
-        if self.folder is not None:
-            return f"<p>{badge('done', 'good')} {'reused from the store: nothing was computed' if self.is_reused else ''}</p>"
-        return self.progress or f"<p>{badge('running', 'plain')}</p>"
-
-    def last(self, name: str) -> float | None:
-        """Return a metric's latest value."""
-        return next((record.metrics[name] for record in reversed(self.records) if name in record.metrics), None)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KindPages:
-    """What the cards draw of one kind of policy."""
-
-    pretrain: Callable[[Seen], list[CardPart]]
-    training_figures: Callable[[Seen, Sequence[float]], list[CardPart]]
-    """Charts of GRPO, each with its numbers; the second argument is the steps at which something happened."""

@@ -2,9 +2,9 @@
 
 import html
 import itertools
+import json
 import math
 import random
-import re
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,35 +12,30 @@ from typing import Any
 
 import pytest
 from made_documents import collapsed_reports, made_reports, made_results
-from made_runs import MadeRun, machine_of, make_run
 from metaflow.plugins.cards.component_serializer import ComponentStore
 
 from grpo.base.files import write_json
 from grpo.board.phases import PHASES
 from grpo.match.intervals import Estimate, Unit
 from grpo.settings.metrics import METRICS, Event, Record
-from grpo.settings.roles import flattened
 from grpo.settings.tree import read_settings
 from steps import STEPS
 from steps.cards import live
 from steps.cards.charts import MAX_POINTS, ChartLine, Interval, interval_figure, line_chart, thinned
-from steps.cards.data_pages import start_page
-from steps.cards.html import CardPart, Chart, Html, html_table, paragraph, progress_bar
 from steps.cards.live import LiveCard
-from steps.cards.report_page import end_page
+from steps.cards.page import CardPart
 from steps.cards.state import Seen
-from steps.cards.training_pages import draw_findings, finetune_page
-from steps.measure import SAMPLED, screening_match
-from steps.resume import Job, Origin
-from steps.run.names import CACHED_GAMES, RESULTS
+from steps.cards.training import finetune_page
+from steps.run.names import RESULTS
 from steps.run.step import step_of
 
 SETTINGS = {kind: read_settings(f"policy.kind = '{kind}'").model_dump(mode="json") for kind in ("network", "language")}
+CARDS = [step for step in STEPS[1:-1] if hasattr(import_module(step_of(step).module), "card")]
 EVIL = "<script>alert(1)</script>\n\n<img src=x onerror=alert(2)>[x](javascript:y)"
 
 
 def markup(parts: list[CardPart]) -> str:
-    return "".join(part.markup for part in parts if isinstance(part, Html))
+    return "".join(part for part in parts if isinstance(part, str))
 
 
 def everything(step: int, *events: Event) -> Record:
@@ -53,7 +48,7 @@ def page_of(step: str, seen: Seen) -> list[CardPart]:
 
 
 @pytest.mark.parametrize("kind", SETTINGS)
-@pytest.mark.parametrize("step", [step for step in STEPS if step not in ("start", "end")])
+@pytest.mark.parametrize("step", CARDS)
 def test_each_card_is_made_before_the_first_record_and_with_all_metrics(step: str, kind: str, tmp_path: Path) -> None:
     begun = Seen(SETTINGS[kind])
     later = Seen(SETTINGS[kind], records=[everything(1, Event("entropy_critical", "told"))], progress_folder=tmp_path)
@@ -63,60 +58,22 @@ def test_each_card_is_made_before_the_first_record_and_with_all_metrics(step: st
 
 
 @pytest.mark.parametrize("reports", [made_reports(), collapsed_reports()], ids=["better", "collapsed"])
-def test_the_cards_of_select_report_and_end_have_the_verdict(reports: dict[str, Any], tmp_path: Path) -> None:
+def test_the_cards_of_select_and_report_have_the_verdict(reports: dict[str, Any], tmp_path: Path) -> None:
     results = made_results(tmp_path, reports, origin="17/60")
     sentence = html.escape(results.decision.sentence)
     assert sentence in markup(page_of("select", Seen(SETTINGS["network"], folder=tmp_path / "outputs" / "select" / "v-select")))
     write_json(tmp_path / RESULTS, results.model_dump(mode="json"))
     reported = markup(page_of("report", Seen(SETTINGS["network"], folder=tmp_path)))
-    run = make_run(machine_of(tmp_path / "home"), MadeRun(name="19"))
-    shown = markup(end_page(results, run, {"MLflow": "http://127.0.0.1:5000/#/experiments/1/runs/ab"}))
-    for page in (reported, shown):
-        assert sentence in page
-        assert "Resumed from step 60 of run 17" in page
-    assert "<td>select</td>" in shown
-    assert '<a href="http://127.0.0.1:5000/#/experiments/1/runs/ab"' in shown
+    assert sentence in reported
+    assert "Resumed from step 60 of run 17" in reported
 
 
-def test_the_card_of_start_has_the_run_its_origin_what_was_found_and_every_setting() -> None:
-    job = Job(
-        run="19",
-        settings=SETTINGS["network"],
-        code={"commit": "c" * 40, "is_dirty": True},
-        is_fresh=False,
-        origin=Origin(name="peak", run="17", step=60, settings={}, outputs={}),
-        seconds={},
-        checks={"engine": EVIL},
-    )
-    shown = markup(start_page(job))
-    assert "peak: run 17, step 60" in shown
-    assert f"{'c' * 40}, with uncommitted changes" in shown
-    assert "<script" not in shown
-    assert all(f">{name}</td>" in shown for name in flattened(SETTINGS["network"]))
-
-
-@pytest.mark.parametrize("step", ["screen", "confirm"])
-def test_games_are_counted_by_match_and_measured_by_pairs(step: str, tmp_path: Path) -> None:
-    match = screening_match(100, 0)
-    write_json(tmp_path / CACHED_GAMES, {match: [{"score": score} for score in (1.0, 0.5, 1.0, 0.0, 1.0, 1.0)], SAMPLED: []})
-    shown = markup(page_of(step, Seen(SETTINGS["network"], folder=tmp_path)))
-    _, _, row = shown.partition(f'<td class="words">{match}</td>')
-    assert re.findall(r">([^<>]+)</td>", row)[:5] == ["6", "4", "1", "1", "0.75"]
-    assert shown.count('<th scope="row">') == 1, "a match without games has no bar"
-
-
-@pytest.mark.parametrize(
-    "made",
-    [
-        paragraph(EVIL),
-        html_table([EVIL], [[EVIL, 1.0]], caption=EVIL),
-        progress_bar(1, 2, EVIL),
-        draw_findings([dict.fromkeys(("name", "severity", "means", "advice", "page"), EVIL) | {"evidence": [EVIL]}]).markup,
-    ],
-)
-def test_whatever_is_given_is_text_on_one_line_for_an_empty_line_would_end_the_html(made: str) -> None:
-    assert not any(bad in made for bad in ("<script", "<img", "\n", "]("))
-    assert "&lt;script&gt;alert(1)&lt;/script&gt; &lt;img" in made
+def test_whatever_is_given_is_text_on_one_line_for_an_empty_line_would_end_the_html() -> None:
+    finding = dict.fromkeys(("name", "severity", "means", "advice", "page"), EVIL) | {"evidence": [EVIL]}
+    seen = Seen(SETTINGS["network"], findings=[finding], failure=EVIL, records=[Record(1, {}, (Event("finding", EVIL),))])
+    shown = markup(finetune_page(seen))
+    assert not any(bad in shown for bad in ("<script", "<img", "\n", "]("))
+    assert shown.count("&lt;script&gt;alert(1)&lt;/script&gt; &lt;img") == 8
 
 
 def test_a_thinned_line_keeps_its_ends_its_lowest_and_highest_points_and_its_order() -> None:
@@ -127,12 +84,14 @@ def test_a_thinned_line_keeps_its_ends_its_lowest_and_highest_points_and_its_ord
     assert len(kept) <= MAX_POINTS
     assert {points[0], points[-1], (3_333.0, 9.0), (777.0, -9.0)} <= set(kept)
     assert kept == sorted(kept)
-    assert isinstance(line_chart("a", "nats", [ChartLine(label="b", points=points, colour="#000")]), Chart)
+    chart = json.dumps(line_chart("a", "nats", [ChartLine(label="b", points=points, colour="#000")]))
+    assert "NaN" not in chart
+    assert len(chart) < 100_000
 
 
 def test_an_interval_has_its_numbers_beside_its_bar() -> None:
     one = Interval(label="one", estimate=Estimate(value=53.0, low=-75.0, high=212.0), kind="games", is_ringed=True)
-    assert f"{one.estimate.text(Unit.ELO)} (peak)" in interval_figure("gain", Unit.ELO, [one], zero="even").markup
+    assert f"{one.estimate.text(Unit.ELO)} (peak)" in interval_figure("gain", Unit.ELO, [one], zero="even")
 
 
 class Card:

@@ -268,7 +268,7 @@ def test_words_metrics_and_settings_of_the_project_change_no_version(before: dic
         "grpo/dataset/games.py": [(r'"""', '"""Said otherwise: ')],
         "grpo/train/self_play.py": [(r"raise SelfPlayError\(", 'raise SelfPlayError("Said otherwise: " + ')],
         "grpo/dataset/quotas.py": [(r"\n\n\n", "\n\n\n# A comment.\n\n\n")],
-        "steps/cards/data_pages.py": [("Joined dataset", "The dataset")],
+        "steps/cards/training.py": [("entropy bonus", "the entropy bonus")],
     }
     assert "_SPECS" in table
     for name, changes in edits.items():

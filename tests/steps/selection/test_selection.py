@@ -46,7 +46,7 @@ from grpo.policy.distribution import NetworkPolicy, new_policy
 from grpo.policy.files import ACTION_TABLE_HASH, LANGUAGE_WEIGHTS, POLICY, WEIGHTS
 from grpo.settings.language import LanguageConfig
 from grpo.train.checkpoints import NETWORK_FORMAT, load_checkpoint, load_policy, weights_hash
-from steps import confirm, screen, select
+from steps import screen, select
 from steps.cards.state import Seen
 from steps.measure import CONFIRMATION, INITIAL, LADDER, PREVIOUS, PREVIOUS_POLICY, SAMPLED, SCREENING
 from steps.pages.results import Decision
@@ -201,13 +201,6 @@ def test_every_game_of_every_stage_is_kept_and_six_are_chosen_to_look_at(selecte
     [data] = re.findall(r'id="data">(.*?)</script>', (selected.selected / GAMES_PAGE).read_text())
     shown = {(game["round"], game["why"]) for game in json.loads(data)["games"]}
     assert shown == {(headers["Round"], headers["Chosen"]) for _, headers in chosen}
-
-
-def test_each_step_draws_its_card(selected: Selection) -> None:
-    for module, folder in ((screen, selected.screened), (confirm, selected.parts[0]), (select, selected.selected)):
-        seen = Seen({})
-        seen.finish(folder, is_reused=False)
-        assert len(module.card(seen)) > 1
 
 
 # Shares.

@@ -1,0 +1,70 @@
+"""Parts of cards: HTML from the templates beside this module, in which every value is escaped, and charts in Vega-Lite."""
+
+import html
+import math
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+CardPart = Markup | dict[str, Any]
+"""HTML, or the specification of a chart."""
+_FOLDER: Final = Path(__file__).parent
+_LINE_BREAKS: Final = re.compile(r"\s*\n\s*")
+
+
+def page_part(template: str, **facts: Any) -> Markup:
+    """Return the HTML of a template (`NAME.html.j2`) on one line: in Metaflow's Markdown an empty line would end the HTML around it."""
+    rendered = _environment().get_template(f"{template}.html.j2").render(**facts)
+    return Markup(_LINE_BREAKS.sub(" ", rendered).strip())  # noqa: S704  # Escaped by `_shown`.
+
+
+@cache
+def style() -> Markup:
+    """Return the style sheet, the first part of every card."""
+    return Markup("<style>{}</style>").format(Markup(" ".join((_FOLDER / "style.css").read_text(encoding="utf-8").split())))  # noqa: S704
+
+
+def number_text(value: float | None) -> str:
+    """Return a number with four digits, a whole number with all, a dash for None.
+
+    >>> [number_text(value) for value in (None, 12345, 0.123456, 1234.56)]
+    ['-', '12,345', '0.1235', '1,234.6']
+    """
+    if value is None:
+        return "-"
+    if not math.isfinite(value):
+        return str(value)
+    if isinstance(value, int) or (value == int(value) and abs(value) < 1e15):
+        return f"{int(value):,}"
+    return f"{value:,.1f}" if abs(value) >= 1_000 else f"{value:.4g}"
+
+
+def framed(page: str) -> Markup:
+    """Return a whole HTML page as the attribute of a frame, with line breaks as references."""
+    return Markup(html.escape(page).replace("\n", "&#10;"))  # noqa: S704
+
+
+def _shown(value: Any) -> Markup:
+    """Escape a value, on one line: for HTML and for links of Markdown."""
+    if isinstance(value, Markup):
+        return value
+    assert value is not None, "a template shows what was not measured"
+    return Markup(html.escape(" ".join(str(value).split())).replace("](", "]&#40;"))  # noqa: S704
+
+
+@cache
+def _environment() -> Environment:
+    found = Environment(
+        loader=FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters["number"] = number_text
+    return found
