@@ -19,7 +19,6 @@ _LEAST: Final = {
 }
 """What must be known of a run that is called healthy."""
 _LEAST_ROWS: Final = 10
-_STEPS_BETWEEN_LOOKS: Final = 10
 
 
 class NotLearnableError(PlainError, RuntimeError):
@@ -159,7 +158,7 @@ class Watch:
         """
         num_bad = len(self._history.not_finite)
         self._history.add_record(record)
-        is_due = self._num_steps == 1 or self._num_steps % _STEPS_BETWEEN_LOOKS == 0
+        is_due = self._num_steps == 1 or self._num_steps % 10 == 0
         self._num_steps += 1  # The first record is of what there was before the first step.
         if not is_due and len(self._history.not_finite) == num_bad:
             return ()

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from scipy.stats import kendalltau, mannwhitneyu, norm
+import numpy as np
+from scipy.stats import kendalltau, norm
 
 from grpo.diagnosis.history import History, Series, When
 from grpo.match.intervals import wilson_interval
@@ -15,12 +16,8 @@ from grpo.settings.metrics import ENTROPY_CRITICAL, TERM_PAIRS
 
 MOST_LEGAL_MOVES: Final = 218
 """In R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1 (Petrovic, 1964)."""
-_CERTAIN: Final = 0.02
-"""p-value of a change that is not noise."""
 _NOTED, _UNNOTED = 0.15, 0.1
 """In standard deviations of a single reward: a change of the mean that counts, and a rise that nobody would see."""
-_MOVES_HAVE: Final = 1.2
-"""Nats: a policy over chess moves begins above that, the entropy of a language model's tokens usually below."""
 _KL_AT_START, _PENALTY_AT_START = 1e-3, 1e-5
 """Above rounding: a KL in nats, and one times its coefficient, which is unknown."""
 _KL_BY_SCORING: Final = 0.5
@@ -68,16 +65,20 @@ class Trend:
 
 
 def _trend(series: Series) -> Trend:
-    values, number = series.values, len(series.values)
-    size = max(1, number // 5)
-    parts = [values[at : at + size] for at in range(0, number - size + 1, size)]
-    first, last, best = values[:size], values[-size:], max(parts, key=statistics.median)
-    if number < 30:  # All rows are ranked; of more, the ends are compared.
-        chance, chance_from_best = float(kendalltau(range(number), values).pvalue) if number > 3 else 1.0, 1.0
-    else:
-        chance, chance_from_best = (float(mannwhitneyu(one, last).pvalue) for one in (first, best))
-    level = statistics.median
-    return Trend(level(first), level(last), level(best), chance < _CERTAIN, chance_from_best < _CERTAIN)
+    parts = np.array_split(np.array(series.values), min(5, len(series.values)))
+    levels = [float(np.median(part)) for part in parts]
+    before, after, best = levels[0], levels[-1], max(levels)
+    if len(parts[-1]) < 6:  # Too few rows to measure their noise: they are ranked.
+        chance = float(kendalltau(range(len(series.values)), series.values).pvalue) if len(series.values) > 3 else 1.0
+        return Trend(before, after, best, is_certain=chance < (0.02 if len(series.values) < 10 else 0.005), has_lost=False)
+    rests = [part - np.polyval(np.polyfit(range(len(part)), part, 1), range(len(part))) for part in parts]
+    square = sum(float(rest @ rest) for rest in rests)
+    # With a lag-one autocorrelation of r, as of running means, n rows are worth n (1 - r) / (1 + r).
+    alike = sum(float(rest[1:] @ rest[:-1]) for rest in rests) / square if square else 0.0
+    alike = min(0.95, max(0.0, alike + (1 + 4 * alike) / len(parts[-1])))  # Short parts show too little of it.
+    deviation = math.sqrt(square / (len(series.values) - 2 * len(parts)) * (1 + alike) / (1 - alike))
+    error = 1.2533 * deviation * math.sqrt(2 / len(parts[-1]))  # Of the difference of two medians.
+    return Trend(before, after, best, is_certain=abs(after - before) > 3.5 * error, has_lost=best - after > 4.5 * error)
 
 
 def _reward(history: History) -> Series | None:
@@ -230,7 +231,7 @@ def entropy_collapse(history: History) -> Evidence | None:
         return None
     begin = entropy.first_step(below=(early + late) / 2)
     words = [entropy.way()]
-    if _is_of_moves(history, early):
+    if _is_of_moves(history, early) and impossible_entropy(history) is None:
         words.append(f"from about {math.exp(entropy.values[0]):.0f} effective moves, exp(entropy), to {math.exp(entropy.values[-1]):.1f}")
     loss = history.levels("loss")
     if loss is not None and abs(loss[1]) < abs(loss[0]):
@@ -239,8 +240,8 @@ def entropy_collapse(history: History) -> Evidence | None:
 
 
 def _is_of_moves(history: History, early: float) -> bool:
-    """Return whether an entropy is over chess moves, so that nats say something."""
-    return not history.is_of_language_model and (history.is_ours or early >= _MOVES_HAVE)
+    """Return whether an entropy is over chess moves, so that nats say something; that of tokens usually begins below 1.2."""
+    return not history.is_of_language_model and (history.is_ours or early >= 1.2)
 
 
 def _is_collapsed(history: History, early: float, late: float, normalised: float) -> bool:
@@ -357,9 +358,10 @@ def falling_reward(history: History) -> Evidence | None:
 def flat_reward(history: History) -> Evidence | None:
     """Find a reward that does not rise."""
     reward, deviation = _reward(history), _deviation(history)
-    if reward is None or deviation is None or reward.steps[-1] - reward.steps[0] < 100 or len(reward.values) < 3:
+    blocks = [] if reward is None else [level for _, _, level in history.blocks(reward)]
+    if reward is None or deviation is None or reward.steps[-1] - reward.steps[0] < 100 or len(blocks) < 3:
         return None
-    first, *rest = [level for _, _, level in history.blocks(reward)]
+    first, *rest = blocks
     # A quick rise with a plateau behind it is over before the first block is.
     rise = max(rest) - min(first, statistics.median(reward.values[:3]))
     if _improves(history) or falling_reward(history) or rise > _UNNOTED * deviation:
@@ -399,7 +401,7 @@ def lost_format(history: History) -> Evidence | None:
 
 def unbelievable_peak(history: History) -> Evidence | None:
     """Find a best evaluation of few games that chance explains, where scores do not rise as a whole."""
-    looks = [each for each in history.evaluations if 0 < each.games < 200]  # Of more, a best one that chance explains is no peak.
+    looks = [each for each in history.evaluations if 1 <= each.games < 200]  # Of more, a best one that chance explains is no peak.
     if len(looks) < 2:
         return None
     best = max(looks, key=lambda each: each.score)
@@ -411,7 +413,7 @@ def unbelievable_peak(history: History) -> Evidence | None:
     error = math.sqrt(max(pooled * (1 - pooled), 1e-9) * (1 / games + 1 / best.games))
     chance = min(1.0, len(looks) * float(norm.sf((best.score - rest) / error)))
     tau = kendalltau([each.step for each in looks], [each.score for each in looks])
-    if best.score - rest < 0.03 or chance < 0.05 or (tau.statistic > 0 and tau.pvalue < _CERTAIN):
+    if best.score - rest < 0.03 or chance < 0.05 or (tau.statistic > 0 and tau.pvalue < 0.02):
         return None
     low, high = wilson_interval(best.score * best.games, round(best.games))
     words = (
