@@ -30,8 +30,8 @@ and of the ends of its interval (`_low`, `_high`).
 """
 _DIAGNOSIS: Final = f"""# Diagnosis
 
-{PRINTED} `chess-grpo diagnose RUN` reads a run's history and names what is wrong with it, in the order
-in which it begins, with evidence and advice; training asks at every tenth step. `chess-grpo diagnose FILE ...` reads
+{PRINTED} `chess-grpo diagnose RUN` reads a run's history and names what is wrong with it, critical findings
+first and as they begin, with evidence and advice; training asks at every tenth step. `chess-grpo diagnose FILE ...` reads
 a wide CSV or JSON lines instead, of another trainer too. Exit code 1: there are findings; 3: too little is known to judge.
 """
 

@@ -154,11 +154,11 @@ class Watch:
     def observe(self, record: Record) -> tuple[Finding, ...]:
         """Add the next record, and return the new findings; equal records give equal findings.
 
-        The checks are asked after the first step and every tenth one, and where a number is NaN or infinite.
+        The checks are asked after the first step and every tenth one (of a long run every hundredth of it), and at NaN or infinity.
         """
         num_bad = len(self._history.not_finite)
         self._history.add_record(record)
-        is_due = self._num_steps == 1 or self._num_steps % 10 == 0
+        is_due = self._num_steps == 1 or self._num_steps % max(10, self._num_steps // 1_000 * 10) == 0
         self._num_steps += 1  # The first record is of what there was before the first step.
         if not is_due and len(self._history.not_finite) == num_bad:
             return ()
