@@ -35,6 +35,7 @@ STEP: Final = Step(
     ),
     axis="step",
     pages=(REPORT,),
+    headlines=("imitation/validation_loss", "imitation/top1", "language/clone_validation_loss"),
     resources="training",
 )
 

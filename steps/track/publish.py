@@ -125,8 +125,8 @@ class _View:
         for attempt in attempts:
             if not attempt.is_published and attempt.step not in (STEPS[0], STEPS[-1]):
                 self._attempt(attempt, parent.info.run_id)
+        self._set_status(parent, self._run.status, self._run.ended)
         if not is_whole or self._run.status == "running":
-            self._set_status(parent, "running", None)
             return
         if self._run.status == "finished" and self._results is not None and _REGISTERED not in parent.data.tags:
             # Of runs of one disk that end together the later one sees what the earlier one has registered.
@@ -134,7 +134,6 @@ class _View:
                 peak, champion = Registry(self._tracking, self._run.facts["preset"]).enter(self._run, self._results, self._store, parent)
                 print(f"registry: {peak}\nregistry: {champion}", flush=True)
                 self._describe(parent, {"chess_grpo.peak": peak, _REGISTERED: champion})
-        self._set_status(parent, self._run.status, self._run.ended)
         if not self.problems:
             self._run.set_published()
 
