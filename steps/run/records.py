@@ -1,25 +1,29 @@
 """Records of runs, each written once, in the store: what began, how it ended, and whether trackers have it.
 
-`runs/RUN/start.json` describes a run. `runs/RUN/STEP/PART/NUMBER.begun.json` begins an attempt of a task, `NUMBER.ended.json` ends it. What
-many runs are asked for is in names, so that one listing tells: `index/started/TIME-RUN`, `index/ended/RUN`, `index/published/RUN`.
-Trackers, pages and commands are views of these records and of the outputs that they name.
+`runs/RUN/start.json` describes a run. `runs/RUN/STEP/PART/NUMBER.begun.json` begins an attempt of a task, `NUMBER.ended.json` ends it.
+`runs/RUN/COUNT.over` says that a run was over after so many attempts, `COUNT.published` that its tracking store had all of it then: where
+it is resumed, further attempts make both void. `index/started/TIME-RUN` tells the order of runs in one listing. Trackers, pages and
+commands are views of these records and of the outputs that they name.
 """
 
+import os
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Literal, TypedDict, cast
 
-from steps.run.processes import is_alive, is_gone
+from steps.run.processes import LAUNCHER, is_alive, is_gone
 from steps.run.step import StepOutput
 from steps.run.store import Store
 
 Status = Literal["running", "finished", "failed", "killed"]
 LAST: Final = "end"
 """The step with which a run is finished."""
-_BEGUN, _ENDED, _PUBLISHED = ".begun.json", ".ended.json", ".published.json"
-_STARTED_RUNS, _ENDED_RUNS, _PUBLISHED_RUNS = "index/started/", "index/ended/", "index/published/"
+_BEGUN, _ENDED, _PUBLISHED_ATTEMPT = ".begun.json", ".ended.json", ".published.json"
+_OVER, _PUBLISHED = ".over", ".published"
+_STARTED: Final = "index/started/"
 
 
 class Failure(TypedDict):
@@ -78,6 +82,8 @@ class Attempt:
     """Metaflow's RUN/STEP/TASK."""
     process: str
     """Token of its process."""
+    launcher: str
+    """Token of the process that started it, another than the run's own where that was resumed; empty where a service does."""
     status: Status = "running"
     ended: float | None = None
     """Seconds since 1970; of a killed process, the last that is known of it. None while it is at work."""
@@ -91,13 +97,11 @@ class Attempt:
         """Record how it ended, now or `at` a time, and return it as it is then; who was first stands."""
         facts = {"status": status, "ended": at or time.time(), "output": output, "error": error}
         self.store.create(self._key + _ENDED, facts)
-        if self.step == LAST and status == "finished":
-            self.store.create(f"{_ENDED_RUNS}{self.run}", {"status": status, "ended": facts["ended"]})
         return replace(self, **(self.store.read(self._key + _ENDED) or facts))
 
     def set_published(self) -> None:
         """Record that the tracking store has all of it."""
-        self.store.create(self._key + _PUBLISHED, {})
+        self.store.create(self._key + _PUBLISHED_ATTEMPT, {})
 
     @property
     def _key(self) -> str:
@@ -114,14 +118,13 @@ class Run:
     @cached_property
     def attempts(self) -> tuple[Attempt, ...]:
         """All attempts, in the order of their beginning; one without an end is over when a later one of the same task has begun."""
-        keys = set(self._store.keys(f"runs/{self.name}/"))
-        records = self._store.read_all(sorted(key for key in keys if key.endswith((_BEGUN, _ENDED))))
+        records = self._store.read_all(sorted(key for key in self._keys if key.endswith((_BEGUN, _ENDED))))
         found: list[Attempt] = []
         for key, begun in records.items():
             if key.endswith(_BEGUN):
                 place = key.removesuffix(_BEGUN)
                 facts = begun | records.get(place + _ENDED, {})
-                found.append(Attempt(**facts, is_published=place + _PUBLISHED in keys, store=self._store))
+                found.append(Attempt(**facts, is_published=place + _PUBLISHED_ATTEMPT in self._keys, store=self._store))
         later: dict[tuple[str, str], float] = {}
         for number, attempt in sorted(enumerate(found), key=lambda each: -each[1].number):
             if attempt.ended is None and (attempt.step, attempt.part) in later:
@@ -141,15 +144,20 @@ class Run:
     @property
     def status(self) -> Status:
         """How it is, or ended; what a scheduler of another host does next is not known, so a failed step ends such a run."""
-        if self._closed is not None:
-            return cast(Status, self._closed["status"])
-        if is_gone(self.facts["launcher"]):
-            return self.outcome()
+        if self.attempts and (self.attempts[-1].step, self.attempts[-1].status) == (LAST, "finished"):
+            return "finished"
         latest = self.latest().values()
-        is_at_work = any(attempt.status == "running" and not is_gone(attempt.process) for attempt in latest)
-        if is_at_work or is_alive(self.facts["launcher"]) or all(attempt.status == "finished" for attempt in latest):
-            return "running"
-        return self.outcome()
+        states = {attempt.status for attempt in latest}
+        if not (self._has(_OVER) or is_gone(self.launcher)):
+            is_at_work = any(attempt.status == "running" and not is_gone(attempt.process) for attempt in latest)
+            if is_at_work or is_alive(self.launcher) or not states & {"failed", "killed"}:
+                return "running"
+        return "failed" if "failed" in states else "killed"
+
+    @property
+    def launcher(self) -> str:
+        """Token of the process that runs it, or resumed it last; empty where a service does."""
+        return next((attempt.launcher for attempt in reversed(self.attempts) if attempt.launcher), self.facts["launcher"])
 
     @property
     def started(self) -> float:
@@ -159,9 +167,9 @@ class Run:
     @property
     def ended(self) -> float | None:
         """Seconds since 1970; None while it runs."""
-        if self._closed is not None:
-            return float(self._closed["ended"])
-        return None if self.status == "running" else self.last_known()
+        if self.status == "running":
+            return None
+        return max([self.started, *(attempt.ended or attempt.started for attempt in self.attempts)])
 
     @property
     def error(self) -> Failure | None:
@@ -176,30 +184,32 @@ class Run:
     @property
     def is_published(self) -> bool:
         """Whether the tracking store has all of the run as it ended."""
-        return f"{_PUBLISHED_RUNS}{self.name}" in self._store.keys(_PUBLISHED_RUNS)
+        return self._has(_PUBLISHED)
 
     def set_published(self) -> None:
-        """Record that the tracking store has all of the run as it ended."""
-        self._store.create(f"{_PUBLISHED_RUNS}{self.name}", {})
+        """Record that the tracking store has all of it; of a run that is not recorded as over nobody has all."""
+        if self.status != "running" and all(attempt.ended is not None for attempt in self.attempts):
+            self._store.create(self._mark(_PUBLISHED), {})
+
+    def set_over(self) -> None:
+        """Record that it is over."""
+        self._store.create(self._mark(_OVER), {})
+
+    def _has(self, state: str) -> bool:
+        return self._mark(state) in self._keys
+
+    def _mark(self, state: str) -> str:
+        return f"runs/{self.name}/{sum(key.endswith(_BEGUN) for key in self._keys)}{state}"
+
+    @cached_property
+    def _keys(self) -> frozenset[str]:
+        return frozenset(self._store.keys(f"runs/{self.name}/"))
 
     @property
     def _broken(self) -> Attempt | None:
         broken = [attempt for attempt in self.latest().values() if attempt.status in ("failed", "killed")]
         # Where one of several tasks fails, the scheduler ends the others.
         return max(broken, key=lambda attempt: (attempt.status == "failed", attempt.started), default=None)
-
-    @cached_property
-    def _closed(self) -> dict[str, Any] | None:
-        return self._store.read_all([key := f"{_ENDED_RUNS}{self.name}"]).get(key)
-
-    def outcome(self) -> Status:
-        """Return how it ends if nothing more happens."""
-        states = {step: attempt.status for (step, _), attempt in self.latest().items()}
-        return "finished" if states.get(LAST) == "finished" else "failed" if "failed" in states.values() else "killed"
-
-    def last_known(self) -> float:
-        """Return when it was last heard of, in seconds since 1970."""
-        return max([self.started, *(attempt.ended or attempt.started for attempt in self.attempts)])
 
 
 class Runs:
@@ -212,36 +222,27 @@ class Runs:
         """Record that a run starts, and return its facts: of a task that is tried again, those of the first try."""
         key = f"runs/{facts['run']}/start.json"
         if self._store.read(key) is None:
-            self._store.create(f"{_STARTED_RUNS}{round(facts['started'] * 1_000):013d}-{facts['run']}", {})
+            self._store.create(f"{_STARTED}{round(facts['started'] * 1_000):013d}-{facts['run']}", {})
             self._store.create(key, facts)
         return cast(RunFacts, self._store.read(key))
 
     def begin(self, run: str, step: str, part: str, version: str, *, task: str = "", process: str = "") -> Attempt:
-        """Record that an attempt begins."""
+        """Record that an attempt begins; a run that was over goes on by that."""
+        facts: dict[str, Any] = {"run": run, "step": step, "part": part, "version": version, "task": task, "process": process}
+        facts |= {"launcher": os.environ.get(LAUNCHER, ""), "started": time.time()}
         place = _place(run, step, part)
         number = sum(key.endswith(_BEGUN) for key in self._store.keys(place))
-        while True:
-            facts: dict[str, Any] = {
-                "run": run,
-                "step": step,
-                "part": part,
-                "number": number,
-                "version": version,
-                "task": task,
-                "process": process,
-            }
-            facts["started"] = time.time()
-            if self._store.create(f"{place}{number}{_BEGUN}", facts):
-                return Attempt(**facts, store=self._store)
+        while not self._store.create(f"{place}{number}{_BEGUN}", facts | {"number": number}):
             number += 1
+        return Attempt(**facts, number=number, store=self._store)
 
     def all(self) -> Iterator[Run]:
         """Yield all runs, the newest first: one listing, and one record is read of each that is asked for."""
-        return self._without()
+        return self._without(set())
 
     def unpublished(self) -> Iterator[Run]:
-        """Yield the runs of which no tracking store has all, the newest first."""
-        return self._without(_PUBLISHED_RUNS)
+        """Yield the runs of which no tracking store has all as they ended, the newest first."""
+        return self._without(self._marked(_PUBLISHED))
 
     def get(self, run: str) -> Run | None:
         """Return a run by Metaflow's id; one whose record is damaged is named in a warning, and not found."""
@@ -250,34 +251,39 @@ class Runs:
         found = self._store.read_all([key := f"runs/{run}/start.json"]).get(key)
         return None if found is None else Run(self._store, cast(RunFacts, found))
 
-    def close_gone(self, *, ending: str = "") -> list[Run]:
+    def close_gone(self) -> list[Run]:
         """Record as killed what has no process any more, and return the runs that this ended.
 
         An attempt of another host is never judged by its process.
-
-        Args:
-            ending: token of a launcher that ends now, so that its runs do.
         """
-        return [over for run in self._without(_ENDED_RUNS) if (over := self._closed(run, ending)) is not None]
+        return [over for run in self._without(self._marked(_OVER)) if (over := self._closed(run, is_over=is_gone(run.launcher)))]
 
-    def _closed(self, run: Run, ending: str) -> Run | None:
-        """Close what is over of a run, and return the run as it is then if it is."""
+    def close(self, run: str) -> Run | None:
+        """Record that a run is over, whose launcher this process is, and return it; None when there is none."""
+        found = self.get(run)
+        return None if found is None else self._closed(found, is_over=True) or found
+
+    def _closed(self, run: Run, *, is_over: bool) -> Run | None:
+        """Close what is over of a run; return the run as it is then if this ended it."""
         for attempt in run.attempts:
             if attempt.ended is None and is_gone(attempt.process):
                 last = max(attempt.started, self._store.last_record(attempt.step, attempt.version))
                 attempt.end("killed", error=_GONE, at=last)
-        launcher = run.facts["launcher"]
-        if not launcher or (launcher != ending and not is_gone(launcher)):
+        if not is_over:
             return None
-        over = Run(self._store, run.facts)
-        self._store.create(f"{_ENDED_RUNS}{run.name}", {"status": over.outcome(), "ended": over.last_known()})
-        return Run(self._store, run.facts)
+        run.set_over()
+        return None if run.status == "finished" else Run(self._store, run.facts)
 
-    def _without(self, index: str = "") -> Iterator[Run]:
-        """Yield the runs that an index does not name, the newest first."""
-        passed = {key.removeprefix(index) for key in self._store.keys(index)} if index else set()
-        for key in reversed(self._store.keys(_STARTED_RUNS)):
-            name = key.removeprefix(_STARTED_RUNS).partition("-")[2]
+    def _marked(self, state: str) -> set[str]:
+        """Return the names of the runs that are in a state; one listing."""
+        keys = set(self._store.keys("runs/"))
+        begun = Counter(key.split("/")[1] for key in keys if key.endswith(_BEGUN))
+        return {name for name, count in begun.items() if f"runs/{name}/{count}{state}" in keys}
+
+    def _without(self, passed: set[str]) -> Iterator[Run]:
+        """Yield the runs but these, the newest first."""
+        for key in reversed(self._store.keys(_STARTED)):
+            name = key.removeprefix(_STARTED).partition("-")[2]
             if name not in passed and (run := self.get(name)) is not None:
                 yield run
             passed.add(name)  # Two tasks that began it at once may have named it twice.

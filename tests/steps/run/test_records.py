@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from steps.run.processes import hold, is_alive, is_gone
+from steps.run.processes import LAUNCHER, hold, is_alive, is_gone
 from steps.run.records import Failure, Run, RunFacts, Runs
 from steps.run.step import StepOutput
 from steps.run.store import Store
@@ -122,8 +122,10 @@ def test_runs_come_newest_first_whatever_their_names_and_only_those_that_are_ask
     assert next(all_runs).name == "10"
     assert asked == ["runs/10/start.json"]
     assert [run.name for run in all_runs] == ["2", "1764146715123456"]
-    read(runs, "2").set_published()
-    assert [run.name for run in runs.unpublished()] == ["10", "1764146715123456"]
+    runs.begin("2", "end", "", "").end("finished")
+    for name in ("2", "10"):
+        read(runs, name).set_published()
+    assert [run.name for run in runs.unpublished()] == ["10", "1764146715123456"], "of a run that goes on nobody has all"
     assert read(runs, "2").is_published
     assert not read(runs, "10").is_published
 
@@ -195,6 +197,25 @@ def test_a_run_that_was_killed_between_two_steps_is_closed(runs: Runs, gone: str
     assert [run.status for run in runs.close_gone()] == ["killed"]
 
 
+def test_a_run_that_was_closed_and_is_resumed_runs_again_and_ends_as_that_ends(
+    runs: Runs, gone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs.begin_run(facts("1", launcher=gone))
+    runs.begin("1", "finetune", "", "v", process=gone)
+    for process in (gone, hold(tmp_path)):
+        closed = runs.close("1")
+        assert closed is not None
+        closed.set_published()
+        assert (read(runs, "1").status, read(runs, "1").is_published) == ("killed", True)
+        monkeypatch.setenv(LAUNCHER, hold(tmp_path))
+        attempt = runs.begin("1", "finetune", "", "v", process=process)
+        assert (read(runs, "1").status, read(runs, "1").is_published, read(runs, "1").ended) == ("running", False, None)
+        assert [run.name for run in runs.unpublished()] == ["1"]
+    attempt.end("finished")
+    runs.begin("1", "end", "", "").end("finished")
+    assert (read(runs, "1").status, read(runs, "1").is_published, runs.close_gone()) == ("finished", False, [])
+
+
 def test_a_task_that_was_killed_is_over_while_its_run_may_try_again(runs: Runs, gone: str, tmp_path: Path) -> None:
     runs.begin_run(facts("1", launcher=hold(tmp_path)))
     runs.begin("1", "finetune", "", "v", process=gone)
@@ -203,7 +224,9 @@ def test_a_task_that_was_killed_is_over_while_its_run_may_try_again(runs: Runs, 
     assert (read(runs, "1").status, attempt.status, attempt.ended) == ("running", "killed", attempt.started), (
         "no later than it was heard of"
     )
-    assert [run.status for run in runs.close_gone(ending=hold(tmp_path))] == ["killed"], "its launcher gives up"
+    closed = runs.close("1")
+    assert closed is not None
+    assert closed.status == "killed", "its launcher gives up"
 
 
 def test_what_another_host_does_is_not_judged_but_an_attempt_that_is_followed_is_over(runs: Runs, gone: str) -> None:
