@@ -356,7 +356,7 @@ def test_a_full_disk_is_one_line_and_no_traceback(here: Machine) -> None:
 
 
 def test_rows_are_logged_while_the_step_works_and_a_store_that_is_away_costs_one_line(
-    server: ToggledServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    server: ToggledServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("_SECONDS_BETWEEN", "_SECONDS_AFTER_OUTAGE", "_LONGEST_PAUSE"):
         monkeypatch.setattr(publishing, name, 0.02)
@@ -371,12 +371,12 @@ def test_rows_are_logged_while_the_step_works_and_a_store_that_is_away_costs_one
     server.stop()
     said = ""
     while "WARNING" not in said:
-        said += capsys.readouterr().out
+        said += capfd.readouterr().out
         assert publisher.is_alive()
     assert f"finetune: WARNING: not logged to MLflow yet (the tracking store {server.address} does not answer (" in said
     run.step("finetune", curve("grpo/entropy", 6), attempt=attempt)
     publisher.finish(600.0)
-    assert "WARNING" not in capsys.readouterr().out, "said once"
+    assert "WARNING" not in capfd.readouterr().out, "said once"
     server.start()
     assert publish_all(machine) == {"7": ""}
     assert Counter(run_rows(told(server.folder), "finetune")) == counts(run)["finetune"]
