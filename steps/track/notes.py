@@ -4,7 +4,7 @@ from typing import Final
 
 from steps import STEPS
 from steps.run.commands import resume_command
-from steps.run.records import Failure, Run
+from steps.run.records import Attempt, Run
 from steps.run.step import Step
 
 _OWN_LINE: Final = ("|", "- ", "#", "```", ">")
@@ -48,10 +48,11 @@ def run_note(run: Run, verdict: str) -> str:
     return flowing(f"{found}\n\n{run.facts['head']}")
 
 
-def step_note(step: Step, error: Failure | None) -> str:
-    """Return a child run's description: what the step does, and why it failed if it did."""
-    failed = "" if error is None else f"**Failed**\n\n{_quoted(error['what'])}\n\n{error['remedy']}"
-    return flowing(f"{failed}\n\n{step.says}".strip())
+def step_note(step: Step, attempt: Attempt) -> str:
+    """Return a child run's description: what the step does, and why it failed or was killed if it was."""
+    error = attempt.error
+    parts = [] if error is None else [f"**{attempt.status.capitalize()}**", _quoted(error["what"]), error["remedy"]]
+    return flowing("\n\n".join(filter(None, (*parts, step.says))))
 
 
 def flowing(markdown: str) -> str:

@@ -191,7 +191,7 @@ class _View:
             rows = journal_of(attempt, self._store)
             self._send_lines(child, parent, rows, has_curves=attempt.step == _FINETUNE)
         tags = {_PARENT: parent, METAFLOW_RUN: self._run.name, VERSION: attempt.version}
-        tags[_NOTE] = step_note(declared, attempt.error)
+        tags[_NOTE] = step_note(declared, attempt)
         if attempt.ended is not None:
             with self._taking(f"rows of {attempt.step}"):
                 self._settle(run_id, _metrics(rows))
