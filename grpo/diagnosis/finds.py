@@ -53,32 +53,35 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """How the mean of a noisy series changes."""
+    """How the level of a noisy series changes."""
 
     before: float
     after: float
     best: float
-    is_certain: bool
-    """Whether the change from the beginning to the end is more than noise."""
+    change: float
+    """From the beginning, or its first rows, to the end; 0 where it may be noise."""
     has_lost: bool
     """Whether it is more than noise that the end is below the best part."""
 
 
 def _trend(series: Series) -> Trend:
-    parts = np.array_split(np.array(series.values), min(5, len(series.values)))
+    number, parts = len(series.values), np.array_split(np.array(series.values), min(5, len(series.values)))
     levels = [float(np.median(part)) for part in parts]
-    before, after, best = levels[0], levels[-1], max(levels)
-    if len(parts[-1]) < 6:  # Too few rows to measure their noise: they are ranked.
-        chance = float(kendalltau(range(len(series.values)), series.values).pvalue) if len(series.values) > 3 else 1.0
-        return Trend(before, after, best, is_certain=chance < (0.02 if len(series.values) < 10 else 0.005), has_lost=False)
+    before, after, best, size = levels[0], levels[-1], max(levels), len(parts[-1])
+    if size < 6:  # Too few rows to measure their noise: they are ranked.
+        chance = float(kendalltau(range(number), series.values).pvalue) if number > 3 else 1.0
+        return Trend(before, after, best, change=after - before if chance < (0.02 if number < 10 else 0.005) else 0.0, has_lost=False)
     rests = [part - np.polyval(np.polyfit(range(len(part)), part, 1), range(len(part))) for part in parts]
     square = sum(float(rest @ rest) for rest in rests)
-    # With a lag-one autocorrelation of r, as of running means, n rows are worth n (1 - r) / (1 + r).
+    # With a lag-one autocorrelation of r, as of running means, n rows are worth n (1 - r) / (1 + r). Short parts show too little of it.
     alike = sum(float(rest[1:] @ rest[:-1]) for rest in rests) / square if square else 0.0
-    alike = min(0.95, max(0.0, alike + (1 + 4 * alike) / len(parts[-1])))  # Short parts show too little of it.
-    deviation = math.sqrt(square / (len(series.values) - 2 * len(parts)) * (1 + alike) / (1 - alike))
-    error = 1.2533 * deviation * math.sqrt(2 / len(parts[-1]))  # Of the difference of two medians.
-    return Trend(before, after, best, is_certain=abs(after - before) > 3.5 * error, has_lost=best - after > 4.5 * error)
+    alike = min(0.95, max(0.0, alike + (1 + 4 * alike) / size))
+    noise = math.sqrt(square / (number - 2 * len(parts)))
+    error = 1.2533 * noise * math.sqrt(2 / size * (1 + alike) / (1 - alike))  # Of the difference of two medians.
+    # What changes quickly is over before the first part is.
+    changes = ((after - before, 3.5 * error), (after - statistics.median(series.values[:3]), 3 * noise))
+    change = max((each for each, least in changes if abs(each) > least), key=abs, default=0.0)
+    return Trend(before, after, best, change=change, has_lost=best - after > 4.5 * error)
 
 
 def _reward(history: History) -> Series | None:
@@ -98,7 +101,8 @@ def _deviation(history: History) -> float | None:
 def _of_note(history: History, trend: Trend) -> float:
     """Return the smallest change of the reward that counts: a twentieth where the deviation of single rewards is unknown."""
     deviation = _deviation(history)
-    return max(abs(trend.before), abs(trend.after)) / 20 if deviation is None else _NOTED * deviation
+    least = max(abs(trend.before), abs(trend.after)) / 20 if deviation is None else _NOTED * deviation
+    return least / 10 if "gain" in history.series else least  # A gain has no noise of states and their values.
 
 
 def _improves(history: History) -> bool:
@@ -107,17 +111,16 @@ def _improves(history: History) -> bool:
         return True
     if (reward := _reward(history)) is not None:
         trend = _trend(reward)
-        least = 0.0 if "gain" in history.series else _of_note(history, trend)
-        if trend.is_certain and trend.after - trend.before > least and not _has_fallen(history, trend):
+        if trend.change > _of_note(history, trend) and not _has_fallen(history, trend):
             return True
     found = [_trend(history.series[name]) for name in ("training_regret", "regret", "regret_best") if name in history.series]
-    return any(trend.is_certain and trend.after < 0.85 * trend.before for trend in found)
+    return any(-trend.change > 0.15 * (trend.after - trend.change) for trend in found)
 
 
 def _has_fallen(history: History, trend: Trend) -> bool:
-    """Return whether a reward fell for certain, or lost half of what it had gained."""
+    """Return whether a reward fell for certain, a gain below 0, or it lost half of what it had gained."""
     least = _of_note(history, trend)
-    falls = trend.is_certain and trend.before - trend.after > least
+    falls = -trend.change > least and (trend.after < 0 or "gain" not in history.series)
     return falls or (trend.has_lost and trend.best - trend.after > max(least, (trend.best - trend.before) / 2))
 
 
@@ -362,9 +365,7 @@ def flat_reward(history: History) -> Evidence | None:
     if reward is None or deviation is None or reward.steps[-1] - reward.steps[0] < 100 or len(blocks) < 3:
         return None
     first, *rest = blocks
-    # A quick rise with a plateau behind it is over before the first block is.
-    rise = max(rest) - min(first, statistics.median(reward.values[:3]))
-    if _improves(history) or falling_reward(history) or rise > _UNNOTED * deviation:
+    if _improves(history) or falling_reward(history) or max(rest) - first > _UNNOTED * deviation:
         return None
     words = f"{reward.way()}, at its best {max(rest):.3g}, where the deviation of a single reward is {deviation:.2g}"
     return _span(reward, words)

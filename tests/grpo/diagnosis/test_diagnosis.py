@@ -118,6 +118,7 @@ MADE: Mapping[str, tuple[Mapping[str, Column], tuple[str, ...]]] = {
         },
         ("diverging", "falling_reward"),
     ),
+    "a fall that is over early": ({"reward": lambda step: 0.5 if step < 100 else 0.1 + 0.02 * math.sin(3 * step)}, ("falling_reward",)),
     "all that was gained is lost again": ({"reward": lambda step: 0.2 + (0.5 * share(step) if step < 900 else 0.05)}, ("falling_reward",)),
 }  # fmt: skip
 
@@ -355,6 +356,12 @@ def test_a_reward_may_stand_still_where_regret_falls() -> None:
     assert diagnose(History.of_records(flat)).names == ("flat_reward",)
     learning = [Record(record.step, record.metrics | {"grpo/regret": 0.1 - record.step * 2e-4}) for record in flat[1:]]
     assert diagnose(History.of_records(learning)).names == ()
+
+
+def test_a_gain_over_the_reference_counts_from_a_few_thousandths_on() -> None:
+    for gain, found in ((0.01, ()), (1e-6, ("flat_reward",))):
+        rows = [Record(row.step, row.metrics | {"grpo/reward_std": 0.3, "grpo/reward_gain": gain * row.step / 150}) for row in ours(150)]
+        assert diagnose(History.of_records(rows)).names == found
 
 
 def test_a_resumed_runs_divergence_at_its_first_step_is_none_at_step_zero() -> None:
