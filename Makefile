@@ -1,4 +1,4 @@
-# All commands for users and developers. Each target installs missing packages first.
+# Targets for users and developers; plain `make` lists them. Those that need packages install them first.
 VENV ?= .venv
 PYTHON ?= python3.11
 PY := $(VENV)/bin/python
@@ -8,10 +8,25 @@ ARGS ?=
 PORT ?= 5000
 export PYTHON CONFIG SET
 
-.PHONY: run test check soak prove ui lock setup clean checks flows units steps proofs
+.DEFAULT_GOAL := help
+.PHONY: help run test check soak prove ui lock setup setup-run clean checks flows units steps proofs
+# `make run smoke`: the words after `run` are not targets but a mistake, told before anything is installed or started.
+ifeq ($(firstword $(MAKECMDGOALS)),run)
+ifneq ($(wordlist 2,2,$(MAKECMDGOALS)),)
+$(error settings have a name: make run CONFIG=$(wordlist 2,2,$(MAKECMDGOALS)))
+endif
+endif
 
-run: setup  ## The whole pipeline. CONFIG=smoke or a TOML file, SET="grpo.learning_rate=1e-3 seed=1", ARGS="--resume-from peak"
-	@$(PY) flows/chess_grpo.py --no-pylint --config-value settings "$$(printf 'preset = "%s"\n' "$$CONFIG"; printf '%s' "$$SET" | tr ' ' '\n')" run $(ARGS)
+# A new line before each `key =`: SET may have blanks around the sign and within values.
+SETTINGS = 'import json, os, re; print("preset =", json.dumps(os.environ["CONFIG"])); \
+print(re.sub(r"\s+(?=[\w.]+\s*=)", "\n", os.environ["SET"].strip()))'
+
+help:
+	@grep -E '^[a-z]+:.*  ## ' Makefile | sed -E 's/^([a-z]+):.*  ## /  make \1\t/' | expand -t 14
+	@echo; echo '  chess-grpo --help lists the commands for runs and policies, docs/tutorial.md begins.'
+
+run: setup-run  ## The whole pipeline. CONFIG=smoke or a TOML file, SET="grpo.learning_rate=1e-3 seed=1", ARGS="--resume-from peak"
+	@$(PY) flows/chess_grpo.py --no-pylint --config-value settings "$$($(PY) -c $(SETTINGS))" run $(ARGS)
 
 test: setup  ## All checks and tests.
 	@$(MAKE) --no-print-directory --jobs 4 --output-sync checks flows units steps
@@ -24,14 +39,17 @@ soak: setup  ## Hundreds of injected faults, an hour or two on 2 cores; the tabl
 prove: setup  ## Slow tests and hundreds of injected faults: hours on 2 cores; the faults' table is in build/soak.md.
 	@SOAK_TABLE="$${SOAK_TABLE:-build/soak.md}" $(MAKE) --no-print-directory --jobs 4 --output-sync proofs flows units steps MARKED='-m "prove or soak"'
 
-ui: setup  ## Start the MLflow UI on the tracking store of this home. PORT=5001
+ui: setup-run  ## Start the MLflow UI on the tracking store of this home. PORT=5001
 	$(PY) -m steps.cli.main ui --port $(PORT)
 
 lock: setup  ## Update the four lock files from pyproject.toml.
 	infra/lock.sh
 
-setup:
+setup-run:
 	@infra/install.sh $(VENV)
+
+setup:
+	@infra/install.sh $(VENV) --dev
 
 clean:  ## Delete the environment; runs and outputs stay.
 	rm -rf $(VENV)

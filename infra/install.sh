@@ -1,23 +1,25 @@
 #!/usr/bin/env bash
 # Create a virtual environment and install Stockfish: for `make` and, with --image, for the images (infra/Dockerfile, infra/Dockerfile.cpu).
-# Usage: infra/install.sh VENV [--image [--language]]
+# Usage: infra/install.sh VENV [--dev | --image [--language]]
+#   --dev: also the tools of `make test`; without it what a run needs.
 #   --image: only the steps' dependencies, without the project's code, and exactly the Stockfish of infra/stockfish.sha256.
 #   --language: also the packages for language models; without --image they are always installed.
-# TORCH_INDEX: the package index of torch (such as its CPU builds); by default pip's own index.
+# TORCH_INDEX: the package index of torch; by default that of its CPU builds where no GPU is (else gigabytes of CUDA come), then pip's own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 stockfish_version=15.1-4
-venv="" is_image="" extra=""
+venv="" is_image="" is_dev="" extra=""
 fail() { echo "install: $*" >&2 && exit 1; }
 for word in "$@"; do
     case $word in
+        --dev) is_dev=yes ;;
         --image) is_image=yes ;;
         --language) extra=language ;;
         -*) fail "$word is not an option of infra/install.sh" ;;
         *) venv=$word ;;
     esac
 done
-: "${venv:?usage: infra/install.sh VENV [--image [--language]]}"
+: "${venv:?usage: infra/install.sh VENV [--dev | --image [--language]]}"
 python=${PYTHON:-python3.11}
 
 from_debian() {
@@ -39,8 +41,9 @@ python_by_uv() {
     "$uv" python install --quiet 3.11 >&2 && "$uv" python find --no-project --managed-python 3.11
 }
 
-if ! command -v "$python" >/dev/null; then
-    [ "$python" = python3.11 ] || fail "PYTHON=$python is not there; name a Python 3.11, or leave it out"
+# Run it: pyenv has a `python3.11` on the path that fails where no 3.11 is active.
+if ! "$python" -c "" 2>/dev/null; then
+    [ "$python" = python3.11 ] || fail "PYTHON=$python does not run; name a Python 3.11, or leave it out"
     [ -z "$is_image" ] && python=$(python_by_uv) || fail "python3.11 is not there, and uv did not get it; install Python 3.11 (Debian 12:" \
         "apt-get install python3.11 python3.11-venv) or uv (https://docs.astral.sh/uv/getting-started/installation), or name one: make PYTHON=..."
 fi
@@ -59,12 +62,18 @@ elif [ -z "${CHESS_GRPO_STOCKFISH:-}" ] && ! command -v stockfish >/dev/null && 
         fail "Stockfish is not there; install it (sudo apt-get install stockfish), or set CHESS_GRPO_STOCKFISH to its path"
 fi
 
-# The stamp is a hash of what was installed, so that a second call is fast and a changed lock is noticed.
+# The stamp is a hash of what was installed, so that a second call is fast and a changed lock is noticed. The tools include all else.
 stamp="$venv/installed"
-lock=requirements.lock
+lock=requirements-language.lock
+[ -z "$is_dev" ] || lock=requirements.lock
 [ -z "$is_image" ] || lock=requirements-${extra:-run}.lock
-wanted=$(cat pyproject.toml "$lock" requirements-*.lock infra/install.sh - <<<"${TORCH_INDEX:-}" | sha256sum)
-[ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ] || exit 0
+hash_of() { cat pyproject.toml requirements*.lock infra/install.sh - <<<"$1 ${TORCH_INDEX:-}" | sha256sum; }
+if [ -f "$stamp" ]; then
+    case $(cat "$stamp") in
+        "$(hash_of "$lock")") exit 0 ;;
+        "$(hash_of requirements.lock)") [ -n "$is_image" ] || exit 0 ;;
+    esac
+fi
 
 pip() { "$venv/bin/python" -m pip "$@"; }
 torch=$(grep -o 'torch==[0-9.]*' pyproject.toml)
@@ -78,7 +87,12 @@ rm -f "$stamp"
 # Every file by its hash. The lock names all packages but torch and what torch alone needs, so nothing is resolved.
 pip install "${options[@]}" --require-hashes --no-deps --requirement "$lock"
 # torch by its version, because its builds differ: a machine whose pip is configured for a CPU wheel gets that one.
-[ -z "${TORCH_INDEX:-}" ] || pip install "${options[@]}" --no-deps --index-url "$TORCH_INDEX" "$torch"
+if [ -n "${TORCH_INDEX:-}" ]; then
+    pip install "${options[@]}" --no-deps --index-url "$TORCH_INDEX" "$torch"
+elif [ -z "$is_image" ] && [ "$(uname -sm)" = "Linux x86_64" ] && ! nvidia-smi -L >/dev/null 2>&1; then
+    # One try: where that index is out of reach, pip's own has torch too.
+    pip install "${options[@]}" --no-deps --retries 0 --timeout 15 --index-url https://download.pytorch.org/whl/cpu "$torch" 2>/dev/null || true
+fi
 pip install "${options[@]}" --constraint requirements-torch.lock "$torch"
 [ -n "$is_image" ] || pip install "${options[@]}" --no-deps --editable .
 pip check >/dev/null || { pip check >&2; exit 1; }
@@ -87,4 +101,4 @@ sha256sum requirements-run.lock | cut -d ' ' -f 1 >"$venv/run-lock"
 if [ "$lock" != requirements-run.lock ]; then
     sha256sum requirements-language.lock | cut -d ' ' -f 1 >"$venv/language-lock"
 fi
-echo "$wanted" >"$stamp"
+hash_of "$lock" >"$stamp"
