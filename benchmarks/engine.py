@@ -116,7 +116,7 @@ def asyncio_searches(boards: Sequence[chess.Board], num_processes: int) -> float
 def table_moves(boards: Sequence[chess.Board], num_processes: int) -> float:
     """Return move values a second of the tables that the product ships."""
     config = ValuesConfig()
-    with EnginePool(_STOCKFISH, num_processes=num_processes, options=engine_options(config)) as pool:
+    with EnginePool(_STOCKFISH, num_processes=num_processes, options=engine_options()) as pool:
         list(value_tables(boards[: 8 * num_processes], pool, config, depth=1))
 
         def work() -> float:

@@ -61,7 +61,7 @@ def arrays_of(boards: list[chess.Board], stockfish: str) -> tuple[BoardArrays, f
     config = ValuesConfig()
     batch = PositionBatch.from_boards(boards)
     values = np.zeros(tuple(batch.is_legal.shape), dtype=np.float32)
-    with EnginePool(stockfish, num_processes=os.cpu_count() or 1, options=engine_options(config)) as pool:
+    with EnginePool(stockfish, num_processes=os.cpu_count() or 1, options=engine_options()) as pool:
         start = time.perf_counter()
         for row, table in enumerate(value_tables(boards, pool, config, depth=config.depth)):
             if isinstance(table, Exception):

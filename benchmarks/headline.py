@@ -36,6 +36,7 @@ from grpo.match.players import BestMovePlayer, EnginePlayer, Player, SamplingPla
 from grpo.policy.distribution import NetworkPolicy, PositionBatch
 from grpo.settings.tree import Settings
 from grpo.train.checkpoints import checkpoint_name, load_policy
+from grpo.train.imitation import WEIGHT_DECAY
 from steps.run.dataset import position_keys, read_boards, read_game_table
 from steps.run.machine import Machine
 from steps.run.names import CHECKPOINTS
@@ -123,7 +124,7 @@ class Games:
     def _on(self, openings: Sequence[str], first: Player, second: Player) -> MatchResult:
         config = self._settings.evaluation
         result = play_match(first, second, openings, max_plies=config.max_plies)
-        return adjudicate(result, self._pool, depth=config.adjudication_depth, centipawns=config.adjudication_centipawns)
+        return adjudicate(result, self._pool)
 
 
 def best(policy: NetworkPolicy) -> BestMovePlayer:
@@ -135,7 +136,7 @@ def imitating_on(pretrained: Path, train: LabelArrays, num_positions: int, setti
     """Return the pretrained policy after imitation of so many more positions, at the final learning rate of imitation."""
     policy, _ = load_policy(pretrained, torch.device("cpu"))
     rate = json.loads((pretrained / "report.json").read_text())["learning_rate"]
-    optimiser = torch.optim.AdamW(policy.network.parameters(), lr=rate, weight_decay=settings.pretrain.weight_decay)
+    optimiser = torch.optim.AdamW(policy.network.parameters(), lr=rate, weight_decay=WEIGHT_DECAY)
     positions, played = PositionBatch.from_arrays(train), torch.from_numpy(train.played)
     order = torch.cat(
         [torch.randperm(len(train), generator=torch_stream(seed, "control", part)) for part in range(1 + num_positions // len(train))]

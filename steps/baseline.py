@@ -52,8 +52,7 @@ def body(work: Work) -> None:
 
 def _matches(work: Work, arena: Arena, player: Player, used: set[str]) -> dict[str, Any]:
     """Return the matches against a random mover and against Stockfish, by the opponent's name."""
-    nodes = arena.config.opponent_nodes
-    opponents = {"random": Rung(nodes=nodes, random_share=1), "engine": Rung(nodes=nodes, random_share=0)}
+    opponents = {"random": Rung(nodes=1, random_share=1), "engine": Rung(nodes=1, random_share=0)}
     openings = arena.openings(arena.config.num_baseline_pairs, used, "baseline")
     matches: dict[str, Any] = {}
     for kind, rung in opponents.items():  # The same openings for both: these scores are never added up.

@@ -15,7 +15,7 @@ from grpo.dataset.table import GAME_SCHEMA, Split, board_row, board_table
 from grpo.dataset.units import fill_unit, unit_boards_per_cell
 from grpo.engine.answers import EngineError
 from grpo.engine.identity import EngineIdentity
-from grpo.engine.move_values import ValueTable, engine_options, value_tables
+from grpo.engine.move_values import HASH_MIB, ValueTable, engine_options, value_tables
 from grpo.engine.pool import EnginePool
 from grpo.settings.tree import Settings
 from steps.run.names import BOARDS, GAMES, REPORT
@@ -41,8 +41,8 @@ def body(work: Work) -> None:
     excluded = ExcludedPositions.read(settings.boards.exclude) if settings.boards.exclude else frozenset[str]()
     total = sum(unit_boards_per_cell(settings.boards).values()) * len(units)
     # Two engines, because players search one line and values all; they take turns, so that one core is enough.
-    players = EnginePool(stockfish, num_processes=1, options={"Hash": settings.values.hash_mib})
-    with players, EnginePool(stockfish, num_processes=1, options=engine_options(settings.values)) as pool:
+    players = EnginePool(stockfish, num_processes=1, options={"Hash": HASH_MIB})
+    with players, EnginePool(stockfish, num_processes=1, options=engine_options()) as pool:
         valuer = _Valuer(settings, work.engine, pool)
 
         def progress() -> None:

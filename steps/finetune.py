@@ -60,11 +60,9 @@ def body(work: Work) -> None:
     else:
         policy, policy_config, origin = load_checkpoint(checkpoint, work.device, NETWORK_FORMAT)
     assert isinstance(policy.network, PolicyNetwork)
-    if settings.policy.freezes_embeddings:
-        policy.network.freeze_embeddings()
     first = 0 if origin is None else origin.step
     # The engine starts when it is first asked, and is asked only of states that no dataset has.
-    with EnginePool(work.machine.stockfish, num_processes=work.machine.num_threads, options=engine_options(settings.values)) as pool:
+    with EnginePool(work.machine.stockfish, num_processes=work.machine.num_threads, options=engine_options()) as pool:
         values = LiveValues(pool, settings.values)
         states = _states(work, train, heldout, values, first=first)
         trainer = GrpoTrainer(policy, reference, states, settings.grpo, seed=settings.seed, first_step=first, values=values)

@@ -9,12 +9,11 @@ from typing import Any, Final, Self, TypedDict, cast
 from grpo.base.files import read_json
 from grpo.base.seeding import numpy_stream
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
-from grpo.match.adjudication import adjudicate
+from grpo.match.adjudication import CENTIPAWNS, DEPTH, adjudicate
 from grpo.match.ladder import Ladder, LadderPlacement, Rung, num_openings_to_place, place_on_ladder
 from grpo.match.matches import UNDECIDED, Adjudication, MatchResult, PlayedGame, play_match
 from grpo.match.openings import make_openings
 from grpo.match.players import Player
-from grpo.settings.tree import EvaluationConfig
 from grpo.train.checkpoints import checkpoint_name
 from steps.run.names import CHECKPOINTS, REPORT
 from steps.run.work import Work
@@ -65,7 +64,7 @@ class Arena:
             numbers=numbers,
         )
         self._num_done += len(result.games)
-        return adjudicate(result, self.pool, depth=self.config.adjudication_depth, centipawns=self.config.adjudication_centipawns)
+        return adjudicate(result, self.pool)
 
     def num_ladder_openings(self, ladder: Ladder) -> int:
         """Return how many openings places on the ladder may take."""
@@ -108,11 +107,11 @@ def player_names(stage: str, candidate: int) -> tuple[str, str]:
     return f"step {candidate}", PREVIOUS if stage == PREVIOUS else INITIAL
 
 
-def read_match(names: tuple[str, str], games: Iterable[Mapping[str, Any]], config: EvaluationConfig) -> MatchResult:
+def read_match(names: tuple[str, str], games: Iterable[Mapping[str, Any]]) -> MatchResult:
     """Return the adjudicated match of two players from its games as plain data."""
     played = tuple(map(PlayedGame.from_facts, games))
     num_failed = sum(game.end in UNDECIDED and game.adjudicated is None for game in played)
-    rule = Adjudication(depth=config.adjudication_depth, centipawns=config.adjudication_centipawns, num_failed=num_failed)
+    rule = Adjudication(depth=DEPTH, centipawns=CENTIPAWNS, num_failed=num_failed)
     return MatchResult(first=names[0], second=names[1], games=played, adjudication=rule)
 
 

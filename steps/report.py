@@ -45,10 +45,7 @@ STEP: Final = Step(
 _RULES: Final = (
     "evaluation.max_plies",
     "evaluation.opening_book",
-    "evaluation.opening_plies",
-    "evaluation.max_opening_centipawns",
 )
-_NODES: Final = "evaluation.opponent_nodes"
 _REGRET: Final = "heldout/regret_best"
 
 
@@ -115,15 +112,13 @@ class _Output:
 def _measured(outputs: Mapping[str, _Output], decision: Decision, settings: Mapping[str, str]) -> Iterator[Measurement]:
     """Yield what was measured, in the order of the steps; what was not is left out."""
     rules: dict[str, str | None] = {name: settings.get(name, "") for name in _RULES}
-    against_engine = rules | {"engine": outputs["select"].parts["inputs"]["engine"], _NODES: settings.get(_NODES, "")}
+    against_engine = rules | {"engine": outputs["select"].parts["inputs"]["engine"]}
     start: dict[str, str | None] = {"pretrained policy": outputs["pretrain"].hash}
     ladder: dict[str, str | None] = {"ladder": outputs["calibrate"].hash}
     boards: dict[str, str | None] = {"held-out boards": outputs["join_boards"].hash}
     baseline, by = outputs["baseline"].report, outputs["baseline"].hash
     for opponent, match in baseline["matches"].items():
-        name, yardstick = (
-            ("a random mover", rules) if opponent == "random" else (f"Stockfish ({settings.get(_NODES)} nodes)", against_engine)
-        )
+        name, yardstick = ("a random mover", rules) if opponent == "random" else ("Stockfish (1 node)", against_engine)
         yield from _match(f"pretrained against {name}", Match.of(match), yardstick, by)
     yield from _rating("pretrained on the ladder before GRPO (other openings)", Placement.of(baseline["ladder"]), ladder, by)
     heldout, regrets = baseline["heldout"], dict[str, RegretEstimate]()

@@ -68,6 +68,9 @@ class SelectionError(PlainError, ValueError):
     """Games that decide are missing; the message says which, and what to do."""
 
 
+_PHASE_TOLERANCE: Final = 0.01  # By more than this a candidate's held-out regret may not be shown to have grown in any phase.
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Contest:
     """The candidate, its own start, and the games that both have played."""
@@ -162,7 +165,7 @@ def _match(work: Work, stage: str, step: int, openings: Sequence[str]) -> MatchR
             f"{stage}: {len(missing):,} of {len(openings):,} pairs of games (the first is number {missing[0]:,}) are not in the"
             f" {len(work.parts)} outputs of `confirm`: run again with --fresh, so that they are played again"
         )
-    return read_match(player_names(stage, step), (game for pair in games for game in pair), work.settings.evaluation)
+    return read_match(player_names(stage, step), (game for pair in games for game in pair))
 
 
 def _decide(work: Work, contest: _Contest) -> Decision:
@@ -182,7 +185,7 @@ def _decide(work: Work, contest: _Contest) -> Decision:
             "sampled moves at T = 1, as played": contest.played[SAMPLED].pair_scores(),
         },
         ladder_gain=contest.gain,
-        phases=phase_changes(compared, tolerance=work.settings.selection.phase_tolerance),
+        phases=phase_changes(compared, tolerance=_PHASE_TOLERANCE),
     )
 
 
@@ -190,7 +193,7 @@ def _write_games(work: Work, contest: _Contest) -> None:
     """Write all games as PGN, and a viewer of the confirmation games that are worth looking at."""
     values, machine, confirmed = work.settings.values, work.machine, contest.confirmed
     policies = (contest.candidate.move_probabilities, contest.initial.move_probabilities)
-    with EnginePool(machine.stockfish, num_processes=machine.num_threads, options=engine_options(values)) as pool:
+    with EnginePool(machine.stockfish, num_processes=machine.num_threads, options=engine_options()) as pool:
         highlights = annotate(confirmed, choose_highlights(confirmed), policies=policies, pool=pool, config=values)
     stages = {
         SCREENING: _screening(work, contest.screened),
@@ -208,7 +211,7 @@ def _screening(work: Work, screened: Screened) -> list[MatchResult]:
     """Return the matches of the screening in the order in which they were played."""
     games = read_json(work.inputs["screened"] / CACHED_GAMES)
     played = {screening_match(entry["candidate"], entry["round"]): entry["candidate"] for entry in screened["screening"]}
-    return [read_match(player_names(SCREENING, step), games[match], work.settings.evaluation) for match, step in played.items()]
+    return [read_match(player_names(SCREENING, step), games[match]) for match, step in played.items()]
 
 
 def _facts(work: Work, contest: _Contest) -> dict[str, Any]:

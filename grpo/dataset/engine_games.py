@@ -1,6 +1,7 @@
 """Engine self-play games as data."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import chess
@@ -10,7 +11,6 @@ from grpo.base.seeding import numpy_stream
 from grpo.dataset.games import Game, Reason, Rejection
 from grpo.engine.answers import EngineError
 from grpo.engine.pool import EnginePool
-from grpo.settings.tree import EngineGames
 
 ENGINE: Final = "engine"
 """The source of engine games."""
@@ -18,6 +18,21 @@ MAX_IDLE_GAMES: Final = 300
 """Number of engine games in a row without a new board after which a unit stops."""
 _NUM_TRIES: Final = 2
 _MAX_FAILED_IN_A_ROW: Final = 5  # Games: one that hangs costs a minute.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineGames:
+    """How the games are played: deliberately varied."""
+
+    nodes: tuple[int, ...] = (60, 240, 960)
+    """Node limits. Each side of each game draws one at random, so that strong and weak players meet. Below about 200 nodes the
+    communication with the engine dominates the cost of a move."""
+    random_opening_plies: int = 6
+    """Each game starts with up to this many random legal plies."""
+    random_move_probability: float = 0.08
+    """Probability that a later move is random. A random move is never a label."""
+    max_plies: int = 200
+    """Games are truncated after this many plies."""
 
 
 def engine_games(

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Container, Iterator
 from typing import Final
 
-from grpo.dataset.engine_games import MAX_IDLE_GAMES, engine_games
+from grpo.dataset.engine_games import MAX_IDLE_GAMES, EngineGames, engine_games
 from grpo.dataset.games import Game, Rejection
 from grpo.dataset.quotas import Candidate, Quota, QuotaCell, SourceReport, boards_per_cell
 from grpo.dataset.sources import file_games
@@ -56,7 +56,7 @@ def fill_unit(
     if config.source == "files":
         games = file_games(config, unit=unit)
     else:
-        games = engine_games(config.games, unit=unit, seed=seed, pool=players, is_wanted=quota.needs)
+        games = engine_games(EngineGames(), unit=unit, seed=seed, pool=players, is_wanted=quota.needs)
     pending: list[Candidate] = []
     num_idle = 0
     for game in games:

@@ -26,6 +26,9 @@ from grpo.engine.pool import MAX_LINES, EnginePool, Query
 from grpo.settings.tree import ValuesConfig
 
 LICHESS_SLOPE: Final = 0.00368208
+MATE_BAND: Final = 0.02
+"""Forced mates have values in [1 - band, 1] (or [0, band]), the shorter the nearer to 1 (or 0). All other values lie between."""
+HASH_MIB: Final = 1  # Cleared before each position: clearing a small table is cheap.
 _DRAW: Final = Score(0)
 
 
@@ -43,10 +46,9 @@ def _logistic(x: float) -> float:
 
 def value_of(score: Score, config: ValuesConfig) -> float:
     """Return the value of a move with this score; see the module's docstring."""
-    band = config.mate_band
     if not score.is_mate:
-        return band + (1 - 2 * band) * _logistic(config.logistic_slope * score.value)
-    certainty = 1 - band * (1 - 1 / max(1, abs(score.value)))
+        return MATE_BAND + (1 - 2 * MATE_BAND) * _logistic(config.logistic_slope * score.value)
+    certainty = 1 - MATE_BAND * (1 - 1 / max(1, abs(score.value)))
     return certainty if score.value > 0 else 1 - certainty
 
 
@@ -62,9 +64,9 @@ class ValueTable:
     """The scores from which the values were computed: the engine's own, except for moves that end the game in a draw."""
 
 
-def engine_options(config: ValuesConfig) -> dict[str, str | int]:
+def engine_options() -> dict[str, str | int]:
     """Return the UCI options for computing tables; an option that an engine does not declare is not sent."""
-    return {"Hash": config.hash_mib, "MultiPV": MAX_LINES}
+    return {"Hash": HASH_MIB, "MultiPV": MAX_LINES}
 
 
 def value_tables(
@@ -83,7 +85,7 @@ def value_tables(
 
     Args:
         boards: Positions with at least one legal move each.
-        pool: Engines that were started with `engine_options(config)`.
+        pool: Engines that were started with `engine_options()`.
         config: The parameters of the value.
         depth: Search depth.
         mover_fens: `mover_fen` of each board, if the caller has them already.

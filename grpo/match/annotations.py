@@ -67,7 +67,7 @@ def annotate(
         result: The match.
         chosen: Its games to annotate.
         policies: Of the first and the second player; None for one that is no policy.
-        pool: Engines that were started with `grpo.engine.move_values.engine_options(config)`.
+        pool: Engines that were started with `grpo.engine.move_values.engine_options()`.
         config: Whose `depth` limits a search.
 
     Raises EngineError if several searches in a row fail; a position whose single search failed has no scores.

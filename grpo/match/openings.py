@@ -21,6 +21,8 @@ from grpo.settings.tree import EvaluationConfig
 _CANDIDATES_PER_ROUND = 128
 _MAX_ROUNDS = 1_000
 _LIMIT = "depth 6"
+_PLIES = 8  # Random legal plies of a generated opening,
+_MAX_CENTIPAWNS = 120  # which is used if a search scores it within plus or minus this.
 
 
 class OpeningsError(PlainError, ValueError):
@@ -48,16 +50,16 @@ def make_openings(config: EvaluationConfig, *, count: int, rng: np.random.Genera
     for _ in range(_MAX_ROUNDS):
         candidates = []
         for _ in range(_CANDIDATES_PER_ROUND):
-            board = _random_board(config.opening_plies, rng)
+            board = _random_board(_PLIES, rng)
             if board is not None and position_key(board) not in exclude:
                 exclude.add(position_key(board))
                 candidates.append(board)
-        openings += [board.fen() for board in _balanced(candidates, pool, config.max_opening_centipawns)]
+        openings += [board.fen() for board in _balanced(candidates, pool)]
         if len(openings) >= count:
             return openings[:count]
     raise EngineError(
-        f"found only {len(openings)} of {count} openings of {config.opening_plies} plies within"
-        f" {config.max_opening_centipawns} centipawns; raise evaluation.opening_plies or evaluation.max_opening_centipawns"
+        f"found only {len(openings)} of {count} openings of {_PLIES} plies within {_MAX_CENTIPAWNS} centipawns; give an"
+        " evaluation.opening_book, or play fewer pairs of games"
     )
 
 
@@ -107,14 +109,14 @@ def book_files(book: str) -> list[SourceFile]:
     return files
 
 
-def _balanced(boards: Sequence[chess.Board], pool: EnginePool, max_centipawns: int) -> Iterator[chess.Board]:
-    """Yield the boards within `max_centipawns` by the engine's search, in order; boards on which the engine fails are skipped."""
+def _balanced(boards: Sequence[chess.Board], pool: EnginePool) -> Iterator[chess.Board]:
+    """Yield the boards within `_MAX_CENTIPAWNS` by the engine's search, in order; boards on which the engine fails are skipped."""
     answers = pool.search([Query(fen=board.fen(), limit=_LIMIT, board=board) for board in boards])
     for board, answer in zip(boards, answers, strict=True):
         if isinstance(answer, EngineError):
             continue
         score = next(iter(answer.scores.values()))
-        if not score.is_mate and abs(score.value) <= max_centipawns:
+        if not score.is_mate and abs(score.value) <= _MAX_CENTIPAWNS:
             yield board
 
 

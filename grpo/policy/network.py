@@ -34,11 +34,6 @@ class PolicyNetwork(nn.Module):
         self.score = nn.Linear(config.hidden_width, 1)
         self.short_cut = nn.Linear(config.width, 1, bias=False)
 
-    def freeze_embeddings(self) -> None:
-        """Leave only the layers above the sums to training."""
-        self.control_embedding.requires_grad_(False)
-        self.piece_embedding.requires_grad_(False)
-
     def forward(self, encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tensor, repeats_BA: Tensor) -> Tensor:
         """Return the logits of the legal moves, shape [B, A], in the parameters' precision; other entries mean nothing.
 

@@ -21,7 +21,7 @@ from grpo.base.suggestions import did_you_mean, nearest
 from grpo.board.phases import PHASES
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.language import KIND_DEFAULTS, LanguageConfig, refuse_for_language
-from grpo.settings.types import Count, Names, PolicyKindName, Positive, Probability, Role, Section, section_of
+from grpo.settings.types import Count, Names, PolicyKindName, Positive, Role, Section, section_of
 
 PRESET_FOLDER: Final = Path(__file__).parent / "presets"
 DEFAULT_PRESET: Final = "laptop"
@@ -33,20 +33,6 @@ class ConfigError(PlainError, ValueError):
 
 # Where files are, or how the work is divided: changes no result.
 _WHERE: Final = Role(read_by=(), is_compared=False, may_change_on_resume=True)
-
-
-class EngineGames(Section):
-    """Self-play games of Stockfish, deliberately varied."""
-
-    nodes: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)] = (60, 240, 960)
-    """Node limits. Each side of each game draws one at random, so that strong and weak players meet. Below about 200 nodes the
-    communication with the engine dominates the cost of a move."""
-    random_opening_plies: Annotated[int, Field(ge=0, le=40)] = 6
-    """Each game starts with up to this many random legal plies."""
-    random_move_probability: Probability = 0.08
-    """Probability that a later move is random. A random move is never a label."""
-    max_plies: Count = 200
-    """Games are truncated after this many plies."""
 
 
 class TimeControl(StrEnum):
@@ -96,8 +82,6 @@ class BoardsConfig(Section):
     """The dataset is made in this many independent parts. Another number makes another dataset."""
     num_tasks: Annotated[int, Field(ge=1, le=1_000), _WHERE] = 2
     """The parts are divided among this many parallel tasks; no effect on the result."""
-    games: EngineGames = EngineGames()
-    """How the games of `source = "engine"` are played."""
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
@@ -121,16 +105,12 @@ class ValuesConfig(Section):
     depth: Annotated[int, Field(ge=1, le=30), Role(is_main=True)] = 5
     """Search depth in plies, one search over all legal moves. The strength of the reward. By a deep judge the best move at depth 1 gives
     away less than at depths 2 to 4, and that at depth 5 less than all of them, at four times the time (docs/results.md)."""
-    hash_mib: Annotated[int, Field(ge=1, le=1_024), Role(is_compared=False)] = 1
-    """Hash table of the engine, cleared before each position; clearing a small one is cheap."""
     logistic_slope: Positive = 0.003
     """Win probability is a logistic function of slope * centipawns. Small, so that a won position still has a gradient."""
-    mate_band: Annotated[float, Field(gt=0, lt=0.5)] = 0.02
-    """Forced mates have values in [1 - band, 1] (or [0, band]), the shorter the nearer to 1 (or 0). All other values lie between."""
 
 
 class PolicyConfig(Section):
-    """The policy. All settings except `kind` describe the network, and which part of it GRPO trains."""
+    """The policy. All settings except `kind` describe the network."""
 
     # Versions of a network do not include the kind: they are as they were before there were two.
     kind: Annotated[PolicyKindName, Role(only_with="language")] = "network"
@@ -140,8 +120,6 @@ class PolicyConfig(Section):
     """Width of the embeddings whose sum describes the position after a move."""
     hidden_width: Annotated[int, Field(ge=8, le=1_024), Role(is_main=True)] = 32
     """Width of the layer between that sum and the score of the move."""
-    freezes_embeddings: bool = False
-    """Whether GRPO trains only the layers above the embeddings."""
 
 
 class PretrainConfig(Section):
@@ -152,18 +130,10 @@ class PretrainConfig(Section):
     search."""
     batch_size: Count = 256
     """Boards per step."""
-    mirrors_boards: bool = True
-    """Whether a random half of the boards without castling rights is mirrored left-right."""
     learning_rate: Annotated[Positive, Role(is_main=True)] = 3e-3
-    """Learning rate of AdamW; divided by five each time the validation loss has stopped falling."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.05
-    """Weight decay of AdamW."""
+    """Learning rate of AdamW; divided by five when a measurement of the validation loss is no new best; imitation ends at the third."""
     steps_per_validation: Count = 200
     """Steps between two measurements of the validation loss."""
-    patience: Count = 1
-    """Measurements in a row without a new best loss before the learning rate is reduced."""
-    num_learning_rate_cuts: Annotated[int, Field(ge=0, le=10)] = 2
-    """Imitation ends when the loss stops falling after this many reductions of the learning rate."""
     max_steps: Count = 6_000
     """Maximum number of steps; the report says whether it was reached."""
 
@@ -212,20 +182,10 @@ class EvaluationConfig(Section):
     heldout_depth: Annotated[int, Field(ge=1, le=30), Role(read_by=("build_boards", "baseline", "select"), may_change_on_resume=False)] = 8
     """Search depth for the move values of held-out boards. Much deeper than `values.depth`, so that regret measures neither the reward
     again nor the judge's own noise."""
-    opponent_nodes: Annotated[Count, _PLACES] = 1
-    """Nodes per move of Stockfish at full strength, the opponent of the baseline beside a random mover."""
     num_baseline_pairs: Annotated[Count, _PLACES] = 60
-    """Openings against each of these two opponents, each played with both colours."""
+    """Openings of the baseline against a random mover, and against Stockfish with one node per move, each played with both colours."""
     ladder: LadderConfig = LadderConfig()
     """How ratings are determined."""
-    adjudication_depth: Annotated[int, Field(ge=1, le=30), _PLACES] = 10
-    """Search depth for adjudication: a second score values the last position of games drawn by repetition, fifty moves or `max_plies`."""
-    adjudication_centipawns: Annotated[Count, _PLACES] = 250
-    """In the second score, a side that is ahead by more than this has won."""
-    opening_plies: Annotated[int, Field(ge=1, le=40), _PLAYS] = 8
-    """Random legal plies of a generated opening."""
-    max_opening_centipawns: Annotated[Count, _PLAYS] = 120
-    """A generated opening is used if a search scores it within plus or minus this."""
     opening_book: Annotated[str, Role(read_by=())] = ""
     """A file (or folder, glob, `s3://` address) of positions (EPD, FEN) to begin from instead of generated ones."""
     max_plies: Annotated[Count, _PLAYS] = 240
@@ -245,8 +205,6 @@ class SelectionConfig(Section):
     """The confirmation games and the sampled games are divided among this many parallel tasks; only ties in the last bits can differ."""
     num_sampled_pairs: Count = 100
     """Openings of the games with moves sampled at T = 1. They are reported and decide nothing."""
-    phase_tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.01
-    """A candidate is not promoted if its held-out regret has grown by significantly more than this in any phase."""
 
 
 class TaskResources(Section):
@@ -296,8 +254,6 @@ class ResourcesConfig(Section):
     """Steps that play games to measure strength."""
     others: TaskResources = TaskResources()
     """All other steps."""
-    num_retries: Annotated[int, Field(ge=0, le=4)] = 3
-    """Retries of a task whose machine was lost (spot interruption, killed process). Errors in settings or code are not retried."""
 
 
 class Settings(Section):

@@ -21,7 +21,10 @@ from grpo.settings.metrics import Record
 from grpo.settings.tree import PretrainConfig
 from grpo.train.mirror import reflected
 
+WEIGHT_DECAY: Final = 0.05
 _CUT: Final = 0.2
+_PATIENCE: Final = 1  # Measurements in a row without a new best loss before the learning rate is cut.
+_NUM_CUTS: Final = 2  # Imitation ends when the loss stops falling after the last.
 _VALIDATION_BATCH: Final = 512
 
 
@@ -46,7 +49,7 @@ def imitate(
     positions = PositionBatch.from_arrays(train)
     played = torch.from_numpy(train.played)
     parameters = [parameter for parameter in policy.network.parameters() if parameter.requires_grad]
-    optimiser = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
+    optimiser = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=WEIGHT_DECAY)
     best: Record | None = None
     best_weights = copy.deepcopy(policy.network.state_dict())
     looks_without_gain = cuts = 0
@@ -55,8 +58,7 @@ def imitate(
     while step < config.max_steps:
         for rows in _batches(len(train), config.batch_size, seed=seed, first_step=step):
             batch = positions.select_rows(rows)
-            if config.mirrors_boards:
-                batch = reflected(batch, torch.rand(len(rows), generator=torch_stream(seed, "imitation", "reflection", step)) < 0.5)
+            batch = reflected(batch, torch.rand(len(rows), generator=torch_stream(seed, "imitation", "reflection", step)) < 0.5)
             batch_loss = _loss(policy, batch, played[rows])
             optimiser.zero_grad(set_to_none=True)
             batch_loss.backward()  # type: ignore[no-untyped-call]
@@ -85,10 +87,10 @@ def imitate(
             best_weights = copy.deepcopy(policy.network.state_dict())
             continue
         looks_without_gain += 1
-        if looks_without_gain < config.patience:
+        if looks_without_gain < _PATIENCE:
             continue
         policy.network.load_state_dict(best_weights)
-        if cuts == config.num_learning_rate_cuts:
+        if cuts == _NUM_CUTS:
             yield ImitationResult(best=best, num_steps=step, has_converged=True)
             return
         cuts, looks_without_gain = cuts + 1, 0

@@ -81,7 +81,7 @@ class LiveValues:
     """Values by the engine."""
 
     def __init__(self, pool: EnginePool, config: ValuesConfig) -> None:
-        """The pool must have been made with `values.engine_options(config)`."""
+        """The pool must have been made with `values.engine_options()`."""
         self._pool, self._config = pool, config
 
     def tables(self, boards: Sequence[chess.Board]) -> list[ValueTable | None]:

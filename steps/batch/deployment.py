@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 from metaflow import FlowMutator, Run, current
 from metaflow.exception import MetaflowException
@@ -22,6 +22,8 @@ from steps.run.processes import LAUNCHER, hold
 from steps.run.records import Runs
 from steps.run.step import step_of
 from steps.run.store import Store
+
+_NUM_RETRIES: Final = 3  # Of a task whose machine was lost. Errors in settings or code are not retried.
 
 
 def name_store() -> None:
@@ -44,7 +46,7 @@ class Deployment(FlowMutator):  # type: ignore[misc]
         for name, step in mutable_flow.steps:
             task: TaskResources = getattr(resources, "others" if name in ("start", "end") else step_of(name).resources)
             step.add_decorator("resources", deco_kwargs={"cpu": task.num_cpus, "memory": task.memory_mib, "gpu": task.num_gpus})
-            step.add_decorator("retry", deco_kwargs={"times": resources.num_retries, "minutes_between_retries": 0})
+            step.add_decorator("retry", deco_kwargs={"times": _NUM_RETRIES, "minutes_between_retries": 0})
             step.add_decorator("timeout", deco_kwargs={"minutes": task.max_minutes})
             step.add_decorator("environment", deco_kwargs={"vars": forwarded(os.environ, task)})
             if sources := secret_names(os.environ):

@@ -118,7 +118,7 @@ def _played(
             max_plies=config.max_plies,
             on_games_done=lambda done: terminal.progress(done, 2 * num_pairs, "games"),
         )
-        return adjudicate(result, pool, depth=config.adjudication_depth, centipawns=config.adjudication_centipawns)
+        return adjudicate(result, pool)
 
 
 def _annotated(result: "MatchResult", entrants: Sequence[Entrant], settings: Settings, machine: Machine) -> "tuple[AnnotatedGame, ...]":
@@ -128,7 +128,7 @@ def _annotated(result: "MatchResult", entrants: Sequence[Entrant], settings: Set
     from grpo.match.highlights import choose_highlights
 
     policies = (entrants[0].move_probabilities, entrants[1].move_probabilities)
-    with EnginePool(machine.stockfish, num_processes=machine.num_threads, options=engine_options(settings.values)) as pool:
+    with EnginePool(machine.stockfish, num_processes=machine.num_threads, options=engine_options()) as pool:
         return annotate(result, choose_highlights(result), policies=policies, pool=pool, config=settings.values)
 
 

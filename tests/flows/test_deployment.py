@@ -43,7 +43,7 @@ def decorated(command: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[s
     monkeypatch.setenv("CHESS_GRPO_BATCH_GPU_QUEUE", "gpus")
     monkeypatch.setattr(sys, "argv", ["flow.py", *command.split()])
     steps = {name: Step() for name in ("start", "finetune", "confirm")}
-    text = "resources.games.num_cpus = 16\nresources.num_retries = 1"
+    text = "resources.games.num_cpus = 16"
     settings = SimpleNamespace(to_dict=lambda: {"settings": read_settings(text).model_dump(mode="json")})
     Deployment().mutate(SimpleNamespace(configs=[("code", None), ("settings", settings)], steps=steps.items()))
     return {name: step.put for name, step in steps.items()}
@@ -61,7 +61,7 @@ def test_each_kind_of_step_asks_for_what_the_settings_say(monkeypatch: pytest.Mo
     assert steps["confirm"]["batch"] == WITH
     assert {name: step["timeout"]["minutes"] for name, step in steps.items()} == {"start": 60, "finetune": 2_880, "confirm": 720}
     for step in steps.values():
-        assert step["retry"] == {"times": 1, "minutes_between_retries": 0}
+        assert step["retry"] == {"times": 3, "minutes_between_retries": 0}
         assert step["environment"]["vars"]["MLFLOW_TRACKING_URI"] == "https://mlflow.internal"
         assert step["secrets"] == {"sources": ["aws-secrets-manager.chess/tracking", "aws-secrets-manager.chess/wandb"]}
     assert "hunter2" not in str(steps)

@@ -23,7 +23,7 @@ from grpo.settings.tree import read_settings
 pytestmark = pytest.mark.prove  # Two runs of some fifteen jobs.
 CANARY = "canary-d1b54a32d192ed03"
 SECRET = "chess-grpo/tracking"
-SETTINGS = 'preset = "test"\nresources.training.num_gpus = 1\nresources.num_retries = 1'
+SETTINGS = 'preset = "test"\nresources.training.num_gpus = 1'
 STEPS = ["start", "build_boards", "join_boards", "check_boards", "pretrain", "calibrate", "baseline", "finetune", "screen", "confirm"]
 STEPS += ["select", "report", "end"]
 

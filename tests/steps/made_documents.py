@@ -31,7 +31,7 @@ FINDING = {
 SETTINGS = {
     "seed": 4,
     "grpo": {"learning_rate": 7e-4, "clip_high": 0.31},
-    "evaluation": {"max_plies": 200, "opponent_nodes": 1, "adjudication_depth": 10},
+    "evaluation": {"max_plies": 200},
 }
 CLONED: dict[str, Any] = {
     "model": "small",

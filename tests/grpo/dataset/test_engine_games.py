@@ -8,11 +8,10 @@ import chess
 import pytest
 from scripted_engine import ScriptedEngine
 
-from grpo.dataset.engine_games import engine_games, material_signature
+from grpo.dataset.engine_games import EngineGames, engine_games, material_signature
 from grpo.dataset.games import Game, Reason, Rejection
 from grpo.engine.answers import EngineError
 from grpo.engine.pool import EnginePool
-from grpo.settings.tree import EngineGames
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 

@@ -16,11 +16,12 @@ from scripted_engine import ScriptedEngine
 
 from grpo.board.encoding import position_key
 from grpo.board.phases import Phase, phase_of
+from grpo.dataset.engine_games import EngineGames
 from grpo.dataset.quotas import Candidate, Quota, QuotaCell, SourceReport, boards_per_cell
 from grpo.dataset.table import Position, Split
 from grpo.dataset.units import fill_unit, unit_boards_per_cell
 from grpo.engine.pool import EnginePool
-from grpo.settings.tree import BoardsConfig, EngineGames
+from grpo.settings.tree import BoardsConfig
 
 SMALL: dict[str, Any] = {"num_train": 60, "num_validation": 15, "num_heldout": 15, "num_units": 2, "num_tasks": 1}
 ENDLESS: dict[str, Any] = {"num_train": 30_000, "num_validation": 30_000, "num_heldout": 30_000, "num_units": 1, "num_tasks": 1}
@@ -182,8 +183,9 @@ def test_what_the_judge_gives_back_is_replaced_and_counted(long_games: Path) -> 
 # Engines.
 
 
-def test_two_equal_engine_units_are_equal_and_two_different_ones_share_no_game(stockfish: str) -> None:
-    config = BoardsConfig(**{**SMALL, "num_train": 18, "num_validation": 6, "num_heldout": 6}, games=FAST_GAMES)
+def test_two_equal_engine_units_are_equal_and_two_different_ones_share_no_game(stockfish: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = BoardsConfig(**{**SMALL, "num_train": 18, "num_validation": 6, "num_heldout": 6})
+    monkeypatch.setattr("grpo.dataset.units.EngineGames", lambda: FAST_GAMES)
     first, second, again = (filled(config, unit=unit, engine=stockfish) for unit in (0, 1, 0))
     assert first == again
     assert filled(config, seed=1, engine=stockfish).keys != first.keys
@@ -198,7 +200,8 @@ def test_engine_games_that_add_nothing_come_to_an_end(
     scripted: Callable[..., ScriptedEngine], within: Callable[[float], AbstractContextManager[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("grpo.dataset.units.MAX_IDLE_GAMES", 20)
-    config = BoardsConfig(**SMALL, games=EngineGames(nodes=(1,), max_plies=8))
+    monkeypatch.setattr("grpo.dataset.units.EngineGames", lambda: EngineGames(nodes=(1,), max_plies=8))
+    config = BoardsConfig(**SMALL)
     with within(300):
         made = filled(config, unit=1, engine=scripted().path)
     assert made.missing[Split.TRAIN, Phase.ENDGAME] == unit_boards_per_cell(config)[Split.TRAIN, Phase.ENDGAME]

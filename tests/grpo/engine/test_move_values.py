@@ -14,12 +14,11 @@ from grpo.board.actions import action_id, legal_action_ids, mirror_move
 from grpo.board.encoding import mover_fen, mover_view
 from grpo.engine.answers import EngineError, Score
 from grpo.engine.identity import EngineMissingError
-from grpo.engine.move_values import ValueTable, engine_options, value_of, value_tables
+from grpo.engine.move_values import MATE_BAND, ValueTable, engine_options, value_of, value_tables
 from grpo.engine.pool import EnginePool, Query
 from grpo.settings.tree import ValuesConfig
 
-BAND = 0.02
-CONFIG = ValuesConfig(logistic_slope=0.003, mate_band=BAND)
+CONFIG = ValuesConfig(logistic_slope=0.003)
 CENTIPAWNS = st.integers(-20_000, 20_000)
 MATES = st.integers(1, 200)
 FENS = [
@@ -45,7 +44,7 @@ def tables(
     path: str, boards: Sequence[chess.Board], *, depth: int = 2, num_processes: int = 1, config: ValuesConfig = CONFIG
 ) -> list[ValueTable | EngineError]:
     """Return the tables that a pool of its own makes."""
-    with EnginePool(path, num_processes=num_processes, options=engine_options(config)) as pool:
+    with EnginePool(path, num_processes=num_processes, options=engine_options()) as pool:
         return list(value_tables(boards, pool, config, depth=depth))
 
 
@@ -84,8 +83,8 @@ def test_values_rise_with_scores_any_mate_beats_any_score_and_what_is_good_for_o
     (low, high), (near, far) = sorted((one, other)), sorted((near, far))
     in_order = [value(score) for score in (mate(-near), mate(-far), Score(low), Score(high), mate(far), mate(near))]
     assert in_order == sorted(in_order)
-    assert 0 <= in_order[1] < BAND <= in_order[2]
-    assert in_order[3] <= 1 - BAND < in_order[4] <= 1
+    assert 0 <= in_order[1] < MATE_BAND <= in_order[2]
+    assert in_order[3] <= 1 - MATE_BAND < in_order[4] <= 1
     assert (in_order[4] < in_order[5]) is (near < far)
     if low < high and max(abs(low), abs(high)) < 1_000:
         assert in_order[2] < in_order[3], "and where games are decided always less"
@@ -97,7 +96,7 @@ def test_a_won_position_still_has_a_gradient_and_no_score_is_beyond_a_value() ->
     # A queen up, and a queen and a rook up.
     assert value(Score(1_500)) - value(Score(900)) > 0.004
     assert value(mate(2)) - value(mate(5)) > 0.004
-    assert (value(Score(-(2**31))), value(Score(2**31 - 1))) == (BAND, 1 - BAND)
+    assert (value(Score(-(2**31))), value(Score(2**31 - 1))) == (MATE_BAND, 1 - MATE_BAND)
 
 
 # The tables.
@@ -147,7 +146,7 @@ def test_tables_depend_on_nothing_but_the_position(engine: str, request: pytest.
     assert [numbers(table) for table in tables(path, boards)] == once
     assert [numbers(table) for table in tables(path, boards[::-1])][::-1] == once
     assert [numbers(table) for table in tables(path, boards, num_processes=3)] == once
-    with EnginePool(path, num_processes=2, options=engine_options(CONFIG)) as pool:
+    with EnginePool(path, num_processes=2, options=engine_options()) as pool:
         pool.search(Query(fen=board.fen(), limit="depth 5") for board in boards[:5])
         chunked = [
             numbers(table) for start in range(0, len(boards), 7) for table in value_tables(boards[start : start + 7], pool, CONFIG, depth=2)
@@ -188,7 +187,7 @@ def test_moves_that_draw_by_the_rules_are_a_half_whatever_the_engine_says(
     board = chess.Board(fen)
     view = mover_view(board)
     liar = scripted(scores={move.uci(): said for move in view.legal_moves}, positions=[mover_fen(board)])
-    with EnginePool(liar.path, num_processes=1, options=engine_options(CONFIG)) as pool:
+    with EnginePool(liar.path, num_processes=1, options=engine_options()) as pool:
         [table] = value_tables([board], pool, CONFIG, depth=1)
     assert {move for move, value in by_move(table).items() if value == 0.5} == drawing
 

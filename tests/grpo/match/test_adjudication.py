@@ -29,10 +29,10 @@ def match_of(*games: PlayedGame) -> MatchResult:
     return MatchResult(first="a", second="b", games=games)
 
 
-def adjudicated_by(engine: ScriptedEngine, result: MatchResult, *, centipawns: int = 250) -> MatchResult:
-    """Return the match after adjudication at depth 7."""
+def adjudicated_by(engine: ScriptedEngine, result: MatchResult) -> MatchResult:
+    """Return the match after adjudication."""
     with EnginePool(engine.path, num_processes=1, options={}) as pool:
-        return adjudicate(result, pool, depth=7, centipawns=centipawns)
+        return adjudicate(result, pool)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_value_above_the_threshold_wins_for_the_mover_whichever_colour_and_pla
     scores = [mover_score, 1 - mover_score, 1 - mover_score, mover_score]
     assert [one.adjudicated for one in result.games] == scores * len(UNDECIDED)
     assert {one.score for one in result.games} == {0.5}, "as played"
-    assert result.adjudication == Adjudication(depth=7, centipawns=250, num_failed=0)
+    assert result.adjudication == Adjudication(depth=10, centipawns=250, num_failed=0)
 
 
 @pytest.mark.parametrize("end", sorted(set(End) - UNDECIDED))
@@ -73,12 +73,12 @@ def test_the_final_position_is_searched_once_afresh_to_the_depth_with_a_new_coun
     engine = scripted()
     moves = "a1a2 b3b4 a2a1"
     drawn = [game(WHITE_TO_MOVE, End.FIFTY_MOVES, moves=moves, first_is_white=white) for white in (True, False)]
-    result = adjudicated_by(engine, match_of(*drawn), centipawns=1)
+    result = adjudicated_by(engine, match_of(*drawn))
     board = chess.Board(WHITE_TO_MOVE)
     for move in moves.split():
         board.push_uci(move)
     board.halfmove_clock = 0
-    assert [(search["fen"], search["limit"], search["is_fresh"]) for search in engine.searches()] == [(board.fen(), "depth 7", True)]
+    assert [(search["fen"], search["limit"], search["is_fresh"]) for search in engine.searches()] == [(board.fen(), "depth 10", True)]
     first, second = (one.adjudicated for one in result.games)
     assert first is not None
     assert second == 1 - first, "one value, seen from both players"
@@ -101,7 +101,7 @@ def test_a_search_that_fails_leaves_the_draw_and_is_counted(scripted: Callable[.
 def test_an_engine_that_fails_on_everything_is_an_error() -> None:
     pool = Mock(search=Mock(side_effect=EngineError("8 searches in a row failed")))
     with pytest.raises(EngineError, match="in a row"):
-        adjudicate(match_of(game(WHITE_TO_MOVE, End.PLY_CAP)), pool, depth=7, centipawns=250)
+        adjudicate(match_of(game(WHITE_TO_MOVE, End.PLY_CAP)), pool)
 
 
 def test_the_real_engine_gives_a_queen_up_to_its_owner_and_bare_technique_to_nobody(stockfish: str) -> None:
@@ -116,6 +116,6 @@ def test_the_real_engine_gives_a_queen_up_to_its_owner_and_bare_technique_to_nob
         game(level, End.PLY_CAP, first_is_white=False),
     ]
     with EnginePool(stockfish, num_processes=1, options={"Hash": 1}) as pool:
-        result = adjudicate(match_of(*games), pool, depth=10, centipawns=250)
+        result = adjudicate(match_of(*games), pool)
     assert [one.adjudicated for one in result.games] == [1.0, 0.0, 1.0, 0.0, 0.5, 0.5]
     assert result.interval(adjudicated=True).score == result.interval().score == 0.5

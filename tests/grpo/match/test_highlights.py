@@ -63,7 +63,7 @@ def test_notes_are_the_movers_probabilities_and_the_engines_scores_of_all_legal_
     def even(boards: list[chess.Board]) -> list[dict[str, float]]:
         return [{move.uci(): 1 / board.legal_moves.count() for move in board.legal_moves} for board in boards]
 
-    with EnginePool(stockfish, num_processes=1, options=engine_options(config)) as pool:
+    with EnginePool(stockfish, num_processes=1, options=engine_options()) as pool:
         [noted] = annotate(match(played), [Highlight(0, "why")], policies=(even, None), pool=pool, config=config)  # type: ignore[arg-type]
     assert (noted.white, noted.black) == (("a", "b") if first_is_white else ("b", "a"))
     boards = positions(played)

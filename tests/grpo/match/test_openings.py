@@ -27,11 +27,6 @@ from steps.run.machine import Machine
 from steps.run.outside import OUTSIDE
 
 
-def config(*, plies: int = 4, centipawns: int = 120) -> EvaluationConfig:
-    """Return settings of openings."""
-    return EvaluationConfig(opening_plies=plies, max_opening_centipawns=centipawns)
-
-
 class FakePool:
     """Scores each position by a function of its FEN, as the engine's pool would."""
 
@@ -60,13 +55,15 @@ def even(fen: str) -> Score:
 
 
 def made(
-    count: int, score: Callable[[str], Score | None] = even, *, seed: int = 0, exclude: set[str] | None = None, **settings: int
+    count: int, score: Callable[[str], Score | None] = even, *, seed: int = 0, exclude: set[str] | None = None, plies: int = 4
 ) -> list[str]:
-    """Return openings made with a fake pool."""
+    """Return openings of so many plies, made with a fake pool."""
     pool = cast("EnginePool", FakePool(score))
-    return make_openings(
-        config(**settings), count=count, rng=numpy_stream(seed, "test"), pool=pool, exclude=set() if exclude is None else exclude
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(openings, "_PLIES", plies)
+        return make_openings(
+            EvaluationConfig(), count=count, rng=numpy_stream(seed, "test"), pool=pool, exclude=set() if exclude is None else exclude
+        )
 
 
 def key(fen: str) -> str:
@@ -91,14 +88,14 @@ def test_a_position_that_was_excluded_is_not_used_and_neither_is_its_mirror() ->
     assert sorted(made(8, plies=1, exclude=set(kept_out))) == sorted(first_moves[12:])
 
 
-@pytest.mark.parametrize("centipawns", [30, 120])
-def test_none_is_more_uneven_than_the_bound_and_the_bound_itself_is_allowed(centipawns: int) -> None:
-    found = made(40, some_score, centipawns=centipawns)
+def test_none_is_more_uneven_than_the_bound_and_the_bound_itself_is_allowed() -> None:
+    centipawns = 120
+    found = made(40, some_score)
     scores = [some_score(fen).value for fen in found]
     assert max(map(abs, scores)) <= centipawns
     assert min(scores) < 0 < max(scores), "for either side"
-    assert len(made(5, lambda fen: Score(centipawns), centipawns=centipawns)) == 5
-    assert len(made(5, lambda fen: Score(-centipawns), centipawns=centipawns)) == 5
+    assert len(made(5, lambda fen: Score(centipawns))) == 5
+    assert len(made(5, lambda fen: Score(-centipawns))) == 5
 
 
 def test_one_centipawn_beyond_the_bound_or_a_forced_mate_is_too_uneven(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +116,7 @@ def test_what_cannot_be_found_is_an_error_that_says_how_many_there_were_and_what
     monkeypatch.setattr(openings, "_MAX_ROUNDS", 3)
     with pytest.raises(
         EngineError,
-        match=r"found only 20 of 21 openings of 1 plies within 120 centipawns; raise evaluation\.opening_plies or evaluation\.max_opening",
+        match=r"found only 20 of 21 openings of 1 plies within 120 centipawns; give an evaluation\.opening_book",
     ):
         made(21, plies=1)
 
@@ -129,11 +126,11 @@ def test_real_openings_are_even_and_the_same_whatever_the_number_of_processes(st
     found: list[Any] = []
     for num_processes in (1, 2):
         with EnginePool(stockfish, num_processes=num_processes, options={"Hash": 1}) as pool:
-            found.append(make_openings(config(plies=8, centipawns=60), count=10, rng=numpy_stream(0, "real"), pool=pool, exclude=set()))
+            found.append(make_openings(EvaluationConfig(), count=10, rng=numpy_stream(0, "real"), pool=pool, exclude=set()))
             answers = pool.search([Query(fen=fen, limit="depth 6") for fen in found[-1]])
             for answer in answers:
                 assert isinstance(answer, EngineAnswer)
-                assert max(score.value for score in answer.scores.values()) <= 60
+                assert max(score.value for score in answer.scores.values()) <= 120
     assert found[0] == found[1]
     assert len({key(fen) for fen in found[0]}) == 10
 

@@ -55,7 +55,7 @@ def viewer(stockfish: str, policy: NetworkCompetitor, tmp_path_factory: pytest.T
     player = BestMovePlayer(policy.policy, "<b>tiny</b>")
     result = play_match(player, RandomPlayer(numpy_stream(0, "x")), OPENINGS, max_plies=24)
     values = ValuesConfig(depth=1)
-    with EnginePool(stockfish, num_processes=1, options=engine_options(values)) as pool:
+    with EnginePool(stockfish, num_processes=1, options=engine_options()) as pool:
         games = annotate(result, choose_highlights(result), policies=(policy.move_probabilities, None), pool=pool, config=values)
     path = tmp_path_factory.mktemp("viewer") / "games.html"
     path.write_text(viewer_page(games, title="Six </script> games", event="test"), encoding="utf-8")

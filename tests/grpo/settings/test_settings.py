@@ -22,7 +22,7 @@ NUM_TRAIN, NUM_UNITS, HELDOUT_DEPTH = DEFAULT.boards.num_train, DEFAULT.boards.n
 
 
 BAD_SETTINGS = (
-    ("boards.games.nods = [1]", "unknown key boards.games.nods; did you mean nodes? known here: nodes, random_opening_plies,"),
+    ("evaluation.ladder.nods = [1]", "unknown key evaluation.ladder.nods; did you mean nodes? known here: random_fractions, nodes,"),
     ("[grop]\nclip_low = 0.1", "unknown key grop; did you mean grpo? known here: seed, boards, values, policy,"),
     ("grpo.num_steps = 10.0", "grpo.num_steps = 10.0: input should be a valid integer, without a point or an exponent: 10"),
     ('seed = "1"', "seed = '1': input should be a valid integer, without quotes"),
@@ -96,11 +96,11 @@ def test_the_default_preset_is_the_defaults_and_nothing_given_is_the_default_pre
 
 def test_given_keys_are_laid_over_the_preset_and_leave_its_others_alone() -> None:
     smoke = read_settings("smoke")
-    given = read_settings('preset = "smoke"\n[grpo]\nlearning_rate = 3e-3\n[boards.games]\nnodes = [7]')
+    given = read_settings('preset = "smoke"\n[grpo]\nlearning_rate = 3e-3\n[evaluation.ladder]\nnodes = [7]')
     assert given.grpo.learning_rate == 3e-3
-    assert given.boards.games.nodes == (7,)
+    assert given.evaluation.ladder.nodes == (7,)
     assert given.grpo.num_steps == smoke.grpo.num_steps != DEFAULT.grpo.num_steps
-    restored = given.model_copy(update={"grpo": smoke.grpo, "boards": smoke.boards})
+    restored = given.model_copy(update={"grpo": smoke.grpo, "evaluation": smoke.evaluation})
     assert restored == smoke
 
 

@@ -109,7 +109,7 @@ def test_a_checkpoint_is_read_back_exactly_as_it_was_written(trainer: GrpoTraine
 
 
 def test_a_policy_alone_is_read_back_with_the_architecture_it_was_made_with(tmp_path: Path) -> None:
-    config = TINY.model_copy(update={"width": 24, "hidden_width": 16, "freezes_embeddings": True})
+    config = TINY.model_copy(update={"width": 24, "hidden_width": 16})
     policy = new_policy(config, seed=5, device=CPU)
     save_policy(tmp_path, policy, config)
     loaded, loaded_config = load_policy(tmp_path, CPU)

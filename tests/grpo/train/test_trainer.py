@@ -443,16 +443,12 @@ def test_each_inner_epoch_takes_every_state_once_in_an_order_of_its_own(monkeypa
     assert len({tuple(epoch) for epoch in epochs}) == 4
 
 
-@pytest.mark.parametrize("is_frozen", [False, True])
-def test_frozen_embeddings_stay_as_they_were_and_all_else_moves(is_frozen: bool) -> None:
+def test_every_weight_moves_but_that_of_repetitions_which_these_boards_have_not() -> None:
     policy = new_policy(TINY, seed=0, device=CPU)
-    if is_frozen:
-        policy.network.freeze_embeddings()  # type: ignore[operator]
     before = {name: parameter.clone() for name, parameter in policy.network.named_parameters()}
     steps(trainer_of(policy=policy, reference=new_policy(TINY, seed=0, device=CPU)), 3)
     for name, parameter in policy.network.named_parameters():
-        is_still = name == "repetition" or (is_frozen and name.endswith("embedding"))  # These boards have no history.
-        assert torch.equal(parameter, before[name]) is is_still, name
+        assert torch.equal(parameter, before[name]) is (name == "repetition"), name
 
 
 # Trust region and learning rate.

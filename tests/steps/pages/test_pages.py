@@ -80,7 +80,7 @@ def test_every_number_has_its_interval_its_games_and_its_yardstick(results: Resu
     assert best.output == results.outputs["select"]["output_hash"]
     assert best.yardstick["pretrained policy"] == results.outputs["pretrain"]["output_hash"]
     assert best.yardstick["evaluation.max_plies"] == "200"
-    assert found["pretrained against Stockfish (1 nodes)"].yardstick["engine"] == ENGINE
+    assert found["pretrained against Stockfish (1 node)"].yardstick["engine"] == ENGINE
     assert found["held-out regret of the candidate"].yardstick == {"held-out boards": results.outputs["join_boards"]["output_hash"]}
     placed = [found[name].estimate.value for name in ("candidate on the ladder", "pretrained on the ladder (openings of the candidate)")]
     assert placed == [260, 240], "of the games of the ladder gain, and not the 250 of the baseline"

@@ -36,7 +36,6 @@ preset = "test"
 selection.num_candidates = 3
 selection.num_confirmation_pairs = 8
 evaluation.max_plies = 20
-evaluation.adjudication_depth = 4
 """
 ONE = {"selection": {"num_candidates": 1}}
 """One candidate, which has no screening games."""

@@ -10,6 +10,7 @@ from made_selection import step, write_inputs
 
 from grpo.base.files import read_json
 from grpo.engine.identity import identify
+from grpo.match.adjudication import DEPTH
 from grpo.match.matches import End
 from grpo.match.players import BestMovePlayer
 from grpo.policy.distribution import new_policy
@@ -68,7 +69,6 @@ def test_the_ladder_is_the_same_to_the_last_byte_whatever_the_runs_seed(calibrat
     [
         "seed = 1",
         "boards.num_train = 300",
-        "evaluation.adjudication_depth = 4",
         "evaluation.ladder = {num_probe_pairs = 2, num_rung_pairs = 5}",
     ],
 )
@@ -92,7 +92,7 @@ def test_the_baseline_leaves_regret_both_matches_and_a_place_on_the_ladder(input
     assert list(report["matches"]) == ["random", "stockfish-1-nodes"]
     for facts in report["matches"].values():
         assert facts["num_pairs"] == facts["num_openings"] == SETTINGS.evaluation.num_baseline_pairs
-        assert facts["adjudicated"]["depth"] == SETTINGS.evaluation.adjudication_depth
+        assert facts["adjudicated"]["depth"] == DEPTH
     place, ladder = report["ladder"], read_ladder(inputs["calibrated"])
     rungs = {rung.name: rating for rung, rating in zip(ladder.rungs, ladder.ratings.tolist(), strict=True)}
     assert [part["rung_rating"] for part in place["games"]] == [rungs[part["rung"]] for part in place["games"]]

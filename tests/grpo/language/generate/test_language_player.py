@@ -162,6 +162,6 @@ def test_a_forfeit_is_decided_and_no_engine_is_asked_who_stood_better(scripted: 
     engine = scripted()
     result = against_random(ScriptedSpeaker(lambda fen, _: ""))
     with EnginePool(engine.path, num_processes=1, options={}) as pool:
-        judged = adjudicate(result, pool, depth=3, centipawns=1)
+        judged = adjudicate(result, pool)
     assert engine.searches() == []
     assert judged.interval(adjudicated=True).score == 0
