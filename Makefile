@@ -71,7 +71,7 @@ units:
 	$(PYTEST) tests/grpo tests/data_checks tests/docs tests/infra
 
 steps:
-	$(PYTEST) tests/steps
+	$(PYTEST) tests/steps tests/promises
 
 proofs:
 	$(PYTEST) tests/proofs tests/soak

@@ -1,15 +1,18 @@
 """What the tests of several rooms share: engines, real and scripted."""
 
+import functools
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
 from scripted_engine import ScriptedEngine
+
+from steps.run.machine import Machine, sqlite_address
 
 # Several groups of tests share the cores: a second thread waits for the first in a busy loop, and a step of a tiny network takes ten times
 # the processor time. Processes that tests start inherit this.
@@ -58,6 +61,38 @@ def give_tables(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Pa
         return folder
 
     return give
+
+
+@pytest.fixture
+def here(tmp_path: Path, give_tables: Callable[[Path], Path]) -> Machine:
+    """Return a machine with an SQLite tracking store of its own, and no engine."""
+    home = give_tables(tmp_path / "home")
+    return Machine(stockfish="none", home=home, tracking_uri=sqlite_address(home / "mlflow.db"), device="cpu", num_threads=1)
+
+
+@pytest.fixture(scope="session")
+def _quick_clients() -> None:
+    """Parse the megabytes that describe a service once, and not for each client: that is most of the time that one takes."""
+    from botocore.loaders import JSONFileLoader
+
+    JSONFileLoader.load_file = staticmethod(functools.cache(JSONFileLoader().load_file))
+
+
+@pytest.fixture
+def aws(_quick_clients: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Give a client of an S3 in this process, which has one bucket."""
+    from moto import mock_aws
+
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(name, value)
+    with mock_aws():
+        import boto3
+
+        client = boto3.client("s3")
+        client.create_bucket(Bucket="shop")
+        yield client
 
 
 @pytest.fixture(autouse=True)

@@ -1,18 +1,10 @@
 """What the tests of the steps share: files that whole datasets can be built of."""
 
-import functools
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from botocore.loaders import JSONFileLoader
 from made_games import as_epd, random_pgn
-from moto import mock_aws
-
-# Each session of boto3 parses the megabytes that describe a service anew, which is most of the time that a client takes.
-JSONFileLoader.load_file = staticmethod(functools.cache(JSONFileLoader().load_file))
 
 
 @pytest.fixture(scope="session")
@@ -40,18 +32,3 @@ def console(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, 
         return code, said.out, said.err
 
     return typed
-
-
-@pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Give a client of an S3 in this process, which has one bucket."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    for name, value in {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}.items():
-        monkeypatch.setenv(name, value)
-    with mock_aws():
-        import boto3
-
-        client = boto3.client("s3")
-        client.create_bucket(Bucket="shop")
-        yield client

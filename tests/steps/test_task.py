@@ -87,15 +87,6 @@ def test_another_input_is_another_version(store: Store) -> None:
     assert made_step.calls == ["run-1", "run-2"]
 
 
-def test_a_damaged_output_is_set_aside_and_computed_again(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    output = run(made_step.STEP, flow_of(store))
-    (store.folder("check_boards", output["version"]) / "report.json").write_text("[]")
-    again = run(made_step.STEP, flow_of(store, "run-2"))
-    assert again == output
-    assert len(made_step.calls) == 2
-    assert "report.json is changed" in "".join(capsys.readouterr())
-
-
 def test_a_fresh_run_computes_what_the_store_has(store: Store) -> None:
     run(made_step.STEP, flow_of(store))
     assert not run(made_step.STEP, flow_of(store, "run-2", is_fresh=True))["reused"]
@@ -124,9 +115,3 @@ def test_an_error_that_may_hold_a_secret_is_recorded_by_its_kind_alone(store: St
     assert error is not None
     assert "ValueError" in error["what"]
     assert "hunter2" not in str(error)
-
-
-def test_a_tracking_server_that_is_away_costs_one_warning(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    run(made_step.STEP, flow_of(store))
-    assert capsys.readouterr().out.count("WARNING") == 1
-    assert not recorded(store).is_published

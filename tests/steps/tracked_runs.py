@@ -1,5 +1,7 @@
 """Small runs with records, journals and policies as the flow leaves them, and what a tracking store has of them."""
 
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -16,7 +18,7 @@ from grpo.settings.tree import Settings
 from grpo.train.checkpoints import save_policy
 from steps.pages.results import Results
 from steps.run.machine import Machine
-from steps.run.names import REPORT, REPORT_PAGE, RESULTS
+from steps.run.names import CHECKPOINTS, REPORT, REPORT_PAGE, RESULTS
 from steps.run.records import Attempt, Run, RunFacts, Runs
 from steps.run.store import Making, Store
 from steps.run.work import Work
@@ -25,6 +27,8 @@ from steps.track.publish import journal_of, publish
 from steps.track.registry import RESUMED_WITH
 
 SETTINGS = Settings().model_dump(mode="json")
+CHAMPION_AT, PEAK_AT = 100, 250
+"""Steps of the policies that `made_documents` names."""
 
 _IDS = ("mlflow.user", "mlflow.parentRunId", "chess_grpo.run", "chess_grpo.child")
 
@@ -101,7 +105,7 @@ class TrackedRun:
             curve("imitation/validation_loss", 3),
             lambda folder: save_policy(folder, new_policy(TINY, seed=1, device=CPU), TINY),
         )
-        self.step("finetune", curve("grpo/entropy", 4))
+        self.step("finetune", curve("grpo/entropy", 4), checkpoints)
         results = made_results(self.machine.home / "documents" / self.name)
         results = results.model_copy(update={"decision": results.decision.model_copy(update=decided)})
         self.step("select", [Record(results.decision.candidate_step or 0, {"selection/verdict_elo": 40.123456})], fill or policies)
@@ -114,8 +118,18 @@ def curve(name: str, count: int, start: int = 1) -> list[Record]:
     return [Record(step, {name: 1.0 / step, "grpo/loss": float("nan") if step == 2 else 0.5}) for step in range(start, start + count)]
 
 
+def checkpoints(folder: Path) -> None:
+    """Fill the output of `finetune`."""
+    for seed, step in enumerate((CHAMPION_AT, PEAK_AT)):
+        place = folder / CHECKPOINTS / f"step-{step:08d}"
+        place.mkdir(parents=True)
+        save_policy(place, new_policy(TINY, seed=seed, device=CPU), TINY)
+        write_manifest(place, {"kind": "checkpoint", "step": step})
+
+
 def policies(folder: Path) -> None:
     """Fill the output of `select`."""
+    write_json(folder / REPORT, {"step": "select", "champion_step": CHAMPION_AT, "peak_step": PEAK_AT})
     for seed, role in enumerate(("champion", "peak")):
         (folder / role).mkdir()
         save_policy(folder / role, new_policy(TINY, seed=seed, device=CPU), TINY)
@@ -173,3 +187,20 @@ def forget(run: TrackedRun) -> None:
 def _files(place: Path, run_id: str) -> list[str]:
     roots = list(place.glob(f"**/{run_id}/artifacts"))
     return sorted(path.relative_to(root).as_posix() for root in roots for path in root.rglob("*") if path.is_file())
+
+
+def rows_of(found: dict[str, Any], step: str) -> dict[str, int]:
+    """Return metric -> number of its rows of a step, of what `told` has found."""
+    [run] = [each for each in found["runs"].values() if each["tags"]["chess_grpo.step"] == step]
+    return {name: len(points) for name, points in run["rows"].items()}
+
+
+def publish_in_a_process(machine: Machine, limit: Callable[[], None] | None = None) -> subprocess.CompletedProcess[str]:
+    """Publish all runs in a process of its own."""
+    code = (
+        "import sys; sys.path[:0] = sys.argv[3:]\n"
+        "from pathlib import Path; from made_runs import machine_of; from steps.track.publish import publish_all\n"
+        "print(publish_all(machine_of(Path(sys.argv[1]), sys.argv[2])))"
+    )
+    command = [sys.executable, "-c", code, str(machine.home), machine.tracking_uri, *sys.path]
+    return subprocess.run(command, capture_output=True, text=True, check=True, preexec_fn=limit)

@@ -18,17 +18,15 @@ from made_runs import machine_of
 from speakers import naming
 from tracked_runs import TrackedRun
 
-from grpo.base.files import verified_manifest
 from grpo.board.actions import action_move
 from grpo.policy.distribution import PositionBatch, new_policy
 from grpo.settings.language import LanguageConfig
 from grpo.settings.tree import PolicyConfig
 from steps.run.machine import Machine, sqlite_address
-from steps.run.store import Store
 from steps.track import registry
 from steps.track.mlflow_model import _LIBRARY
 from steps.track.outages import ArtifactError
-from steps.track.registry import RESUMED_WITH, Version
+from steps.track.registry import Version
 
 URI = "models:/chess-policy-default@champion"
 BOARDS = some_boards(20)
@@ -111,24 +109,6 @@ def version(run: TrackedRun, alias: str) -> Version:
     found = registry.named(alias, "default", run.machine)
     assert found is not None
     return found
-
-
-def test_an_empty_machine_resumes_from_a_registered_peak(run: TrackedRun, tmp_path: Path) -> None:
-    empty = machine_of(tmp_path / "empty", run.machine.tracking_uri)
-    settings, outputs = registry.fetch_origin(version(run, "peak"), empty)
-    store = Store.of(empty)
-    assert settings == run.facts["settings"]
-    assert outputs.keys() == {*RESUMED_WITH, "finetune"}
-    for step in RESUMED_WITH:
-        assert {**outputs[step], "reused": False} == run.run.output_of(step)
-        assert store.open(outputs[step]).is_dir()
-    selected = run.run.output_of("select")
-    assert selected is not None
-    checkpoint = store.file(outputs["finetune"], f"checkpoints/step-{version(run, 'peak').policy_step:08d}")
-    assert verified_manifest(checkpoint) == verified_manifest(run.store.file(selected, "peak"))
-    assert (checkpoint / "state.safetensors").is_file()
-    with pytest.raises(ArtifactError, match="has no checkpoint in MLflow: resume from default/peak"):
-        registry.fetch_origin(version(run, "champion"), empty)
 
 
 def test_a_policy_is_fetched_whole_or_not_at_all(run: TrackedRun, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from doubles import CPU, MadeUpValues
+from doubles import CPU
 from listeners import Listener
 from tiny_training import KINDS, finetune, prepare, progress_of, settings
 
@@ -113,22 +113,6 @@ def test_where_nothing_can_be_learnt_it_is_refused_before_the_first_update(prepa
 
 
 # From another run's checkpoint.
-
-
-def test_a_run_begins_at_another_runs_checkpoint_with_its_optimiser_unless_the_objective_differs(
-    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(steps.finetune, "LiveValues", lambda *_: MadeUpValues())
-    origin = checkpoint_folders(finetune(tmp_path / "origin", prepared, settings(**SHORT)) / "checkpoints")[-1]
-    said: dict[str, list[str]] = {"same": [], "other": []}
-    changes = {"same": {"group_size": 6}, "other": {"num_own_moves": 2}}
-    for name, change in changes.items():
-        given = settings(num_steps=2, learning_rate=1e-6, **change)
-        folder = finetune(tmp_path / name, prepared, given, checkpoint=origin, say=said[name].append)
-        assert [record.step for record in read_history(folder)] == [6, 7, 8]
-        assert read_json(folder / REPORT)["first_step"] == 6
-    assert not any("optimiser" in line for line in said["same"])
-    assert said["other"][0] == "the optimiser begins anew, for the objective is not that of the checkpoint: grpo.num_own_moves"
 
 
 # The diagnosis, while it trains.

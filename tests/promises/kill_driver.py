@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TESTS.parent), str(TESTS / "grpo"), str(TESTS / "steps"), str(Path(__file__).parent)]
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS.parent), str(TESTS / "grpo"), str(TESTS / "steps")]
 
 import tiny_training  # noqa: E402
 import torch  # noqa: E402

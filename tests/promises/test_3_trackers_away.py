@@ -1,0 +1,329 @@
+"""Promise 3: MLflow or W&B away at start, in the middle, at the end, for good: training goes on, and all is logged later, once."""
+
+import random
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_run import COUNT, STEPS, do_run, rows_logged
+from made_runs import machine_of
+from toggled_server import Fault, ToggledServer
+from tracked_runs import TrackedRun, counts, curve, rows_of, told
+from wandb_doubles import WandbServer
+
+from steps.run.machine import Machine, Mirror
+from steps.run.records import Attempt
+from steps.track import client as tracking_client
+from steps.track import publish as publishing
+from steps.track import wandb as mirroring
+from steps.track.client import TrackingStore
+from steps.track.publish import Publisher, journal_of, publish, publish_all
+from steps.track.wandb import mirror_of
+
+KEY = "0123456789abcdef" * 2 + "01234567"
+OWN = ("_step", "_runtime", "_timestamp", "step")
+"""What W&B, and the mirror, put into a row beside the metrics."""
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path], Path]) -> Path:
+    """A tracking store with its tables and the experiment of a server."""
+    folder = give_tables(tmp_path_factory.mktemp("tables"))
+    with ToggledServer(folder) as server:
+        assert TrackingStore(server.address).experiment
+    return folder / "mlflow.db"
+
+
+@pytest.fixture
+def server(tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ToggledServer]:
+    """Give a server that answers, whose clients wait long: a machine can be busy."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")
+    monkeypatch.setattr(tracking_client, "_SHORT", "60")
+    monkeypatch.setattr(tracking_client, "_SECONDS_FOR_FILES", 60)
+    (tmp_path / "server").mkdir()
+    shutil.copy(tables, tmp_path / "server" / "mlflow.db")
+    with ToggledServer(tmp_path / "server") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tables: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a server has of a run without any outage."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    shutil.copy(tables, folder / "mlflow.db")
+    with ToggledServer(folder) as server:
+        run = TrackedRun(machine_of(folder / "home", server.address))
+        run.select()
+        assert run.publish() == ""
+        assert run.run.is_published
+        rows = {step: Counter(rows_of(told(folder), step)) for step in counts(run)}
+        assert rows == counts(run)
+        return told(folder)
+
+
+def small_library(tmp_path: Path) -> Path:
+    """Return a folder with code."""
+    (folder := tmp_path / "library" / "grpo").mkdir(parents=True)
+    (folder / "__init__.py").write_text('"""Nothing."""\n')
+    return folder
+
+
+@pytest.mark.parametrize("fault", [pytest.param(fault, marks=[] if fault == Fault.LOST else pytest.mark.prove) for fault in Fault])
+def test_when_every_call_fails_once_nothing_is_missing_and_nothing_twice(
+    fault: Fault, server: ToggledServer, tmp_path: Path, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that is done and not answered is also what a process leaves that is killed then."""
+    if fault in (Fault.SILENT, Fault.LATE):
+        monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+        monkeypatch.setattr(tracking_client, "_SHORT", "1")
+        monkeypatch.setattr(tracking_client, "_SECONDS_FOR_FILES", 1)
+    # Of the many files of the library's code a few do.
+    monkeypatch.setattr("steps.track.mlflow_model._LIBRARY", small_library(tmp_path))
+    run, met = TrackedRun(machine_of(tmp_path / "home", server.address)), set[str]()
+    run.select()
+
+    def decide(number: int, call: str) -> Fault | None:
+        which = call.partition(" #")[0] if call.startswith("PUT") else call  # Of a model's files some have the time in them.
+        is_new = which not in met
+        met.add(which)
+        return fault if is_new else None
+
+    server.fault = decide
+    num_failed = 0
+    while reason := run.publish():
+        assert "does not answer" in reason
+        num_failed += 1
+    assert num_failed > 40
+    server.fault = lambda *_: None
+    assert told(server.folder) == undisturbed
+
+
+@pytest.mark.parametrize("seed", [9, *(pytest.param(seed, marks=pytest.mark.prove) for seed in range(20) if seed != 9)])
+def test_outages_of_any_length_while_the_run_works_leave_no_trace(
+    seed: int, server: ToggledServer, tmp_path: Path, undisturbed: dict[str, Any]
+) -> None:
+    rng, left, fault = random.Random(seed), 0, None
+
+    def decide(number: int, call: str) -> Fault | None:
+        nonlocal left, fault
+        if not left:
+            left = rng.randrange(1, 12)
+            fault = rng.choice([None, None, *(each for each in Fault if each not in (Fault.SILENT, Fault.LATE))])
+        left -= 1
+        return fault
+
+    run = TrackedRun(machine_of(tmp_path / "home", server.address))
+    server.fault = decide
+    attempt = run.begin("finetune")
+    for count in range(1, 4):
+        run.work(attempt, curve("grpo/entropy", count))
+        run.publish()
+    attempt.end("killed")
+    run.publish()
+    run.select()
+    run.publish()
+    server.fault = lambda *_: None
+    assert run.publish() == ""
+    assert told(server.folder) == undisturbed
+
+
+def test_rows_go_to_the_store_that_the_run_belongs_to_or_nowhere(server: ToggledServer, here: Machine, tmp_path: Path) -> None:
+    """U1: A is away, the environment names B, A comes back."""
+    run = TrackedRun(replace(here, tracking_uri=server.address))
+    run.work(attempt := run.begin("finetune"), curve("grpo/entropy", 2))
+    assert run.publish() == ""
+    server.stop()
+    attempt.end("killed")
+    run.select()
+    other = replace(here, tracking_uri=here.tracking_uri)
+    for _ in range(2):
+        assert f"the tracking store {server.address} does not answer" in publish(run.run, run.store, other)
+    assert told(here.home) == {"runs": {}, "aliases": {}}
+    assert not run.run.is_published
+    server.start()
+    assert publish_all(other) == {"7": ""}
+    found = told(server.folder)
+    assert {step: Counter(rows_of(found, step)) for step in counts(run)} == counts(run)
+    assert told(here.home) == {"runs": {}, "aliases": {}}
+
+
+def test_rows_are_logged_while_the_step_works_and_a_store_that_is_away_costs_one_line(
+    server: ToggledServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("_SECONDS_BETWEEN", "_SECONDS_AFTER_OUTAGE", "_LONGEST_PAUSE"):
+        monkeypatch.setattr(publishing, name, 0.02)
+    machine = machine_of(tmp_path / "home", server.address)
+    run = TrackedRun(machine)
+    attempt = run.begin("finetune")
+    publisher = Publisher(machine, attempt)
+    publisher.start()
+    run.work(attempt, curve("grpo/entropy", 3))
+    while "curves/4 entropy" not in told(server.folder)["runs"].get("07 finetune", {"rows": {}})["rows"]:
+        pass
+    server.stop()
+    said = ""
+    while "WARNING" not in said:
+        said += capfd.readouterr().out
+        assert publisher.is_alive()
+    assert f"finetune: WARNING: not logged to MLflow yet (the tracking store {server.address} does not answer (" in said
+    run.step("finetune", curve("grpo/entropy", 6), attempt=attempt)
+    publisher.finish(600.0)
+    assert "WARNING" not in capfd.readouterr().out, "said once"
+    server.start()
+    assert publish_all(machine) == {"7": ""}
+    assert Counter(rows_of(told(server.folder), "finetune")) == counts(run)["finetune"]
+
+
+def test_a_server_that_never_answers_does_not_hold_up_the_step(
+    server: ToggledServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "600")
+    server.fault = lambda *_: Fault.SILENT
+    machine = machine_of(tmp_path / "home", server.address)
+    run = TrackedRun(machine)
+    attempt = run.begin("finetune")
+    publisher = Publisher(machine, attempt)
+    publisher.start()
+    run.step("finetune", curve("grpo/entropy", 6), attempt=attempt)
+    publisher.finish(0.1)
+    assert "it did not finish within" in capsys.readouterr().out
+    server.fault = lambda *_: None
+    server.release()
+    publisher.join()
+    assert run.publish() == ""
+
+
+def test_away_for_a_whole_run_it_costs_each_step_a_line_and_later_every_row_is_there_once(
+    runs_here: Machine, server: ToggledServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.address)
+    monkeypatch.setattr(publishing, "_LAST_TRIES", ())
+    server.stop()
+    assert do_run("1").status == "finished"
+    assert capsys.readouterr().out.count("WARNING") == len(STEPS)
+    server.start()
+    assert publish_all(replace(runs_here, tracking_uri=server.address)) == {"1": ""}
+    assert rows_logged(server.folder) == [list(range(COUNT))] * len(STEPS)
+
+
+# W&B: online runs are told to a server of our own (`wandb_doubles`).
+
+
+@pytest.fixture(autouse=True)
+def without_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("API_KEY", "BASE_URL", "PROJECT", "ENTITY", "MODE", "CACHE_DIR", "CONFIG_DIR", "DATA_DIR"):
+        monkeypatch.delenv(f"WANDB_{name}", raising=False)
+    monkeypatch.setattr(mirroring, "_SECONDS_BETWEEN", 0.05)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return replace(machine_of(tmp_path, "http://127.0.0.1:9"), mirror=Mirror.OFFLINE)
+
+
+def mirrored(run: TrackedRun, attempt: Attempt, work: Callable[[], Any], seconds: float = 600.0) -> None:
+    """Do a step's work while it is mirrored."""
+    mirror = mirror_of(run.machine, attempt, run.store, journal_of)
+    assert mirror is not None
+    mirror.start()
+    try:
+        work()
+    finally:
+        mirror.finish(seconds)
+
+
+def two_tries(run: TrackedRun) -> None:
+    """Begin a step, be killed, and do it."""
+    first = run.begin("finetune")
+
+    def be_killed() -> None:
+        run.work(first, curve("grpo/entropy", 2))
+        first.end("killed")
+
+    mirrored(run, first, be_killed)
+    second = run.runs.begin(run.name, "finetune", "", first.version)
+    mirrored(run, second, lambda: run.step("finetune", curve("grpo/entropy", 4), attempt=second))
+
+
+def assert_whole(server: WandbServer, run: TrackedRun) -> None:
+    """Assert that a server has one run, with each line of the journal once."""
+    [found] = server.runs.values()
+    rows = journal_of(run.run.latest()["finetune", ""], run.store)
+    assert sorted(found["rows"]) == list(range(len(rows)))
+    for number, row in enumerate(rows):
+        told, expected = found["rows"][number], {name: value for name, value in row["record"].items() if name != "step"}
+        assert {name: float(value) for name, value in told.items() if name not in OWN} == pytest.approx(expected, nan_ok=True)
+        assert (told["step"], told["_timestamp"]) == (row["record"]["step"], row["time"] / 1_000)
+    assert (found["exit_code"], server.num_again) == (0, 0)
+    assert (found["groupName"], found["jobType"], found["displayName"]) == ("7", "finetune", "7/finetune")
+
+
+def synchronised(run: TrackedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Upload the one folder that is there, as people do, and assert that it is whole."""
+    [folder] = (run.machine.home / "wandb").glob("offline-run-*")
+    with WandbServer() as server:
+        monkeypatch.setenv("WANDB_API_KEY", KEY)
+        monkeypatch.setenv("WANDB_BASE_URL", server.address)
+        command = [Path(sys.executable).with_name("wandb"), "sync", folder]
+        subprocess.run(command, check=True, capture_output=True, cwd=run.machine.home)
+        assert_whole(server, run)
+
+
+def test_two_tries_of_a_step_are_one_run_with_every_line_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    with WandbServer() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.address)
+        run = TrackedRun(replace(machine, mirror=Mirror.ONLINE))
+        two_tries(run)
+    assert_whole(server, run)
+
+
+def test_without_a_key_it_is_saved_offline_whole_and_a_line_says_how_to_upload_it(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = TrackedRun(replace(machine, mirror=Mirror.ONLINE))
+    two_tries(run)
+    [folder] = (machine.home / "wandb").glob("offline-run-*")
+    assert f"saved offline for W&B; upload it by: wandb sync {folder}" in capsys.readouterr().out
+    synchronised(run, monkeypatch)
+
+
+def test_a_server_that_is_silent_or_gone_costs_the_step_a_line(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    with WandbServer() as server:
+        server.is_silent = True
+        monkeypatch.setenv("WANDB_BASE_URL", server.address)
+        monkeypatch.setattr(mirroring, "_SECONDS_TO_BEGIN", 1.0)
+        run = TrackedRun(replace(machine, mirror=Mirror.ONLINE))
+        attempt = run.begin("finetune")
+        mirrored(run, attempt, lambda: run.step("finetune", curve("grpo/entropy", 4), attempt=attempt))
+    assert "saved offline for W&B" in capsys.readouterr().out
+    synchronised(run, monkeypatch)
+
+
+def test_it_is_off_by_default_and_where_offline_files_would_be_lost(machine: Machine) -> None:
+    run = TrackedRun(machine)
+    attempt = run.begin("finetune")
+    for of in (replace(machine, mirror=Mirror.OFF), replace(machine, is_container=True)):
+        assert mirror_of(of, attempt, run.store, journal_of) is None
+
+
+def test_a_fault_of_the_library_is_a_line(machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    import wandb
+
+    def fail(**_: Any) -> None:
+        raise RuntimeError("nothing works")
+
+    monkeypatch.setattr(wandb, "init", fail)
+    run = TrackedRun(machine)
+    attempt = run.begin("finetune")
+    mirrored(run, attempt, lambda: run.step("finetune", attempt=attempt))
+    assert "finetune: WARNING: not logged to W&B completely (RuntimeError: nothing works)" in capsys.readouterr().out

@@ -1,0 +1,123 @@
+"""Promise 5: after a lost machine the retry goes on from the last saved progress; a run resumes from any name, also on an empty machine."""
+
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import made_run
+import pytest
+from doubles import MadeUpValues
+from made_run import COUNT, STEPS, do_run, forked, hashes, kill_before, progress_left, rows_logged, run_of, status_of
+from tiny_training import finetune, prepare, settings
+from tracked_runs import CHAMPION_AT, PEAK_AT, SETTINGS, TrackedRun
+
+import steps.finetune
+from grpo.base.files import read_json, verified_manifest
+from grpo.train.checkpoints import checkpoint_folders
+from steps.resume import Origin, ResumeError, checkpoint_of, find_origin, resumed_settings
+from steps.run.machine import Machine
+from steps.run.names import REPORT
+from steps.run.store import Store
+from steps.run.work import read_history
+from steps.track.outages import ArtifactError
+from steps.track.publish import publish_all
+from steps.track.registry import RESUMED_WITH
+
+
+def test_after_a_machine_was_lost_the_retry_on_an_empty_one_goes_on_from_the_last_saved_progress(
+    runs_here: Machine, bucket: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_run.before.append(kill_before("finetune", 3))
+    assert status_of(forked(lambda: do_run("1"), CHESS_GRPO_HOME=tmp_path / "one")) == -signal.SIGKILL
+    shutil.rmtree(tmp_path / "one")
+    made_run.before.clear()
+    capfd.readouterr()
+    assert status_of(forked(lambda: do_run("1"), CHESS_GRPO_HOME=tmp_path / "two")) == 0
+    assert [line for line in capfd.readouterr().out.splitlines() if line.split()[1:2] == ["from"]] == ["finetune from 3"]
+    run = run_of("1")
+    tries = [(attempt.number, attempt.status) for attempt in run.attempts if attempt.step == "finetune"]
+    assert (run.status, tries) == ("finished", [(0, "killed"), (1, "finished")])
+    assert progress_left(tmp_path) == []
+    assert set(publish_all(replace(runs_here, store=bucket)).values()) <= {""}
+    assert rows_logged(runs_here.home) == [list(range(COUNT))] * len(STEPS)
+    monkeypatch.setenv("CHESS_GRPO_STORE", str(tmp_path / "alone"))
+    assert hashes(run) == hashes(do_run("2"))
+
+
+@pytest.fixture
+def registered(here: Machine, aws: object) -> Machine:
+    """A machine whose run 7, with its store in S3, has registered its policies."""
+    machine = replace(here, store="s3://shop/store")
+    run = TrackedRun(machine)
+    run.select()
+    assert run.publish() == ""
+    return machine
+
+
+@pytest.mark.parametrize(
+    ("name", "step"), [("peak", PEAK_AT), ("champion", CHAMPION_AT), ("7", PEAK_AT), (f"7/{CHAMPION_AT}", CHAMPION_AT)]
+)
+def test_an_empty_machine_resumes_from_peak_champion_run_and_step(name: str, step: int, registered: Machine, tmp_path: Path) -> None:
+    empty = replace(registered, home=tmp_path / "empty")
+    origin, store = find_origin(name, "default", empty), Store.of(empty)
+    assert (origin["run"], origin["step"], origin["settings"]) == ("7", step, SETTINGS)
+    folder, _ = checkpoint_of(origin, store)
+    assert folder is not None
+    assert folder.is_relative_to(empty.home)
+    assert verified_manifest(folder)["step"] == step
+    for each in RESUMED_WITH:
+        assert store.open(origin["outputs"][each]).is_relative_to(empty.home)
+
+
+def test_where_the_store_is_not_the_peak_comes_from_mlflow_whole_and_a_champion_says_what_works(
+    registered: Machine, tmp_path: Path
+) -> None:
+    empty = replace(registered, home=tmp_path / "empty", store="")
+    origin, store = find_origin("peak", "default", empty), Store.of(empty)
+    assert (origin["run"], origin["step"], origin["settings"]) == ("7", PEAK_AT, SETTINGS)
+    folder, _ = checkpoint_of(origin, store)
+    assert folder is not None
+    there = TrackedRun(registered)
+    selected = there.run.output_of("select")
+    assert selected is not None
+    assert verified_manifest(folder) == verified_manifest(there.store.file(selected, "peak"))
+    for each in RESUMED_WITH:
+        assert {**origin["outputs"][each], "reused": False} == there.run.output_of(each)
+        assert store.open(origin["outputs"][each]).is_dir()
+    with pytest.raises(ArtifactError, match="has no checkpoint in MLflow: resume from default/peak"):
+        find_origin("champion", "default", empty)
+
+
+def test_boards_moves_and_network_stay_the_origins_and_what_is_refused_is_told_with_the_command_that_works() -> None:
+    origin = Origin(name="peak", run="7", step=PEAK_AT, settings=SETTINGS, outputs={})
+    assert resumed_settings(origin, {"grpo": {"learning_rate": 0.5}}).grpo.learning_rate == 0.5
+    refused: dict[str, dict[str, Any]] = {
+        "boards.num_train": {"boards": {"num_train": 3_000}},
+        "policy.width": {"policy": {"width": 32}},
+        "seed": {"seed": 5},
+    }
+    for name, given in refused.items():
+        with pytest.raises(ResumeError) as caught:
+            resumed_settings(origin, {**given, "grpo": {"learning_rate": 0.5}})
+        said = str(caught.value)
+        assert f"{name}: origin " in said
+        assert said.endswith("run --resume-from peak")
+        assert "grpo.learning_rate = 0.5" in said.splitlines()[-1]
+
+
+def test_training_goes_on_from_a_checkpoint_with_its_optimiser_unless_the_objective_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(prepared := tmp_path / "prepared")
+    monkeypatch.setattr(steps.finetune, "LiveValues", lambda *_: MadeUpValues())
+    origin = checkpoint_folders(finetune(tmp_path / "origin", prepared, settings(num_steps=6, num_checkpoints_kept=12)) / "checkpoints")[-1]
+    said: dict[str, list[str]] = {"same": [], "other": []}
+    for name, change in {"same": {"group_size": 6}, "other": {"num_own_moves": 2}}.items():
+        given = settings(num_steps=2, learning_rate=1e-6, **change)
+        folder = finetune(tmp_path / name, prepared, given, checkpoint=origin, say=said[name].append)
+        assert [record.step for record in read_history(folder)] == [6, 7, 8]
+        assert read_json(folder / REPORT)["first_step"] == 6
+    assert not any("optimiser" in line for line in said["same"])
+    assert said["other"][0] == "the optimiser begins anew, for the objective is not that of the checkpoint: grpo.num_own_moves"

@@ -1,0 +1,103 @@
+"""Tiny fine-tunings in processes that die, or are told to end, where a test says; see `kill_driver.py`."""
+
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forking import Forks
+from tiny_training import VERSION, progress_of
+
+from grpo.base.files import verified_manifest
+from grpo.policy.files import NETWORK
+from steps.run.names import HISTORY
+from steps.run.work import JOURNAL, read_journal
+
+_DRIVER = Path(__file__).with_name("kill_driver.py")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a fine-tuning left in its home."""
+
+    output_hash: str
+    history: str
+    lines: list[tuple[int, str]]
+    """Step and first metric of each line of the journal."""
+
+
+def result_of(home: Path) -> Result:
+    """Return the output, after checking that it is alone and that nothing is in progress any more."""
+    assert not progress_of(home).exists()
+    [folder] = (home / "outputs" / "finetune").glob("[!.]*")
+    lines = [(row["record"]["step"], min(row["record"])) for row in read_journal(folder)]
+    return Result(verified_manifest(folder)["output_hash"], (folder / HISTORY).read_text(), lines)
+
+
+class Driver(Forks):
+    """A process that has imported everything, and forks one that fine-tunes for each job."""
+
+    def __init__(self, prepared: Path) -> None:
+        super().__init__([sys.executable, str(_DRIVER)], env={**os.environ, "AWS_EC2_METADATA_DISABLED": "true"})
+        self._prepared = prepared
+        self._last = 0
+
+    def start(self, home: Path, kind: str = NETWORK, **job: Any) -> int:
+        """Start one, and return its process id."""
+        home.mkdir(exist_ok=True)
+        (home / "log").write_text("")
+        self._last = self.fork(home=str(home), log=str(home / "log"), prepared=str(self._prepared), kind=kind, **job)
+        return self._last
+
+    def end(self, home: Path) -> tuple[int, str]:
+        """Wait until it ends, and return its exit status and what it printed."""
+        return self.wait(self._last), (home / "log").read_text()
+
+    def run(self, home: Path, kind: str = NETWORK, **job: Any) -> tuple[int, str]:
+        """Run one to its end."""
+        self.start(home, kind, **job)
+        return self.end(home)
+
+    def kill_at(self, home: Path, failpoint: str, nth: int, kind: str = NETWORK, **job: Any) -> bytes:
+        """Run one that is killed at a failpoint, and return the whole lines of the journal that it leaves."""
+        status, log = self.run(home, kind, failpoint=failpoint, nth=nth, **job)
+        assert status == -signal.SIGKILL, log
+        return journal_of(home)
+
+    def told_at(self, home: Path, failpoint: str, nth: int, kind: str = NETWORK, **job: Any) -> tuple[int, str]:
+        """Run one that gets a SIGTERM at a failpoint, and return its exit status and what it printed."""
+        pid = self.start(home, kind, failpoint=failpoint, nth=nth, deed="pause", **job)
+        wait_for(home, "paused")
+        os.kill(pid, signal.SIGTERM)
+        return self.end(home)
+
+
+def journal_of(home: Path) -> bytes:
+    """Return the whole lines of the journal of a step at work or done."""
+    done = home / "outputs" / "finetune" / VERSION / JOURNAL
+    path = done if done.exists() else progress_of(home) / HISTORY
+    return b"".join(line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")) if path.exists() else b""
+
+
+def steps_of(home: Path) -> list[int]:
+    return sorted(int(path.name.removeprefix("step-")) for path in (progress_of(home) / "checkpoints").glob("step-*"))
+
+
+def wait_for(home: Path, word: str) -> None:
+    """Wait until the process has printed a word."""
+    deadline = time.monotonic() + 300
+    while word not in (home / "log").read_text():
+        assert time.monotonic() < deadline, (home / "log").read_text()
+        time.sleep(0.01)
+
+
+def goes_on(driver: Driver, home: Path, whole: Result, before: bytes, kind: str = NETWORK, **job: Any) -> str:
+    """Run the same again to its end, check that it ends as an undisturbed one and changed no line, and return what it printed."""
+    status, log = driver.run(home, kind, **job)
+    assert status == 0, log
+    assert result_of(home) == whole
+    assert journal_of(home).startswith(before), "what a tracker has seen stays"
+    return log
