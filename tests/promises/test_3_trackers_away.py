@@ -284,16 +284,6 @@ def test_two_tries_of_a_step_are_one_run_with_every_line_once(machine: Machine, 
     assert_whole(server, run)
 
 
-def test_without_a_key_it_is_saved_offline_whole_and_a_line_says_how_to_upload_it(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = TrackedRun(replace(machine, mirror=Mirror.ONLINE))
-    two_tries(run)
-    [folder] = (machine.home / "wandb").glob("offline-run-*")
-    assert f"saved offline for W&B; upload it by: wandb sync {folder}" in capsys.readouterr().out
-    synchronised(run, monkeypatch)
-
-
 def test_a_server_that_is_silent_or_gone_costs_the_step_a_line(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,7 @@ from made_runs import MadeRun, machine_of, make_run
 
 from steps.run.machine import Machine
 from steps.run.names import FINDINGS, RESULTS
-from steps.run.records import Run, Runs
+from steps.run.records import Run
 from steps.run.store import Store
 from steps.track import publish as publishing
 
@@ -151,23 +151,3 @@ def test_a_store_without_runs_is_told_and_not_made(
         assert code in (1, 2)
         assert "`make run CONFIG=smoke` makes one" in " ".join(err.split()), words
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_last_run_to_diagnose_is_the_newest_with_a_history_also_one_that_failed(
-    tmp_path: Path, typed: Type, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine = machine_of(tmp_path / "home")
-    monkeypatch.setenv("CHESS_GRPO_HOME", str(machine.home))
-    rows = "".join(f'{{"step": {step}, "grpo/entropy": {2 - step / 100}, "grpo/regret": {0.1 - step / 1000}}}\n' for step in range(1, 40))
-    make_run(machine, MadeRun(name="0", until="pretrain", ends="failed"))
-    assert "none of the 1 runs in" in typed("diagnose", "last", code=2)
-    make_run(machine, MadeRun(name="1", until="screen", ends="failed", files={"finetune": {"history.jsonl": rows}}))
-    make_run(machine, MadeRun(name="2", until="pretrain", ends="failed"))
-    assert "run 1: healthy" in typed("diagnose", "last")
-    run = make_run(machine, MadeRun(name="3", until="finetune", ends="killed"))
-    progress = Store.of(machine).progress("finetune", run.attempts[-1].version)
-    progress.mkdir(parents=True)
-    lines = [f'{{"aside": false, "number": {number}, "record": {row}, "time": 1}}\n' for number, row in enumerate(rows.splitlines())]
-    (progress / "history.jsonl").write_text("".join(lines) + '{"torn')
-    assert "run 3: healthy" in typed("diagnose", "last"), "what a killed step has left"
-    assert Runs(Store.of(machine)).get("3") is not None

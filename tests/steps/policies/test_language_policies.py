@@ -1,7 +1,6 @@
 """A real language model, tiny and untrained, wherever a policy is named: it plays, solves and is exported, and names no legal move."""
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -27,8 +26,6 @@ from grpo.settings.tree import PolicyConfig
 from grpo.train.checkpoints import save_policy
 from steps.policies.network import NetworkCompetitor
 from steps.policies.open import open_policy
-from steps.run.machine import Machine
-from steps.track.find import NotFoundError, find_policy
 
 torch.set_num_threads(1)
 
@@ -77,15 +74,6 @@ def test_the_files_of_either_kind_are_known_without_loading_them(folder: Path, t
     assert policy_file_names(folder) == sorted(path.name for path in folder.iterdir()), "all that was saved is the policy"
 
 
-def test_a_folder_that_lacks_a_file_is_no_policy_and_the_message_names_what_is_not_there(folder: Path, tmp_path: Path) -> None:
-    partial = tmp_path / "partial"
-    shutil.copytree(folder, partial)
-    (partial / LANGUAGE_WEIGHTS).unlink()
-    assert not is_policy(partial)
-    with pytest.raises(NotFoundError, match=f"is not the folder of a policy: it has no {LANGUAGE_WEIGHTS};"):
-        find_policy(str(partial), Machine.here())
-
-
 def test_a_network_is_opened_and_plays_without_the_packages_of_language_models(tmp_path: Path) -> None:
     save_policy(tmp_path, new_policy(TINY, seed=0, device=CPU), TINY)
     script = (
@@ -119,12 +107,3 @@ def test_a_match_and_exercises_tell_what_its_answers_were_like(stockfish: str, f
 
 
 # Export.
-
-
-def test_an_export_is_the_policys_files_with_a_card_that_says_what_it_is(folder: Path, run: Run, tmp_path: Path) -> None:
-    out = tmp_path / "exported"
-    code, _, error = run("export", folder, out)
-    assert code == 0, error
-    assert sorted(path.name for path in out.iterdir()) == sorted([*policy_file_names(folder), "manifest.json", "README.md"])
-    assert open_policy(out, CPU).weights == open_policy(folder, CPU).weights
-    assert "A causal language model that writes its moves as text" in (out / "README.md").read_text()
