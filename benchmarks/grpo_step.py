@@ -28,8 +28,9 @@ from grpo.engine.pool import EnginePool
 from grpo.policy.distribution import NetworkPolicy, PositionBatch, new_policy
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.tree import PolicyConfig, ValuesConfig
+from grpo.train.network_task import NetworkTask
 from grpo.train.states import DatasetStates
-from grpo.train.trainer import GrpoTrainer
+from grpo.train.trainer import Trainer
 from steps.run.machine import Machine
 
 _REPEATS: Final = 3
@@ -115,7 +116,7 @@ def our_steps(arrays: BoardArrays, states_per_step: int, num_steps: int) -> tupl
     config = GrpoConfig(states_per_step=states_per_step, group_size=_GROUP, critical_entropy=0.0)
     policy, reference = (new_policy(PolicyConfig(), seed=0, device=_CPU) for _ in range(2))
     states = DatasetStates(arrays, states_per_step=states_per_step, seed=0, mirrors_boards=False)
-    trainer = GrpoTrainer(policy, reference, states, config, seed=0)
+    trainer = Trainer(NetworkTask(reference, states, config, seed=0), policy, config, seed=0)
     trainer.step()
     spent = dict.fromkeys(("states", "rollout", "update", "other"), 0.0)
     start = time.perf_counter()

@@ -8,11 +8,11 @@ from grpo.engine.move_values import engine_options
 from grpo.engine.pool import EnginePool
 from grpo.match.regret import heldout_metrics
 from grpo.policy.files import LANGUAGE
-from grpo.policy.network import PolicyNetwork
 from grpo.train.checkpoints import NETWORK_FORMAT, load_checkpoint, load_policy
-from grpo.train.self_play import MixedStates, SelfPlay, state_counts
-from grpo.train.states import DatasetStates, LiveValues, StateSource
-from grpo.train.trainer import GrpoTrainer
+from grpo.train.network_task import NetworkTask
+from grpo.train.self_play import SelfPlay, state_counts
+from grpo.train.states import DatasetStates, LiveValues
+from grpo.train.trainer import Trainer
 from steps.run.dataset import read_boards
 from steps.run.names import FINDINGS, REPORT
 from steps.run.step import Step
@@ -55,17 +55,15 @@ def body(work: Work) -> None:
     train = board_arrays(table, split=Split.TRAIN)
     heldout = board_arrays(table, split=Split.HELDOUT, strong=True)
     reference, _ = load_policy(work.inputs["pretrained"], work.device)
-    if checkpoint is None:
-        (policy, policy_config), origin = load_policy(work.inputs["pretrained"], work.device), None
-    else:
-        policy, policy_config, origin = load_checkpoint(checkpoint, work.device, NETWORK_FORMAT)
-    assert isinstance(policy.network, PolicyNetwork)
-    first = 0 if origin is None else origin.step
+    policy, policy_config = load_policy(work.inputs["pretrained"], work.device)
+    origin = None if checkpoint is None else load_checkpoint(checkpoint, work.device, NETWORK_FORMAT)
+    first = 0 if origin is None else origin[2].step
     # The engine starts when it is first asked, and is asked only of states that no dataset has.
     with EnginePool(work.machine.stockfish, num_processes=work.machine.num_threads, options=engine_options()) as pool:
         values = LiveValues(pool, settings.values)
-        states = _states(work, train, heldout, values, first=first)
-        trainer = GrpoTrainer(policy, reference, states, settings.grpo, seed=settings.seed, first_step=first, values=values)
+        dataset, self_play = _states(work, train, heldout, values, first=first)
+        task = NetworkTask(reference, dataset, settings.grpo, seed=settings.seed, self_play=self_play, values=values)
+        trainer = Trainer(task, policy, settings.grpo, seed=settings.seed, first_step=first)
         if origin is not None:
             begin_from(origin, trainer, work)
         TrainingLoop(
@@ -77,13 +75,15 @@ def body(work: Work) -> None:
         ).run()
 
 
-def _states(work: Work, train: BoardArrays, heldout: BoardArrays, values: LiveValues, *, first: int) -> StateSource:
+def _states(
+    work: Work, train: BoardArrays, heldout: BoardArrays, values: LiveValues, *, first: int
+) -> tuple[DatasetStates, SelfPlay | None]:
     config, seed = work.settings.grpo, work.settings.seed
     num_dataset, num_own = state_counts(config.states_per_step, config.self_play.fraction)
     dataset = DatasetStates(train, states_per_step=num_dataset, seed=seed, mirrors_boards=config.mirrors_boards)
     if not num_own:
-        return dataset
-    own = SelfPlay(
+        return dataset, None
+    return dataset, SelfPlay(
         values,
         config.self_play,
         states_per_step=num_own,
@@ -94,7 +94,6 @@ def _states(work: Work, train: BoardArrays, heldout: BoardArrays, values: LiveVa
         exclude=frozenset(position_key(decode(row)) for row in heldout.encodings),
         say=work.say,
     )
-    return MixedStates(dataset, own)
 
 
 def card(seen: "Seen") -> "list[CardPart]":

@@ -42,7 +42,7 @@ from grpo.train.checkpoints import (
     save_checkpoint,
     weights_hash,
 )
-from grpo.train.lifecycle import TrainerLifecycle
+from grpo.train.trainer import Trainer
 from steps.live_diagnosis import LiveDiagnosis
 from steps.run.exit_codes import RESUMABLE
 from steps.run.names import CHECKPOINTS, REPORT
@@ -52,10 +52,11 @@ from steps.run.work import Work
 _REGRET: Final = "heldout/regret_best"
 
 
-def begin_from(origin: TrainingState, trainer: TrainerLifecycle[Any], work: Work) -> None:
+def begin_from(origin: tuple[Any, PolicyConfig, TrainingState], trainer: Trainer[Any], work: Work) -> None:
     """Begin a run at a checkpoint of another, with its optimiser unless the objective is another."""
-    changed = changed_objective(origin.facts["settings"], work.facts["settings"])
-    trainer.begin_from(origin, takes_optimiser=not changed)
+    policy, _, state = origin
+    changed = changed_objective(state.facts["settings"], work.facts["settings"])
+    trainer.begin_from(state, policy.network.state_dict(), takes_optimiser=not changed)
     if changed:
         work.say(f"the optimiser begins anew, for the objective is not that of the checkpoint: {', '.join(changed)}")
 
@@ -66,7 +67,7 @@ class TrainingLoop:
     def __init__(
         self,
         work: Work,
-        trainer: TrainerLifecycle[Any],
+        trainer: Trainer[Any],
         policy_config: PolicyConfig,
         policy_format: PolicyFormat[Any],
         *,
@@ -121,8 +122,7 @@ class TrainingLoop:
         self._delete_damaged(last=known[-1].step if known else -1)
         if saved := checkpoint_folders(self._checkpoints):
             policy, _, state = load_checkpoint(saved[-1], torch.device("cpu"), self._format)
-            self._trainer.load_weights(policy.network.state_dict())
-            self._trainer.restore(state)
+            self._trainer.restore(state, policy.network.state_dict())
             self._work.say(f"resuming from {self._place()}")
             self._work.go_on_after(state.step)
             self._prune()  # The kill may have come before that.

@@ -1,1 +1,1 @@
-"""The policy network, the distribution over legal moves, weight averaging (EMA), and policy files on disk."""
+"""The policy network, the distribution over legal moves, and policy files on disk."""

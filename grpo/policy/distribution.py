@@ -4,9 +4,10 @@ Legend: B boards, A most legal moves of a board in the batch (padded), G moves o
 so that sums over A are finite (with minus infinity, 0 * -inf would be NaN).
 """
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
 
 import chess
 import numpy as np
@@ -20,6 +21,9 @@ from grpo.board.encoding import encode
 from grpo.dataset.table import LabelArrays
 from grpo.policy.network import PolicyNetwork
 from grpo.settings.tree import PolicyConfig
+
+PRECISIONS: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+"""Values of `grpo.precision`."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -194,7 +198,11 @@ class NetworkPolicy:
             logits = self.network(*batch.inputs)
         return MoveDistribution.from_logits(logits, batch.is_legal, temperature=temperature)
 
-    def at_precision(self, precision: torch.dtype) -> "NetworkPolicy":
+    def copied(self) -> Self:
+        """Return a policy in full precision with a network of its own, of equal weights."""
+        return type(self)(copy.deepcopy(self.network), self.device)
+
+    def at_precision(self, precision: torch.dtype) -> Self:
         """Return a policy that shares this network and computes at another precision."""
         return type(self)(self.network, self.device, precision=precision)
 

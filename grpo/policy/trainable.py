@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import nn
@@ -22,6 +22,12 @@ class TrainablePolicy(Protocol):
     @property
     def device(self) -> torch.device:
         """Where it computes."""
+
+    def copied(self) -> Self:
+        """Return a policy with a network of its own, of equal weights."""
+
+    def at_precision(self, precision: torch.dtype) -> Self:
+        """Return a policy that shares this network and computes at another precision."""
 
 
 _Policy = TypeVar("_Policy", bound=TrainablePolicy)

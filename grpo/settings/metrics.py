@@ -106,11 +106,9 @@ _SPECS: Final = [
     MetricSpec("imitation/perplexity", "moves", Better.LOWER, "exp(validation loss): the number of equally likely moves with this loss."),
     MetricSpec("imitation/learning_rate", "factor", Better.NEITHER, "Learning rate of the optimiser."),
     MetricSpec("grpo/loss", "win probability", Better.NEITHER, "The minimised loss; its level says little, see its terms below."),
-    *_by_term("grpo/weighted", "win probability", "The term in the loss: its value times its coefficient, with its sign."),
     *_by_term("grpo/logit_gradient", "win probability", "Norm of the weighted term's gradient in logits, root mean square over states."),
     *_by_term("grpo/logit_share", "fraction", "The term's fraction of the sum of the norms of all terms' logit gradients."),
     *_by_pair("grpo/logit_cosine", "Cosine between two weighted terms' descent directions in logits; near -1 they cancel."),
-    MetricSpec("grpo/exact_cosine", "factor", Better.HIGHER, "Cosine between the estimator's policy gradient in logits and the exact one."),
     MetricSpec(
         "grpo/entropy", "nats", Better.NEITHER, "Mean exact entropy at T = 1 of the policy that was sampled; at most ln(legal moves)."
     ),
@@ -130,13 +128,6 @@ _SPECS: Final = [
         "Mean exact KL(reference || policy) at the rollout's temperature, first minibatch, before its update.",
     ),
     MetricSpec(
-        "grpo/kl_old_first",
-        "nats",
-        Better.NEITHER,
-        "Mean exact KL(old || policy) on a rollout's first minibatch, before any update: 0 up to rounding, or sampling and loss score"
-        " differently.",
-    ),
-    MetricSpec(
         "grpo/kl_old",
         "nats",
         Better.NEITHER,
@@ -147,9 +138,6 @@ _SPECS: Final = [
     MetricSpec("grpo/clip_fraction", "fraction of moves", Better.NEITHER, "Moves without gradient because of either clip."),
     MetricSpec("grpo/clip_low_fraction", "fraction of moves", Better.NEITHER, "Moves without gradient because of the lower clip."),
     MetricSpec("grpo/clip_high_fraction", "fraction of moves", Better.NEITHER, "Moves without gradient because of the upper clip."),
-    MetricSpec(
-        "grpo/effective_sample_size", "fraction of moves", Better.HIGHER, "(sum of ratios)^2 / (number * sum of squares): 1 when on-policy."
-    ),
     MetricSpec("grpo/optimiser_steps", "steps", Better.NEITHER, "Optimiser steps of this rollout: steps since the old policy was synced."),
     MetricSpec("grpo/reward_mean", "win probability", Better.HIGHER, "Mean reward of the sampled moves, on training states."),
     MetricSpec(
@@ -160,16 +148,11 @@ _SPECS: Final = [
         " rollout's temperature, before the step's first update.",
     ),
     MetricSpec("grpo/reward_std", "win probability", Better.NEITHER, "Standard deviation of the rewards of all sampled moves of the step."),
-    MetricSpec("grpo/reward_p90", "win probability", Better.HIGHER, "90th percentile of the sampled moves' rewards."),
-    MetricSpec("grpo/reward_at_end", "fraction of moves", Better.NEITHER, "Sampled moves whose reward is exactly 0 or 1."),
     MetricSpec(
         "grpo/regret",
         "win probability",
         Better.LOWER,
         "Mean of best value minus the policy's expected value at T = 1, on training states, by the reward's search.",
-    ),
-    MetricSpec(
-        "grpo/advantage_std", "win probability", Better.NEITHER, "Standard deviation of the advantages of all sampled moves of the step."
     ),
     MetricSpec(
         "grpo/zero_variance_groups",
@@ -178,7 +161,6 @@ _SPECS: Final = [
         "Zero-variance groups: all rewards are equal, so that all advantages are 0.",
     ),
     MetricSpec("grpo/group_std_mean", "win probability", Better.NEITHER, "Mean standard deviation of rewards within a group."),
-    *_by_phase("grpo/group_std", "win probability", Better.NEITHER, "Mean standard deviation of rewards within a group."),
     MetricSpec("grpo/agreement", "fraction of moves", Better.NEITHER, "Mean fraction of a group that its most frequent move makes up."),
     MetricSpec("grpo/gradient_norm", "factor", Better.NEITHER, "Euclidean norm of the gradient before clipping, mean over the step."),
     MetricSpec("grpo/skipped", "steps", Better.LOWER, "Optimiser steps of this rollout that were skipped because of NaN or infinity."),

@@ -1,23 +1,23 @@
 """Policies and checkpoints on disk: atomic, hashed, complete, and safe to load (safetensors and JSON, no pickle)."""
 
+import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
 from grpo.base.files import (
     CorruptError,
     atomic_folder,
-    read_json,
     remove_folder,
     sha256_text,
     verified_manifest,
@@ -32,9 +32,8 @@ from grpo.settings.tree import PolicyConfig
 
 _Policy = TypeVar("_Policy", bound=TrainablePolicy)
 
-_OPTIMISER: Final = "optimiser.safetensors"
-_TENSORS: Final = "tensors.safetensors"
-_STATE: Final = "state.json"
+_STATE: Final = "state.safetensors"
+"""Tensors of the training state, with its JSON among their metadata."""
 _JSON_BYTES: Final = 1 << 20  # More than the JSON of a checkpoint takes.
 _HASHED_BYTES: Final = 1 << 20  # At a time.
 
@@ -101,14 +100,16 @@ class TrainingState:
 
     step: int
     """Rollouts done."""
-    optimiser: Mapping[str, Any]
-    """The optimiser's `state_dict`."""
-    controllers: Mapping[str, Mapping[str, Any]]
-    """Name -> state of each controller; open, so that new ones can join."""
+    control: Mapping[str, Any]
+    """State of the controllers, of the task, and the reference's hash, as plain JSON."""
     facts: Mapping[str, Any]
-    """What the weights came from: settings, dataset hash, reference hash."""
-    tensors: Mapping[str, Tensor] = field(default_factory=dict)
-    """What is too large for JSON: self-play states, and trained weights where the policy's are their average."""
+    """What the weights came from: settings, dataset hash."""
+    tensors: Mapping[str, Tensor]
+    """`optimiser.` Adam's moments; `task.` self-play's states; `training.` trained weights where the policy's are their average."""
+
+    def tensors_of(self, prefix: str) -> dict[str, Tensor]:
+        """Return the tensors whose names have the prefix, without it."""
+        return {name.removeprefix(prefix): tensor for name, tensor in self.tensors.items() if name.startswith(prefix)}
 
 
 def save_checkpoint(root: Path, policy: _Policy, config: PolicyConfig, state: TrainingState, policy_format: PolicyFormat[_Policy]) -> Path:
@@ -119,16 +120,11 @@ def save_checkpoint(root: Path, policy: _Policy, config: PolicyConfig, state: Tr
     target = root / checkpoint_name(state.step)
     if target.exists() and not _is_whole(target):
         remove_folder(target)  # A run that fell back to an earlier checkpoint comes by again.
-    optimiser, rest = _split_optimiser(state.optimiser)
-    num_bytes = sum(tensor.nbytes for tensors in (policy.network.state_dict(), optimiser, state.tensors) for tensor in tensors.values())
+    num_bytes = sum(tensor.nbytes for tensors in (policy.network.state_dict(), state.tensors) for tensor in tensors.values())
     with atomic_folder(target, num_bytes=num_bytes + _JSON_BYTES) as folder:
         policy_format.save(folder, policy, config)
-        _write_tensors(folder / _OPTIMISER, optimiser)
-        _write_tensors(folder / _TENSORS, state.tensors)
-        write_json(
-            folder / _STATE,
-            {"step": state.step, "optimiser": rest, "controllers": dict(state.controllers), "facts": dict(state.facts)},
-        )
+        facts = {"step": state.step, "control": state.control, "facts": state.facts}
+        _write_tensors(folder / _STATE, state.tensors, {"state": json.dumps(facts, sort_keys=True)})
         write_manifest(folder, {"kind": "checkpoint", "step": state.step})
     return target
 
@@ -146,14 +142,9 @@ def load_checkpoint(
             f"{folder} holds a policy of kind {kind!r}, and this run trains one of kind {policy_format.kind!r}: resume from another run"
         )
     policy, config = policy_format.load(folder, device)
-    saved = read_json(folder / _STATE)
-    state = TrainingState(
-        step=saved["step"],
-        optimiser=_join_optimiser(load_file(folder / _OPTIMISER), saved["optimiser"]),
-        controllers=saved["controllers"],
-        facts=saved["facts"],
-        tensors=load_file(folder / _TENSORS),
-    )
+    with safe_open(folder / _STATE, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # It is no mapping.
+        state = TrainingState(**json.loads(file.metadata()["state"]), tensors=tensors)
     return policy, config, state
 
 
@@ -200,26 +191,10 @@ def _is_whole(folder: Path) -> bool:
     return True
 
 
-def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+def _write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     # Not by `save_file`, whose error for a full disk has no errno.
-    path.write_bytes(save(_on_cpu(tensors)))
+    path.write_bytes(save(_on_cpu(tensors), metadata))
 
 
 def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-
-
-def _split_optimiser(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return an optimiser's tensors by "parameter.name", and the rest as JSON."""
-    tensors = {
-        f"{index}.{name}": value for index, values in state["state"].items() for name, value in values.items() if isinstance(value, Tensor)
-    }
-    return _on_cpu(tensors), {"param_groups": state["param_groups"]}
-
-
-def _join_optimiser(tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> dict[str, Any]:
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, tensor in tensors.items():
-        index, name = key.split(".", 1)
-        state.setdefault(int(index), {})[name] = tensor
-    return {"state": state, "param_groups": rest["param_groups"]}

@@ -1,7 +1,7 @@
 """States from self-play, in rounds that follow the policy as it changes."""
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import chess
 import numpy as np
@@ -15,13 +15,17 @@ from grpo.match.matches import End, PlayedGame, play_match
 from grpo.match.players import SamplingPlayer, random_move
 from grpo.policy.distribution import Policy, PositionBatch
 from grpo.settings.grpo import SelfPlayConfig
-from grpo.train.states import DatasetStates, States, ValueSource, first_images, joined, valued_states
+from grpo.train.batch import States
+from grpo.train.states import ValueSource, first_images, valued_states
 
 _MIN_OPENINGS_PER_BATCH: Final = 32  # Two games each, the colours changed, and all in lock-step.
 _STATES_PER_OPENING: Final = 75  # Twice what two games give: a batch gives half a round. A move costs less in a large batch.
 _MIN_BATCHES: Final = 4  # That many, and one game a state on top, before a round is given up.
 _MIN_STRIDE: Final = 3  # Neighbouring plies are nearly the same position; odd, so that a game gives both sides' positions.
 _MAX_STATES_PER_GAME: Final = 32  # A long game is thinned out: its shuffling would outnumber the short ones' decisions.
+
+
+_POSITIONS: Final = ("encodings", "action_ids", "is_legal", "repeats")
 
 
 class SelfPlayError(PlainError, RuntimeError):
@@ -84,6 +88,8 @@ class SelfPlay:
         if step < self._first_step:
             raise ValueError(f"step {step} comes before the first step that learns from self-play, {self._first_step}")
         number, step_of_round = divmod(step - self._first_step, self._config.steps_per_round)
+        if step_of_round:
+            self._metrics = {}
         if self._states is None or number != self._round:
             self._states = self._play_round(number, policy)
             self._round = number
@@ -97,37 +103,22 @@ class SelfPlay:
         return states.reflected(is_image[rows] ^ bool(epoch % 2))
 
     def round_metrics(self) -> dict[str, float]:
-        """Return the metrics of the round just played, once; nothing while its states are used."""
-        metrics, self._metrics = self._metrics, {}
-        return metrics
+        """Return the metrics of the round that was played for the step last asked for; nothing while its states are used."""
+        return dict(self._metrics)
 
-    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Return the round's number (as JSON) and its states (as tensors): the policy that played them will be gone."""
-        facts = {"round": self._round}
+    def state(self) -> tuple[int | None, dict[str, Tensor]]:
+        """Return the round's number and its states: the policy that played them will be gone."""
         if self._states is None:
-            return facts, {}
-        positions = self._states.positions
-        tensors = {
-            "encodings": positions.encodings,
-            "action_ids": positions.action_ids,
-            "is_legal": positions.is_legal,
-            "repeats": positions.repeats,
-            "values": self._states.values,
-            "phases": self._states.phases,
-        }
-        return facts, tensors
+            return None, {}
+        positions = {name: getattr(self._states.positions, name) for name in _POSITIONS}
+        return self._round, {**positions, "values": self._states.values, "phases": self._states.phases}
 
-    def restore(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    def restore(self, number: int | None, tensors: Mapping[str, Tensor]) -> None:
         """Take up what `state` returned."""
-        self._round = facts["round"]
-        self._metrics = {}
-        self._states = None
-        if self._round is not None:
-            self._states = States(
-                positions=PositionBatch(**{name: tensors[name] for name in ("encodings", "action_ids", "is_legal", "repeats")}),
-                values=tensors["values"],
-                phases=tensors["phases"],
-            )
+        self._round, self._states, self._metrics = number, None, {}
+        if number is not None:
+            positions = PositionBatch(**{name: tensors[name] for name in _POSITIONS})
+            self._states = States(positions=positions, values=tensors["values"], phases=tensors["phases"])
 
     def _play_round(self, number: int, policy: Policy) -> States:
         if self._say is not None:
@@ -179,31 +170,6 @@ class SelfPlay:
         # The last batch gives too many: left out are some of all games, and not all of the last ones.
         kept = np.sort(choice_rng.permutation(len(boards))[: config.states_per_round])
         return [boards[index] for index in kept], games
-
-
-class MixedStates:
-    """States of the dataset and of self-play, in this order."""
-
-    def __init__(self, dataset: DatasetStates, own: SelfPlay) -> None:
-        """Each source knows how many states of a step are its own: see `state_counts`."""
-        self._dataset = dataset
-        self._own = own
-
-    def states(self, step: int, policy: Policy) -> States:
-        """Return the states of a step."""
-        return joined([self._dataset.states(step, policy), self._own.states(step, policy)])
-
-    def round_metrics(self) -> dict[str, float]:
-        """Return `SelfPlay.round_metrics`."""
-        return self._own.round_metrics()
-
-    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Return `SelfPlay.state`; the dataset's rows depend on the step alone."""
-        return self._own.state()
-
-    def restore(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Take up what `state` returned."""
-        self._own.restore(facts, tensors)
 
 
 def state_counts(states_per_step: int, share: float) -> tuple[int, int]:

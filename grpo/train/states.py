@@ -1,11 +1,7 @@
-"""States to learn from: boards with the value of every legal move, of the dataset or valued live.
+"""Where states come from: the dataset's boards, or boards that are valued live."""
 
-Legend: B boards, A legal moves (padded).
-"""
-
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import chess
 import numpy as np
@@ -18,56 +14,9 @@ from grpo.dataset.table import BoardArrays
 from grpo.engine.answers import EngineError
 from grpo.engine.move_values import ValueTable, value_tables
 from grpo.engine.pool import EnginePool
-from grpo.policy.distribution import Policy, PositionBatch
+from grpo.policy.distribution import PositionBatch
 from grpo.settings.tree import ValuesConfig
-from grpo.train.mirror import reflected
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class States:
-    """Boards with a choice between moves, and the value of every legal move."""
-
-    positions: PositionBatch
-    values: Tensor
-    """[B, A] win probability for the mover; 0 on padding."""
-    phases: Tensor
-    """[B] index into `phases.PHASES`."""
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-    def select_rows(self, rows: Tensor) -> "States":
-        """Return the given rows, no wider than they need to be."""
-        positions = self.positions.select_rows(rows)
-        width = positions.is_legal.shape[1]
-        return States(positions=positions, values=self.values[rows][:, :width], phases=self.phases[rows])
-
-    def reflected(self, wanted_B: Tensor) -> "States":
-        """Return the states, those that are wanted so and have no castling rights as their left-right mirror image."""
-        return States(positions=reflected(self.positions, wanted_B), values=self.values, phases=self.phases)
-
-    def to(self, device: torch.device) -> "States":
-        """Return the states on another device."""
-        return States(positions=self.positions.to(device), values=self.values.to(device), phases=self.phases.to(device))
-
-
-def joined(parts: Sequence[States]) -> States:
-    """Return the states of all parts, in order, as wide as the widest."""
-    width = max(part.values.shape[1] for part in parts)
-
-    def padded(tensor_BA: Tensor) -> Tensor:
-        return torch.nn.functional.pad(tensor_BA, (0, width - tensor_BA.shape[1]))
-
-    return States(
-        positions=PositionBatch(
-            encodings=torch.cat([part.positions.encodings for part in parts]),
-            action_ids=torch.cat([padded(part.positions.action_ids) for part in parts]),
-            is_legal=torch.cat([padded(part.positions.is_legal) for part in parts]),
-            repeats=torch.cat([padded(part.positions.repeats) for part in parts]),
-        ),
-        values=torch.cat([padded(part.values) for part in parts]),
-        phases=torch.cat([part.phases for part in parts]),
-    )
+from grpo.train.batch import States
 
 
 class ValueSource(Protocol):
@@ -113,22 +62,6 @@ def valued_states(boards: Sequence[chess.Board], values: ValueSource) -> tuple[S
     return states, kept, len(boards) - len(kept)
 
 
-class StateSource(Protocol):
-    """Where GRPO's states come from: dataset boards, and self-play."""
-
-    def states(self, step: int, policy: Policy) -> States:
-        """Return the states of a step; the same step and policy give the same states, whatever was asked before."""
-
-    def round_metrics(self) -> dict[str, float]:
-        """Return what was measured of games that were played for the last step's states; nothing when there were none."""
-
-    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Return what cannot be made again on resuming: plain data, and tensors."""
-
-    def restore(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Take up what `state` returned."""
-
-
 def first_images(num_states: int, rng: torch.Generator) -> Tensor:
     """Return which states are shown as mirror images in the first epoch, bool, shape [num_states]; the others are in the second."""
     return torch.rand(num_states, generator=rng) < 0.5
@@ -162,7 +95,7 @@ class DatasetStates:
         self._epoch = -1
         self._order = torch.empty(0, dtype=torch.int64)
 
-    def states(self, step: int, policy: Policy) -> States:  # noqa: ARG002
+    def states(self, step: int) -> States:
         """Return the states of a step; an epoch's last few boards are left for the next."""
         epoch, index = divmod(step, len(self._all) // self.size)
         if epoch != self._epoch:
@@ -171,14 +104,3 @@ class DatasetStates:
         rows = self._order[index * self.size : (index + 1) * self.size]
         states = self._all.select_rows(rows)
         return states if self._is_image is None else states.reflected(self._is_image[rows] ^ bool(epoch % 2))
-
-    def round_metrics(self) -> dict[str, float]:
-        """Return nothing: no games are played."""
-        return {}
-
-    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Return nothing."""
-        return {}, {}
-
-    def restore(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Do nothing."""

@@ -1,233 +1,377 @@
-"""The GRPO loop, one record a step; no logger inside.
+"""The GRPO loop of any kind of policy, one record a step; no logger inside.
 
-Legend: B states, A legal moves (padded), M moves of a state that are in the surrogate.
+A step samples groups from states, takes a few optimiser steps on them, and lets the controllers see what came of it. What a state is, and
+how it is sampled and measured, the task knows: `grpo.train.network_task`, `grpo.language.learn.task`. Of published GRPO it leaves out the
+division of advantages by the group's spread and by lengths (Dr. GRPO), and has entropy and KL exact, not estimated.
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any, Final
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import torch_stream
-from grpo.policy.averaging import WeightAverage
-from grpo.policy.distribution import MoveDistribution, NetworkPolicy
+from grpo.policy.distribution import PRECISIONS, MoveDistribution
+from grpo.policy.files import IncompatibleError
+from grpo.policy.trainable import TrainablePolicy
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.metrics import Event, Record
-from grpo.train.checkpoints import TrainingState
-from grpo.train.controller import Knobs, Observation
-from grpo.train.invariants import assert_on_policy, assert_rollout
-from grpo.train.lifecycle import PRECISIONS, TrainerLifecycle, copied, prefixed, unprefixed
-from grpo.train.measurements import InnerStep, inner_metrics, rollout_metrics
-from grpo.train.objective import Objective, gradient_products, grpo_objective, logit_descents
-from grpo.train.rollouts import Roller, Rollout
-from grpo.train.states import StateSource, ValueSource
+from grpo.train.batch import Batch
+from grpo.train.checkpoints import TrainingState, hash_of_weights
+from grpo.train.control import MAX_SKIPPED, Control, Knobs, Observation, Outcome
+from grpo.train.invariants import assert_on_policy
+from grpo.train.objective import grpo_objective
+from grpo.train.probes import Measured
 
-_TRAINING: Final = "training."
-"""Prefix of the trained weights among a checkpoint's tensors, where the evaluation policy has their moving average (EMA)."""
+MAX_GRADIENT_NORM: Final = 1.0
+"""Gradient clipping: maximum Euclidean norm of the gradient."""
+_BEYOND: Final = 1.5
+"""Times `grpo.max_kl_old`: a divergence above ends a rollout's optimiser steps."""
+
+_Policy = TypeVar("_Policy", bound=TrainablePolicy)
 
 
-class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
-    """Group relative policy optimisation of a chess network."""
+class Rollout(Protocol):
+    """Rows that were sampled and rewarded: the states of a network's `Batch`, or the answers of a language model."""
 
-    def __init__(
-        self,
-        policy: NetworkPolicy,
-        reference: NetworkPolicy,
-        states: StateSource,
-        config: GrpoConfig,
-        *,
-        seed: int,
-        first_step: int = 0,
-        values: ValueSource | None = None,
-    ) -> None:
+    @property
+    def rows(self) -> Tensor:
+        """Rows that may be trained on."""
+
+    @property
+    def row_weights(self) -> Tensor:
+        """Weight of each row in the mean that a minibatch's loss is."""
+
+    @property
+    def num_transitions(self) -> int:
+        """Moves or tokens with an advantage."""
+
+
+class Task(Protocol[_Policy]):
+    """What differs between the kinds of policies; states and rollouts are of types of its own."""
+
+    name: str
+    """Group of its metrics."""
+    reference: _Policy
+    """The frozen policy of the KL terms."""
+    kl_warmup_steps: int
+    """Steps over which the KL coefficient rises."""
+    is_sequential: bool
+    """Whether a row is a sequence of states, whose divergences add up to that of the row (chain rule)."""
+    max_log_ratio: float
+    """Largest |ln(probability now / as sampled)| that is rounding."""
+
+    def states(self, policy: _Policy, step: int) -> Any:
+        """Return the states of a step."""
+
+    def rollout(self, policy: _Policy, states: Any, knobs: Knobs, step: int) -> Rollout:
+        """Sample from the states; raises NonFiniteError where a probability or a reward is NaN or infinite."""
+
+    def rollout_metrics(self, rollout: Any) -> dict[str, float]:
+        """Return what is measured of a rollout."""
+
+    def gate_metrics(self, policy: _Policy) -> dict[str, float]:
+        """Return what is measured of the policy before training, beside its first rollout."""
+
+    def assert_rollout(self, rollout: Any) -> None:
+        """Raise InvariantError where groups are mixed up, or sampled otherwise than they are scored."""
+
+    def parts(self, rollout: Any, rows: Tensor) -> Iterator[Batch[Any]]:
+        """Yield a minibatch in pieces that one forward pass takes."""
+
+    def distribution(self, policy: _Policy, part: Batch[Any]) -> MoveDistribution:
+        """Return the policy on the part's states, at the part's temperature."""
+
+    def inner_metrics(self, steps: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
+        """Return what is reported of the optimiser steps of a rollout, and of the one that the trust region refused."""
+
+    def log_num_legal(self, metrics: Mapping[str, float]) -> float:
+        """Return the mean ln(legal moves) of a rollout."""
+
+    def state(self) -> tuple[Any, dict[str, Tensor]]:
+        """Return what cannot be made again on resuming: plain data, and tensors."""
+
+    def restore(self, facts: Any, tensors: Mapping[str, Tensor]) -> None:
+        """Take up what `state` returned."""
+
+
+class Trainer(Generic[_Policy]):
+    """Trains a policy, one rollout a step; all randomness follows from the number of the step.
+
+    Call `step` as often as wanted, and look at `outcome` after each.
+    """
+
+    def __init__(self, task: Task[_Policy], policy: _Policy, config: GrpoConfig, *, seed: int, first_step: int = 0) -> None:
         """Prepare training.
 
         Args:
-            policy: what is trained; a copy of the reference, or a resumed policy.
-            reference: the frozen healthy policy of the KL terms.
-            states: where initial states come from.
+            task: where states come from, and how they are sampled.
+            policy: what is trained, changed in place; a copy of the task's reference, or a resumed policy.
             config: GRPO's settings.
             seed: root of all random streams.
             first_step: rollouts that were done when this run began; schedules count from there.
-            values: values moves in states beyond the initial ones; needed for trajectories of several own moves.
 
         Raises ValueError for a network with dropout, which would be trained as another policy than the one that plays.
         """
-        refuse_dropout(policy.network)
-        precision = PRECISIONS[config.precision]
-        self._reference = reference.at_precision(precision)
-        self._average = WeightAverage(policy, decay=config.weight_averaging) if config.weight_averaging else None
-        policy = policy.at_precision(precision)
-        super().__init__(policy, self._reference.network, config, first_step=first_step)
-        self._states = states
-        self._seed = seed
-        self._roller = Roller(config, seed=seed, values=values)
+        _refuse_dropout(policy.network)
+        self.task = task
+        self._average = policy.copied() if config.weight_averaging else None
+        self.policy: _Policy = policy.at_precision(PRECISIONS[config.precision])
+        """What is trained."""
+        self.num_steps_done = first_step
+        self.outcome = Outcome()
+        self.control = Control(config, first_step=first_step, kl_warmup_steps=task.kl_warmup_steps)
+        self._config, self._seed, self._first_step = config, seed, first_step
+        self._reference_hash = hash_of_weights(task.reference.network.state_dict())
+        self._parameters = [parameter for parameter in policy.network.parameters() if parameter.requires_grad]
+        self._optimiser = torch.optim.Adam(self._parameters, lr=config.learning_rate)
+        self._seconds: dict[str, float] = {}
         self._num_transitions = 0
 
     @property
-    def evaluation_policy(self) -> NetworkPolicy:
+    def evaluation_policy(self) -> _Policy:
         """The policy that is measured, saved and played: the EMA policy, or the trained one where weights are not averaged."""
-        return self.policy if self._average is None else self._average.policy
+        return self.policy if self._average is None else self._average
 
-    def timings(self) -> Record:
-        """Return where the last step's time went: it differs between equal runs."""
-        rate = self._num_transitions / self._clock.total if self._clock.total else 0.0
-        return Record(self.num_steps_done, {**self._clock.metrics(), "time/transitions_per_second": rate})
+    @property
+    def num_trained_parameters(self) -> int:
+        """Weights that training changes."""
+        return sum(parameter.numel() for parameter in self._parameters)
 
-    def _own_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        source, tensors = self._states.state()
-        training = {} if self._average is None else self.policy.network.state_dict()
-        return {"states": source}, {**prefixed("states.", tensors), **prefixed(_TRAINING, copied(training))}
+    def step(self) -> Record:
+        """Sample groups, take the optimiser steps of one rollout, and return what was measured and what happened.
 
-    def _restore_own(self, state: TrainingState) -> None:
-        self._states.restore(state.controllers["states"], unprefixed("states.", state.tensors))
+        Raises InvariantError when the first optimiser step does not score as the sampler did, NonFiniteError after too many non-finite
+        steps in a row.
+        """
+        started, self._seconds, self._num_transitions = time.perf_counter(), {}, 0
+        name, events = self.task.name, list[Event]()
+        knobs = self.control.knobs(self.num_steps_done)
+        metrics = {f"control/{knob}": getattr(knobs, knob) for knob in Knobs.__dataclass_fields__}
+        self.outcome = Outcome()
+        try:
+            rollout = self._rollout(knobs)
+        except NonFiniteError as error:
+            self._skip(str(error), events)
+            metrics[f"{name}/skipped"] = 1.0
+            self.num_steps_done += 1
+        else:
+            metrics |= self.task.rollout_metrics(rollout)
+            self.task.assert_rollout(rollout)
+            metrics |= self._learn(rollout, knobs, events)
+            self.num_steps_done += 1
+            self._update_average(has_learnt=metrics[f"{name}/optimiser_steps"] > 0)
+            self._num_transitions = rollout.num_transitions
+            self.outcome = self.control.observe(self._observation(metrics))
+            metrics |= self.control.metrics()
+        self._seconds["total"] = time.perf_counter() - started
+        return Record(self.num_steps_done, metrics, (*events, *self.outcome.events))
 
-    def _load_training_weights(self, state: TrainingState, *, begins_run: bool) -> None:
-        if self._average is not None:
-            self._average.begin_at(self.policy)
-        if not begins_run and (training := unprefixed(_TRAINING, state.tensors)):
-            self.policy.network.load_state_dict(training)
-
-    def _knob_metrics(self, knobs: Knobs) -> dict[str, float]:
-        return {**super()._knob_metrics(knobs), "control/recovery_coefficient": knobs.recovery_coefficient}
-
-    def preflight(self) -> Mapping[str, float]:
-        """Return the metrics of the rollout that the next step will make; changes nothing.
+    def preflight(self) -> dict[str, float]:
+        """Return what is measured of the rollout that the next step will make, before any update; changes nothing.
 
         Raises InvariantError when it does not score as the sampler did, NonFiniteError when the policy's probabilities are NaN or infinite.
         """
         knobs = self.control.knobs(self.num_steps_done)
         rollout = self._rollout(knobs)
-        metrics = rollout_metrics(rollout)
-        measured = self._backward(rollout, knobs, is_first=True)
-        assert_on_policy(measured, self._precision)
-        self._optimiser.zero_grad(set_to_none=True)
-        return metrics | {"grpo/kl_reference": measured.mean("kl_reference")}
+        self.task.assert_rollout(rollout)
+        metrics = self.task.rollout_metrics(rollout)
+        if len(rollout.rows):
+            measured = self._backward(rollout, rollout.rows, knobs, is_first=True)
+            assert_on_policy(measured, max_log_ratio=self.task.max_log_ratio)
+            self._optimiser.zero_grad(set_to_none=True)
+            metrics = {f"{self.task.name}/kl_reference": measured.mean("raw/reference_kl"), **metrics}
+        return metrics | self.task.gate_metrics(self.policy)
 
-    def step(self) -> Record:
-        """Sample groups, take the optimiser steps of one rollout, and return what was measured and what happened.
+    def timings(self) -> Record:
+        """Return where the last step's time went: it differs between equal runs."""
+        parts = {part: self._seconds.get(part, 0.0) for part in ("states", "rollout", "update")}
+        total = self._seconds.get("total", 0.0)
+        rate = self._num_transitions / total if total else 0.0
+        times = {f"time/{part}": seconds for part, seconds in {**parts, "other": max(0.0, total - sum(parts.values()))}.items()}
+        return Record(self.num_steps_done, {**times, "time/transitions_per_second": rate})
 
-        Raises InvariantError when the first inner step does not score as the sampler did, NonFiniteError after too many non-finite
-        steps in a row.
-        """
-        knobs = self._begin_step()
-        self._num_transitions = 0
-        rollout, problem = self._finite_rollout(knobs)
-        if rollout is None:
-            return self._end_skipped_step(problem, {**self._knob_metrics(knobs), "grpo/skipped": 1.0})
-        events: list[Event] = []
-        found = rollout_metrics(rollout)
-        assert_rollout(rollout, self._config)
-        inner, num_skipped, refused = self._learn(rollout, knobs, events)
-        self.num_steps_done += 1
-        if self._average is not None and inner:
-            self._average.update(self.policy, self.num_steps_done - self._first_step)
-        metrics = {
-            **found,
-            **self._states.round_metrics(),
-            **(inner_metrics(inner, refused) if inner else {}),
-            **self._knob_metrics(knobs),
-            "grpo/skipped": float(num_skipped),
-            "grpo/optimiser_steps": float(len(inner)),
-        }
-        self._num_transitions = int((rollout.moves.weights > 0).sum())
-        observation = Observation(
-            step=self.num_steps_done,
-            entropy=found["grpo/entropy"],
-            log_num_legal=found["grpo/log_num_legal"],
-            kl=inner[0].mean("kl_reference") if inner else math.nan,
-            silent_groups=found["grpo/zero_variance_groups"],
-            agreement=found["grpo/agreement"],
-        )
-        return self._end_step(metrics, observation, events)
-
-    def _finite_rollout(self, knobs: Knobs) -> tuple[Rollout | None, str]:
-        """Return the rollout; none, and why, where the policy's probabilities are not finite."""
-        try:
-            return self._rollout(knobs), ""
-        except NonFiniteError as error:
-            return None, str(error)
+    # Parts of a step.
 
     def _rollout(self, knobs: Knobs) -> Rollout:
-        with self._clock.part("states"):
-            states = self._states.states(self.num_steps_done, self.policy)
-        with self._clock.part("rollout"):
-            rollout = self._roller.rollout(self.policy, states, step=self.num_steps_done, temperature=knobs.temperature)
-        return rollout.to(self.policy.device)
+        with self._timed("states"):
+            states = self.task.states(self.policy, self.num_steps_done)
+        with self._timed("rollout"):
+            return self.task.rollout(self.policy, states, knobs, self.num_steps_done)
 
-    def _learn(self, rollout: Rollout, knobs: Knobs, events: list[Event]) -> tuple[list[InnerStep], int, InnerStep | None]:
-        """Take the optimiser steps of a rollout.
+    def _learn(self, rollout: Rollout, knobs: Knobs, events: list[Event]) -> dict[str, float]:
+        """Take the optimiser steps of a rollout, and return what was measured of them."""
+        taken: list[Measured] = []
+        num_skipped, limit, refused = 0, self._config.max_kl_old, None
+        for group in self._optimiser.param_groups:
+            group["lr"] = knobs.learning_rate
+        for rows in self._minibatches(rollout.rows):
+            with self._timed("update"):
+                measured = self._backward(rollout, rows, knobs, is_first=not taken)
+            if not taken:
+                assert_on_policy(measured, max_log_ratio=self.task.max_log_ratio)
+            elif limit and measured.kl_old > _BEYOND * limit:
+                refused = measured
+                message = (
+                    f"step {self.num_steps_done + 1:,}: KL(old || policy) is {measured.kl_old:.3g} after {len(taken)} optimiser steps,"
+                    f" above {_BEYOND:g} times grpo.max_kl_old = {limit:g}: the rest of this rollout's were left out"
+                )
+                events.append(Event("trust_region", message))
+                break
+            with self._timed("update"):
+                problem = self._update(measured)
+            if problem:
+                num_skipped += 1
+                self._skip(problem, events)
+            else:
+                taken.append(measured)
+                self.control.finite()
+        name = self.task.name
+        counts = {f"{name}/skipped": float(num_skipped), f"{name}/optimiser_steps": float(len(taken))}
+        return {**(self.task.inner_metrics(taken, refused) if taken else {}), **counts}
 
-        Returns what each measured, how many were left out, and what was measured where the trust region ended them.
-        """
-        config = self._config
-        inner: list[InnerStep] = []
-        num_skipped = 0
-        for epoch in range(config.num_inner_epochs):
+    def _minibatches(self, rows: Tensor) -> Iterator[Tensor]:
+        """Yield the rows of each optimiser step: all, in an order of its own each epoch."""
+        for epoch in range(self._config.num_inner_epochs):
             rng = torch_stream(self._seed, "minibatches", self.num_steps_done, epoch)
-            for chosen in torch.randperm(len(rollout), generator=rng).tensor_split(config.num_minibatches):
-                if not len(chosen):
-                    continue  # Fewer states than minibatches: the engine failed on the others.
-                rows = chosen.sort().values.to(self.policy.device)
-                with self._clock.part("update"):
-                    measured = self._backward(rollout.select_rows(rows), knobs, is_first=not inner)
-                if not inner:
-                    assert_on_policy(measured, self._precision)
-                if self._leaves_trust_region(measured.kl_old, len(inner), events):
-                    return inner, num_skipped, measured
-                with self._clock.part("update"):
-                    problem = self._update(measured)
-                if problem:
-                    num_skipped += 1
-                    self._skip(problem, events)
-                else:
-                    self.control.finite()
-                    inner.append(measured)
-        return inner, num_skipped, None
+            order = rows[torch.randperm(len(rows), generator=rng)]
+            # A minibatch is empty where the engine failed on too many states.
+            yield from (chosen for chosen in order.tensor_split(self._config.num_minibatches) if len(chosen))
 
-    def _backward(self, minibatch: Rollout, knobs: Knobs, *, is_first: bool) -> InnerStep:
+    def _backward(self, rollout: Rollout, rows: Tensor, knobs: Knobs, *, is_first: bool) -> Measured:
         """Leave the minibatch's gradient in the parameters, whole over all pieces, and return what was measured."""
         self._optimiser.zero_grad(set_to_none=True)
-        step = InnerStep(total=float(minibatch.state_weights.sum().double().item()), device=self.policy.device)
-        for rows in torch.split(torch.arange(len(minibatch), device=self.policy.device), self._config.max_states_per_forward):
-            piece = minibatch.select_rows(rows)
-            objective, products = self._objective(piece, knobs, is_first=is_first)
-            # The denominator is that of the whole minibatch, known before the first piece.
-            fractions = (piece.state_weights.double() / step.total).to(objective.loss.dtype)
-            if torch.isfinite(objective.loss).all():
-                (objective.loss * fractions).sum().backward()  # type: ignore[no-untyped-call]
+        # The denominator is that of the whole minibatch, known before the first piece.
+        total = float(rollout.row_weights[rows].sum())
+        measured = Measured(total=total, num_rows=len(rows) if self.task.is_sequential else total)
+        for part in self.task.parts(rollout, rows):
+            reference: MoveDistribution | None = None
+            # Where no divergence is in the loss, the first minibatch is enough to watch it, and a forward pass is saved on the others.
+            if is_first or knobs.kl_coefficient or knobs.recovery_coefficient:
+                with torch.no_grad():
+                    reference = self.task.distribution(self.task.reference, part)
+            new = self.task.distribution(self.policy, part)
+            terms = grpo_objective(new, reference, part, self._config, knobs)
+            if torch.isfinite(terms.loss).all():
+                fractions = (part.state_weights.double() / total).to(terms.loss.dtype)
+                (terms.loss * fractions).sum().backward()  # type: ignore[no-untyped-call]
             else:
-                step.is_finite = False
-            step.add(piece, objective, products)
-        step.finish()
-        return step
+                measured.is_finite = False
+            measured.add(part, terms, new, reference, knobs)
+        return measured
 
-    def _objective(self, piece: Rollout, knobs: Knobs, *, is_first: bool) -> tuple[Objective, dict[tuple[str, str], Tensor]]:
-        positions, temperature = piece.states.positions, piece.temperature
-        reference: MoveDistribution | None = None
-        # Where no divergence is in the loss, the first minibatch is enough to watch it, and a forward pass is saved on the others.
-        if is_first or knobs.kl_coefficient or knobs.recovery_coefficient:
-            with torch.no_grad():
-                reference = self._reference.distribution(positions, temperature=temperature)
-        new = self.policy.distribution(positions, temperature=temperature)
-        objective = grpo_objective(new=new, old=piece.old, reference=reference, moves=piece.moves, config=self._config, knobs=knobs)
-        descents = logit_descents(
-            new=new, reference=reference, moves=piece.moves, objective=objective, temperature=temperature, knobs=knobs
-        )
-        return objective, gradient_products(descents)
-
-    def _update(self, step: InnerStep) -> str:
+    def _update(self, measured: Measured) -> str:
         """Take one optimiser step; or leave everything as it was and return why."""
-        norm, problem = self._optimise(is_finite=step.is_finite)
-        if not problem:
-            step.gradient_norm = norm
-        return problem
+        if not measured.is_finite:
+            return "the loss is not finite"
+        measured.gradient_norm = torch.nn.utils.clip_grad_norm_(self._parameters, MAX_GRADIENT_NORM).item()
+        if not math.isfinite(measured.gradient_norm):
+            return "the gradient is not finite"
+        self._optimiser.step()
+        return ""
+
+    def _skip(self, problem: str, events: list[Event]) -> None:
+        """Count a skipped update, and raise NonFiniteError after too many."""
+        is_enough = self.control.skipped()
+        after = f"step {self.num_steps_done + 1:,}: {problem}"
+        events.append(Event("step_skipped", f"{after}; nothing was changed, and the learning rate is cut from the next rollout on"))
+        if is_enough:
+            raise NonFiniteError(
+                f"{after}, {MAX_SKIPPED} times in a row; the weights are those before it. Lower grpo.learning_rate, or"
+                " look for rewards that are NaN or infinite"
+            )
+
+    @torch.no_grad()
+    def _update_average(self, *, has_learnt: bool) -> None:
+        """Mix the trained weights into their average (Polyak and Juditsky, SIAM J. Control Optim. 30, 1992).
+
+        After n steps the old average's weight is at most n / (n + 9), so that the initial weights are forgotten soon.
+        """
+        if self._average is not None and has_learnt:
+            num_steps = self.num_steps_done - self._first_step
+            decay = min(self._config.weight_averaging, num_steps / (num_steps + 9))
+            for mean, weights in zip(self._average.network.parameters(), self.policy.network.parameters(), strict=True):
+                mean.lerp_(weights, 1 - decay)
+
+    def _observation(self, metrics: Mapping[str, float]) -> Observation:
+        def seen(name: str) -> float:
+            return metrics.get(f"{self.task.name}/{name}", math.nan)
+
+        return Observation(
+            step=self.num_steps_done,
+            entropy=seen("entropy"),
+            log_num_legal=self.task.log_num_legal(metrics),
+            kl=seen("kl_reference"),
+            silent_groups=seen("zero_variance_groups"),
+            agreement=seen("agreement"),
+        )
+
+    @contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        """Add the block's time to a part of the step."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds[part] = self._seconds.get(part, 0.0) + time.perf_counter() - started
+
+    # State.
+
+    def state(self, facts: Mapping[str, Any]) -> TrainingState:
+        """Return what a checkpoint needs besides the weights of the evaluation policy; `facts` say where they come from."""
+        of_task, tensors = self.task.state()
+        tensors = {f"task.{name}": tensor for name, tensor in tensors.items()}
+        if self._average is not None:
+            tensors |= {f"training.{name}": tensor.clone() for name, tensor in self.policy.network.state_dict().items()}
+        for index, values in self._optimiser.state_dict()["state"].items():
+            tensors |= {f"optimiser.{index}.{name}": tensor.clone() for name, tensor in values.items()}
+        control = {"control": self.control.state(), "task": of_task, "reference": self._reference_hash}
+        return TrainingState(step=self.num_steps_done, control=control, facts=facts, tensors=tensors)
+
+    def restore(self, state: TrainingState, weights: Mapping[str, Tensor]) -> None:
+        """Resume from a checkpoint's state and the weights of its policy.
+
+        Raises IncompatibleError when the checkpoint was trained against another reference.
+        """
+        self.begin_from(state, weights)
+        if self._average is not None:
+            self.policy.network.load_state_dict(state.tensors_of("training."))
+        self.num_steps_done = state.step
+        self.control.restore(state.control["control"])
+        self.task.restore(state.control["task"], state.tensors_of("task."))
+
+    def begin_from(self, state: TrainingState, weights: Mapping[str, Tensor], *, takes_optimiser: bool = True) -> None:
+        """Begin a new run at a checkpoint of another; schedules and controllers begin anew.
+
+        Args:
+            state: the checkpoint's.
+            weights: of its policy.
+            takes_optimiser: whether its optimiser goes on, whose moments fit no other objective.
+
+        Raises IncompatibleError when the reference is another.
+        """
+        then = state.control["reference"]
+        if self._reference_hash != then:
+            raise IncompatibleError(
+                f"the checkpoint of step {state.step:,} was trained against reference {then[:12]}, here it is {self._reference_hash[:12]}:"
+                " a KL to another reference is another objective; take up the pretrained policy of that run"
+            )
+        for policy in (self.policy, self.evaluation_policy):
+            policy.network.load_state_dict(weights)
+        if takes_optimiser:
+            moments: dict[int, dict[str, Tensor]] = {}
+            for key, tensor in state.tensors_of("optimiser.").items():
+                index, name = key.split(".")
+                moments.setdefault(int(index), {})[name] = tensor.clone()  # The optimiser changes in place what it is given.
+            self._optimiser.load_state_dict({"state": moments, "param_groups": self._optimiser.state_dict()["param_groups"]})
 
 
-def refuse_dropout(network: nn.Module) -> None:
+def _refuse_dropout(network: nn.Module) -> None:
     """Raise ValueError when a layer of the network drops something in training mode."""
     for name, module in network.named_modules():
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:

@@ -5,11 +5,12 @@ import torch
 from grpo.dataset.table import Split
 from grpo.language.generate.player import AnswerGenerator
 from grpo.language.learn.evaluation import EvaluationBoards, evaluate_language, heldout_reward, questions
-from grpo.language.learn.trainer import LanguageTrainer
+from grpo.language.learn.task import LanguageTask
 from grpo.language.model.loading import LANGUAGE_FORMAT, load_language_policy
 from grpo.language.text.examples import Example, LanguageBoards
 from grpo.language.text.rewards import Grades, grade
 from grpo.train.checkpoints import load_checkpoint
+from grpo.train.trainer import Trainer
 from steps.language.answers import shown_examples, write_answers
 from steps.run.dataset import read_boards
 from steps.run.work import Work
@@ -23,18 +24,16 @@ def body(work: Work) -> None:
     policy, policy_config = load_language_policy(work.inputs["pretrained"], work.device)
     policy.config = language  # Of this run; a checkpoint says by which rules it answers in games.
     reference = policy.copied()
-    origin = None
-    if checkpoint is not None:
-        resumed, _, origin = load_checkpoint(checkpoint, torch.device("cpu"), LANGUAGE_FORMAT)
+    origin = None if checkpoint is None else load_checkpoint(checkpoint, torch.device("cpu"), LANGUAGE_FORMAT)
 
     def grader(example: Example, text: str) -> Grades:
         return grade(example, text, logistic_slope=settings.values.logistic_slope)
 
     train = LanguageBoards.of_table(table, Split.TRAIN, config=language)
-    first = 0 if origin is None else origin.step
-    trainer = LanguageTrainer(policy, reference, train, settings, grader=grader, first_step=first)
+    first = 0 if origin is None else origin[2].step
+    task = LanguageTask(reference, train, settings, grader=grader, first_step=first)
+    trainer = Trainer(task, policy, settings.grpo, seed=settings.seed, first_step=first)
     if origin is not None:
-        trainer.load_weights(resumed.network.state_dict())
         begin_from(origin, trainer, work)
     evaluated = EvaluationBoards.of_table(table, config=language)
     validation = LanguageBoards.of_table(table, Split.VALIDATION, config=language)

@@ -18,9 +18,10 @@ from grpo.engine.move_values import ValueTable
 from grpo.policy.distribution import MoveDistribution, NetworkPolicy, PositionBatch, new_policy
 from grpo.settings.grpo import FieldNotesRecovery, GrpoConfig
 from grpo.settings.tree import PolicyConfig
-from grpo.train.objective import Moves
+from grpo.train.batch import Batch
+from grpo.train.network_task import NetworkTask
 from grpo.train.states import DatasetStates, ValueSource
-from grpo.train.trainer import GrpoTrainer
+from grpo.train.trainer import Trainer
 
 TINY: Final = PolicyConfig(width=16, hidden_width=8)
 FIELD_NOTES: Final = FieldNotesRecovery(
@@ -135,14 +136,24 @@ class MadeUpValues:
         return ValueTable(moves=tuple(move.uci() for move in moves), values=values, scores=())
 
 
-def exact_moves(old: MoveDistribution, values_BA: Tensor) -> Moves:
+def exact_moves(old: MoveDistribution, values_BA: Tensor) -> Batch[None]:
     """Return all legal moves, weighted by their old probabilities, each with Q - V: the exact estimator, the limit of large groups."""
-    return Moves(
+    return Batch(
+        states=None,
+        state_weights=torch.ones(len(values_BA)),
         columns=torch.arange(values_BA.shape[1]).expand(len(values_BA), -1),
         weights=old.probs,
         old_log_probs=old.log_probs,
+        rewards=values_BA,
         advantages=(values_BA - old.expectation(values_BA)[:, None]) * old.is_legal,
+        temperature=1.0,
+        old=old,
     )
+
+
+def exact_policy_ascent(old: MoveDistribution, values_BA: Tensor, *, temperature: float) -> Tensor:
+    """Return the gradient in logits of V = sum p Q, [B, A]: p (Q - V) / T, what the policy term's descent is an estimate of."""
+    return old.probs * (values_BA - old.expectation(values_BA)[:, None]) / temperature
 
 
 def sharpened(policy: NetworkPolicy, factor: float) -> NetworkPolicy:
@@ -188,22 +199,17 @@ def trainer_of(
     *,
     policy: NetworkPolicy | None = None,
     reference: NetworkPolicy | None = None,
+    dataset: DatasetStates | None = None,
     seed: int = 0,
     first_step: int = 0,
     values: ValueSource | None = None,
     **changes: Any,
-) -> GrpoTrainer:
+) -> Trainer[NetworkPolicy]:
     """Return a trainer on these boards; policy and reference are lively and equal if they are not given, further values made up."""
     config = GrpoConfig(**{**config.model_dump(), **changes})
-    return GrpoTrainer(
-        policy or lively_policy(),
-        reference or lively_policy(),
-        DatasetStates(arrays, states_per_step=config.states_per_step, seed=seed, mirrors_boards=False),
-        config,
-        seed=seed,
-        first_step=first_step,
-        values=values or MadeUpValues(),
-    )
+    dataset = dataset or DatasetStates(arrays, states_per_step=config.states_per_step, seed=seed, mirrors_boards=False)
+    task = NetworkTask(reference or lively_policy(), dataset, config, seed=seed, values=values or MadeUpValues())
+    return Trainer(task, policy or lively_policy(), config, seed=seed, first_step=first_step)
 
 
 def largest_difference(one: NetworkPolicy, other: NetworkPolicy) -> float:

@@ -9,10 +9,14 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from grpo.board.actions import ACTION_UCI, legal_action_ids
+from grpo.language.learn.rollouts import Grader
+from grpo.language.learn.task import LanguageTask
 from grpo.language.model.policy import LanguagePolicy, ModelOrigin
-from grpo.language.text.examples import LanguageBoards
+from grpo.language.text.examples import Example, LanguageBoards
+from grpo.language.text.rewards import Grades, grade
 from grpo.language.text.tokenizer import chess_tokenizer
 from grpo.settings.tree import Settings, read_settings
+from grpo.train.trainer import Trainer
 
 CPU: Final = torch.device("cpu")
 WORDS: Final = {" e2e4": 3, " d2d4": 3, " g1f3": 2, " a7a6": 1, "    E:": 2, " 0": 2, ".35": 2, " -1": 1, "    B:": 2, "+0": 1}
@@ -64,6 +68,19 @@ def writer(config: Settings, *, seed: int = 0) -> LanguagePolicy:
         network.transformer.ln_f.weight.fill_(0.1)
         network.lm_head.weight.copy_(torch.randn_like(network.lm_head.weight) * 0.1 + wanted[:, None] * direction)
     return LanguagePolicy(network, tokenizer, CPU, config.language, origin=ModelOrigin(model="test", commit=""))
+
+
+def grade_at_slope(example: Example, text: str) -> Grades:
+    """Grade as runs do."""
+    return grade(example, text, logistic_slope=0.003)
+
+
+def language_trainer(
+    policy: LanguagePolicy, reference: LanguagePolicy, boards: LanguageBoards, config: Settings, grader: Grader = grade_at_slope
+) -> Trainer[LanguagePolicy]:
+    """Return a trainer of this policy."""
+    task = LanguageTask(reference, boards, config, grader=grader)
+    return Trainer(task, policy, config.grpo, seed=config.seed)
 
 
 def written_boards(config: Settings, *, count: int = 24) -> LanguageBoards:

@@ -162,7 +162,7 @@ def test_behind_a_damaged_checkpoint_the_one_before_it_is_taken_and_the_end_is_t
 ) -> None:
     assert driver.told_at(home, "after the rollout", 13)[0] == 75
     saved = steps_of(home)
-    newest = progress_of(home) / "checkpoints" / f"step-{saved[-1]:08}" / "optimiser.safetensors"
+    newest = progress_of(home) / "checkpoints" / f"step-{saved[-1]:08}" / "state.safetensors"
     flip(newest)
     log = goes_on(driver, home, whole(), journal_of(home))
     assert f"WARNING: {newest} is changed since it was written; it is deleted" in log
@@ -172,7 +172,7 @@ def test_behind_a_damaged_checkpoint_the_one_before_it_is_taken_and_the_end_is_t
 def test_where_all_checkpoints_are_damaged_it_starts_anew_and_says_so(driver: Driver, whole: Callable[..., Result], home: Path) -> None:
     before = driver.kill_at(home, "after the rollout", 10)
     for folder in (progress_of(home) / "checkpoints").iterdir():
-        flip(folder / "state.json")
+        flip(folder / "state.safetensors")
     log = goes_on(driver, home, whole(), before)
     assert log.count("WARNING") == 2
     assert f"nothing in {progress_of(home)} can be resumed from; starting again" in log

@@ -21,7 +21,7 @@ from grpo.language.text.examples import Example
 from grpo.language.text.rewards import Grades
 from grpo.language.text.tasks import LanguageTask, MoveAnswer, Reading
 from grpo.settings.tree import Settings
-from grpo.train.advantages import group_advantages
+from grpo.train.batch import group_advantages
 
 Grader = Callable[[Example, str], Grades]
 
@@ -65,13 +65,25 @@ class LanguageRollout:
     measures: ExactMeasures
     is_truncated: Tensor
     """[B] bool."""
+    temperature: float
+    """Of the policy that was sampled."""
     advantages: Tensor
     """[B] points: the reward less the mean of its group; 0 for truncated answers, which no mean has a part of."""
 
     @property
-    def is_trained(self) -> Tensor:
-        """Which answers the loss and the means of their groups have, [B] bool: those that are whole."""
-        return ~self.is_truncated
+    def rows(self) -> Tensor:
+        """Answers that the loss and the means of their groups have: those that are whole."""
+        return (~self.is_truncated).nonzero()[:, 0]
+
+    @property
+    def row_weights(self) -> Tensor:
+        """Tokens of each answer, [B]."""
+        return self.batch.is_token.sum(1).cpu()
+
+    @property
+    def num_transitions(self) -> int:
+        """Tokens with an advantage."""
+        return int(self.row_weights[self.rows].sum())
 
     @property
     def largest_gap(self) -> float:
@@ -105,6 +117,7 @@ def write_rollout(
     settings: Settings,
     *,
     grader: Grader,
+    temperature: float,
     content_fraction: float,
     step: int,
 ) -> LanguageRollout:
@@ -116,6 +129,7 @@ def write_rollout(
         examples: one for each group.
         settings: the run's.
         grader: grades an answer.
+        temperature: of the policy.
         content_fraction: of the weights of the reward's chess parts.
         step: names the random streams, one for each answer.
 
@@ -124,7 +138,7 @@ def write_rollout(
     config = settings.grpo
     asked = [example for example in examples for _ in range(config.group_size)]
     streams = [numpy_stream(settings.seed, "answers", step, row) for row in range(len(asked))]
-    written = sampled_answers(policy, [example.prompt for example in asked], temperature=config.temperature, streams=streams)
+    written = sampled_answers(policy, [example.prompt for example in asked], temperature=temperature, streams=streams)
     grades = [grader(example, answer.text) for example, answer in zip(asked, written, strict=True)]
     answers = tuple(
         GradedAnswer(example=example, answer=answer, grades=found, reward=found.total(content_fraction))
@@ -141,8 +155,9 @@ def write_rollout(
         group_size=config.group_size,
         batch=batch,
         sampled=torch.zeros(batch.targets.shape, device=policy.device).masked_scatter(batch.is_token, sampled),
-        measures=exact_measures(policy, reference, batch, temperature=config.temperature),
+        measures=exact_measures(policy, reference, batch, temperature=temperature),
         is_truncated=is_truncated,
+        temperature=temperature,
         advantages=group_advantages(rewards, is_member_BG=is_member).flatten(),
     )
 

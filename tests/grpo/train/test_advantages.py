@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from grpo.train.advantages import group_advantages
+from grpo.train.batch import group_advantages
 
 REWARDS = st.lists(st.floats(0, 1), min_size=2, max_size=16)
 

@@ -8,15 +8,16 @@ import pytest
 from doubles import fake_arrays, lively_policy, sharpened, some_boards, trainer_of
 
 from grpo.diagnosis.diagnose import Diagnosis, NotLearnableError, look_before, refuse
+from grpo.policy.distribution import NetworkPolicy
 from grpo.settings.grpo import GrpoConfig
 from grpo.train.invariants import InvariantError
-from grpo.train.trainer import GrpoTrainer
+from grpo.train.trainer import Trainer
 
 ARRAYS = fake_arrays(some_boards(48))
 CONFIG = GrpoConfig(states_per_step=32, group_size=8)
 
 
-def found_in(trainer: GrpoTrainer) -> Diagnosis:
+def found_in(trainer: Trainer[NetworkPolicy]) -> Diagnosis:
     return look_before(trainer.preflight(), step=1, limits={"critical_entropy": CONFIG.critical_entropy})
 
 

@@ -72,7 +72,7 @@ def test_a_dataset_shows_each_board_one_way_in_one_epoch_and_the_other_way_in_th
     states = DatasetStates(fake_arrays(boards), states_per_step=64, seed=1, mirrors_boards=True)
 
     def shown(step: int) -> set[bytes]:
-        return {row.numpy().tobytes() for row in states.states(step, None).positions.encodings}  # type: ignore[arg-type]
+        return {row.numpy().tobytes() for row in states.states(step).positions.encodings}  # type: ignore[arg-type]
 
     plain = {row.tobytes() for row in fake_arrays(boards).encodings}
     first, second, third = shown(0), shown(1), shown(2)
@@ -85,8 +85,8 @@ def test_a_dataset_shows_each_board_one_way_in_one_epoch_and_the_other_way_in_th
 
 def test_values_go_with_their_moves_when_a_dataset_reflects(random_boards: list[chess.Board]) -> None:
     boards = [board for board in without_castling(random_boards) if board.legal_moves.count() > 1][:64]
-    plain = DatasetStates(fake_arrays(boards), states_per_step=64, seed=1, mirrors_boards=False).states(0, None)  # type: ignore[arg-type]
-    shown = DatasetStates(fake_arrays(boards), states_per_step=64, seed=1, mirrors_boards=True).states(0, None)  # type: ignore[arg-type]
+    plain = DatasetStates(fake_arrays(boards), states_per_step=64, seed=1, mirrors_boards=False).states(0)  # type: ignore[arg-type]
+    shown = DatasetStates(fake_arrays(boards), states_per_step=64, seed=1, mirrors_boards=True).states(0)  # type: ignore[arg-type]
 
     assert torch.equal(shown.values, plain.values)
     for row in range(64):

@@ -8,8 +8,9 @@ from doubles import FIELD_NOTES, copied, fake_arrays, lively_policy, some_boards
 
 from grpo.policy.distribution import NetworkPolicy
 from grpo.settings.grpo import GrpoConfig, RecoveryConfig
+from grpo.train.network_task import NetworkTask
 from grpo.train.states import DatasetStates
-from grpo.train.trainer import GrpoTrainer
+from grpo.train.trainer import Trainer
 
 ARRAYS: Final = fake_arrays(some_boards(48))
 NUM_STEPS: Final = 200
@@ -17,7 +18,9 @@ AS_NOTED: Final = FIELD_NOTES.model_copy(update={"entropy_critical": 1e-9})
 """The critical stop is off."""
 
 
-def trainer_of(policy: NetworkPolicy, reference: NetworkPolicy, seed: int, *, first_step: int = 0, **changes: Any) -> GrpoTrainer:
+def trainer_of(
+    policy: NetworkPolicy, reference: NetworkPolicy, seed: int, *, first_step: int = 0, **changes: Any
+) -> Trainer[NetworkPolicy]:
     settings: dict[str, Any] = {
         "states_per_step": 16,
         "num_minibatches": 1,
@@ -30,10 +33,10 @@ def trainer_of(policy: NetworkPolicy, reference: NetworkPolicy, seed: int, *, fi
     }
     config = GrpoConfig(**{**settings, **changes})
     states = DatasetStates(ARRAYS, states_per_step=16, seed=seed, mirrors_boards=False)
-    return GrpoTrainer(policy, reference, states, config, seed=seed, first_step=first_step)
+    return Trainer(NetworkTask(reference, states, config, seed=seed), policy, config, seed=seed, first_step=first_step)
 
 
-def entropies(trainer: GrpoTrainer, count: int) -> list[float]:
+def entropies(trainer: Trainer[NetworkPolicy], count: int) -> list[float]:
     """Return the exact entropy at T = 1 of some steps, whatever temperature they are sampled at."""
     return [trainer.step().metrics["grpo/entropy"] for _ in range(count)]
 
@@ -55,7 +58,7 @@ def test_from_a_collapsed_policy_the_forward_divergence_comes_back_and_the_field
         """Return how entropy goes on from the collapse, the optimiser being as the collapse left it."""
         policy.network.load_state_dict(weights)
         trainer = trainer_of(policy, reference, seed, first_step=state.step, entropy_coefficient=0.01, **changes)
-        trainer.begin_from(copy.deepcopy(state))
+        trainer.begin_from(copy.deepcopy(state), weights)
         return entropies(trainer, NUM_STEPS)
 
     noted = after(entropy_schedule="field_notes", field_notes=AS_NOTED, kl_coefficient=0.001)

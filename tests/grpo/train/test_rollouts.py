@@ -13,7 +13,7 @@ from doubles import (
     MadeUpValues,
     WrittenPolicy,
     arrays_in_float64,
-    exact_moves,
+    exact_policy_ascent,
     fake_arrays,
     in_float64,
     lively_policy,
@@ -26,9 +26,9 @@ from grpo.board.actions import action_move
 from grpo.board.encoding import decode
 from grpo.policy.distribution import NetworkPolicy, Policy, PositionBatch
 from grpo.settings.grpo import GrpoConfig
-from grpo.train.objective import log_prob_ascent
-from grpo.train.rollouts import Roller, Rollout, sampling_distribution
-from grpo.train.states import States, ValueSource
+from grpo.train.batch import Batch, States, select_rows
+from grpo.train.rollout import Sampler, sampled_groups, sampled_trajectories, sampling_distribution
+from grpo.train.states import ValueSource
 
 BOARDS = some_boards(40)
 CONFIG = GrpoConfig(group_size=8)
@@ -60,52 +60,55 @@ def roll(
     seed: int = 0,
     step: int = 0,
     values: ValueSource | None = None,
-) -> Rollout:
+) -> Batch[States]:
     """Return the rollout from these states."""
-    return Roller(config, seed=seed, values=values or MadeUpValues()).rollout(policy, states, step=step, temperature=temperature)
+    sampler = Sampler(policy, config, seed=seed, step=step, temperature=temperature)
+    if config.num_own_moves == 1:
+        return sampled_groups(sampler, states, config.group_size)
+    return sampled_trajectories(sampler, states, values or MadeUpValues(), config.group_size, config.num_own_moves)
 
 
-def boards_of(rollout: Rollout) -> list[chess.Board]:
+def boards_of(rollout: Batch[States]) -> list[chess.Board]:
     """Return the board of each state."""
     return [decode(row.numpy()) for row in rollout.states.positions.encodings]
 
 
-def moves_of(rollout: Rollout) -> list[list[chess.Move]]:
+def moves_of(rollout: Batch[States]) -> list[list[chess.Move]]:
     """Return the moves of each state's surrogate."""
     return [
-        [action_move(int(rollout.states.positions.action_ids[row, column]), board.turn) for column in rollout.moves.columns[row, real]]
-        for row, (board, real) in enumerate(zip(boards_of(rollout), rollout.moves.weights > 0, strict=True))
+        [action_move(int(rollout.states.positions.action_ids[row, column]), board.turn) for column in rollout.columns[row, real]]
+        for row, (board, real) in enumerate(zip(boards_of(rollout), rollout.weights > 0, strict=True))
     ]
 
 
-def check(rollout: Rollout, *, is_trajectory: bool = False) -> None:
+def check(rollout: Batch[States], *, is_trajectory: bool = False) -> None:
     """Check that each move in the surrogate has its own reward and its own probability."""
-    moves = rollout.moves
-    assert torch.allclose(moves.weights.sum(1), torch.ones(len(rollout)), atol=1e-6)
+    assert rollout.old is not None
+    assert torch.allclose(rollout.weights.sum(1), torch.ones(len(rollout)), atol=1e-6)
     for row, (board, found) in enumerate(zip(boards_of(rollout), moves_of(rollout), strict=True)):
         best = max(made_up_number(board, move) for move in board.legal_moves) if is_trajectory else 0.0
-        real = moves.weights[row] > 0
+        real = rollout.weights[row] > 0
         assert rollout.rewards[row, real].tolist() == pytest.approx([made_up_number(board, move) - best for move in found], abs=1e-6)
-        assert torch.equal(moves.old_log_probs[row, real], rollout.old.log_probs[row, moves.columns[row, real]])
+        assert torch.equal(rollout.old_log_probs[row, real], rollout.old.log_probs[row, rollout.columns[row, real]])
 
 
 @pytest.mark.parametrize("num_own_moves", [1, 2])
 def test_shuffled_and_cut_groups_still_belong_to_their_states(num_own_moves: int, policy: NetworkPolicy) -> None:
     rollout = roll(policy, states_of(BOARDS[:20]), GrpoConfig(group_size=4, num_own_moves=num_own_moves))
     if num_own_moves == 1:
-        assert torch.allclose(rollout.moves.advantages, rollout.rewards - rollout.rewards.mean(1, keepdim=True), atol=1e-6)
+        assert torch.allclose(rollout.advantages, rollout.rewards - rollout.rewards.mean(1, keepdim=True), atol=1e-6)
     order = torch.randperm(len(rollout), generator=torch.Generator().manual_seed(1))
     for rows in torch.split(order, 7):
-        part = rollout.select_rows(rows)
+        part = select_rows(rollout, rows)
         check(part, is_trajectory=num_own_moves > 1)
         assert torch.equal(part.state_weights, rollout.state_weights[rows])
         scored = policy.distribution(part.states.positions, temperature=part.temperature)
-        assert torch.allclose(scored.log_prob(part.moves.columns), part.moves.old_log_probs, atol=1e-5) or num_own_moves > 1
+        assert torch.allclose(scored.log_prob(part.columns), part.old_log_probs, atol=1e-5) or num_own_moves > 1
 
 
 def test_one_seed_and_step_draw_the_same_moves_and_others_draw_others(policy: NetworkPolicy) -> None:
     states = states_of(BOARDS)
-    one, again, seed, step = (roll(policy, states, seed=seed, step=step).moves.columns for seed, step in ((0, 0), (0, 0), (1, 0), (0, 1)))
+    one, again, seed, step = (roll(policy, states, seed=seed, step=step).columns for seed, step in ((0, 0), (0, 0), (1, 0), (0, 1)))
     assert torch.equal(one, again)
     assert (one == seed).float().mean() < 0.5
     assert (one == step).float().mean() < 0.5
@@ -132,11 +135,11 @@ def test_the_exact_gradient_is_the_limit_of_the_sampled_one() -> None:
     states = states_of(BOARDS)
     states = replace(states, values=torch.from_numpy(arrays_in_float64(fake_arrays(BOARDS)).values))
     rollout = roll(in_float64(lively_policy()), states, GrpoConfig(group_size=size), temperature=temperature)
+    assert rollout.old is not None
     p = rollout.old.probs
-    sampled, exact = (
-        log_prob_ascent(p, moves.columns, (moves.weights * moves.advantages).double()) / temperature
-        for moves in (rollout.moves, exact_moves(rollout.old, states.values))
-    )
+    flow = (rollout.weights * rollout.advantages).double()
+    sampled = (torch.zeros_like(p).scatter_add_(1, rollout.columns, flow) - flow.sum(1, keepdim=True) * p) / temperature
+    exact = exact_policy_ascent(rollout.old, states.values, temperature=temperature)
     advantages = (states.values - rollout.old.expectation(states.values)[:, None]) * rollout.old.is_legal
     # Draw a changes logit j by A_a (1[a = j] - p_j) / T.
     second = (p * advantages**2).sum(1, keepdim=True) * p**2 + p * advantages**2 * (1 - 2 * p)
@@ -177,9 +180,9 @@ def test_trajectories_go_on_from_their_own_boards_and_are_compared_by_board_and_
     assert origins == sorted(origins)
     for origin in range(4):
         rows = [4 + index for index, of in enumerate(origins) if of == origin]
-        rewards, advantages = rollout.rewards[rows, 0], rollout.moves.advantages[rows, 0]
+        rewards, advantages = rollout.rewards[rows, 0], rollout.advantages[rows, 0]
         assert torch.allclose(advantages, rewards - rewards.mean(), atol=1e-6)
-        assert torch.allclose(rollout.moves.advantages[origin], rollout.rewards[origin] - rollout.rewards[origin].mean(), atol=1e-6)
+        assert torch.allclose(rollout.advantages[origin], rollout.rewards[origin] - rollout.rewards[origin].mean(), atol=1e-6)
 
 
 def replace_own_moves(count: int) -> GrpoConfig:

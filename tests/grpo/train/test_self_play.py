@@ -1,7 +1,6 @@
 """The policy's own games: what is taken from them, when they are played again, and that only seed, weights and step decide."""
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import chess
@@ -16,11 +15,13 @@ from grpo.engine.answers import EngineError
 from grpo.engine.move_values import ValueTable, engine_options, value_tables
 from grpo.engine.pool import EnginePool
 from grpo.policy.distribution import MoveDistribution, NetworkPolicy, PositionBatch, new_policy
-from grpo.settings.grpo import SelfPlayConfig
+from grpo.settings.grpo import GrpoConfig, SelfPlayConfig
 from grpo.settings.metrics import METRICS
 from grpo.settings.tree import ValuesConfig
-from grpo.train.self_play import MixedStates, SelfPlay, SelfPlayError, taken_plies
-from grpo.train.states import DatasetStates, LiveValues, States
+from grpo.train.batch import States
+from grpo.train.network_task import NetworkTask
+from grpo.train.self_play import SelfPlay, SelfPlayError, taken_plies
+from grpo.train.states import DatasetStates, LiveValues
 
 FOOLISH = ["f2f4", "e7e5", "h2h3", "d8h4", "g2g3", "h4g3"]  # Mate; g2g3 is forced.
 SHUFFLE = ["g1f3", "g8f6", "f3g1", "f6g8"]
@@ -199,11 +200,12 @@ def test_positions_that_the_engine_fails_on_are_dropped_and_counted(policy: Netw
     values = MadeUpValues(fails_on=is_unlucky)
     own = own_games(values, size=8)
 
-    taken = [key for step in range(40 // 8) for key in keys_of(own.states(step, policy))]
+    taken = keys_of(own.states(0, policy))
+    metrics = own.round_metrics()
+    taken += [key for step in range(1, 40 // 8) for key in keys_of(own.states(step, policy))]
 
     num_failed = sum(map(is_unlucky, values.asked))
     assert num_failed > 0
-    metrics = own.round_metrics()
     assert len(values.asked) == 40
     assert metrics["self_play/dropped"] == num_failed
     lucky = {position_key(board) for board in values.asked if not is_unlucky(board)}
@@ -251,7 +253,7 @@ def test_a_round_is_played_when_it_begins_by_the_policy_as_it_then_is(policy: Ne
     assert set(keys_of(of_first[5])) != set(keys_of(of_second)), "the same policy plays other games in another round"
 
 
-def test_a_round_is_measured_once(policy: NetworkPolicy) -> None:
+def test_a_round_is_measured_in_the_step_that_it_was_played_for(policy: NetworkPolicy) -> None:
     own = own_games(steps_per_round=2, max_plies=4)
     assert own.round_metrics() == {}
 
@@ -262,15 +264,10 @@ def test_a_round_is_measured_once(policy: NetworkPolicy) -> None:
 
     assert [bool(metrics) for metrics in measured] == [True, False, True]
     assert set(measured[0]) == {name for name in METRICS if name.startswith("self_play/")}
-    assert own.round_metrics() == {}
+    assert own.round_metrics() == measured[2], "also when it was looked at before the step"
 
 
 # Only seed, weights and step decide.
-
-
-def through_json(state: tuple[dict[str, Any], dict[str, torch.Tensor]]) -> tuple[Mapping[str, Any], Mapping[str, torch.Tensor]]:
-    """Return a state as it comes back from disk: nothing of the memory is shared."""
-    return json.loads(json.dumps(state[0])), {name: tensor.clone() for name, tensor in state[1].items()}
 
 
 @pytest.mark.parametrize("num_done", [1, 12])
@@ -279,8 +276,9 @@ def test_restored_own_games_go_on_as_if_never_stopped(num_done: int, policy: Net
     straight = own_games(values)
     for step in range(num_done):
         straight.states(step, policy)
-    saved = through_json(straight.state())
-    assert saved[0]["round"] == 0
+    number, tensors = straight.state()
+    saved = number, {name: tensor.clone() for name, tensor in tensors.items()}
+    assert number == 0
 
     resumed, next_values = own_games(NoValues()), MadeUpValues(fails_on=is_unlucky)
     resumed.restore(*saved)
@@ -296,6 +294,21 @@ def test_restored_own_games_go_on_as_if_never_stopped(num_done: int, policy: Net
     assert len(next_values.asked) == 40
 
 
+def test_the_second_epoch_of_a_round_shows_the_other_mirror_images(policy: NetworkPolicy) -> None:
+    config = SelfPlayConfig(states_per_round=40, steps_per_round=12, max_plies=80, temperature=2.0)
+    plain, mirrored = (
+        SelfPlay(MadeUpValues(), config, states_per_step=40, first_step=0, seed=3, mirrors_boards=mirrors) for mirrors in (False, True)
+    )
+    shown: list[set[bytes]] = []
+    for step in (0, 1):
+        as_played = {row.tobytes() for row in plain.states(step, policy).positions.encodings.numpy()}
+        shown.append(as_played & {row.tobytes() for row in mirrored.states(step, policy).positions.encodings.numpy()})
+    with_rights = {row for row in as_played if decode(np.frombuffer(row, dtype=np.uint8)).castling_rights}
+    assert shown[0] & shown[1] == with_rights, "what has castling rights has no mirror image"
+    assert shown[0] | shown[1] == as_played
+    assert min(len(found - with_rights) for found in shown) > 0
+
+
 # Mixed with the dataset.
 
 
@@ -307,12 +320,12 @@ def dataset() -> DatasetStates:
 
 
 def test_a_step_has_the_datasets_states_first_and_own_ones_after(dataset: DatasetStates, policy: NetworkPolicy) -> None:
-    mixed, own = MixedStates(dataset, own_games(size=8)), own_games(size=8)
+    task, own = NetworkTask(policy, dataset, GrpoConfig(), seed=3, self_play=own_games(size=8)), own_games(size=8)
 
     for step in (0, 6):
-        states = mixed.states(step, policy)
+        states = task.states(policy, step)
         assert len(states) == 13
-        assert raw(states.select_rows(torch.arange(5))) == raw(dataset.states(step, policy))
+        assert raw(states.select_rows(torch.arange(5))) == raw(dataset.states(step))
         assert raw(states.select_rows(torch.arange(5, 13))) == raw(own.states(step, policy))
 
 
@@ -322,7 +335,7 @@ def test_a_step_has_the_datasets_states_first_and_own_ones_after(dataset: Datase
 @pytest.fixture
 def pool(stockfish: str) -> Iterator[EnginePool]:
     """Return a real engine, set up for value tables."""
-    with EnginePool(stockfish, num_processes=1, options=engine_options(ValuesConfig())) as pool:
+    with EnginePool(stockfish, num_processes=1, options=engine_options()) as pool:
         yield pool
 
 

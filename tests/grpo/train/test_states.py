@@ -3,17 +3,17 @@
 import chess
 import pytest
 import torch
-from doubles import MadeUpValues, WrittenPolicy, fake_arrays, made_up_number, some_boards
+from doubles import MadeUpValues, fake_arrays, made_up_number, some_boards
 
 from grpo.board.actions import action_move
 from grpo.board.encoding import decode, position_key
 from grpo.board.phases import PHASES, phase_of
 from grpo.dataset.table import BoardArrays
-from grpo.train.states import DatasetStates, States, joined, valued_states
+from grpo.train.batch import States
+from grpo.train.states import DatasetStates, valued_states
 
 BOARDS = some_boards(50)
 ARRAYS = fake_arrays(BOARDS)
-POLICY = WrittenPolicy(lambda board, move: 0.0)
 # King h1, rook on the second rank: g1 is the only move.
 FORCED = chess.Board("7k/8/8/8/8/8/r7/7K w - - 0 1")
 
@@ -43,17 +43,17 @@ def source_of(arrays: BoardArrays = ARRAYS, *, size: int = 16, seed: int = 0) ->
 
 def test_an_epoch_shows_no_board_twice_in_an_order_of_its_own_whatever_was_asked_before() -> None:
     source = source_of()
-    shown = [names(source.states(step, POLICY)) for step in range(9)]
+    shown = [names(source.states(step)) for step in range(9)]
     for epoch in range(3):
         assert len({name for step in shown[3 * epoch : 3 * epoch + 3] for name in step}) == 48, "only the remainder is left out"
-    assert shown[0] != shown[3] != names(source_of(seed=1).states(3, POLICY))
+    assert shown[0] != shown[3] != names(source_of(seed=1).states(3))
     for step in (7, 2, 3, 2, 0):
-        assert names(source.states(step, POLICY)) == names(source_of().states(step, POLICY)) == shown[step]
+        assert names(source.states(step)) == names(source_of().states(step)) == shown[step]
 
 
 def test_states_keep_their_own_moves_values_and_phases_selected_or_joined() -> None:
-    parts = [source_of(size=5).states(step, POLICY) for step in range(3)]
-    whole = joined(parts)
+    parts = [source_of(size=5).states(step) for step in range(3)]
+    whole = States.joined(parts)
     check(whole)
     assert names(whole) == [name for part in parts for name in names(part)]
     some = whole.select_rows(torch.tensor([9, 2, 2]))
@@ -63,7 +63,7 @@ def test_states_keep_their_own_moves_values_and_phases_selected_or_joined() -> N
 
 def test_boards_with_one_legal_move_are_left_out_and_too_few_are_refused() -> None:
     arrays = fake_arrays([FORCED, *BOARDS[:10]])
-    states = source_of(arrays, size=10).states(0, POLICY)
+    states = source_of(arrays, size=10).states(0)
     check(states)
     assert set(names(states)) == {position_key(board) for board in BOARDS[:10]}
     with pytest.raises(ValueError, match=r"10 boards with a choice of moves are fewer than a step takes \(11\)"):

@@ -1,11 +1,11 @@
 """The step `finetune` within one process: what it leaves, what is told, how it ends. Kills are in test_kills.py."""
 
-import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from doubles import CPU
@@ -17,16 +17,18 @@ from grpo.base.errors import NonFiniteError
 from grpo.base.files import read_json, verified_manifest
 from grpo.diagnosis.diagnose import NotLearnableError, diagnose
 from grpo.diagnosis.history import History
-from grpo.policy.distribution import Policy
-from grpo.policy.files import LANGUAGE
+from grpo.language.model.loading import LANGUAGE_FORMAT
+from grpo.policy.files import LANGUAGE, NETWORK
 from grpo.settings.metrics import Record
-from grpo.train.checkpoints import checkpoint_folders, checkpoint_step
-from grpo.train.states import DatasetStates, States
-from grpo.train.trainer import GrpoTrainer
+from grpo.train.batch import States
+from grpo.train.checkpoints import NETWORK_FORMAT, checkpoint_folders, checkpoint_step, load_checkpoint
+from grpo.train.states import DatasetStates
+from grpo.train.trainer import Trainer
 from steps.policies.open import open_checkpoint
 from steps.run.names import ANSWERS, FINDINGS, REPORT
 from steps.run.work import read_history, read_journal
 
+FORMATS: dict[str, Any] = {NETWORK: NETWORK_FORMAT, LANGUAGE: LANGUAGE_FORMAT}
 SHORT = {"num_steps": 6, "num_checkpoints_kept": 12}
 SICK = settings(num_steps=12, steps_per_checkpoint=4, critical_entropy=0.0)
 
@@ -45,15 +47,15 @@ def hash_of(output: Path) -> str:
 @contextmanager
 def failing_at(step: int, error: Exception) -> Iterator[None]:
     """Let the trainer fail at a step."""
-    whole = GrpoTrainer.step
+    whole = Trainer.step
 
-    def failing(self: GrpoTrainer) -> Record:
+    def failing(self: Trainer[Any]) -> Record:
         if self.num_steps_done + 1 == step:
             raise error
         return whole(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(GrpoTrainer, "step", failing)
+        patch.setattr(Trainer, "step", failing)
         yield
 
 
@@ -75,7 +77,7 @@ def test_a_run_leaves_history_report_findings_and_the_checkpoints_that_are_kept(
     assert report["weights"] == open_checkpoint(saved[-1], CPU).weights
     assert read_json(folder / FINDINGS)["tag"] == "not judged: 4 rows are too few"
     assert (folder / ANSWERS).exists() == (kind == LANGUAGE)
-    assert json.loads((saved[0] / "state.json").read_text())["facts"] == {"settings": steps.finetune.STEP.settings(given)}
+    assert load_checkpoint(saved[0], CPU, FORMATS[kind])[2].facts == {"settings": steps.finetune.STEP.settings(given)}
 
 
 def test_of_many_checkpoints_the_best_and_the_newest_are_kept(prepared: Path, tmp_path: Path) -> None:
@@ -121,8 +123,8 @@ def test_where_nothing_can_be_learnt_it_is_refused_before_the_first_update(prepa
 class SometimesNan(DatasetStates):
     """The dataset's states, with NaN for values at steps 6 and 9."""
 
-    def states(self, step: int, policy: Policy) -> States:
-        states = super().states(step, policy)
+    def states(self, step: int) -> States:
+        states = super().states(step)
         return replace(states, values=states.values * math.nan) if step in (5, 8) else states
 
 

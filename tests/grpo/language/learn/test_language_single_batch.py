@@ -3,14 +3,12 @@ cannot be trained at all, and then gradients, advantages, masks or the learning 
 
 import torch
 from small_language import CONFIG, cloned_policy, language_boards
+from written_language import grade_at_slope, language_trainer
 
 from grpo.base.seeding import numpy_stream
 from grpo.language.learn.logprobs import exact_measures
-from grpo.language.learn.loss import backward
 from grpo.language.learn.rollouts import rollout_metrics, write_rollout
-from grpo.language.text.rewards import grade
 from grpo.settings.tree import read_settings
-from grpo.train.controller import Control
 
 SETTINGS = read_settings('policy.kind = "language"\ngrpo.states_per_step = 4\ngrpo.group_size = 6')
 
@@ -23,7 +21,8 @@ def test_the_loss_of_one_batch_falls_while_the_policy_stays_near_the_reference()
         reference,
         examples,
         SETTINGS.model_copy(update={"language": CONFIG}),
-        grader=lambda example, text: grade(example, text, logistic_slope=0.003),
+        grader=grade_at_slope,
+        temperature=1.0,
         content_fraction=1.0,
         step=0,
     )
@@ -31,15 +30,14 @@ def test_the_loss_of_one_batch_falls_while_the_policy_stays_near_the_reference()
     print(f"parse rate {metrics['language/parse_rate']:.2f}")
     assert 0 < metrics["language/parse_rate"] <= 1
     assert metrics["language/kl_max"] < 1e-6
-    rows, knobs = batch.is_trained.nonzero()[:, 0], Control(config, first_step=0).knobs(0)
+    trainer, rows = language_trainer(policy, reference, language_boards(), SETTINGS), batch.rows
     optimiser = torch.optim.Adam(policy.network.parameters(), lr=1e-5)
     losses = []
     for _ in range(5):
-        optimiser.zero_grad()
-        measured = backward(policy, reference, batch, rows, config=config, knobs=knobs)
-        losses.append(measured.loss)
+        measured = trainer._backward(batch, rows, trainer.control.knobs(0), is_first=False)
+        losses.append(measured.mean("loss"))
         if len(losses) == 1:
-            assert measured.measures["language/clip_fraction"] == 0
+            assert measured.clipped == 0
         optimiser.step()
     assert losses[-1] < losses[0]
     now = exact_measures(policy, reference, batch.batch, temperature=config.temperature)

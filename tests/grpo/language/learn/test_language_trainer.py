@@ -8,21 +8,22 @@ from typing import Any
 
 import pytest
 import torch
-from written_language import CPU, settings, writer, written_boards
+from written_language import CPU, language_trainer, settings, writer, written_boards
 
 from grpo.base.errors import NonFiniteError
 from grpo.diagnosis.diagnose import NotLearnableError, look_before, refuse
 from grpo.language.generate import answers
-from grpo.language.learn import loss
 from grpo.language.learn.rollouts import Grader
-from grpo.language.learn.trainer import LanguageTrainer
 from grpo.language.model.loading import LANGUAGE_FORMAT
+from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example
 from grpo.language.text.rewards import Grades, grade
 from grpo.settings.tree import Settings
+from grpo.train import trainer as training
 from grpo.train.checkpoints import load_checkpoint, save_checkpoint, weights_hash
-from grpo.train.controller import CRITICAL_WINDOW
+from grpo.train.control import CRITICAL_WINDOW
 from grpo.train.invariants import InvariantError
+from grpo.train.trainer import Trainer
 
 
 def graded(config: Settings) -> Grader:
@@ -42,8 +43,8 @@ def counting(word: str) -> Callable[[Settings], Grader]:
     return of
 
 
-def trainer_of(config: Settings, grader: Callable[[Settings], Grader] = graded, **changes: Any) -> LanguageTrainer:
-    return LanguageTrainer(writer(config), writer(config), written_boards(config), config, grader=grader(config), **changes)
+def trainer_of(config: Settings, grader: Callable[[Settings], Grader] = graded) -> Trainer[LanguagePolicy]:
+    return language_trainer(writer(config), writer(config), written_boards(config), config, grader(config))
 
 
 def test_what_is_rewarded_becomes_more_frequent() -> None:
@@ -64,8 +65,8 @@ def test_a_group_answers_one_prompt_of_one_task_and_is_compared_with_itself_alon
     config = settings(**{"language.environment_share": 0.5, "grpo.states_per_step": 6})
     trainer = trainer_of(config)
     rollouts = []
-    learn = LanguageTrainer._learn
-    monkeypatch.setattr(LanguageTrainer, "_learn", lambda self, rollout, *rest: rollouts.append(rollout) or learn(self, rollout, *rest))
+    learn = Trainer._learn
+    monkeypatch.setattr(Trainer, "_learn", lambda self, rollout, *rest: rollouts.append(rollout) or learn(self, rollout, *rest))
     metrics = trainer.step().metrics
     (rollout,) = rollouts
     assert {answer.example.task for answer in rollout.answers} == {"move", "environment"}
@@ -88,8 +89,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_the_run_that_was_not_stopped(tm
             folder = save_checkpoint(tmp_path, whole.evaluation_policy, config.policy, whole.state({}), LANGUAGE_FORMAT)
     again = trainer_of(config)
     policy, _, state = load_checkpoint(folder, CPU, LANGUAGE_FORMAT)
-    again.load_weights(policy.network.state_dict())
-    again.restore(state)
+    again.restore(state, policy.network.state_dict())
     torch.manual_seed(99)  # Nothing may depend on it.
     assert again.step() == records[2]
     assert weights_hash(again.policy) == weights_hash(whole.policy)
@@ -98,14 +98,14 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_the_run_that_was_not_stopped(tm
 
 def broken_losses(monkeypatch: pytest.MonkeyPatch, *, times: int) -> None:
     """Make the first losses NaN."""
-    objective, left = loss.grpo_objective, [times]
+    objective, left = training.grpo_objective, [times]
 
-    def broken(**given: Any) -> Any:
+    def broken(*given: Any) -> Any:
         left[0] -= 1
-        found = objective(**given)
+        found = objective(*given)
         return replace(found, loss=found.loss * (math.nan if left[0] >= 0 else 1))
 
-    monkeypatch.setattr(loss, "grpo_objective", broken)
+    monkeypatch.setattr(training, "grpo_objective", broken)
 
 
 def test_a_loss_that_is_no_number_changes_nothing_and_halves_the_learning_rate_also_at_step_0(
@@ -171,10 +171,10 @@ def test_the_kl_coefficient_begins_above_zero_and_chess_is_asked_for_little_by_l
 
 def test_answers_that_are_cut_are_left_out_of_the_loss_and_of_their_groups_mean() -> None:
     trainer = trainer_of(settings())
-    rollout = trainer._rollout()
+    rollout: Any = trainer._rollout(trainer.control.knobs(0))
     left_out = rollout.is_truncated
     assert 0 < left_out.sum() < len(left_out)
-    assert torch.isin(torch.cat(list(trainer._minibatches(rollout.is_trained.nonzero()[:, 0]))), left_out.nonzero()[:, 0]).sum() == 0
+    assert torch.isin(torch.cat(list(trainer._minibatches(rollout.rows))), left_out.nonzero()[:, 0]).sum() == 0
     for rewards, advantages, is_out in zip(rollout.rewards.view(-1, 4), rollout.advantages.view(-1, 4), left_out.view(-1, 4), strict=True):
         others = rewards[~is_out]
         expected = torch.where(is_out, 0.0, rewards - others.mean()) if len(others) else torch.zeros(4)
@@ -194,15 +194,15 @@ def test_a_rollout_of_nothing_but_cut_answers_changes_nothing() -> None:
 
 def test_weights_that_change_between_writing_and_scoring_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = trainer_of(settings(**{"grpo.num_inner_epochs": 2}))
-    learn = LanguageTrainer._learn
+    learn = Trainer._learn
 
-    def meddle(self: LanguageTrainer, *given: Any) -> Any:
+    def meddle(self: Trainer, *given: Any) -> Any:
         with torch.no_grad():
             self.policy.network.lm_head.weight[::5] += 0.01
         return learn(self, *given)
 
-    monkeypatch.setattr(LanguageTrainer, "_learn", meddle)
-    with pytest.raises(InvariantError, match="must be 1"):
+    monkeypatch.setattr(Trainer, "_learn", meddle)
+    with pytest.raises(InvariantError, match="does not score as it sampled"):
         trainer.step()
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from written_language import language_trainer, written_boards
 
-from grpo.language.learn import loss
 from grpo.language.learn.answer_batch import AnswerBatch
 from grpo.language.learn.logprobs import exact_measures
 from grpo.language.learn.rollouts import LanguageRollout, write_rollout
@@ -19,7 +19,6 @@ from grpo.language.text.examples import EnvironmentExample, Example, MoveExample
 from grpo.language.text.rewards import Grades, grade
 from grpo.language.text.tokenizer import chess_tokenizer
 from grpo.settings.tree import Settings, read_settings
-from grpo.train.controller import Control
 
 CPU = torch.device("cpu")
 START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
@@ -32,7 +31,8 @@ PROMPTS = [
 
 
 def gpt2() -> PreTrainedModel:
-    return GPT2LMHeadModel(GPT2Config(vocab_size=len(chess_tokenizer()), n_positions=256, n_embd=32, n_layer=2, n_head=2))
+    dropouts = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), 0.0)
+    return GPT2LMHeadModel(GPT2Config(vocab_size=len(chess_tokenizer()), n_positions=256, n_embd=32, n_layer=2, n_head=2, **dropouts))
 
 
 def llama() -> PreTrainedModel:
@@ -77,7 +77,9 @@ def some_rollout(policy: LanguagePolicy, settings: Settings, *, step: int = 7) -
         else EnvironmentExample(prompt=prompt, **shared, **move)
         for prompt in PROMPTS
     ]
-    return write_rollout(policy, policy, examples, settings, grader=by_length, content_fraction=1.0, step=step)
+    return write_rollout(
+        policy, policy, examples, settings, grader=by_length, temperature=settings.grpo.temperature, content_fraction=1.0, step=step
+    )
 
 
 @pytest.mark.parametrize("make", [gpt2, llama])
@@ -150,11 +152,11 @@ def test_a_loss_in_pieces_has_the_gradient_of_the_whole_and_tokens_weigh_alike()
     gradients = []
     for most in (16, 3):
         settings = read(**{"language.answers_per_forward": most, "grpo.kl_coefficient": 0.0})
-        policy = policy_of(gpt2, **{"language.answers_per_forward": most})
+        policy, reference = (policy_of(gpt2, **{"language.answers_per_forward": most}) for _ in range(2))
         # Also answers that were cut, for these weights seldom end one.
         rollout = replace(some_rollout(policy, settings), advantages=torch.linspace(-1, 2, 16))
-        knobs = Control(settings.grpo, first_step=0).knobs(0)
-        loss.backward(policy, policy, rollout, torch.arange(16), config=settings.grpo, knobs=knobs)
+        trainer = language_trainer(policy, reference, written_boards(settings), settings)
+        trainer._backward(rollout, torch.arange(16), trainer.control.knobs(0), is_first=False)
         gradients.append(torch.cat([parameter.grad.flatten() for parameter in policy.network.parameters()]))
     largest = gradients[0].abs().max().item()
     assert largest > 0
@@ -169,15 +171,15 @@ def test_a_loss_in_pieces_has_the_gradient_of_the_whole_and_tokens_weigh_alike()
 
 
 def test_the_kl_in_the_loss_is_exact() -> None:
-    settings = read(**{"grpo.kl_coefficient": 0.1})
+    settings = read()
     policy, reference = policy_of(gpt2), policy_of(gpt2)
     with torch.no_grad():
         reference.network.lm_head.weight[::3] *= 1.2
     rollout = some_rollout(policy, settings)
-    knobs = Control(settings.grpo, first_step=0).knobs(0)
-    found = loss.backward(policy, reference, rollout, torch.arange(16), config=settings.grpo, knobs=knobs).measures["language/kl_term"]
+    trainer = language_trainer(policy, reference, written_boards(settings), settings)
+    found = trainer._backward(rollout, torch.arange(16), trainer.control.knobs(0), is_first=True)
     with torch.no_grad():
         ours, theirs = (rollout.batch.logits(each).double().log_softmax(1) for each in (policy, reference))
     exact = (ours.exp() * (ours - theirs)).sum(1).mean().item()
     assert exact > 1e-3, "equal models would show nothing"
-    assert found == pytest.approx(0.1 * exact, rel=1e-4)
+    assert found.mean("raw/reference_kl") == pytest.approx(exact, rel=1e-4)

@@ -1,0 +1,152 @@
+"""GRPO of a language model: what `Trainer` asks of a task, for a policy that answers prompts; a token of an answer is a state.
+
+Legend: B answers, T tokens of the longest answer, K tokens of all answers of a piece.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from grpo.base.errors import NonFiniteError
+from grpo.base.seeding import numpy_stream
+from grpo.language.learn.answer_batch import AnswerBatch
+from grpo.language.learn.logprobs import MAX_GAP, pieces
+from grpo.language.learn.parse_rate_gate import gate_metrics, parse_rates
+from grpo.language.learn.rollouts import Grader, LanguageRollout, rollout_metrics, write_rollout
+from grpo.language.model.policy import LanguagePolicy, token_distribution
+from grpo.language.text.examples import Example, LanguageBoards
+from grpo.policy.distribution import PRECISIONS, MoveDistribution
+from grpo.settings.tree import Settings
+from grpo.train.batch import Batch
+from grpo.train.control import Knobs
+from grpo.train.invariants import InvariantError
+from grpo.train.probes import Measured
+
+
+class LanguageTask:
+    """Groups of graded answers to prompts that a dataset's boards give."""
+
+    name = "language"
+    is_sequential = True
+
+    def __init__(
+        self, reference: LanguagePolicy, boards: LanguageBoards, settings: Settings, *, grader: Grader, first_step: int = 0
+    ) -> None:
+        """Prepare.
+
+        Args:
+            reference: the frozen policy of the KL terms, which nobody else may use.
+            boards: where prompts come from, and what answers are graded by.
+            settings: the run's.
+            grader: grades an answer.
+            first_step: where warm-ups are counted from.
+        """
+        precision = PRECISIONS[settings.grpo.precision]
+        self.reference = reference.at_precision(precision)
+        self.reference.network.requires_grad_(requires_grad=False)
+        self.kl_warmup_steps = settings.language.kl_warmup_steps
+        self._max_gap = MAX_GAP[precision]
+        self.max_log_ratio = 10 * self._max_gap
+        self._boards, self._settings, self._grader, self._first_step = boards, settings, grader, first_step
+        self._log_vocabulary = math.log(reference.network.config.get_text_config().vocab_size)
+
+    def states(self, policy: LanguagePolicy, step: int) -> list[Example]:  # noqa: ARG002
+        """Return the examples whose prompts are answered."""
+        return self._boards.draw(numpy_stream(self._settings.seed, "prompts", step), self._settings.grpo.states_per_step)
+
+    def rollout(self, policy: LanguagePolicy, states: Sequence[Example], knobs: Knobs, step: int) -> LanguageRollout:
+        """Write a group of answers to each prompt; raises NonFiniteError when a score or a reward is NaN or infinite."""
+        policy.refuse_nonfinite()
+        rollout = write_rollout(
+            policy,
+            self.reference,
+            states,
+            self._settings,
+            grader=self._grader,
+            temperature=knobs.temperature,
+            content_fraction=min(1.0, (step - self._first_step + 1) / max(1, self._settings.language.reward_warmup_steps)),
+            step=step,
+        )
+        if not rollout.rewards.isfinite().all():
+            raise NonFiniteError(f"{int((~rollout.rewards.isfinite()).sum())} of {len(rollout.answers)} rewards are not finite")
+        return rollout
+
+    def rollout_metrics(self, rollout: LanguageRollout) -> dict[str, float]:
+        """Return the metrics of a rollout, over all answers and by task."""
+        found = rollout_metrics(rollout)
+        return found | {"language/normalised_entropy": found["language/token_entropy"] / self._log_vocabulary}
+
+    def gate_metrics(self, policy: LanguagePolicy) -> dict[str, float]:
+        """Return how many answers can be read before training."""
+        return gate_metrics(
+            parse_rates(policy, self._boards, num_prompts=self._settings.language.num_gate_prompts, seed=self._settings.seed)
+        )
+
+    def assert_rollout(self, rollout: LanguageRollout) -> None:
+        """Raise InvariantError unless tokens were sampled from the distribution that scores them."""
+        if not rollout.largest_gap <= self._max_gap:
+            raise InvariantError(
+                f"sampled and scored log-probabilities of a token differ by up to {rollout.largest_gap:.2e} nats: the policy that is"
+                " trained is not the one that wrote the answers"
+            )
+
+    def parts(self, rollout: LanguageRollout, rows: Tensor) -> Iterator[Batch[AnswerBatch]]:
+        """Yield the tokens of some answers in pieces that one forward pass takes; all tokens weigh alike (DAPO, arXiv 2503.14476)."""
+        for chosen in pieces(rows.to(rollout.sampled.device), rollout.batch, self.reference):
+            answers = rollout.batch.select_rows(chosen)
+            is_token = answers.is_token
+            rewards, advantages = (
+                of_answers.to(is_token.device)[chosen, None].expand_as(is_token)[is_token][:, None]
+                for of_answers in (rollout.rewards, rollout.advantages)
+            )
+            yield Batch(
+                states=answers,
+                state_weights=torch.ones(len(advantages), device=is_token.device),
+                columns=answers.tokens[:, None],
+                weights=torch.ones_like(advantages),
+                old_log_probs=rollout.sampled[chosen][is_token][:, None],
+                rewards=rewards,
+                advantages=advantages,
+                temperature=rollout.temperature,
+                old=None,
+            )
+
+    def distribution(self, policy: LanguagePolicy, part: Batch[AnswerBatch]) -> MoveDistribution:
+        """Return the distribution that each token is drawn from."""
+        return token_distribution(part.states.logits(policy), temperature=part.temperature)
+
+    def inner_metrics(self, steps: Sequence[Measured], refused: Measured | None) -> dict[str, float]:  # noqa: ARG002
+        """Return what is reported of the optimiser steps of a rollout."""
+        found = [
+            {
+                "loss": step.mean("loss"),
+                "kl_term": step.mean("weighted/reference_kl"),
+                "clip_fraction": step.clipped,
+                "gradient_norm": step.gradient_norm,
+                "ratio_min": step.ratios[0],
+                "ratio_max": step.ratios[1],
+            }
+            for step in steps
+        ]
+        return {f"language/{name}": _EXTREMES.get(name, _mean)([of_step[name] for of_step in found]) for name in found[0]}
+
+    def log_num_legal(self, metrics: Mapping[str, float]) -> float:  # noqa: ARG002
+        """Return ln(size of the vocabulary)."""
+        return self._log_vocabulary
+
+    def state(self) -> tuple[Any, dict[str, Tensor]]:
+        """Return nothing: the step is all of its state."""
+        return None, {}
+
+    def restore(self, facts: Any, tensors: Mapping[str, Tensor]) -> None:
+        """Do nothing."""
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+_EXTREMES: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {"ratio_min": min, "ratio_max": max}

@@ -1,0 +1,423 @@
+"""Control of training: learning rate, coefficients and temperature of each rollout; recovery or stop when entropy is critical.
+
+Five controllers, each a pure state machine whose `state`, plain JSON, is all that it remembers; a checkpoint holds it. `Control` asks them
+in turn.
+"""
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from grpo.settings.grpo import EntropyTarget, FieldNotesRecovery, GrpoConfig
+from grpo.settings.metrics import ENTROPY_CRITICAL, NOTHING_TO_LEARN, Event
+
+CRITICAL_WINDOW: Final = 10
+"""Steps whose mean entropy is compared with `grpo.critical_entropy`."""
+MAX_RECOVERIES: Final = 3
+"""The next critical entropy stops the run: what makes it collapse is still there."""
+_MAX_RECOVERY_STEPS: Final = 20 * CRITICAL_WINDOW  # A recovery by KL(reference || policy) that takes longer has failed.
+_SILENT_WINDOW: Final = 20  # Steps whose mean fraction of zero-variance groups is looked at.
+_SILENT: Final = 0.95  # A larger mean is nothing to learn, if it lasts.
+_MAX_SILENT_STEPS: Final = 2 * _SILENT_WINDOW
+"""Training stops when that mean has been too large for more steps than these."""
+MAX_SKIPPED: Final = 3
+"""Optimiser steps with NaN or infinity in a row after which training ends with an error."""
+SKIPPED_CUT: Final = 0.5
+"""Factor of the learning rate after each of them, for the rest of the run."""
+_FINAL_FRACTION: Final = 0.05  # Of the learning rate, at the end of its decay.
+_ENTROPY_RATE: Final = 0.1  # Each step changes the log of the coefficient by this times the error in nats.
+_DEAD_BAND: Final = 0.1  # Nats from the target within which the coefficient does not change.
+_MAX_KL_ERROR: Final = 0.2  # Ziegler et al., arXiv 1909.08593, section 2.2: the relative error is clipped to this.
+_KL_HORIZON: Final = 20.0  # Steps.
+_MIN_KL_COEFFICIENT, _MAX_KL_COEFFICIENT = 1e-4, 0.1  # The lower bound is above 0, so that it can rise again.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observation:
+    """Measurements of one finished rollout, the input of the controllers."""
+
+    step: int
+    """Number of rollouts so far, including this one."""
+    entropy: float
+    """Mean exact entropy at T = 1, in nats."""
+    log_num_legal: float
+    """Mean ln(legal moves)."""
+    kl: float
+    """Mean exact KL(policy || reference) in nats; NaN where it was not measured."""
+    silent_groups: float
+    """Fraction of zero-variance groups (all rewards equal)."""
+    agreement: float
+    """Mean fraction of a group that its most frequent move makes up."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Knobs:
+    """Control values of one rollout and its optimiser steps."""
+
+    temperature: float
+    """Temperature of sampling and of the loss."""
+    entropy_coefficient: float
+    """Coefficient of the entropy bonus, in win probability per nat."""
+    kl_coefficient: float
+    """Coefficient of the reference KL, in win probability per nat."""
+    recovery_coefficient: float
+    """Coefficient of KL(reference || policy), in win probability per nat; 0 unless recovering."""
+    learning_rate: float
+    """Learning rate of the optimiser."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is decided after one rollout."""
+
+    stop: str = ""
+    """`ENTROPY_CRITICAL` or `NOTHING_TO_LEARN` where training stops; else empty."""
+    message: str = ""
+    """For a stop, the reason with numbers; else empty."""
+    events: tuple[Event, ...] = ()
+    """Events to log."""
+
+
+class Controller:
+    """Sets some knobs by what was observed; this one sets none and decides nothing."""
+
+    def __init__(self, **state: Any) -> None:
+        self.state = state
+        """All that it remembers, as plain JSON."""
+
+    @property
+    def is_saturated(self) -> bool:
+        """Whether it is at a bound."""
+        return False
+
+    def knobs(self) -> dict[str, float]:
+        """Return the values of the knobs that it sets, by their names in `Knobs`."""
+        return {}
+
+    def observe(self, seen: Observation) -> Outcome:  # noqa: ARG002
+        """Update the state with one finished rollout."""
+        return Outcome()
+
+
+class EntropyTargetController(Controller):
+    """Integral controller of entropy with target = fraction * mean ln(legal moves).
+
+    Outside the dead band, log(coefficient) changes by rate * (target - entropy).
+
+    The clamped coefficient is the integral itself, so there is no wind-up: the first step of the other sign leaves the bound. The lower
+    bound is above 0, so the coefficient can always recover.
+    """
+
+    def __init__(self, settings: EntropyTarget, coefficient: float) -> None:
+        super().__init__(entropy_coefficient=coefficient)
+        self._settings = settings
+
+    def knobs(self) -> dict[str, float]:
+        """Return the entropy coefficient."""
+        return dict(self.state)
+
+    def observe(self, seen: Observation) -> Outcome:
+        """Change the coefficient."""
+        error = self._settings.fraction * seen.log_num_legal - seen.entropy
+        if abs(error) > _DEAD_BAND:
+            low, high = self._settings.min_coefficient, self._settings.max_coefficient
+            log_coefficient = math.log(self.state["entropy_coefficient"]) + _ENTROPY_RATE * error
+            # Compared as logarithms, so that no exponential overflows and a bound is hit exactly.
+            if log_coefficient >= math.log(high):
+                coefficient = high
+            elif log_coefficient <= math.log(low):
+                coefficient = low
+            else:
+                coefficient = math.exp(log_coefficient)
+            self.state["entropy_coefficient"] = coefficient
+        return Outcome()
+
+    @property
+    def is_saturated(self) -> bool:
+        """Whether the coefficient is at a bound."""
+        return not self._settings.min_coefficient < self.state["entropy_coefficient"] < self._settings.max_coefficient
+
+
+class FieldNotesController(Controller):
+    """The recovery controller of the field notes: boosts entropy coefficient, KL coefficient and temperature together.
+
+    After `steps_threshold` steps in a row below the floor, it changes each value once, within its bound, and restarts the count. A step at
+    or above the floor also restarts the count, but boosted values stay. A value that the settings put beyond its bound is left unchanged.
+    One step of critical entropy stops training.
+    """
+
+    def __init__(self, settings: FieldNotesRecovery, **knobs: float) -> None:
+        super().__init__(knobs=knobs, steps_below=0)
+        self._settings = settings
+
+    def knobs(self) -> dict[str, float]:
+        """Return both coefficients and the temperature."""
+        return dict(self.state["knobs"])
+
+    def observe(self, seen: Observation) -> Outcome:
+        """Count, and boost or stop."""
+        settings = self._settings
+        if seen.entropy < settings.entropy_critical:
+            return _critical(
+                f"entropy at step {seen.step} is {seen.entropy:.3g} nats at T = 1, below grpo.field_notes.entropy_critical ="
+                f" {settings.entropy_critical:g}, for which one step is enough"
+            )
+        num_below = self.state["steps_below"] + 1 if seen.entropy < settings.entropy_floor else 0
+        self.state["steps_below"] = num_below
+        if num_below < settings.steps_threshold:
+            return Outcome()
+        self.state = {"knobs": self._boosted(), "steps_below": 0}
+        values = ", ".join(f"{name.replace('_', ' ')} is {value:.4g}" for name, value in self.knobs().items())
+        floor = f"entropy was below {settings.entropy_floor:g} nats for {settings.steps_threshold} steps in a row"
+        return Outcome(events=(Event("entropy_boost", f"step {seen.step:,}: {floor}: {values} now"),))
+
+    def _boosted(self) -> dict[str, float]:
+        """Return the values after one more boost."""
+        settings = self._settings
+        entropy, kl, temperature = (self.state["knobs"][name] for name in ("entropy_coefficient", "kl_coefficient", "temperature"))
+        return {
+            "entropy_coefficient": max(entropy, min(entropy * settings.entropy_boost_factor, settings.max_entropy_coefficient)),
+            "kl_coefficient": min(kl, max(kl * settings.kl_reduction_factor, settings.min_kl_coefficient)),
+            "temperature": max(temperature, min(temperature + settings.temperature_boost, settings.max_temperature)),
+        }
+
+    @property
+    def is_saturated(self) -> bool:
+        """Whether one more boost would change nothing; multiplication never takes a KL coefficient to a bound of 0."""
+        ignored = "kl_coefficient" if self._settings.min_kl_coefficient == 0 else ""
+        return all(value == self.state["knobs"][name] for name, value in self._boosted().items() if name != ignored)
+
+
+class AdaptiveKlController(Controller):
+    """Adaptive coefficient of the reference KL: coefficient *= 1 + clip(KL / target - 1, -0.2, 0.2) / horizon, within bounds."""
+
+    def __init__(self, target: float, coefficient: float) -> None:
+        super().__init__(kl_coefficient=_within_bounds(coefficient))
+        self._target = target
+
+    def knobs(self) -> dict[str, float]:
+        """Return the KL coefficient."""
+        return dict(self.state)
+
+    def observe(self, seen: Observation) -> Outcome:
+        """Change the coefficient; NaN and infinity are ignored."""
+        if math.isfinite(seen.kl):
+            error = min(max(seen.kl / self._target - 1, -_MAX_KL_ERROR), _MAX_KL_ERROR)
+            self.state["kl_coefficient"] = _within_bounds(self.state["kl_coefficient"] * (1 + error / _KL_HORIZON))
+        return Outcome()
+
+    @property
+    def is_saturated(self) -> bool:
+        """Whether the coefficient is at a bound."""
+        return not _MIN_KL_COEFFICIENT < self.state["kl_coefficient"] < _MAX_KL_COEFFICIENT
+
+
+class CriticalEntropyController(Controller):
+    """Where mean entropy over the window is critical: stops, or adds KL(reference || policy) to the loss until it is healthy again."""
+
+    def __init__(self, config: GrpoConfig) -> None:
+        super().__init__(entropies=[], num_recoveries=0, steps_recovering=None)
+        self._critical, self._recovery = config.critical_entropy, config.recovery
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether KL(reference || policy) is in the loss."""
+        return self.state["steps_recovering"] is not None
+
+    @property
+    def mean_entropy(self) -> float:
+        """Mean entropy over the (possibly partial) window in nats; NaN before the first rollout."""
+        entropies = self.state["entropies"]
+        return sum(entropies) / len(entropies) if entropies else math.nan
+
+    def knobs(self) -> dict[str, float]:
+        """Return the coefficient of KL(reference || policy)."""
+        return {"recovery_coefficient": self._recovery.coefficient if self.is_recovering else 0.0}
+
+    def observe(self, seen: Observation) -> Outcome:
+        """Begin a recovery, go on with it, end it, or stop."""
+        state, recovery = self.state, self._recovery
+        state["entropies"] = [*state["entropies"], seen.entropy][-CRITICAL_WINDOW:]
+        mean = self.mean_entropy
+        is_critical = len(state["entropies"]) == CRITICAL_WINDOW and mean < self._critical
+        healthy = f"{recovery.healthy_entropy:g} nats (grpo.recovery.healthy_entropy)"
+        if self.is_recovering:
+            state["steps_recovering"] += 1
+            taken = f"at step {seen.step}, {state['steps_recovering']} steps of KL(reference || policy)"
+            if mean >= recovery.healthy_entropy and not is_critical:
+                state["steps_recovering"] = None
+                return Outcome(events=(Event("recovery_ended", f"{taken} have brought mean entropy to {mean:.3g} nats"),))
+            if state["steps_recovering"] < _MAX_RECOVERY_STEPS:
+                return Outcome()
+            return _critical(
+                f"{taken} have not brought mean entropy, {mean:.3g} nats, to {healthy}: raise grpo.recovery.coefficient or the learning"
+                " rate, or go back to an earlier checkpoint"
+            )
+        if not is_critical:
+            return Outcome()
+        message = (
+            f"at step {seen.step}, mean entropy over the last {CRITICAL_WINDOW} steps is {mean:.3g} nats at T = 1, critical below"
+            f" grpo.critical_entropy = {self._critical:g}; action agreement {seen.agreement:.2f}"
+        )
+        if recovery.kind == "stop" or state["num_recoveries"] >= MAX_RECOVERIES:
+            return _critical(
+                f"{message}, after {state['num_recoveries']} recoveries: lower grpo.learning_rate or raise grpo.entropy_coefficient, and go"
+                " back to an earlier checkpoint"
+            )
+        state["num_recoveries"] += 1
+        state["steps_recovering"] = 0
+        started = (
+            f"recovery {state['num_recoveries']} of at most {MAX_RECOVERIES} begins after step {seen.step}: KL(reference || policy) joins"
+            f" the loss with grpo.recovery.coefficient = {recovery.coefficient:g}, until mean entropy is {healthy}"
+        )
+        return Outcome(events=(Event("entropy_critical", message), Event("recovery_started", started)))
+
+
+class SilentGroupsController(Controller):
+    """Stops training that has had nothing to learn from for too long: nearly all groups have equal rewards."""
+
+    def __init__(self) -> None:
+        super().__init__(silent=[], num_steps=0)
+
+    def observe(self, seen: Observation) -> Outcome:
+        """Count, and stop."""
+        silent = [*self.state["silent"], seen.silent_groups][-_SILENT_WINDOW:]
+        is_silent = len(silent) == _SILENT_WINDOW and sum(silent) / _SILENT_WINDOW > _SILENT
+        num_steps = self.state["num_steps"] + 1 if is_silent else 0
+        self.state = {"silent": silent, "num_steps": num_steps}
+        if num_steps <= _MAX_SILENT_STEPS:
+            return Outcome()
+        return Outcome(
+            NOTHING_TO_LEARN,
+            f"nothing to learn at step {seen.step}: nearly all groups have had equal rewards for {num_steps} steps, now"
+            f" {seen.silent_groups:.1%}; entropy {seen.entropy:.3g} nats, action agreement {seen.agreement:.2f}: if moves agree, the policy"
+            " has collapsed: go back to an earlier checkpoint; if not, rewards do not tell moves apart: use other boards, a larger"
+            " grpo.group_size, or a finer search for rewards",
+        )
+
+
+def entropy_controller(config: GrpoConfig) -> Controller:
+    """Return the controller that `grpo.entropy_schedule` names."""
+    match config.entropy_schedule:
+        case "constant":
+            return Controller()
+        case "target":
+            return EntropyTargetController(config.entropy_target, config.entropy_coefficient)
+        case "field_notes":
+            assert config.field_notes is not None
+            return FieldNotesController(
+                config.field_notes,
+                entropy_coefficient=config.entropy_coefficient,
+                kl_coefficient=config.kl_coefficient,
+                temperature=config.temperature,
+            )
+
+
+def scheduled_learning_rate(config: GrpoConfig, *, steps_done: int) -> float:
+    """Return the learning rate of the rollout after `steps_done` rollouts of the run.
+
+    Step s, from 0, has (s + 1) / (warmup + 1) of the rate while s < warmup, so that it is never 0. From s = warmup on it decays, and would
+    reach its final fraction at s = num_steps, one after the last step.
+    """
+    rate, warmup = config.learning_rate, config.warmup_steps
+    if steps_done < warmup:
+        return rate * (steps_done + 1) / (warmup + 1)
+    if config.learning_rate_decay == "constant":
+        return rate
+    progress = min((steps_done - warmup) / max(config.num_steps - warmup, 1), 1.0)
+    left = (1 + math.cos(math.pi * progress)) / 2
+    return rate * (_FINAL_FRACTION + (1 - _FINAL_FRACTION) * left)
+
+
+class Control:
+    """Computes the knobs of the next rollout from the observations so far, and decides on recoveries and stops."""
+
+    def __init__(self, config: GrpoConfig, *, first_step: int, kl_warmup_steps: int = 0) -> None:
+        """Begin.
+
+        Args:
+            config: the run's settings.
+            first_step: number of rollouts before this run; its schedules count from there.
+            kl_warmup_steps: steps over which the KL coefficient rises to its value, on a line from above 0.
+        """
+        self._config, self._first_step, self._kl_warmup_steps = config, first_step, kl_warmup_steps
+        self._critical = CriticalEntropyController(config)
+        self._controllers: dict[str, Controller] = {
+            "entropy": entropy_controller(config),
+            "kl": Controller() if config.kl_target is None else AdaptiveKlController(config.kl_target, config.kl_coefficient),
+            "critical": self._critical,
+            "silent": SilentGroupsController(),
+        }
+        self._counts = {"steps": 0, "entropy": 0, "kl": 0}  # Steps, and how many of them a controller was at a bound after.
+        self._skipping = {"learning_rate_cut": 1.0, "in_a_row": 0}
+
+    def knobs(self, step: int) -> Knobs:
+        """Return the knobs of the rollout after `step` rollouts, without changing the state."""
+        config, steps_done = self._config, step - self._first_step
+        values = {
+            "temperature": config.temperature,
+            "entropy_coefficient": config.entropy_coefficient,
+            "kl_coefficient": config.kl_coefficient,
+        }
+        for controller in self._controllers.values():
+            values |= controller.knobs()
+        values["kl_coefficient"] *= min(1.0, (steps_done + 1) / max(1, self._kl_warmup_steps))
+        rate = scheduled_learning_rate(config, steps_done=steps_done) * self._skipping["learning_rate_cut"]
+        return Knobs(**values, learning_rate=rate)
+
+    def observe(self, seen: Observation) -> Outcome:
+        """Update the state with one finished rollout and return the decision; a non-finite entropy is ignored."""
+        if not math.isfinite(seen.entropy + seen.log_num_legal):
+            return Outcome()
+        found, events = Outcome(), tuple[Event, ...]()
+        for name, controller in self._controllers.items():
+            if name == "silent" and self._critical.is_recovering:
+                self._controllers[name] = SilentGroupsController()  # A policy that recovers still agrees with itself.
+                break
+            found = controller.observe(seen)
+            events += found.events
+            if found.stop:
+                break
+        self._counts = {name: count + (name == "steps" or self._controllers[name].is_saturated) for name, count in self._counts.items()}
+        return Outcome(found.stop, found.message, events)
+
+    def skipped(self) -> bool:
+        """Count a skipped optimiser step (NaN or infinite), cut the learning rate, and return whether too many were skipped in a row."""
+        self._skipping["learning_rate_cut"] *= SKIPPED_CUT
+        self._skipping["in_a_row"] += 1
+        return self._skipping["in_a_row"] >= MAX_SKIPPED
+
+    def finite(self) -> None:
+        """Reset the count of skipped optimiser steps after a finite one; cuts of the learning rate stay."""
+        self._skipping["in_a_row"] = 0
+
+    def mean_entropy(self) -> float:
+        """Return the mean entropy over the (possibly partial) critical window in nats; NaN before the first rollout."""
+        return self._critical.mean_entropy
+
+    def metrics(self) -> dict[str, float]:
+        """Return how often controllers were at a bound (0 for inactive ones), and the recoveries; the trainer logs the knobs."""
+        steps = max(self._counts["steps"], 1)
+        fractions = {f"control/{name}_saturated": self._counts[name] / steps for name in ("entropy", "kl")}
+        return {**fractions, "control/recoveries": float(self._critical.state["num_recoveries"])}
+
+    def state(self) -> dict[str, Any]:
+        """Return the state as plain JSON data."""
+        states = {name: controller.state for name, controller in self._controllers.items()}
+        return copy.deepcopy({"controllers": states, "counts": self._counts, "skipping": self._skipping})
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore a state from `state`."""
+        for name, controller in self._controllers.items():
+            controller.state = dict(state["controllers"][name])
+        self._counts, self._skipping = dict(state["counts"]), dict(state["skipping"])
+
+
+def _critical(message: str) -> Outcome:
+    return Outcome(ENTROPY_CRITICAL, message, (Event("entropy_critical", message),))
+
+
+def _within_bounds(coefficient: float) -> float:
+    return min(max(coefficient, _MIN_KL_COEFFICIENT), _MAX_KL_COEFFICIENT)

@@ -1,0 +1,107 @@
+"""GRPO of a chess network: what `Trainer` asks of a task, for a policy that gives every legal move a probability."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grpo.policy.distribution import PRECISIONS, MoveDistribution, NetworkPolicy
+from grpo.settings.grpo import GrpoConfig
+from grpo.train import probes
+from grpo.train.batch import Batch, States, select_rows, to_device
+from grpo.train.control import Knobs
+from grpo.train.invariants import MAX_LOG_RATIO, assert_own_rewards
+from grpo.train.probes import Measured
+from grpo.train.rollout import Sampler, sampled_groups, sampled_trajectories
+from grpo.train.self_play import SelfPlay
+from grpo.train.states import DatasetStates, ValueSource
+
+
+class NetworkTask:
+    """Groups of moves, or trajectories, from boards of the dataset and of self-play."""
+
+    name = "grpo"
+    kl_warmup_steps = 0
+    is_sequential = False
+
+    def __init__(
+        self,
+        reference: NetworkPolicy,
+        dataset: DatasetStates,
+        config: GrpoConfig,
+        *,
+        seed: int,
+        self_play: SelfPlay | None = None,
+        values: ValueSource | None = None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            reference: the frozen healthy policy of the KL terms.
+            dataset: where initial states come from.
+            config: GRPO's settings.
+            seed: root of all random streams.
+            self_play: where further initial states come from.
+            values: values moves in states beyond the initial ones; needed for trajectories of several own moves.
+        """
+        if config.num_own_moves > 1 and values is None:
+            raise ValueError("grpo.num_own_moves above 1 needs a source of values")
+        self.reference = reference.at_precision(PRECISIONS[config.precision])
+        self.max_log_ratio = MAX_LOG_RATIO[config.precision]
+        self._dataset, self._self_play, self._values = dataset, self_play, values
+        self._config, self._seed = config, seed
+
+    def states(self, policy: NetworkPolicy, step: int) -> States:
+        """Return the states of a step; if a round of self-play begins, the policy plays it as it is now."""
+        states = self._dataset.states(step)
+        return states if self._self_play is None else States.joined([states, self._self_play.states(step, policy)])
+
+    def rollout(self, policy: NetworkPolicy, states: States, knobs: Knobs, step: int) -> Batch[States]:
+        """Return the moves that are sampled in these states; raises NonFiniteError when probabilities are NaN or infinite."""
+        config = self._config
+        sampler = Sampler(policy, config, seed=self._seed, step=step, temperature=knobs.temperature)
+        if config.num_own_moves == 1:
+            batch = sampled_groups(sampler, states, config.group_size)
+        else:
+            assert self._values is not None
+            batch = sampled_trajectories(sampler, states, self._values, config.group_size, config.num_own_moves)
+        return to_device(batch, policy.device)
+
+    def rollout_metrics(self, rollout: Batch[States]) -> dict[str, float]:
+        """Return what is measured of a rollout, and of the games that were played for it."""
+        return probes.rollout_metrics(rollout) | ({} if self._self_play is None else self._self_play.round_metrics())
+
+    def gate_metrics(self, policy: NetworkPolicy) -> dict[str, float]:  # noqa: ARG002
+        """Return nothing."""
+        return {}
+
+    def assert_rollout(self, rollout: Batch[States]) -> None:
+        """Raise InvariantError unless each move has the reward and the advantage of its own state."""
+        assert_own_rewards(rollout, self._config)
+
+    def parts(self, rollout: Batch[States], rows: Tensor) -> Iterator[Batch[States]]:
+        """Yield the states of a minibatch in pieces that one forward pass takes."""
+        for chosen in torch.split(rows.sort().values, self._config.max_states_per_forward):
+            yield select_rows(rollout, chosen.to(rollout.columns.device))
+
+    def distribution(self, policy: NetworkPolicy, part: Batch[States]) -> MoveDistribution:
+        """Return the policy on the part's states."""
+        return policy.distribution(part.states.positions, temperature=part.temperature)
+
+    def inner_metrics(self, steps: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
+        """Return what is reported of the optimiser steps of a rollout, and of the one that the trust region refused."""
+        return probes.inner_metrics(steps, refused)
+
+    def log_num_legal(self, metrics: Mapping[str, float]) -> float:
+        """Return the mean ln(legal moves) of a rollout."""
+        return metrics["grpo/log_num_legal"]
+
+    def state(self) -> tuple[Any, dict[str, Tensor]]:
+        """Return what cannot be made again on resuming: plain data, and tensors."""
+        return (None, {}) if self._self_play is None else self._self_play.state()
+
+    def restore(self, facts: Any, tensors: Mapping[str, Tensor]) -> None:
+        """Take up what `state` returned."""
+        if self._self_play is not None:
+            self._self_play.restore(facts, tensors)
