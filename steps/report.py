@@ -38,8 +38,8 @@ STEP: Final = Step(
     name="report",
     module=__name__,
     says="Writes the results of the run as one document, the report as a page, and a model card of the champion.",
-    # The document names the origin, and each output's version and settings.
-    takes=(*_OUTPUTS, "origin", "versions"),
+    # Its pages name the origin, each output's version, and settings that differ from their defaults.
+    takes=(*_OUTPUTS, "origin", "versions", "defaults"),
     pages=(REPORT_PAGE, RESULTS, MODEL_CARD),
 )
 _RULES: Final = (

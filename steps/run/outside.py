@@ -8,7 +8,8 @@ from grpo.dataset.streams import find_files, fingerprint, fingerprint_of_all
 from grpo.engine.identity import identify
 from grpo.match.openings import book_files
 from grpo.policy.files import LANGUAGE
-from grpo.settings.language import SMALL, model_folder
+from grpo.settings.language import SMALL, LanguageConfig, model_folder
+from grpo.settings.roles import flattened, is_compared, is_main, is_read_by, roles
 from grpo.settings.tree import Settings
 from steps.run.machine import Machine
 
@@ -34,21 +35,25 @@ def _sources(settings: Settings, machine: Machine) -> dict[str, str]:
 
 
 def _model(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
-    """Return the language model that cloning begins with: by hash where it lies in a folder, by its commit where a hub has it.
+    """Return the language model that cloning begins with, and what cloning writes into the policy's folder without reading it.
 
-    The name of a hub's model is in the settings; the commit tells a model that has changed there since.
+    The model counts by hash where it lies in a folder, and where a hub has it by its commit, which tells that it has changed there since.
 
     Raises MissingExtraError, and LanguageModelError when neither the hub nor its cache has the model.
     """
-    language = settings.language
-    if settings.policy.kind != LANGUAGE or language.model == SMALL:
+    if settings.policy.kind != LANGUAGE:
         return {}
-    folder = model_folder(language.model)
+    model, unread = settings.language.model, LanguageConfig().model_dump(mode="json")
+    unread = {name: value for name, value in unread.items() if not is_read_by("pretrain", f"language.{name}")}
+    found = {"unread settings": sha256_json(unread)}
+    if model == SMALL:
+        return found
+    folder = model_folder(model)
     if folder is not None:
-        return {"model": sha256_json(file_hashes(folder))}
+        return found | {"model": sha256_json(file_hashes(folder))}
     from grpo.language.model.loading import hub_commit  # It imports torch, and transformers to ask the hub.
 
-    return {"model": hub_commit(language)}
+    return found | {"model": hub_commit(settings.language)}
 
 
 def _book(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
@@ -57,11 +62,19 @@ def _book(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG0
     return {"opening book": fingerprint_of_all(book_files(book))} if book else {}
 
 
+def _defaults(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
+    """Return which settings the pages of a run state, and beside which defaults; those that no step reads are on no page."""
+    defaults = flattened(Settings.model_validate({"policy": {"kind": settings.policy.kind}}).model_dump(mode="json"))
+    stated = {name: [value, is_main(name), is_compared(name)] for name, value in defaults.items() if roles()[name].read_by}
+    return {"defaults": sha256_json(stated)}
+
+
 OUTSIDE: Final[Mapping[str, Callable[[Settings, Machine], dict[str, str]]]] = {
     "engine": _engine,
     "device": _device,
     "sources": _sources,
     "book": _book,
     "model": _model,
+    "defaults": _defaults,
 }
 """Name in `Step.takes` -> name of each input and its hash, for the step's version."""

@@ -5,6 +5,7 @@ child's tag `chess_grpo.lines` says how many lines of the journal it has; lines 
 ignores a row with an equal name, time, step and value. Nothing is called logged before the store's rows were counted.
 """
 
+import json
 import threading
 import time
 from collections import Counter
@@ -26,9 +27,9 @@ from steps.pages.templates import description
 from steps.run.commands import FLOW_FILE
 from steps.run.launch import launch_of
 from steps.run.machine import Machine
-from steps.run.names import FINDINGS, RESULTS
+from steps.run.names import BOARDS, FINDINGS, REPORT, RESULTS
 from steps.run.records import Attempt, Run, Runs, Status
-from steps.run.step import step_of
+from steps.run.step import StepOutput, step_of
 from steps.run.store import Store
 from steps.run.work import JOURNAL, read_journal
 from steps.track.client import CHILD, METAFLOW_RUN, OUTPUT_HASH, RUN, VERSION, TrackingStore, cut, locked, pages, waiting
@@ -39,7 +40,7 @@ from steps.track.wandb import Mirror, mirror_of
 
 # isort: split
 # After `steps.track.client`, which sets what MLflow reads once.
-from mlflow.entities import Metric, Param, RunTag
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.entities import Run as Logged
 
 _LINES: Final = "chess_grpo.lines"
@@ -53,6 +54,7 @@ _STATUS: Final[Mapping[Status, str]] = {"running": "RUNNING", "finished": "FINIS
 _LONGEST_KEY: Final = 250
 _LONGEST_TAG: Final = 7_500
 _LONGEST_PARAM: Final = 6_000
+_LONGEST_DIGEST: Final = 36
 _METRICS_PER_CALL: Final = 500  # MLflow takes 1,000; a call costs 28 ms whether it carries one or many.
 _PARAMS_PER_CALL: Final = 100
 _ROWS_PER_CALL: Final = 50
@@ -197,7 +199,7 @@ class _View:
                 self._settle(run_id, _metrics(rows))
                 curves = _curves(rows) if attempt.step == _FINETUNE else []
                 self._settle(parent, [*curves, *_headlines(rows, declared.headlines)])
-            tags |= self._send_pages(child, attempt, declared.pages)
+            tags |= self._send_pages(child, parent, attempt, declared.pages)
         self._describe(child, tags)
         self._set_status(child, attempt.status, attempt.ended)
         if attempt.ended is not None and len(self.problems) == num_problems:
@@ -234,7 +236,7 @@ class _View:
         lacking = wanted - there
         return [metric for metric in metrics if (metric.key, metric.step) in lacking]
 
-    def _send_pages(self, child: Logged, attempt: Attempt, names: Iterable[str]) -> dict[str, str]:
+    def _send_pages(self, child: Logged, parent: str, attempt: Attempt, names: Iterable[str]) -> dict[str, str]:
         """Log the pages of an output that is not logged yet, and return the tags that say which it is."""
         output, run_id = attempt.output, child.info.run_id
         if output is None or child.data.tags.get(OUTPUT_HASH) == output["output_hash"]:
@@ -250,7 +252,20 @@ class _View:
                     self._tracking.client.log_artifact(run_id, str(path))
                 if name == FINDINGS:
                     tags["chess_grpo.findings"] = str(read_json(path)["tag"])
+        if BOARDS in (files := self._store.manifest(output)["files"]):
+            with self._taking(f"the dataset of {attempt.step}"):
+                self._send_dataset((run_id, parent), output, files[BOARDS])
         return tags | {OUTPUT_HASH: output["output_hash"]}  # The last: it says that the others are there.
+
+    def _send_dataset(self, run_ids: Iterable[str], output: StepOutput, digest: str) -> None:
+        """Log an output's boards as the dataset of these runs."""
+        report = read_json(self._store.file(output, REPORT))
+        profile = {"num_rows": report["rows"]} | {name: report[name] for name in ("phases", "splits", "sources", "labels")}
+        name = f"{self._run.facts['preset']} boards, {report['rows']:,}"
+        source = json.dumps({"uri": f"{self._store.place(output)}/{BOARDS}"})
+        made = Dataset(name, digest[:_LONGEST_DIGEST], "local", source, profile=json.dumps(profile))
+        for run_id in run_ids:
+            self._tracking.client.log_inputs(run_id, [DatasetInput(made, [InputTag("mlflow.data.context", "training")])])
 
     def _one(self, tag: str, key: str, name: str, started: float, tags: Mapping[str, str]) -> Logged:
         """Return the run with this key, which is created when there is none; of two that were created at once the smaller id stays."""

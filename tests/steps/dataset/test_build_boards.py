@@ -1,0 +1,96 @@
+"""The dataset is the same bytes however it is made, and what the engine fails on is dropped, replaced and counted."""
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import chess
+import pytest
+from listeners import Listener
+from made_games import random_pgn
+from made_work import work_in
+from scripted_engine import ScriptedEngine
+
+from grpo.base.files import file_hashes, read_json
+from grpo.board.encoding import mover_fen
+from grpo.dataset.games import SourceError
+from grpo.dataset.quotas import boards_per_cell
+from grpo.dataset.table import Split
+from grpo.settings.tree import Settings, read_settings
+from steps import build_boards, join_boards
+from steps.run.dataset import position_keys, read_boards, read_game_table
+from steps.run.names import REPORT
+from steps.run.work import Part
+
+
+def settings_of(file: Path, text: str, *, num_units: int) -> Settings:
+    """Return settings of a small dataset from a file with this text."""
+    file.write_text(text)
+    boards = {"num_train": 30, "num_validation": 9, "num_heldout": 9, "num_units": num_units, "num_tasks": 1}
+    boards |= {"source": "files", "files": [str(file)]}
+    return read_settings(json.dumps({"preset": "test", "boards": boards, "values": {"depth": 1}, "grpo": {"states_per_step": 6}}))
+
+
+def build(settings: Settings, folder: Path, engine: str, *, num_tasks: int = 1, listener: Listener | None = None) -> Path:
+    """Build a dataset, its units dealt out to tasks, and return its folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    listeners, parts = () if listener is None else (listener,), []
+    for number in range(num_tasks):
+        part = Part(number=number, count=num_tasks)
+        work = work_in(folder / f"part-{number}", settings, stockfish=engine, part=part, listeners=listeners)
+        build_boards.body(work)
+        parts.append(work.folder)
+    work = work_in(folder / "dataset", settings, parts=parts, listeners=listeners)
+    join_boards.body(work)
+    return work.folder
+
+
+def checked(folder: Path, settings: Settings) -> dict[str, dict[str, Any]]:
+    """Check all that must hold of a whole dataset, and return its boards by key."""
+    rows: list[dict[str, Any]] = read_boards(folder).to_pylist()
+    games = {game["game_id"]: game for game in read_game_table(folder).to_pylist()}
+    assert Counter((row["split"], row["phase"]) for row in rows) == boards_per_cell(settings.boards)
+    assert {row["game_id"]: row["split"] for row in rows} == {name: game["split"] for name, game in games.items()}
+    assert position_keys(folder) == {row["key"] for row in rows}.union(*(game["keys"] for game in games.values()))
+    for row in rows:
+        assert set(row["moves"]) == {move.uci() for move in chess.Board(row["fen"]).legal_moves}
+        assert games[row["game_id"]]["keys"][row["ply"]] == row["key"]
+        assert (row["strong_values"] is not None) == (row["split"] == Split.HELDOUT)
+    by_key = {row["key"]: row for row in rows}
+    assert len(by_key) == len(rows) == read_json(folder / REPORT)["rows"]
+    return by_key
+
+
+def test_one_task_or_many_give_the_same_bytes(games_text: str, stockfish: str, tmp_path: Path) -> None:
+    settings = settings_of(tmp_path / "games.pgn", games_text, num_units=4)
+    one = build(settings, tmp_path / "one", stockfish)
+    checked(one, settings)
+    assert file_hashes(build(settings, tmp_path / "more", stockfish, num_tasks=3)) == file_hashes(one)
+
+
+def test_a_position_on_which_the_engine_always_fails_is_dropped_and_another_takes_its_place(
+    games_text: str, scripted: Callable[..., ScriptedEngine], tmp_path: Path
+) -> None:
+    settings = settings_of(tmp_path / "games.pgn", games_text, num_units=1)
+    sound = checked(build(settings, tmp_path / "sound", scripted().path), settings)
+    bad = [next(row for row in sound.values() if row["split"] == split) for split in Split]
+    faults = [{"kind": "no score", "fen": mover_fen(chess.Board(row["fen"])), "times": 10_000} for row in bad]
+    listener = Listener()
+    folder = build(settings, tmp_path / "faulty", scripted(*faults).path, listener=listener)
+    found = checked(folder, settings)
+    assert read_json(folder / REPORT)["left_out"] == {"engine failure": 3}
+    assert listener.metrics["boards/dropped"] == listener.metrics["boards/left_out"] == 3
+    assert sound.keys() - found.keys() == {row["key"] for row in bad}
+    for key in sound.keys() & found.keys():
+        assert found[key] | {"engine": ""} == sound[key] | {"engine": ""}, "what the others are worth does not change"
+
+
+def test_a_shortage_is_an_error_with_the_histogram_and_the_rejections(stockfish: str, tmp_path: Path) -> None:
+    file, illegal = tmp_path / "short.pgn", '[Event "e"]\n\n1. e4 e5 2. Ke3 *\n'
+    with pytest.raises(SourceError, match=f"{file} cannot fill the quotas: missing ") as refusal:
+        build(settings_of(file, random_pgn(12, max_plies=16) + illegal, num_units=1), tmp_path / "out", stockfish)
+    assert "games rejected: 1 illegal move" in str(refusal.value)
