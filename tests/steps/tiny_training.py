@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import small_language
 from doubles import CPU, TINY
+from made_runs import machine_of
 
 from grpo.dataset.table import Split
 from grpo.policy.distribution import new_policy
@@ -17,7 +19,6 @@ from grpo.policy.files import LANGUAGE, NETWORK
 from grpo.settings.tree import Settings
 from grpo.train.checkpoints import save_policy
 from steps.finetune import STEP
-from steps.run.machine import Machine
 from steps.run.names import BOARDS
 from steps.run.store import Store
 from steps.run.work import Listener, Work
@@ -52,11 +53,6 @@ def prepare(folder: Path) -> None:
     (folder / LANGUAGE).symlink_to(small_language.cloned_folder())
 
 
-def machine(home: Path) -> Machine:
-    """Return a machine whose engine would not answer: nobody asks it."""
-    return Machine(stockfish=sys.executable, home=home, tracking_uri="", device="cpu", num_threads=1)
-
-
 def progress_of(home: Path) -> Path:
     """Return the folder that survives kills."""
     return home / "progress" / "finetune" / VERSION
@@ -81,7 +77,7 @@ def finetune(
                 work = Work(
                     folder=folder,
                     settings=given,
-                    machine=machine(home),
+                    machine=replace(machine_of(home), stockfish=sys.executable),  # It is there, and nobody asks it.
                     inputs={"boards": prepared / "boards", "pretrained": prepared / kind}
                     | ({} if checkpoint is None else {"checkpoint": checkpoint}),
                     facts={"settings": STEP.settings(given)},

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from made_runs import machine_of
 
 from grpo.language.model import requirements as extra
 from grpo.policy.files import LANGUAGE
@@ -26,7 +27,7 @@ def test_every_kind_that_the_settings_name_has_a_row_an_opener_and_bodies() -> N
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    return Machine(stockfish="", home=tmp_path, tracking_uri="", device="cpu", num_threads=1)
+    return machine_of(tmp_path)
 
 
 def found(machine: Machine, model: str = "small") -> tuple[bool, str]:

@@ -15,6 +15,7 @@ import pytest
 from doubles import CPU, TINY, some_boards
 from listeners import Listener
 from made_boards import write_boards
+from made_work import work_in
 
 from grpo.base.files import ASIDE, file_hashes, read_json
 from grpo.board.encoding import position_key
@@ -25,9 +26,8 @@ from grpo.settings.tree import Settings, read_settings, settings_over
 from grpo.train.checkpoints import NETWORK_FORMAT, TrainingState, save_checkpoint, save_policy
 from steps import calibrate, confirm, screen, select
 from steps.policies import network as network_policies
-from steps.run.machine import Machine
 from steps.run.names import CHECKPOINTS, HISTORY, PGN, REPORT
-from steps.run.work import Part, Work
+from steps.run.work import Part
 
 REGRETS = {2: 0.20, 4: 0.21, 6: 0.22}
 NUM_BOARDS = 12
@@ -120,17 +120,10 @@ def step(
     **more: Any,
 ) -> Path:
     """Return the output of a step; without an engine, of one that asks none."""
-    (folder / "progress").mkdir(parents=True)
-    (folder / "output").mkdir()
-    work = Work(
-        folder=folder / "output",
-        progress_folder=folder / "progress",
-        settings=given,
-        machine=Machine(stockfish=engine, home=folder, tracking_uri="", device="cpu", num_threads=1),
-        inputs={name: inputs[name] for name in module.STEP.takes if name in inputs},
-        listeners=() if told is None else (told,),
-        **more,
-    )
+    folder.mkdir(parents=True)
+    taken = {name: inputs[name] for name in module.STEP.takes if name in inputs}
+    listeners = () if told is None else (told,)
+    work = work_in(folder / "output", given, stockfish=engine, inputs=taken, listeners=listeners, **more)
     module.body(work)
     work.write_history()
     return folder / "output"

@@ -7,6 +7,7 @@ import pytest
 from doubles import CPU, TINY
 from listeners import Listener
 from made_selection import step, write_inputs
+from made_work import work_in
 
 from grpo.base.files import read_json
 from grpo.engine.identity import identify
@@ -17,9 +18,8 @@ from grpo.settings.tree import Settings, read_settings
 from steps import baseline, calibrate
 from steps.cards.state import Seen
 from steps.measure import Arena, read_ladder
-from steps.run.machine import Machine
 from steps.run.names import REPORT
-from steps.run.work import Work, read_history
+from steps.run.work import read_history
 
 SETTINGS = read_settings("test")
 TEXT = """preset = "test"
@@ -87,8 +87,7 @@ def test_the_baseline_leaves_regret_both_matches_and_a_place_on_the_ladder(input
 
 def arena(given: Settings, stockfish: str, folder: Path) -> Arena:
     """Return an arena outside of any step."""
-    machine = Machine(stockfish=stockfish, home=folder, tracking_uri="", device="cpu", num_threads=1)
-    return Arena(Work(folder=folder, progress_folder=folder, settings=given, machine=machine))
+    return Arena(work_in(folder / "output", given, stockfish=stockfish))
 
 
 def test_another_player_is_placed_on_openings_of_its_own_and_none_that_was_excluded(

@@ -9,7 +9,8 @@ import pytest
 import small_language
 from doubles import CPU, TINY
 from listeners import Listener
-from tiny_training import machine, prepare
+from made_work import work_in
+from tiny_training import prepare
 
 from grpo.base.files import read_json
 from grpo.dataset.table import GAME_SCHEMA
@@ -20,7 +21,6 @@ from grpo.settings.tree import Settings, read_settings
 from grpo.train.checkpoints import load_policy, weights_hash
 from steps.pretrain import STEP
 from steps.run.names import ANSWERS, GAMES, REPORT
-from steps.run.work import Work
 
 
 @pytest.fixture(scope="module")
@@ -49,18 +49,9 @@ def language(**changes: object) -> Settings:
 
 def pretrained(boards: Path, place: Path, given: Settings) -> tuple[Path, Listener]:
     """Return the step's output, and what it told."""
-    for name in ("output", "progress"):
-        (place / name).mkdir(parents=True)
+    place.mkdir(exist_ok=True)
     told = Listener()
-    work = Work(
-        folder=place / "output",
-        progress_folder=place / "progress",
-        settings=given,
-        machine=machine(place),
-        inputs={"boards": boards},
-        listeners=(told,),
-    )
-    import_module(STEP.module_for(given.policy.kind)).body(work)
+    import_module(STEP.module_for(given.policy.kind)).body(work_in(place / "output", given, inputs={"boards": boards}, listeners=(told,)))
     return place / "output", told
 
 

@@ -1,4 +1,4 @@
-"""The step `finetune` within one process: what it leaves, what is told, how it ends. Kills are in test_kills.py."""
+"""The step `finetune` within one process: what it leaves, what is told, how it ends. Kills are in tests/promises."""
 
 import math
 from collections.abc import Iterator
