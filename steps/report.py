@@ -95,7 +95,6 @@ def run_results(folders: Mapping[str, Path], *, origin: str = "") -> Results:
         findings=read_json(findings) if findings.is_file() else None,
         settings=settings,
         engine=outputs["select"].parts["inputs"]["engine"],
-        code=outputs["select"].manifest["code"],
         outputs={step: {name: each.manifest[name] for name in ("version", "output_hash")} for step, each in outputs.items()},
     )
 

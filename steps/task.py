@@ -144,9 +144,9 @@ class _Task:
     def recorded(self) -> Iterator[Attempt]:
         """Record the attempt and how it ends, while trackers are told of it."""
         part = f"{self.part.number + 1} of {self.part.count}" if self.part.count > 1 else ""
-        attempt = Runs(self.store).begin(
-            self.job["run"], self.step.name, part, self.version.version, task=self.machine.task, process=hold(self.machine.home)
-        )
+        # Containers of one host may have its name and not its files: nobody there could judge by a token.
+        token = "" if self.machine.is_container else hold(self.machine.home)
+        attempt = Runs(self.store).begin(self.job["run"], self.step.name, part, self.version.version, task=self.machine.task, process=token)
         publisher = Publisher(self.machine, attempt)
         publisher.start()
         try:
@@ -163,7 +163,9 @@ class _Task:
     def show(self, output: StepOutput) -> None:
         """Draw the card of the output."""
         if self.card is not None:
-            self.card.finished(self.store.open(output), is_reused=output["reused"])
+            # What was made just now has been verified where it was taken in.
+            folder = self.store.open(output) if output["reused"] else self.store.folder(output["step"], output["version"])
+            self.card.finished(folder, is_reused=output["reused"])
 
     def _version(self, label: str) -> StepVersion:
         share = {} if self.part.count == 1 else {"part": self.part.number, "of": self.part.count}

@@ -24,7 +24,7 @@ FORMAT: Final = 2
 
 
 class ResultsError(PlainError, ValueError):
-    """The document was written by another version of the code; the message names the commit."""
+    """The document was written by another version of the code; the message says what to do."""
 
 
 class _Facts(BaseModel):
@@ -226,8 +226,6 @@ class Results(_Facts):
     settings: dict[str, Any]
     """Dotted name -> value, of all settings that the steps read."""
     engine: str
-    code: dict[str, Any]
-    """Commit, dirty flag and locks (`steps.run.versions.describe_code`)."""
     outputs: dict[str, dict[str, str]]
     """Step -> `version` and `output_hash` of its output."""
 
@@ -238,14 +236,14 @@ class Results(_Facts):
 
 
 def read_results(path: Path) -> Results:
-    """Read the document; raises ResultsError, which names the commit that wrote it, if another version of the code did."""
+    """Read the document; raises ResultsError if another version of the code wrote it."""
     found = read_json(path)
     try:
         return Results.of(found)
     except ValidationError as error:
-        commit, first = found.get("code", {}).get("commit", "unknown"), error.errors()[0]
+        first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise ResultsError(
-            f"{path} was written by commit {commit}, in another form ({where}: {first['msg']}): use the code of that commit"
-            f" (`git checkout {commit}`), or run the flow again"
+            f"{path} was written by other code, in another form ({where}: {first['msg']}): run the flow again, or use the commit that the"
+            " output's manifest names"
         ) from None

@@ -155,10 +155,10 @@ class _Silence(ast.NodeTransformer):
     def visit_If(self, node: ast.If) -> ast.AST | None:
         return None if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING" else self.generic_visit(node)
 
-    def visit_Module(self, node: ast.Module) -> ast.AST:
+    def visit_Module(self, node: ast.Module) -> Any:
         return self._without_unused(self.generic_visit(node), lambda name: name.startswith("_"))
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         node.returns = None
         return self._without_unused(self.generic_visit(node), lambda _: True)
 
@@ -201,7 +201,7 @@ class _Silence(ast.NodeTransformer):
             _without_texts(said)
         return self.generic_visit(node)
 
-    def _without_unused(self, scope: ast.AST, is_ours: Callable[[str], bool]) -> ast.AST:
+    def _without_unused(self, scope: ast.AST, is_ours: Callable[[str], bool]) -> Any:
         """Take out the assignments to names that nothing uses, once the messages that did are gone."""
         nodes = list(ast.walk(scope))
         used = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
