@@ -23,7 +23,7 @@ STEP: Final = Step(
     module=__name__,
     says="Measures the pretrained policy before GRPO: games against a random mover and Stockfish, its rating on the ladder, and its"
     " regret (win probability lost per move) on held-out boards.",
-    reads="baseline",
+    reads=("seed", "language", "evaluation"),
     takes=("boards", "pretrained", "calibrated", "engine", "device", "book"),
     shows=("baseline/score_random", "baseline/score_engine", "baseline/rating", "heldout/regret_best"),
     pages=(REPORT, DECISIONS),

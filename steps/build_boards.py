@@ -26,7 +26,7 @@ STEP: Final = Step(
     name="build_boards",
     module=__name__,
     says="Finds positions in games and has Stockfish evaluate every legal move of each: one task's part of the dataset.",
-    reads="build_boards",
+    reads=("seed", "boards", "values", "evaluation.heldout_depth"),
     takes=("sources",),
     resources="boards",
 )

@@ -18,7 +18,12 @@ STEP: Final = Step(
     name="calibrate",
     module=__name__,
     says="Rates the opponents that strength is measured with, by games against each other: Elo above a random mover.",
-    reads="calibrate",
+    reads=(
+        "evaluation.ladder.random_fractions",
+        "evaluation.ladder.nodes",
+        "evaluation.ladder.num_calibration_pairs",
+        "evaluation.max_plies",
+    ),
     takes=("engine", "book"),
     shows=("ladder/rating", "ladder/rating_low", "ladder/rating_high"),
     axis="rung",

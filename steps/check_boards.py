@@ -20,7 +20,7 @@ STEP: Final = Step(
     name="check_boards",
     module=__name__,
     says="Validates the dataset, board by board and as a whole; the run stops if a check fails.",
-    reads="check_boards",
+    reads=("boards", "values"),
     takes=("boards",),
     pages=(REPORT, SUMMARY),
 )

@@ -16,7 +16,7 @@ STEP: Final = Step(
     module=__name__,
     says="Plays one task's part of the games that decide on the candidate: fresh games, in pairs with both colors, from openings"
     " that were not used before.",
-    reads="select",
+    reads=("seed", "language", "evaluation", "selection"),
     takes=("pretrained", "finetuned", "screened", "engine", "device"),
     resources="games",
 )

@@ -28,7 +28,7 @@ STEP: Final = Step(
     module=__name__,
     variants={LANGUAGE: "steps.language.finetune"},
     says="Train with GRPO, and recover or stop when entropy becomes critical.",
-    reads="finetune",
+    reads=("seed", "values", "policy", "language", "grpo"),
     takes=("boards", "pretrained", "checkpoint", "engine", "device"),
     shows=(
         "heldout/regret_best",

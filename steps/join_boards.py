@@ -27,7 +27,7 @@ STEP: Final = Step(
     module=__name__,
     says="Joins the tasks' boards into one dataset without duplicates, with the configured number for each phase and split; all boards of"
     " one game are in one split.",
-    reads="build_boards",
+    reads=("seed", "boards", "values", "evaluation.heldout_depth"),
     takes=("sources",),
     joins="unit-*",
     pages=(REPORT, BOARDS_PREVIEW),

@@ -23,7 +23,11 @@ STEP: Final = Step(
     module=__name__,
     variants={LANGUAGE: "steps.language.pretrain"},
     says="Imitate the moves played until the validation loss stops falling; a language model clones the answers of the value tables.",
-    reads="pretrain",
+    reads=(
+        *("seed", "policy", "pretrain", "language.model", "language.revision", "language.small", "language.cloning"),
+        *("language.environment_share", "language.num_history_moves", "language.max_answer_tokens", "language.answers_per_forward"),
+        *("language.min_parse_rate", "language.num_gate_prompts"),
+    ),
     takes=("boards", "device", "model"),
     shows=(
         "imitation/validation_loss",

@@ -9,7 +9,7 @@ from grpo.board.phases import PHASES
 from grpo.match.intervals import Unit
 from grpo.match.verdict import RegretEstimate
 from grpo.policy.files import LANGUAGE, NETWORK, policy_facts
-from grpo.settings.roles import compared_settings, flattened
+from grpo.settings.names import compared_settings, flattened
 from steps.pages.results import (
     FORMAT,
     Boards,

@@ -15,7 +15,7 @@ from typing import Any, Final, TypedDict
 from grpo.base.errors import PlainError
 from grpo.base.files import verified_manifest
 from grpo.policy.files import policy_facts
-from grpo.settings.roles import flattened, is_read_by, may_change
+from grpo.settings.names import IN_NO_VERSION, flattened, is_within
 from grpo.settings.tree import Settings, settings_over
 from steps.run.aliases import PEAK, PRETRAINED_STEP
 from steps.run.commands import FLOW_FILE, resume_command
@@ -30,8 +30,14 @@ from steps.track.registry import RESUMED_WITH, fetch_origin
 _TAKEN_OVER: Final = ("build_boards", *RESUMED_WITH)
 """Steps whose output a resumed run takes from its origin; of the first, that of the next: the parts of the dataset are the dataset."""
 _MAX_SHOWN: Final = 200
-_MAKE: Final = ("build_boards", "check_boards", "pretrain")
-"""Steps that make boards and network: what they read may not change."""
+_FIXED: Final = ("seed", "boards", "values", "policy", "pretrain", "language", "evaluation.heldout_depth")
+"""Settings that make boards and network, which a resumed run has from its origin."""
+_MAY_CHANGE: Final = (
+    *IN_NO_VERSION,
+    *("language.answers_per_forward", "language.min_parse_rate", "language.num_gate_prompts", "language.kl_warmup_steps"),
+    *("language.reward_warmup_steps", "language.max_questions", "language.num_heldout_boards"),
+)
+"""Of these, those that make neither."""
 _MEASURES: Final = ("calibrate", "baseline")
 """Of these, those that are done again where the run measures otherwise than its origin."""
 
@@ -114,7 +120,7 @@ def resumed_settings(origin: Origin, given: Mapping[str, Any]) -> Settings:
     """
     settings = settings_over(origin["settings"], given)
     changed = _changed(origin, settings)
-    refused = [name for name in changed if not may_change(name) and any(is_read_by(step, name) for step in _MAKE)]
+    refused = [name for name in changed if is_within(name, _FIXED) and not is_within(name, _MAY_CHANGE)]
     if refused:
         lines = [f"  {name}: origin {_shown(changed[name][0])}, now {_shown(changed[name][1])}" for name in refused]
         rest = {name: changed[name][1] for name in changed if name not in refused}

@@ -37,7 +37,7 @@ STEP: Final = Step(
     module=__name__,
     says="Selects one candidate among a few checkpoints by games against the pretrained policy; after each round the weaker half"
     " drops out (successive halving). These games are never reported as its strength.",
-    reads="select",
+    reads=("seed", "language", "evaluation", "selection"),
     takes=("boards", "pretrained", "calibrated", "finetuned", "engine", "device", "book", "champion"),
     resources="games",
 )

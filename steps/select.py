@@ -52,7 +52,7 @@ STEP: Final = Step(
     module=__name__,
     says="Decides by the fresh games whether the candidate is significantly better than the pretrained policy and than the"
     " previous champion. Registers two policies: `champion`, to play, and `peak`, to resume from.",
-    reads="select",
+    reads=("seed", "language", "evaluation", "selection"),
     takes=("boards", "pretrained", "calibrated", "finetuned", "screened", "engine", "device"),
     shows=(*(f"selection/{name}{end}" for name in ("score_best", "ladder_gain") for end in _ENDS), "selection/score_sampled"),
     pages=(REPORT, DECISIONS, GAMES_PAGE, PGN),

@@ -30,7 +30,6 @@ from grpo.base.files import (
 )
 from grpo.policy.trainable import PolicyFormat
 from grpo.settings.metrics import BUDGET_SPENT, Record
-from grpo.settings.roles import changed_objective
 from grpo.settings.tree import PolicyConfig
 from grpo.train.checkpoints import (
     TrainingState,
@@ -55,10 +54,11 @@ _REGRET: Final = "heldout/regret_best"
 def begin_from(origin: tuple[Any, PolicyConfig, TrainingState], trainer: Trainer[Any], work: Work) -> None:
     """Begin a run at a checkpoint of another, with its optimiser unless the objective is another."""
     policy, _, state = origin
-    changed = changed_objective(state.facts["settings"], work.facts["settings"])
-    trainer.begin_from(state, policy.network.state_dict(), takes_optimiser=not changed)
-    if changed:
-        work.say(f"the optimiser begins anew, for the objective is not that of the checkpoint: {', '.join(changed)}")
+    # Adam's moments of one objective do not fit another.
+    is_same = state.facts["settings"]["grpo"]["num_own_moves"] == work.facts["settings"]["grpo"]["num_own_moves"]
+    trainer.begin_from(state, policy.network.state_dict(), takes_optimiser=is_same)
+    if not is_same:
+        work.say("the optimiser begins anew, for the objective is not that of the checkpoint: grpo.num_own_moves")
 
 
 class TrainingLoop:

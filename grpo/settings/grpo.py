@@ -1,13 +1,10 @@
 """Settings of GRPO. Coefficients are win probability per nat; entropies and divergences are exact and in nats."""
 
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from grpo.settings.types import Count, NotNegative, Positive, Role, Section
-
-# Part of the objective: Adam's moments of one objective do not fit another, see `steps.resume`.
-_OBJECTIVE: Final = Role(may_change_on_resume=False)
+from grpo.settings.types import Count, NotNegative, Positive, Section
 
 
 class SelfPlayConfig(Section):
@@ -82,9 +79,9 @@ class RecoveryConfig(Section):
 class GrpoConfig(Section):
     """Group relative policy optimisation (GRPO)."""
 
-    num_steps: Annotated[Count, Role(is_main=True)] = 300
+    num_steps: Count = 300
     """Number of rollouts, each followed by its optimiser steps. A resumed run does this many more."""
-    states_per_step: Annotated[Count, Role(is_main=True)] = 512
+    states_per_step: Count = 512
     """Initial states of a rollout."""
     num_minibatches: Count = 2
     """Optimiser steps per inner epoch; each uses an equal part of the rollout."""
@@ -92,19 +89,19 @@ class GrpoConfig(Section):
     """Maximum number of passes over one rollout."""
     mirrors_boards: bool = True
     """Whether a random half of the states without castling rights is mirrored left-right: twice the boards for the cost of one search."""
-    max_states_per_forward: Annotated[Count, Role(is_compared=False)] = 512
+    max_states_per_forward: Count = 512
     """Micro-batch size (gradient accumulation): affects memory, not the result."""
 
-    group_size: Annotated[int, Field(ge=2, le=4_096), Role(is_main=True)] = 16
+    group_size: Annotated[int, Field(ge=2, le=4_096)] = 16
     """Moves sampled from one state, compared only with each other."""
-    num_own_moves: Annotated[int, Field(ge=1, le=64), _OBJECTIVE] = 1
+    num_own_moves: Annotated[int, Field(ge=1, le=64)] = 1
     """Own moves of a trajectory. Above 1, `group_size` trajectories from one board are compared with each other, ply by ply, as those of
     the field notes; the policy itself replies, and its replies are not trained on."""
     self_play: SelfPlayConfig = SelfPlayConfig()
 
-    temperature: Annotated[Positive, Role(is_main=True)] = 1.0
+    temperature: Positive = 1.0
     """Temperature of the policy, the same for sampling and for the loss."""
-    learning_rate: Annotated[Positive, Role(is_main=True)] = 1e-3
+    learning_rate: Positive = 1e-3
     """Learning rate of Adam."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """Steps of the learning rate warm-up."""
@@ -120,15 +117,15 @@ class GrpoConfig(Section):
     max_kl_old: NotNegative = 0.1
     """Trust region: the steps of a rollout stop when the exact KL(old || new) of a minibatch exceeds 1.5 times this. 0 is no limit."""
 
-    entropy_coefficient: Annotated[NotNegative, Role(is_main=True)] = 0.015
+    entropy_coefficient: NotNegative = 0.015
     """Coefficient of the exact entropy bonus; the initial value of its schedule."""
-    entropy_schedule: Annotated[Literal["constant", "target", "field_notes"], Role(is_main=True)] = "target"
+    entropy_schedule: Literal["constant", "target", "field_notes"] = "target"
     """`target` is the controller of `entropy_target`. `field_notes` is that of `[grpo.field_notes]`, which also adjusts the KL coefficient
     and the temperature."""
     entropy_target: EntropyTarget = EntropyTarget()
     field_notes: FieldNotesRecovery | None = None
     """The numbers of `entropy_schedule = "field_notes"`."""
-    kl_coefficient: Annotated[NotNegative, Role(is_main=True)] = 0.03
+    kl_coefficient: NotNegative = 0.03
     """Coefficient of the KL divergence from the reference. Without it the policy unlearns how to win won positions: there most moves keep
     the value, so that values cannot tell progress from shuffling, and only the imitated moves do (docs/results.md)."""
     kl_target: Positive | None = None
@@ -140,7 +137,7 @@ class GrpoConfig(Section):
 
     steps_per_checkpoint: Count = 100
     """Steps between two checkpoints; each is evaluated on the held-out boards."""
-    num_checkpoints_kept: Annotated[int, Field(ge=2), Role(is_compared=False)] = 12
+    num_checkpoints_kept: Annotated[int, Field(ge=2)] = 12
     """Maximum number of checkpoints. The best by held-out regret and the newest are never deleted."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Precision inside the network. Logits, probabilities and loss are always float32 or better."""

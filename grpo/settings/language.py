@@ -7,15 +7,11 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from grpo.settings.grpo import GrpoConfig
-from grpo.settings.types import Count, Positive, Probability, Role, Section
+from grpo.settings.types import Count, Positive, Probability, Section
 
 _MAX_RATE_OF_PRETRAINED: Final = 1e-3
 SMALL: Final = "small"
 """Name of the model that is created locally, without a hub."""
-
-# Cloning reads neither the schedules of GRPO nor the settings of games and evaluations.
-_GRPO_PACE: Final = Role(read_by=("finetune",), may_change_on_resume=True)
-_MEASURED: Final = Role(read_by=("baseline", "finetune", "select"), may_change_on_resume=True)
 
 _PATH_STARTS: Final = (".", "/", "~")
 
@@ -72,7 +68,7 @@ class CloningConfig(Section):
 class LanguageConfig(Section):
     """A causal language model as the policy; needs `policy.kind = "language"`."""
 
-    model: Annotated[str, Role(is_main=True)] = SMALL
+    model: str = SMALL
     """`small` is created locally. Otherwise a model name on the Hugging Face hub, such as `jrahn/RookWorld-LM-124M`, or a folder."""
     revision: str = ""
     """Commit or tag of a model on the hub. Empty is the newest. The commit that it stands for is in the step's version and report."""
@@ -84,24 +80,22 @@ class LanguageConfig(Section):
     """Maximum number of past moves in an environment prompt, including the last."""
     max_answer_tokens: Annotated[int, Field(ge=16, le=2_048)] = 144
     """Maximum answer length. A longer answer is truncated; loss and group means leave it out."""
-    answers_per_forward: Annotated[Count, Role(may_change_on_resume=True)] = 64
+    answers_per_forward: Count = 64
     """Batch size for generating and scoring answers: affects memory and time, and the result only by rounding."""
 
-    min_parse_rate: Annotated[Probability, Role(may_change_on_resume=True)] = 0.8
+    min_parse_rate: Probability = 0.8
     """The gate before GRPO: minimum fraction of answers, sampled at T = 1, that can be parsed, for each task that is trained."""
-    num_gate_prompts: Annotated[Count, Role(may_change_on_resume=True)] = 64
+    num_gate_prompts: Count = 64
     """Prompts per task for the gate."""
-    kl_warmup_steps: Annotated[int, Field(ge=0), _GRPO_PACE] = 500
+    kl_warmup_steps: Annotated[int, Field(ge=0)] = 500
     """Steps of the linear warm-up of the KL coefficient; it is above 0 from the first step."""
-    reward_warmup_steps: Annotated[int, Field(ge=0), _GRPO_PACE] = 200
+    reward_warmup_steps: Annotated[int, Field(ge=0)] = 200
     """Steps of the linear warm-up of the chess parts of the reward; `structure` and `parsing` count in full from the first step."""
 
-    max_questions: Annotated[
-        int, Field(ge=1, le=20), Role(read_by=("baseline", "finetune", "select"), may_change_on_resume=True, is_main=True)
-    ] = 3
+    max_questions: Annotated[int, Field(ge=1, le=20)] = 3
     """Maximum number of answers per move in a game. After an answer without a legal best move the next is sampled at T = 1; after the last,
     the game is lost."""
-    num_heldout_boards: Annotated[Count, _MEASURED] = 150
+    num_heldout_boards: Count = 150
     """Number of held-out boards on which regret is measured, equally many of each phase. An answer takes about 50 forward passes."""
 
 

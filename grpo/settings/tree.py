@@ -21,7 +21,7 @@ from grpo.base.suggestions import did_you_mean, nearest
 from grpo.board.phases import PHASES
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.language import KIND_DEFAULTS, LanguageConfig, refuse_for_language
-from grpo.settings.types import Count, Names, PolicyKindName, Positive, Role, Section, section_of
+from grpo.settings.types import Count, Names, PolicyKindName, Positive, Section, section_of
 
 PRESET_FOLDER: Final = Path(__file__).parent / "presets"
 DEFAULT_PRESET: Final = "laptop"
@@ -29,10 +29,6 @@ DEFAULT_PRESET: Final = "laptop"
 
 class ConfigError(PlainError, ValueError):
     """The settings cannot be used; the message names each bad key, the reason, and what to write instead."""
-
-
-# Where files are, or how the work is divided: changes no result.
-_WHERE: Final = Role(read_by=(), is_compared=False, may_change_on_resume=True)
 
 
 class TimeControl(StrEnum):
@@ -58,14 +54,14 @@ class GameFilters(Section):
 class BoardsConfig(Section):
     """The positions (boards) of the dataset: their source, their number and their splits."""
 
-    source: Annotated[Literal["engine", "files"], Role(is_main=True)] = "engine"
+    source: Literal["engine", "files"] = "engine"
     """`engine` generates games with Stockfish. `files` reads games (PGN) and lists of positions (EPD, FEN)."""
-    files: Annotated[Names, _WHERE] = ()
+    files: Names = ()
     """Files, folders, globs or s3://, https:// or hf:// addresses of .pgn, .epd or .fen, plain or compressed as .zst, .gz, .bz2 or .zip.
     The version of the dataset includes their names and contents, not their folders."""
     filters: GameFilters = GameFilters()
     """Which games of the files are used."""
-    num_train: Annotated[Count, Role(is_main=True)] = 25_500
+    num_train: Count = 25_500
     """Training boards; one third each are openings, middlegames and endgames."""
     num_validation: Count = 3_000
     """Validation boards, which decide when imitation stops."""
@@ -76,11 +72,11 @@ class BoardsConfig(Section):
     so more moves to imitate (`pretrain.max_positions`)."""
     shortage: Literal["error", "accept"] = "error"
     """If the source has too few boards of a phase: `error` stops, `accept` continues with fewer and reports it."""
-    exclude: Annotated[Names, _WHERE] = ()
+    exclude: Names = ()
     """Files with evaluation positions (openings, puzzles, test suites). The dataset has neither them nor their mirror images."""
-    num_units: Annotated[int, Field(ge=1, le=1_000), Role(is_compared=False)] = 8
+    num_units: Annotated[int, Field(ge=1, le=1_000)] = 8
     """The dataset is made in this many independent parts. Another number makes another dataset."""
-    num_tasks: Annotated[int, Field(ge=1, le=1_000), _WHERE] = 2
+    num_tasks: Annotated[int, Field(ge=1, le=1_000)] = 2
     """The parts are divided among this many parallel tasks; no effect on the result."""
 
     @model_validator(mode="after")
@@ -102,7 +98,7 @@ class BoardsConfig(Section):
 class ValuesConfig(Section):
     """Move values, the reward: how Stockfish scores every legal move, and how scores become win probabilities."""
 
-    depth: Annotated[int, Field(ge=1, le=30), Role(is_main=True)] = 5
+    depth: Annotated[int, Field(ge=1, le=30)] = 5
     """Search depth in plies, one search over all legal moves. The strength of the reward. By a deep judge the best move at depth 1 gives
     away less than at depths 2 to 4, and that at depth 5 less than all of them, at four times the time (docs/results.md)."""
     logistic_slope: Positive = 0.003
@@ -112,36 +108,29 @@ class ValuesConfig(Section):
 class PolicyConfig(Section):
     """The policy. All settings except `kind` describe the network."""
 
-    # Versions of a network do not include the kind: they are as they were before there were two.
-    kind: Annotated[PolicyKindName, Role(only_with="language")] = "network"
+    kind: PolicyKindName = "network"
     """`network` is a neural network that gives every legal move a probability. `language` is a language model that writes its moves
     (see `[language]` and `docs/language.md`); it changes some defaults of `[grpo]`."""
-    width: Annotated[int, Field(ge=8, le=4_096, multiple_of=8), Role(is_main=True)] = 256
+    width: Annotated[int, Field(ge=8, le=4_096, multiple_of=8)] = 256
     """Width of the embeddings whose sum describes the position after a move."""
-    hidden_width: Annotated[int, Field(ge=8, le=1_024), Role(is_main=True)] = 32
+    hidden_width: Annotated[int, Field(ge=8, le=1_024)] = 32
     """Width of the layer between that sum and the score of the move."""
 
 
 class PretrainConfig(Section):
     """Imitation learning of the moves played, until the validation loss stops falling."""
 
-    max_positions: Annotated[Count, Role(is_main=True)] = 150_000
+    max_positions: Count = 150_000
     """Positions whose moves are imitated: the training boards, and others of the games they come from, up to this many in all. They cost no
     search."""
     batch_size: Count = 256
     """Boards per step."""
-    learning_rate: Annotated[Positive, Role(is_main=True)] = 3e-3
+    learning_rate: Positive = 3e-3
     """Learning rate of AdamW; divided by five when a measurement of the validation loss is no new best; imitation ends at the third."""
     steps_per_validation: Count = 200
     """Steps between two measurements of the validation loss."""
     max_steps: Count = 6_000
     """Maximum number of steps; the report says whether it was reached."""
-
-
-# How a policy is measured, not how the ladder's rungs are rated.
-_PLACES: Final = Role(read_by=("baseline", "select"))
-# How the measured games are played.
-_PLAYS: Final = Role(read_by=("calibrate", "baseline", "select"))
 
 
 class LadderConfig(Section):
@@ -160,9 +149,9 @@ class LadderConfig(Section):
     """Upper rungs: Stockfish at full strength with this many nodes per move, rising."""
     num_calibration_pairs: Count = 20
     """Openings that each rung plays, with both colours, against each of the two rungs below it."""
-    num_probe_pairs: Annotated[Count, _PLACES] = 6
+    num_probe_pairs: Count = 6
     """Openings of each short match that locates a player on the ladder."""
-    num_rung_pairs: Annotated[Count, _PLACES] = 150
+    num_rung_pairs: Count = 150
     """Openings against each of the two nearest rungs, which determine the rating; 150 give a difference of two players to some +-30 Elo."""
 
     @model_validator(mode="after")
@@ -179,16 +168,16 @@ class LadderConfig(Section):
 class EvaluationConfig(Section):
     """How playing strength is measured, before and after GRPO."""
 
-    heldout_depth: Annotated[int, Field(ge=1, le=30), Role(read_by=("build_boards", "baseline", "select"), may_change_on_resume=False)] = 8
+    heldout_depth: Annotated[int, Field(ge=1, le=30)] = 8
     """Search depth for the move values of held-out boards. Much deeper than `values.depth`, so that regret measures neither the reward
     again nor the judge's own noise."""
-    num_baseline_pairs: Annotated[Count, _PLACES] = 60
+    num_baseline_pairs: Count = 60
     """Openings of the baseline against a random mover, and against Stockfish with one node per move, each played with both colours."""
     ladder: LadderConfig = LadderConfig()
     """How ratings are determined."""
-    opening_book: Annotated[str, Role(read_by=())] = ""
+    opening_book: str = ""
     """A file (or folder, glob, `s3://` address) of positions (EPD, FEN) to begin from instead of generated ones."""
-    max_plies: Annotated[Count, _PLAYS] = 240
+    max_plies: Count = 240
     """A game with this many plies is a draw; reports count such draws separately."""
 
 
@@ -201,7 +190,7 @@ class SelectionConfig(Section):
     """Openings, with both colours, that each candidate plays in each round of sequential halving."""
     num_confirmation_pairs: Count = 300
     """New openings of the confirmation match, the result that is reported."""
-    num_tasks: Annotated[int, Field(ge=1, le=1_000), _WHERE] = 2
+    num_tasks: Annotated[int, Field(ge=1, le=1_000)] = 2
     """The confirmation games and the sampled games are divided among this many parallel tasks; only ties in the last bits can differ."""
     num_sampled_pairs: Count = 100
     """Openings of the games with moves sampled at T = 1. They are reported and decide nothing."""
@@ -259,23 +248,17 @@ class ResourcesConfig(Section):
 class Settings(Section):
     """All settings: with the code, the locked packages and the machine they determine the result of a run."""
 
-    seed: Annotated[
-        int, Field(ge=0, lt=2**31), Role(read_by=("build_boards", "pretrain", "baseline", "finetune", "select"), is_main=True)
-    ] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Root seed of all random streams."""
-    boards: Annotated[BoardsConfig, Role(read_by=("build_boards", "check_boards"))] = BoardsConfig()
-    values: Annotated[ValuesConfig, Role(read_by=("build_boards", "check_boards", "finetune"))] = ValuesConfig()
-    policy: Annotated[PolicyConfig, Role(read_by=("pretrain", "finetune"))] = PolicyConfig()
-    language: Annotated[LanguageConfig, Role(read_by=("pretrain", "baseline", "finetune", "select"), only_with="language")] = (
-        LanguageConfig()
-    )
-    pretrain: Annotated[PretrainConfig, Role(read_by=("pretrain",), only_with="network")] = PretrainConfig()
-    grpo: Annotated[GrpoConfig, Role(read_by=("finetune",), may_change_on_resume=True)] = GrpoConfig()
-    evaluation: Annotated[EvaluationConfig, Role(read_by=("calibrate", "baseline", "select"), may_change_on_resume=True)] = (
-        EvaluationConfig()
-    )
-    selection: Annotated[SelectionConfig, Role(read_by=("select",), may_change_on_resume=True)] = SelectionConfig()
-    resources: Annotated[ResourcesConfig, _WHERE] = ResourcesConfig()
+    boards: BoardsConfig = BoardsConfig()
+    values: ValuesConfig = ValuesConfig()
+    policy: PolicyConfig = PolicyConfig()
+    language: LanguageConfig = LanguageConfig()
+    pretrain: PretrainConfig = PretrainConfig()
+    grpo: GrpoConfig = GrpoConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    selection: SelectionConfig = SelectionConfig()
+    resources: ResourcesConfig = ResourcesConfig()
 
     @model_validator(mode="before")
     @classmethod

@@ -1,6 +1,5 @@
-"""Building blocks of the settings: frozen strict sections, numbers with ranges, and the role of a setting in the pipeline."""
+"""Building blocks of the settings: frozen strict sections and numbers with ranges."""
 
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -12,27 +11,7 @@ Count = Annotated[int, Field(ge=1)]
 Names = Annotated[tuple[str, ...], Field(strict=False), BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
 """One path or several."""
 
-StepName = Literal["build_boards", "check_boards", "pretrain", "calibrate", "baseline", "finetune", "select"]
 PolicyKindName = Literal["network", "language"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Role:
-    """What a setting means for versions, resuming, run comparisons and the model card; `grpo.settings.roles` looks it up by dotted name.
-
-    Write it as `Annotated[..., Role(...)]` where a setting differs from its section. None inherits the section's value.
-    """
-
-    read_by: tuple[StepName, ...] | None = None
-    """The steps that read the value: it is part of their versions, and of no others. A file counts by its content, not by its path."""
-    only_with: PolicyKindName | None = None
-    """The only kind of policy for which those steps read it; None at the top level is every kind."""
-    may_change_on_resume: bool | None = None
-    """Whether a resumed run may use another value than its origin."""
-    is_compared: bool | None = None
-    """Whether the value is logged as a parameter for comparing runs."""
-    is_main: bool = False
-    """Whether the model card shows the value even when it is the default; not inherited."""
 
 
 class Section(BaseModel):

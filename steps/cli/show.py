@@ -66,7 +66,7 @@ def _head(run: "Run") -> Iterator[str]:
 
 
 def _settings(run: "Run") -> Iterator[str]:
-    from grpo.settings.roles import flattened
+    from grpo.settings.names import flattened
     from grpo.settings.tree import read_settings
     from steps.run.launch import launch_of
 

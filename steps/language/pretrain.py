@@ -11,12 +11,13 @@ from grpo.language.model.loading import load_model, save_language_policy
 from grpo.language.text.examples import LanguageBoards
 from grpo.settings.language import LanguageConfig
 from grpo.settings.metrics import Record
-from grpo.settings.roles import is_read_by
+from grpo.settings.names import is_within
 from grpo.settings.tree import Settings
 from grpo.train.checkpoints import weights_hash
 from steps.language.answers import shown_examples, write_answers
 from steps.run.dataset import read_boards
 from steps.run.names import REPORT
+from steps.run.step import step_of
 from steps.run.work import Work
 
 
@@ -61,5 +62,6 @@ def body(work: Work) -> None:
 
 def _seen_by_cloning(settings: Settings) -> Settings:
     """Return the settings with what cloning does not read at its default: a policy's folder holds its settings, and may hold no others."""
-    unread = {name: field.default for name, field in LanguageConfig.model_fields.items() if not is_read_by("pretrain", f"language.{name}")}
+    reads = step_of("pretrain").reads
+    unread = {name: field.default for name, field in LanguageConfig.model_fields.items() if not is_within(f"language.{name}", reads)}
     return settings.model_copy(update={"language": settings.language.model_copy(update=unread)})

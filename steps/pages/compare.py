@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from grpo.match.intervals import Estimate, Unit, difference
-from grpo.settings.roles import compared_settings
+from grpo.settings.names import compared_settings
 from steps.pages.results import Measurement, Results
 
 

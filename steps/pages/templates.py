@@ -19,7 +19,7 @@ from grpo.match.matches import UNDECIDED, End
 from grpo.match.verdict import AGAINST_OTHERS, Claim, LadderFinding
 from grpo.settings.language import SMALL
 from grpo.settings.metrics import ENDS, TASKS
-from grpo.settings.roles import flattened, is_main
+from grpo.settings.names import MAIN, flattened
 from grpo.settings.tree import Settings
 from steps import STEPS
 from steps.pages.picture import gain_bars, ladder_bars
@@ -207,7 +207,7 @@ def setting_table(results: Results) -> HeadedRows:
     """Return the main settings, and all that differ from the defaults of this code."""
     given = results.settings
     defaults = flattened(Settings.model_validate({"policy": {"kind": results.kind}}).model_dump(mode="json"))
-    shown = [name for name in sorted(given) if is_main(name) or (name in defaults and given[name] != defaults[name])]
+    shown = [name for name in sorted(given) if name in MAIN or (name in defaults and given[name] != defaults[name])]
     return ("setting", "value", "default"), [(name, str(given[name]), str(defaults.get(name, "-"))) for name in shown]
 
 

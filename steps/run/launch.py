@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from grpo.settings.roles import flattened
+from grpo.settings.names import flattened
 from grpo.settings.tree import DEFAULT_PRESET, preset_names, read_settings
 from steps.run.commands import FLOW_FILE
 

@@ -9,9 +9,10 @@ from grpo.engine.identity import identify
 from grpo.match.openings import book_files
 from grpo.policy.files import LANGUAGE
 from grpo.settings.language import SMALL, LanguageConfig, model_folder
-from grpo.settings.roles import flattened, is_compared, is_main, is_read_by, roles
+from grpo.settings.names import IN_NO_VERSION, MAIN, flattened, is_compared, is_within
 from grpo.settings.tree import Settings
 from steps.run.machine import Machine
+from steps.run.step import step_of
 
 
 def _engine(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
@@ -44,7 +45,8 @@ def _model(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG
     if settings.policy.kind != LANGUAGE:
         return {}
     model, unread = settings.language.model, LanguageConfig().model_dump(mode="json")
-    unread = {name: value for name, value in unread.items() if not is_read_by("pretrain", f"language.{name}")}
+    reads = step_of("pretrain").reads
+    unread = {name: value for name, value in unread.items() if not is_within(f"language.{name}", reads)}
     found = {"unread settings": sha256_json(unread)}
     if model == SMALL:
         return found
@@ -65,7 +67,7 @@ def _book(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG0
 def _defaults(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
     """Return which settings the pages of a run state, and beside which defaults; those that no step reads are on no page."""
     defaults = flattened(Settings.model_validate({"policy": {"kind": settings.policy.kind}}).model_dump(mode="json"))
-    stated = {name: [value, is_main(name), is_compared(name)] for name, value in defaults.items() if roles()[name].read_by}
+    stated = {name: [value, name in MAIN, is_compared(name)] for name, value in defaults.items() if not is_within(name, IN_NO_VERSION)}
     return {"defaults": sha256_json(stated)}
 
 

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, TypedDict
 
-from grpo.settings.roles import settings_read_by
+from grpo.settings.names import part_of
 from grpo.settings.tree import Settings
-from grpo.settings.types import StepName
 
 
 class StepOutput(TypedDict):
@@ -35,8 +34,8 @@ class Step:
     """What it does, in one or two sentences."""
     variants: Mapping[str, str] = field(default_factory=dict)
     """Kind of policy -> another module, whose `body` computes the output of that kind."""
-    reads: StepName | None = None
-    """Which settings: those whose role names this step as a reader (`grpo.settings.types.Role`); None for none."""
+    reads: tuple[str, ...] = ()
+    """The settings that it reads: sections, or dotted names of single ones. They are part of its version, and others are not."""
     takes: tuple[str, ...] = ()
     """What it takes besides settings: outputs of other steps by the flow's names, and names of `steps.run.outside`."""
     joins: str = ""
@@ -58,7 +57,8 @@ class Step:
 
     def settings(self, settings: Settings) -> dict[str, Any]:
         """Return the part of the settings that it reads, JSON-able: part of its version."""
-        return {} if self.reads is None else settings_read_by(self.reads, settings)
+        of_other_kind = "language" if settings.policy.kind == "network" else "pretrain"
+        return part_of(settings, [name for name in self.reads if name.partition(".")[0] != of_other_kind])
 
 
 def step_of(name: str) -> Step:

@@ -20,7 +20,7 @@ from grpo.base.files import CorruptError, read_json
 from grpo.match.verdict import short_verdict
 from grpo.policy.files import NETWORK
 from grpo.settings.metrics import MAIN_CURVES, tracked_name
-from grpo.settings.roles import compared_settings, is_main
+from grpo.settings.names import MAIN, compared_settings
 from steps import STEPS
 from steps.pages.results import Results, read_results
 from steps.pages.templates import description
@@ -350,7 +350,7 @@ def _params(settings: Mapping[str, Any]) -> dict[str, str]:
     return {
         name: value
         for name, value in compared_settings(settings).items()
-        if name in changed or (is_main(name) and not (is_network and name.startswith("language.")))
+        if name in changed or (name in MAIN and not (is_network and name.startswith("language.")))
     }
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from grpo.settings.roles import flattened
+from grpo.settings.names import flattened
 from steps.run.machine import Machine
 from steps.run.machine import Mirror as Mode
 from steps.run.records import Attempt, Run, Runs

@@ -12,7 +12,6 @@ import pytest
 
 from grpo.diagnosis.checks import CHECKS
 from grpo.settings.metrics import EVENTS, METRICS
-from grpo.settings.roles import roles
 from grpo.settings.tree import read_settings
 from infra.pages import PRINTED, family, settings
 from steps.cli.main import COMMANDS
@@ -151,7 +150,8 @@ def code_spans(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", WRITTEN_BY_HAND, ids=name_of)
 def test_every_setting_that_a_page_names_with_its_section_is_one(page: Path) -> None:
-    known = set(roles())
+    names = [name.split(".") for name, _, _ in settings()]
+    known = {".".join(levels[:depth]) for levels in names for depth in range(1, len(levels) + 1)}
     known |= {key.partition(".")[2] for key in known if key.count(".") == 2}  # `self_play.fraction`, where GRPO is spoken of.
     sections = {key.partition(".")[0] for key in known}
     for span in code_spans(page):

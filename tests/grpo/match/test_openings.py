@@ -21,10 +21,10 @@ from grpo.engine.answers import EngineAnswer, EngineError, Score
 from grpo.engine.pool import EnginePool, Query
 from grpo.match import openings
 from grpo.match.openings import OpeningsError, make_openings
-from grpo.settings.roles import settings_read_by
 from grpo.settings.tree import EvaluationConfig, Settings
 from steps.run.machine import Machine
 from steps.run.outside import OUTSIDE
+from steps.run.step import step_of
 
 
 class FakePool:
@@ -259,7 +259,8 @@ def test_the_books_content_and_not_its_place_is_in_the_versions_of_steps(book: P
     elsewhere.write_bytes(book.read_bytes())
     here, there, none = (Settings(evaluation=EvaluationConfig(opening_book=str(path))) for path in (book, elsewhere, ""))
     for step in ("baseline", "select"):
-        assert settings_read_by(step, here) == settings_read_by(step, there) == settings_read_by(step, none)
+        read = step_of(step).settings
+        assert read(here) == read(there) == read(none)
     machine = Machine(stockfish="none", home=tmp_path, tracking_uri="", device="cpu", num_threads=1)
     asked = OUTSIDE["book"]
     assert asked(here, machine) == asked(there, machine) != asked(none, machine) == {}

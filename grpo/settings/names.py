@@ -1,0 +1,87 @@
+"""Settings by their dotted names: the part that a step reads, and what runs are compared by."""
+
+import json
+from collections.abc import Container, Iterable, Mapping
+from typing import Any, Final
+
+from grpo.settings.tree import Settings
+
+IN_NO_VERSION: Final = (
+    "boards.files",
+    "boards.exclude",
+    "boards.num_tasks",
+    "evaluation.opening_book",
+    "selection.num_tasks",
+    "resources",
+)
+"""Where files are and how the work is divided: no step's version has them. A file counts by its content, not by its path."""
+MAIN: Final[Container[str]] = frozenset(
+    (
+        *("seed", "boards.source", "boards.num_train", "values.depth", "policy.width", "policy.hidden_width"),
+        *("language.model", "language.max_questions", "pretrain.max_positions", "pretrain.learning_rate"),
+        *("grpo.num_steps", "grpo.states_per_step", "grpo.group_size", "grpo.temperature", "grpo.learning_rate"),
+        *("grpo.entropy_coefficient", "grpo.entropy_schedule", "grpo.kl_coefficient"),
+    )
+)
+"""Shown on the model card and among MLflow's parameters even where they are the defaults."""
+_NOT_COMPARED: Final = (
+    *("boards.files", "boards.exclude", "boards.num_units", "boards.num_tasks", "selection.num_tasks", "resources"),
+    *("grpo.max_states_per_forward", "grpo.num_checkpoints_kept"),
+)
+_MAX_LENGTH: Final = 60
+
+
+def is_within(name: str, sections: Iterable[str]) -> bool:
+    """Return whether a setting is one of these, or lies in one of these sections.
+
+    >>> is_within("grpo.clip_low", ("seed", "grpo")), is_within("seeds", ("seed", "grpo"))
+    (True, False)
+    """
+    return any(name == section or name.startswith(f"{section}.") for section in sections)
+
+
+def part_of(settings: Settings, sections: Iterable[str]) -> dict[str, Any]:
+    """Return the settings of these sections or names, nested and JSON-able, without those that are in no version."""
+
+    def part(section: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+        found = {}
+        for name, value in section.items():
+            if isinstance(value, dict):
+                if below := part(value, f"{prefix}{name}."):
+                    found[name] = below
+            elif is_within(prefix + name, sections) and not is_within(prefix + name, IN_NO_VERSION):
+                found[name] = value
+        return found
+
+    return part(settings.model_dump(mode="json"), "")
+
+
+def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings by dotted name, in their order."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        found |= flattened(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
+
+
+def is_compared(name: str) -> bool:
+    """Return whether runs are compared by a setting."""
+    return not is_within(name, _NOT_COMPARED)
+
+
+def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings by which runs are compared, as short texts; settings that are off are left out.
+
+    >>> compared_settings({"seed": 1, "boards": {"num_tasks": 2}, "evaluation": {"ladder": {"nodes": [1, 300]}}})
+    {'seed': '1', 'evaluation.ladder.nodes': '1 300'}
+    """
+    compared = {name: value for name, value in flattened(settings).items() if is_compared(name)}
+    return {name: _short(value) for name, value in compared.items() if value not in (None, "", [], ())}
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        text = " ".join(_short(each) for each in value)
+        return text if len(text) <= _MAX_LENGTH else f"{_short(value[0])} ... {_short(value[-1])} ({len(value)})"
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 3]}..."
