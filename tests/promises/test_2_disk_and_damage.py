@@ -31,7 +31,7 @@ Write = Callable[[Path, int], object]
 
 def checkpoint(place: Path, number: int) -> None:
     policy = new_policy(TINY, seed=0, device=CPU)
-    state = TrainingState(step=number, optimiser={"state": {}, "param_groups": []}, controllers={}, facts={})
+    state = TrainingState(step=number, control={}, facts={}, tensors={})
     save_checkpoint(place, policy, TINY, state, NETWORK_FORMAT)
     for folder in checkpoint_folders(place):
         verified_manifest(folder)

@@ -27,7 +27,7 @@ def test_the_folder_has_the_weights_a_card_and_a_manifest(export: Run, tmp_path:
     source, out = tmp_path / "policy", tmp_path / "deep" / "out"
     source.mkdir()
     save_policy(source, new_policy(TINY, seed=0, device=CPU), TINY)
-    (source / "optimiser.safetensors").write_text("the rest of a checkpoint")
+    (source / "state.safetensors").write_text("the rest of a checkpoint")
     assert export(source, out)[0] == 0
     assert sorted(verified_manifest(out)["files"]) == ["README.md", "policy.json", "weights.safetensors"]
     found = find_policy(str(out), machine_of(tmp_path / "home"))

@@ -66,7 +66,7 @@ def run(console: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 def test_the_files_of_either_kind_are_known_without_loading_them(folder: Path, tmp_path: Path) -> None:
     save_policy(tmp_path, new_policy(TINY, seed=0, device=CPU), TINY)
-    (tmp_path / "optimiser.safetensors").write_bytes(b"")
+    (tmp_path / "state.safetensors").write_bytes(b"")
     assert (policy_kind(tmp_path), weights_file(tmp_path).name) == ("network", "weights.safetensors")
     assert policy_file_names(tmp_path) == ["policy.json", "weights.safetensors"]
     assert is_policy(folder)

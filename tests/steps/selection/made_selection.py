@@ -95,7 +95,7 @@ def write_policy(folder: Path, seed: int) -> Path:
 
 def write_checkpoint(finetuned: Path, step: int, policy: NetworkPolicy | None = None) -> None:
     """Write a checkpoint, by default of fresh weights."""
-    state = TrainingState(step=step, optimiser={"state": {}, "param_groups": []}, controllers={}, facts={})
+    state = TrainingState(step=step, control={}, facts={}, tensors={})
     save_checkpoint(finetuned / CHECKPOINTS, policy or new_policy(TINY, seed=step, device=CPU), TINY, state, NETWORK_FORMAT)
 
 
