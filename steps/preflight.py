@@ -15,7 +15,7 @@ import numpy as np
 
 from grpo.base.errors import PlainError
 from grpo.dataset.games import SourceError
-from grpo.dataset.streams import find_files, read_chunks
+from grpo.dataset.streams import SourceFile, find_files, opened
 from grpo.engine.identity import EngineMissingError, identify
 from grpo.match.halving import halving_rounds
 from grpo.match.openings import OpeningsError, drawn_openings
@@ -182,12 +182,17 @@ def _files(what: str, names: Sequence[str]) -> PreflightCheck:
     """Read only the beginning of each file: large files are read once, by the step that needs them."""
     try:
         files = find_files(names)
-        empty = [file.name for file in files if not next(read_chunks(file), b"")]
+        empty = [file.name for file in files if _is_empty(file)]
     except SourceError as error:
         return _wrong(what, str(error))
     if empty:
         return _wrong(what, f"{', '.join(empty)}: empty; give files with games or positions")
     return _fine(what, ", ".join(file.name for file in files[:_SHOWN]) + (f" and {len(files) - _SHOWN} more" * (len(files) > _SHOWN)))
+
+
+def _is_empty(file: SourceFile) -> bool:
+    with opened(file) as stream:
+        return not stream.read(1)
 
 
 def _python() -> PreflightCheck:

@@ -2,9 +2,8 @@
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import BinaryIO, Final, TypeVar
 
 import chess
 
@@ -14,31 +13,45 @@ from grpo.dataset.games import MAX_DETAIL, Game, Reason, Rejection, SourceError
 
 MAX_LINE_SIZE: Final = 2**16
 """In bytes; far above any real FEN, EPD or puzzle."""
-_BOM: Final = b"\xef\xbb\xbf"
-_LINE_END: Final = re.compile(rb"\r\n|\n|\r(?!\Z)")  # The next chunk decides whether a final \r is part of \r\n.
 _CLOCKS: Final = re.compile(r"(\d+)(?:\s+(\d+))?(?=[\s;]|\Z)")
 _QUOTED: Final = re.compile(r'"[^"]*"')
-_OPERATION: Final = re.compile(r"([A-Za-z]\w*)\s*(.*)")
+_CLOCK_OPERATION: Final = re.compile(r"(?:^|;)\s*(hmvc|fmvn)\s+(\d+)\s*(?=;|$)")
 
 _Parsed = TypeVar("_Parsed")
 
 
-def read_positions(chunks: Iterable[bytes], source: str, *, is_mine: Callable[[int], bool] = lambda _: True) -> Iterator[Game | Rejection]:
-    """Yield each line's position as a game without moves, or a Rejection; skip blank lines and `#` comments.
+def lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield byte offset and text of each line that is neither blank nor a `#` comment, without its end and a byte order mark.
+
+    A line longer than `MAX_LINE_SIZE` is truncated to bound memory, but is still longer than `MAX_LINE_SIZE`.
+    """
+    end = 0
+    while rest := stream.readline(MAX_LINE_SIZE + 1):
+        offset, line = end, rest.rstrip(b"\r\n")
+        end += len(rest)
+        while rest and not rest.endswith(b"\n"):
+            rest = stream.readline(MAX_LINE_SIZE)
+            end += len(rest)
+        if offset == 0:
+            line = line.removeprefix(b"\xef\xbb\xbf")
+        if line.endswith(b"\0") and len(line) <= MAX_LINE_SIZE:  # Some public suites pad their lines.
+            line = line.rstrip(b"\0 \t")
+        if line.strip() and not line.lstrip().startswith(b"#"):
+            yield offset, line
+
+
+def read_positions(stream: BinaryIO, source: str, *, is_mine: Callable[[int], bool] = lambda _: True) -> Iterator[Game | Rejection]:
+    """Yield each line's position as a game without moves, or a Rejection.
 
     A line is a FEN of 4 to 6 fields or an EPD. The EPD operations `hmvc` and `fmvn` set the clocks; a missing half-move clock is 0, and a
     missing move number is 1. The caller drops duplicates: `game_id` is a hash of the position without its clocks.
 
     Args:
-        chunks: The decompressed bytes, split anywhere.
+        stream: The decompressed bytes.
         source: Name of the file.
         is_mine: Whether to read the entry with this number; the first is 0. Other entries are skipped.
     """
-    number = -1
-    for offset, line in lines(chunks):
-        if line.lstrip().startswith(b"#") or (not line.strip() and len(line) <= MAX_LINE_SIZE):
-            continue
-        number += 1
+    for number, (offset, line) in enumerate(lines(stream)):
         if not is_mine(number):
             continue
         found = read_line(line)
@@ -50,26 +63,27 @@ def read_positions(chunks: Iterable[bytes], source: str, *, is_mine: Callable[[i
             yield Rejection(source=source, offset=offset, reason=reason, detail=detail[:MAX_DETAIL])
 
 
-def read_puzzles(chunks: Iterable[bytes], source: str) -> Iterator[chess.Board | Rejection]:
+def read_puzzles(stream: BinaryIO, source: str) -> Iterator[chess.Board | Rejection]:
     """Yield the positions of each puzzle (before the opponent's first move, and each one with the solver to move), or a Rejection.
 
     Raises SourceError for a header without the columns `FEN` and `Moves`.
     """
-    for number, offset, found in puzzle_rows(chunks, source, ("FEN", "Moves"), _puzzle_boards):
+    for offset, found in puzzle_rows(stream, source, ("FEN", "Moves"), puzzle_positions):
         if isinstance(found, Exception):
-            detail = f"line {number}: not a puzzle: {found}"
-            yield Rejection(source=source, offset=offset, reason=Reason.ILLEGAL_POSITION, detail=detail[:MAX_DETAIL])
+            detail = f"not a puzzle: {found}"[:MAX_DETAIL]
+            yield Rejection(source=source, offset=offset, reason=Reason.ILLEGAL_POSITION, detail=detail)
         else:
-            yield from found
+            yield found[0][0]
+            yield from (board for board, _ in found[1::2])
 
 
 def puzzle_rows(
-    chunks: Iterable[bytes], source: str, names: Sequence[str], parse: Callable[..., _Parsed]
-) -> Iterator[tuple[int, int, _Parsed | Exception]]:
-    """Yield line number (the first is 1), byte offset, and the parsed puzzle or what is wrong with it, for each row of Lichess's table.
+    stream: BinaryIO, source: str, names: Sequence[str], parse: Callable[..., _Parsed]
+) -> Iterator[tuple[int, _Parsed | Exception]]:
+    """Yield byte offset, and the parsed puzzle or what is wrong with it, for each row of Lichess's table.
 
     Args:
-        chunks: The decompressed bytes, split anywhere.
+        stream: The decompressed bytes.
         source: Name of the file.
         names: The columns that are needed, in any order in the table; others are ignored.
         parse: Takes their cells, in the order of `names`; a ValueError says why the row is no puzzle.
@@ -77,9 +91,7 @@ def puzzle_rows(
     Raises SourceError if there is no header with all of these columns.
     """
     columns: list[int] | None = None
-    for number, (offset, line) in enumerate(lines(chunks), start=1):
-        if not line.strip():
-            continue
+    for offset, line in lines(stream):
         try:
             if len(line) > MAX_LINE_SIZE:
                 raise ValueError(f"longer than {MAX_LINE_SIZE:,} bytes")
@@ -92,31 +104,34 @@ def puzzle_rows(
             found: _Parsed | Exception = parse(*(cells[column] for column in columns))
         except (ValueError, csv.Error) as error:
             if columns is None:
-                raise SourceError(
-                    f"{source}: its first line is no header of a puzzle table, with columns {', '.join(names)}:"
-                    f" {str(error)[:MAX_DETAIL]}; download it again from https://database.lichess.org"
-                ) from error
+                break
             found = error
-        yield number, offset, found
+        yield offset, found
     if columns is None:
-        raise SourceError(f"{source}: no header and no puzzle in it; download it again from https://database.lichess.org")
+        raise SourceError(
+            f"{source}: it does not begin with the header of a puzzle table, with columns {', '.join(names)}; download it again from"
+            " https://database.lichess.org"
+        )
 
 
-def _puzzle_boards(fen: str, moves: str) -> list[chess.Board]:
-    board = chess.Board(fen)
+def puzzle_positions(fen: str, moves: str) -> list[tuple[chess.Board, chess.Move]]:
+    """Return the position before each move of a puzzle, and the move; the first one is the opponent's.
+
+    Raises ValueError if the moves are not those of a solution.
+    """
+    board = chess.Board(fen.strip())
     if not board.is_valid():
         raise ValueError(f"impossible position ({board.status().name})")
-    if not moves.split():
-        raise ValueError("no moves")
-    boards = [board.copy(stack=False)]
-    for ply, text in enumerate(moves.split()):
+    positions = []
+    for text in moves.split():
         move = board.parse_uci(text)
         if not move:
-            raise ValueError("null move")
+            raise ValueError("a null move")
+        positions.append((board.copy(stack=False), move))
         board.push(move)
-        if ply % 2 == 0:
-            boards.append(board.copy(stack=False))
-    return boards
+    if not positions or len(positions) % 2:
+        raise ValueError(f"the solution does not end with a move of the solver: {moves!r}")
+    return positions
 
 
 def read_line(line: bytes) -> chess.Board | tuple[Reason, str]:
@@ -147,43 +162,8 @@ def read_line(line: bytes) -> chess.Board | tuple[Reason, str]:
 
 
 def _clocks(rest: str) -> tuple[str, str]:
-    """Return half-move clock and full-move number from the text after the four fields of the position.
-
-    Raises ValueError if that text is neither clocks nor EPD operations.
-    """
-    clocks = {"hmvc": "0", "fmvn": "1"}
-    if numbers := _CLOCKS.match(rest):
-        clocks = {"hmvc": numbers[1], "fmvn": numbers[2] or clocks["fmvn"]}
-        rest = rest[numbers.end() :]
-    for text in filter(None, map(str.strip, _QUOTED.sub('""', rest).split(";"))):
-        operation = _OPERATION.fullmatch(text)
-        if operation is None:
-            raise ValueError(f"neither clocks nor an EPD operation after the position: {text}")
-        if operation[1] in clocks:
-            if not operation[2].isdecimal():
-                raise ValueError(f"no number: {text}")
-            clocks[operation[1]] = operation[2]
+    """Return half-move clock and full-move number from the text after the four fields of the position."""
+    numbers = _CLOCKS.match(rest)
+    clocks = {"hmvc": numbers[1] if numbers else "0", "fmvn": (numbers and numbers[2]) or "1"}
+    clocks |= dict(_CLOCK_OPERATION.findall(_QUOTED.sub("", rest)))
     return clocks["hmvc"], clocks["fmvn"]
-
-
-def lines(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield the byte offset of each line in the decompressed file, and the line.
-
-    It has neither its line end nor a byte order mark, and no NUL bytes at its end.
-
-    A line longer than `MAX_LINE_SIZE` is truncated to bound memory, but is still longer than `MAX_LINE_SIZE`.
-    """
-    offset, rest, num_dropped = 0, b"", 0
-    for chunk in chain(chunks, (b"\n",)):  # The last line may lack a line end.
-        text, start = rest + chunk, 0
-        for end in _LINE_END.finditer(text):
-            line = text[start : end.start()]
-            if line.endswith(b"\0") and len(line) <= MAX_LINE_SIZE:  # Some public suites pad their lines.
-                line = line.rstrip(b"\0 \t")
-            yield offset, line.removeprefix(_BOM) if offset == 0 else line
-            offset += end.end() - start + num_dropped
-            start, num_dropped = end.end(), 0
-        rest = text[start:]
-        if len(rest) > MAX_LINE_SIZE + 2:
-            num_dropped += len(rest) - MAX_LINE_SIZE - 2
-            rest = rest[: MAX_LINE_SIZE + 1] + rest[-1:]  # The last byte may be a \r that ends the line.

@@ -13,7 +13,7 @@ from grpo.board.encoding import position_key
 from grpo.dataset.epd import read_positions, read_puzzles
 from grpo.dataset.games import Game, Reason, Rejection, SourceError
 from grpo.dataset.pgn import read_games
-from grpo.dataset.streams import FileKind, SourceFile, find_files, fingerprint_of_all, read_chunks
+from grpo.dataset.streams import FileKind, SourceFile, find_files, opened
 
 # Entries rejected for these reasons contain no position that needs to be excluded.
 _HARMLESS: Final = frozenset({Reason.GAME_OVER, Reason.NOT_A_GAME})
@@ -27,11 +27,9 @@ class ExcludedPositions:
     There are no false negatives; the probability of a false positive is n / 2**64 for n positions.
     """
 
-    def __init__(self, hashes: NDArray[np.uint64], fingerprint: str) -> None:
+    def __init__(self, hashes: NDArray[np.uint64]) -> None:
         self._hashes = hashes
         """Sorted, each once, shape [len(self)]."""
-        self.fingerprint = fingerprint
-        """A hash of the files' contents, independent of their order and names."""
 
     @classmethod
     def read(cls, patterns: Sequence[str]) -> Self:
@@ -41,16 +39,15 @@ class ExcludedPositions:
 
         Raises SourceError if a file, or an entry of one, cannot be read, so that no evaluation position is missed; it names all of them.
         """
-        files = find_files(patterns)
         bad: list[str] = []
-        hashes = array("Q", (_hash(position_key(board)) for file in files for board in _boards(file, bad)))
+        hashes = array("Q", (_hash(position_key(board)) for file in find_files(patterns) for board in _boards(file, bad)))
         if bad:
             more = [f"and {len(bad) - _MAX_NAMED:,} more"] if len(bad) > _MAX_NAMED else []
             raise SourceError(
                 f"boards.exclude: {len(bad):,} entries cannot be read, so that their positions could not be kept out of the dataset;"
                 f" fix or remove them:{''.join(_LINE + each for each in (*bad[:_MAX_NAMED], *more))}"
             )
-        return cls(np.unique(np.frombuffer(hashes, dtype=np.uint64)), fingerprint_of_all(files))
+        return cls(np.unique(np.frombuffer(hashes, dtype=np.uint64)))
 
     def __contains__(self, key: object) -> bool:
         """Return whether the position with this `position_key` is excluded."""
@@ -86,7 +83,10 @@ def _boards(file: SourceFile, bad: list[str]) -> Iterator[chess.Board]:
 
 
 def _entries(file: SourceFile) -> Iterator[chess.Board | Game | Rejection]:
-    chunks = read_chunks(file)
-    if file.kind == FileKind.PUZZLES:
-        return read_puzzles(chunks, file.name)
-    return read_games(chunks, file.name) if file.kind == FileKind.GAMES else read_positions(chunks, file.name)
+    with opened(file) as stream:
+        if file.kind == FileKind.PUZZLES:
+            yield from read_puzzles(stream, file.name)
+        elif file.kind == FileKind.GAMES:
+            yield from read_games(stream, file.name)
+        else:
+            yield from read_positions(stream, file.name)

@@ -5,15 +5,12 @@ import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date
-from typing import TYPE_CHECKING, Final, TextIO, cast
+from typing import BinaryIO, Final, TextIO, cast
 
 import chess
 import chess.pgn
 
 from grpo.dataset.games import MAX_DETAIL, Game, Reason, Rejection
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 MAX_RATING: Final = 4_000
 """A higher number in a tag is no rating."""
@@ -31,7 +28,7 @@ _DATE: Final = re.compile(r"([0-9]{4})[./-]([0-9]{2}|\?\?)[./-]([0-9]{2}|\?\?)")
 
 
 def read_games(
-    chunks: Iterable[bytes],
+    stream: BinaryIO,
     source: str,
     *,
     is_mine: Callable[[int], bool] = lambda _: True,
@@ -40,12 +37,12 @@ def read_games(
     """Yield each game of a PGN stream, or its Rejection, in order.
 
     Args:
-        chunks: The decompressed bytes, split anywhere.
+        stream: The decompressed bytes.
         source: Name of the file.
         is_mine: Whether to parse the game with this number; the first is 0. Other games are skipped.
         dropped_by: The filter that drops a game for its tags, or None. The moves of a dropped game are not parsed.
     """
-    text = _GameTexts(chunks)
+    text = _GameTexts(stream)
     number = 0
     while text.begin_game():
         while True:
@@ -61,25 +58,6 @@ def read_games(
             number += 1
 
 
-class _Chunks(io.RawIOBase):
-    """Chunks of bytes as a file."""
-
-    def __init__(self, chunks: Iterable[bytes]) -> None:
-        super().__init__()
-        self._chunks = iter(chunks)
-        self._rest = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: "WriteableBuffer", /) -> int:
-        target = memoryview(buffer).cast("B")
-        self._rest = self._rest or next(self._chunks, b"")
-        piece, self._rest = self._rest[: len(target)], self._rest[len(target) :]
-        target[: len(piece)] = piece
-        return len(piece)
-
-
 class _GameTexts:
     """The texts of a file's games, one after another, as python-chess reads them: the end of a text is that of a file.
 
@@ -87,8 +65,8 @@ class _GameTexts:
     game reaches the next one.
     """
 
-    def __init__(self, chunks: Iterable[bytes]) -> None:
-        self._lines = io.TextIOWrapper(io.BufferedReader(_Chunks(chunks), 2**20), encoding="utf-8-sig", errors="replace")
+    def __init__(self, stream: BinaryIO) -> None:
+        self._lines = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace")
         self._next = self._lines.readline()
         self._is_start, self._in_tags = True, False
 
@@ -221,9 +199,8 @@ def _date(text: str) -> str | None:
     """Return a date as `YYYY.MM.DD`, with `??` for an unknown month or day; None if the text is not a date or the year is unknown."""
     if not (found := _DATE.fullmatch(text)):
         return None
-    year, month, day = found.groups()
     try:
-        date(int(year), 1 if month == "??" else int(month), 1 if day == "??" else int(day))
+        date.fromisoformat("-".join(found.groups()).replace("??", "01"))
     except ValueError:
         return None
-    return f"{year}.{month}.{day}"
+    return ".".join(found.groups())

@@ -9,7 +9,7 @@ from grpo.dataset.epd import read_positions
 from grpo.dataset.filters import dropped_by
 from grpo.dataset.games import Game, Reason, Rejection, SourceError
 from grpo.dataset.pgn import read_games
-from grpo.dataset.streams import FileKind, SourceFile, find_files, read_chunks
+from grpo.dataset.streams import FileKind, SourceFile, find_files, opened
 from grpo.settings.tree import BoardsConfig
 
 _MAX_OPEN: Final = 24
@@ -44,10 +44,11 @@ def _entries(file: SourceFile, place: int, unit: int, config: BoardsConfig) -> I
     def is_mine(number: int) -> bool:
         return (number + place) % config.num_units == unit
 
-    if file.kind == FileKind.POSITIONS:
-        return read_positions(read_chunks(file), file.name, is_mine=is_mine)
-    filters = config.filters
-    return read_games(read_chunks(file), file.name, is_mine=is_mine, dropped_by=lambda headers: dropped_by(headers, filters))
+    with opened(file) as stream:
+        if file.kind == FileKind.POSITIONS:
+            yield from read_positions(stream, file.name, is_mine=is_mine)
+        else:
+            yield from read_games(stream, file.name, is_mine=is_mine, dropped_by=lambda headers: dropped_by(headers, config.filters))
 
 
 def _in_turns(files: Iterator[Iterator[Game | Rejection]]) -> Iterator[Game | Rejection]:

@@ -4,6 +4,7 @@ It detects truncation, damage, and content of another kind than the name says.
 """
 
 import hashlib
+import io
 import os
 import re
 import zipfile
@@ -12,16 +13,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Final
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from grpo.base.files import sha256_file, sha256_text
 from grpo.dataset.games import SourceError
-from grpo.dataset.s3 import S3_SCHEME, S3Object, list_objects
+from grpo.settings.types import refuse_secret
 
-_CHUNK_SIZE: Final = 2**20
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+_BUFFER_SIZE: Final = 2**20
 
 
 class FileKind(StrEnum):
@@ -54,7 +56,7 @@ class SourceFile:
     name: str
     """The name that boards record: without folder, and `ARCHIVE.zip/MEMBER` for a member of an archive."""
     uri: str
-    """Absolute path, or an `s3://`, `https://` or `hf://` address."""
+    """Path, or an `s3://`, `https://` or `hf://` address."""
     kind: FileKind
     member: str = ""
     """Path inside the archive, for ZIP."""
@@ -63,11 +65,11 @@ class SourceFile:
 def find_files(patterns: Sequence[str]) -> list[SourceFile]:
     """Return the files that the patterns match, each once, sorted by name.
 
-    A pattern is a path, a folder (read recursively), a glob, or the address of a remote file; S3 and the hub have folders (`.../`) and
-    globs too. Folders and globs match only files with a known suffix that are not hidden.
+    A pattern is a path, a folder (read recursively), a glob, or the address of a remote file; S3 and the hub have folders and globs too.
+    Folders and globs match only files with a known suffix that are not hidden.
 
-    Raises SourceError if a pattern matches nothing, a named file has an unknown suffix, an archive cannot be read, or two different files
-    have the same name.
+    Raises SourceError if a pattern matches nothing or may hold a secret, a named file has an unknown suffix, an archive cannot be read, or
+    two different files have the same name.
     """
     files = sorted({file for pattern in patterns for uri in _addresses(pattern) for file in _files_of(uri)})
     name, count = max(Counter(file.name for file in files).items(), key=lambda item: item[1], default=("", 0))
@@ -77,19 +79,30 @@ def find_files(patterns: Sequence[str]) -> list[SourceFile]:
     return files
 
 
-def read_chunks(file: SourceFile) -> Iterator[bytes]:
-    """Yield the decompressed bytes in chunks of at most 1 MiB.
+@contextmanager
+def opened(file: SourceFile) -> Iterator[BinaryIO]:
+    """Open a file as a stream of its decompressed bytes.
 
-    Raises SourceError if the file cannot be read, is truncated or damaged, or has another content than its name says.
+    Opening and reading raise SourceError if the file cannot be read, is truncated or damaged, or has another content than its name says.
     """
+    import pyarrow as pa
+
     where = f"{file.uri} (member {file.member})" if file.member else file.uri
-    with _in_words(where), _opened(file) as stream:
-        is_first = True
-        for chunk in iter(partial(stream.read, _CHUNK_SIZE), b""):
-            if is_first:
-                _refuse_other_kind(file.kind, where, chunk[:4_096])
-                is_first = False
-            yield chunk
+    with _in_words(where):
+        raw = _opened_packed(file.uri)
+    with raw:
+        with _in_words(where):
+            unpacked = raw
+            if file.member:
+                unpacked = zipfile.ZipFile(raw).open(file.member)  # noqa: SIM115
+            elif codec := _CODECS.get(PurePosixPath(file.uri).suffix.lower()):
+                unpacked = pa.CompressedInputStream(raw, codec)
+        stream = io.BufferedReader(_InWords(unpacked, where), _BUFFER_SIZE)
+        head = stream.peek()[:4_096].removeprefix(b"\xef\xbb\xbf").lstrip()
+        found = next((content for content, begins in _BEGINS.items() if begins.match(head)), file.kind)
+        if found != file.kind:
+            raise SourceError(f"{where}: its content is {found}, and its name says {file.kind}; give the right file, named by its content")
+        yield stream
 
 
 def fingerprint(file: SourceFile) -> str:
@@ -109,15 +122,12 @@ def fingerprint_of_all(files: Iterable[SourceFile]) -> str:
 
 def _addresses(pattern: str) -> list[str]:
     """Return the addresses of the files that one pattern matches."""
-    if "@" in urlsplit(pattern).netloc:
-        raise SourceError("an address with a password would stand in settings and logs: download the file, and give its path")
+    try:
+        refuse_secret(pattern)
+    except ValueError as error:
+        raise SourceError(str(error)) from None
     with _in_words(pattern):
-        if pattern.startswith(S3_SCHEME):
-            is_named, found = list_objects(pattern)
-        elif pattern.startswith(("http://", "https://")):
-            is_named, found = True, [pattern]
-        else:
-            is_named, found = _matches(pattern)
+        is_named, found = _matches(pattern)
     if is_named and _kind(found[0]) is None:
         raise SourceError(f"{pattern}: cannot tell by its suffix what it is; known are {_SUFFIXES}: rename or convert it")
     found = [uri for uri in found if not PurePosixPath(uri).name.startswith(".") and _kind(uri) is not None]
@@ -128,25 +138,34 @@ def _addresses(pattern: str) -> list[str]:
 
 
 def _matches(pattern: str) -> tuple[bool, list[str]]:
-    """Return whether a path or a hub's address names one file, and all files that it matches."""
+    """Return whether a pattern names one file, and all files that it matches."""
+    if pattern.startswith(("http://", "https://")):
+        return True, [pattern]
     filesystem, path = _filesystem(pattern)
-    if filesystem.isfile(path):
-        matches = [path]
-    elif filesystem.isdir(path):
-        matches = filesystem.find(path)
-    else:
-        matches = [file for match in filesystem.glob(path) for file in filesystem.find(match)]
+    try:
+        # Asked first: the searches below pass over what they may not read.
+        is_named = filesystem.info(path)["type"] == "file"
+        matches = [path] if is_named else filesystem.find(path)
+    except FileNotFoundError:
+        is_named, matches = False, [file for match in filesystem.glob(path) for file in filesystem.find(match)]
     if "://" in pattern:
-        return matches == [path], [filesystem.unstrip_protocol(match) for match in matches]
+        return is_named, [f"{pattern.partition('://')[0]}://{match}" for match in matches]
     # A file that is also found through a link counts once.
-    return matches == [path], list({os.path.realpath(match): os.path.normpath(match) for match in sorted(matches)}.values())
+    return is_named, list({os.path.realpath(match): os.path.normpath(match) for match in sorted(matches)}.values())
 
 
 def _filesystem(uri: str) -> tuple[Any, str]:
+    """Return what reads an address, as fsspec does, and the path in it."""
     import fsspec.core
 
-    filesystem, path = fsspec.core.url_to_fs(uri)
-    return filesystem, str(path)
+    if not uri.startswith("s3://"):
+        filesystem, path = fsspec.core.url_to_fs(uri)
+        return filesystem, str(path)
+    from fsspec.implementations.arrow import ArrowFSWrapper
+    from pyarrow.fs import S3FileSystem
+
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    return ArrowFSWrapper(S3FileSystem(endpoint_override=endpoint)), uri.removeprefix("s3://")
 
 
 def _kind(uri: str) -> FileKind | str | None:
@@ -165,7 +184,7 @@ def _files_of(uri: str) -> Iterator[SourceFile]:
     if isinstance(kind, FileKind):
         yield SourceFile(name=name, uri=uri, kind=kind)
         return
-    with _in_words(uri), _raw(uri) as stream, zipfile.ZipFile(stream) as archive:
+    with _in_words(uri), _opened_packed(uri) as stream, zipfile.ZipFile(stream) as archive:
         members = {member: _KINDS.get(PurePosixPath(member).suffix.lower()) for member in archive.namelist()}
     # Hidden files are left out, and macOS metadata (`__MACOSX/._games.pgn`).
     usable = {member: kind for member, kind in members.items() if kind and not PurePosixPath(member).name.startswith(".")}
@@ -175,49 +194,41 @@ def _files_of(uri: str) -> Iterator[SourceFile]:
         yield SourceFile(name=f"{name}/{member}", uri=uri, kind=kind, member=member)
 
 
-@contextmanager
-def _opened(file: SourceFile) -> Iterator[BinaryIO]:
-    import pyarrow as pa
-
-    with _raw(file.uri) as raw:
-        if file.member:
-            with zipfile.ZipFile(raw) as archive, archive.open(file.member) as member:
-                yield member  # type: ignore[misc]
-        elif codec := _CODECS.get(PurePosixPath(file.uri).suffix.lower()):
-            yield pa.CompressedInputStream(raw, codec)
-        else:
-            yield raw
-
-
-@contextmanager
-def _raw(uri: str) -> Iterator[BinaryIO]:
-    if uri.startswith(S3_SCHEME):
-        with S3Object(uri) as found:
-            yield found  # type: ignore[misc]
-    else:
-        filesystem, path = _filesystem(uri)
-        with filesystem.open(path, "rb") as found:
-            yield found
+def _opened_packed(uri: str) -> Any:
+    filesystem, path = _filesystem(uri)
+    return filesystem.open(path, "rb")
 
 
 def _version(uri: str) -> str:
     """Return a hash of what names a remote file's version; of its content where the server names none."""
-    if uri.startswith(S3_SCHEME):
-        with S3Object(uri) as found:
-            return sha256_text(f"{found.etag}:{found.size}")
     filesystem, path = _filesystem(uri)
     facts = filesystem.info(path)
-    if tag := facts.get("ETag") or facts.get("blob_id"):
+    tag = facts.get("ETag") or facts.get("blob_id")
+    if uri.startswith("s3://"):
+        with filesystem.fs.open_input_stream(path, compression=None) as stream:
+            tag = stream.metadata()["ETag"].decode()
+    if tag:
         return sha256_text(f"{tag}:{facts['size']}")
-    with _raw(uri) as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
+    with _opened_packed(uri) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _refuse_other_kind(kind: FileKind, where: str, head: bytes) -> None:
-    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    found = next((content for content, begins in _BEGINS.items() if begins.match(text)), kind)
-    if found != kind:
-        raise SourceError(f"{where}: its content is {found}, and its name says {kind}; give the right file, named by its content")
+class _InWords(io.RawIOBase):
+    """A stream whose errors say where and what to do."""
+
+    def __init__(self, stream: BinaryIO, where: str) -> None:
+        super().__init__()
+        self._stream, self._where = stream, where
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
+        target = memoryview(buffer).cast("B")
+        with _in_words(self._where):
+            piece = self._stream.read(len(target))
+        target[: len(piece)] = piece
+        return len(piece)
 
 
 @contextmanager
@@ -236,4 +247,7 @@ def _in_words(where: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError) and error.errno is None and "://" not in where:  # pyarrow's, of what it unpacks.
             raise SourceError(f"{where}: damaged or cut short ({error}); download it again") from error
-        raise SourceError(f"{where}: cannot be read ({error}); check the address, the network and your rights, and start again") from error
+        raise SourceError(
+            f"{where}: cannot be read ({error}); check the address, the network and your rights (S3: aws sso login, AWS_PROFILE,"
+            " AWS_DEFAULT_REGION), and start again"
+        ) from error

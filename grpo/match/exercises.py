@@ -1,12 +1,12 @@
 """Exercises with known answers: Lichess puzzles (https://database.lichess.org/#puzzles) and EPD suites (`bm`, `am`)."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import BinaryIO, Final
 
 import chess
 
-from grpo.dataset.epd import MAX_LINE_SIZE, lines, puzzle_rows
+from grpo.dataset.epd import MAX_LINE_SIZE, lines, puzzle_positions, puzzle_rows
 from grpo.dataset.games import MAX_DETAIL
 from grpo.match.intervals import wilson_interval
 from grpo.match.players import Player
@@ -27,47 +27,35 @@ class Exercise:
     """What it counts for beside the whole: of a puzzle its band of ratings and its themes."""
 
 
-def read_puzzles_with_answers(chunks: Iterable[bytes], source: str) -> Iterator[Exercise | str]:
+def read_puzzles_with_answers(stream: BinaryIO, source: str) -> Iterator[Exercise | str]:
     """Yield each puzzle of a table, or the reason why a row is none; skip blank lines.
 
     Args:
-        chunks: The decompressed bytes, split anywhere.
+        stream: The decompressed bytes.
         source: Name of the file.
 
     Raises SourceError if there is no header with all of `COLUMNS`.
     """
-    for _, offset, found in puzzle_rows(chunks, source, COLUMNS, _puzzle):
+    for offset, found in puzzle_rows(stream, source, COLUMNS, _puzzle):
         yield _left_out(source, offset, found) if isinstance(found, Exception) else found
 
 
 def _puzzle(_: str, fen: str, moves: str, rating: str, themes: str) -> Exercise:
-    board = _valid(chess.Board(fen.strip()))
-    steps: list[tuple[chess.Board, frozenset[chess.Move]]] = []
-    for ply, text in enumerate(moves.split()):
-        move = board.parse_uci(text)
-        if not move:
-            raise ValueError("a null move")
-        if ply % 2:  # The first move is the opponent's.
-            steps.append((board.copy(stack=False), frozenset((move,))))
-        board.push(move)
-    if not steps or len(moves.split()) % 2:
-        raise ValueError(f"the solution does not end with a move of the solver: {moves!r}")
+    steps = tuple((board, frozenset((move,))) for board, move in puzzle_positions(fen, moves)[1::2])
     low = int(rating) // _BAND * _BAND
-    return Exercise(steps=tuple(steps), groups=(f"{low}-{low + _BAND - 1}", *dict.fromkeys(themes.split())))
+    return Exercise(steps=steps, groups=(f"{low}-{low + _BAND - 1}", *dict.fromkeys(themes.split())))
 
 
-def read_suite(chunks: Iterable[bytes], source: str) -> Iterator[Exercise | str]:
+def read_suite(stream: BinaryIO, source: str) -> Iterator[Exercise | str]:
     """Yield each problem of an EPD file, or the reason why a line is none; skip blank lines and `#` comments.
 
     The right moves are the best ones (`bm`) or, without those, all but the ones to avoid (`am`).
 
     Args:
-        chunks: The decompressed bytes, split anywhere.
+        stream: The decompressed bytes.
         source: Name of the file.
     """
-    for offset, line in lines(chunks):
-        if not line.strip() or line.lstrip().startswith(b"#"):
-            continue
+    for offset, line in lines(stream):
         try:
             if len(line) > MAX_LINE_SIZE:
                 raise ValueError(f"longer than {MAX_LINE_SIZE:,} bytes")

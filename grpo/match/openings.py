@@ -13,7 +13,7 @@ from grpo.base.errors import PlainError
 from grpo.board.encoding import position_key
 from grpo.dataset.epd import lines, read_line
 from grpo.dataset.games import Reason, SourceError
-from grpo.dataset.streams import FileKind, SourceFile, find_files, read_chunks
+from grpo.dataset.streams import FileKind, SourceFile, find_files, opened
 from grpo.engine.answers import EngineError
 from grpo.engine.pool import EnginePool, Query
 from grpo.settings.tree import EvaluationConfig
@@ -70,7 +70,11 @@ def drawn_openings(book: str, *, count: int, rng: np.random.Generator, exclude: 
 
     Raises OpeningsError if fewer are left, SourceError if a file cannot be read or is no list of positions.
     """
-    entries = sorted({line for file in book_files(book) for _, line in lines(read_chunks(file)) if line.strip() and line[:1] != b"#"})
+    found: set[bytes] = set()
+    for file in book_files(book):
+        with opened(file) as stream:
+            found.update(line for _, line in lines(stream))
+    entries = sorted(found)
     left_out: Counter[Reason] = Counter()
     drawn: dict[str, str] = {}
     num_used = 0

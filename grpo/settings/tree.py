@@ -21,7 +21,7 @@ from grpo.base.suggestions import did_you_mean, nearest
 from grpo.board.phases import PHASES
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.language import KIND_DEFAULTS, LanguageConfig, refuse_for_language
-from grpo.settings.types import Count, Names, PolicyKindName, Positive, Section, section_of
+from grpo.settings.types import Count, Names, PolicyKindName, Positive, Section, refuse_secret, section_of
 
 PRESET_FOLDER: Final = Path(__file__).parent / "presets"
 DEFAULT_PRESET: Final = "laptop"
@@ -271,6 +271,8 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
+        for address in (*self.boards.files, *self.boards.exclude, self.evaluation.opening_book):
+            refuse_secret(address)
         if self.policy.kind == "language":
             refuse_for_language(self.grpo, self.language)
         elif self.language != LanguageConfig():

@@ -1,6 +1,7 @@
 """Building blocks of the settings: frozen strict sections and numbers with ranges."""
 
 from typing import Annotated, Any, Literal, get_args
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -23,3 +24,13 @@ class Section(BaseModel):
 def section_of(annotation: Any) -> type[Section] | None:
     """Return the section that a key of this type holds, also when it is optional; None for a plain value."""
     return next((one for one in (annotation, *get_args(annotation)) if isinstance(one, type) and issubclass(one, Section)), None)
+
+
+def refuse_secret(address: str) -> None:
+    """Raise ValueError, which does not show it, if an address may hold a secret: it would stand in settings, tags and logs."""
+    parts = urlsplit(address)
+    if "@" in parts.netloc or (parts.scheme in ("http", "https") and parts.query):
+        raise ValueError(
+            f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}: give this address without a user or a query (not shown here):"
+            " they may hold a secret, which would stand in settings and logs; or download the file, and give its path"
+        )

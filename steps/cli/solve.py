@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from grpo.dataset.games import SourceError
-from grpo.dataset.streams import FileKind, SourceFile, find_files, read_chunks
+from grpo.dataset.streams import FileKind, SourceFile, find_files, opened
 from steps.cli.options import COUNT
 from steps.run.machine import Machine
 from steps.run.terminal_lines import say
@@ -54,13 +54,14 @@ def _of_file(file: SourceFile, player: "Player", limit: int | None) -> str:
     read = read_puzzles_with_answers if file.kind == FileKind.PUZZLES else read_suite
     exercises: list[Exercise] = []
     left_out: list[str] = []
-    for entry in read(read_chunks(file), file.name):
-        if isinstance(entry, str):
-            left_out.append(entry)
-        else:
-            exercises.append(entry)
-            if len(exercises) == limit:
-                break  # Lichess's whole table has millions.
+    with opened(file) as stream:
+        for entry in read(stream, file.name):
+            if isinstance(entry, str):
+                left_out.append(entry)
+            else:
+                exercises.append(entry)
+                if len(exercises) == limit:
+                    break  # Lichess's whole table has millions.
     remark = f"left out: {len(left_out):,}; the first: {left_out[0]}" if left_out else ""
     if not exercises:
         raise SourceError(f"{file.uri}: it has nothing to solve ({remark or 'it is empty'}); give puzzles, or EPD with bm or am")

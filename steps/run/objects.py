@@ -1,23 +1,53 @@
 """Objects by key, in a folder or in S3: each can be written on the condition that there is none, and nobody reads half of one."""
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from shutil import copyfileobj
 from typing import Any, Final
 
 from grpo.base.errors import PlainError
 from grpo.base.files import atomic_file, create_file
-from grpo.dataset.games import SourceError
-from grpo.dataset.s3 import S3Object, in_words, new_client, split_address, storage_errors
 
+S3_SCHEME: Final = "s3://"
 NUM_AT_ONCE: Final = 16
 """Requests to S3: each waits for the network, not for this machine."""
+_MAX_BREAKS: Final = 5
+"""In a row, without a byte read between them."""
+_BACK_OFF_SECONDS: Final = 0.5  # After the first break, doubled after each further one: 15 s in total.
+_CHUNK_SIZE: Final = 2**20
 _CONFLICTS: Final = ("PreconditionFailed", "ConditionalRequestConflict")
 """S3's error codes when another writer was first, or is writing right now."""
 _ABSENT: Final = "NoSuchKey"
+
+_REMEDIES: Final = {
+    "NoSuchBucket": "correct the bucket's name",
+    "NoSuchKey": "correct the key; a folder's address ends in /",
+    "AccessDenied": "ask the bucket's owner for s3:GetObject and s3:ListBucket, or use other credentials (AWS_PROFILE)",
+    "AllAccessDisabled": "ask the bucket's owner for access",
+    "ExpiredToken": "the credentials have expired: log in again (aws sso login), or renew them",
+    "RequestExpired": "the credentials have expired, or this machine's clock is wrong: log in again, set the clock",
+    "RequestTimeTooSkewed": "set this machine's clock",
+    "InvalidToken": "correct the credentials (aws configure)",
+    "InvalidAccessKeyId": "correct the credentials (aws configure)",
+    "SignatureDoesNotMatch": "correct the credentials (aws configure)",
+    "PreconditionFailed": "the object was replaced while it was read: start again when nothing writes it",
+    "InvalidObjectState": "the object is archived: restore it first (aws s3api restore-object)",
+    "PermanentRedirect": "set AWS_DEFAULT_REGION to the bucket's region",
+    "AuthorizationHeaderMalformed": "set AWS_DEFAULT_REGION to the bucket's region",
+    "NoCredentialsError": "there are no credentials: log in (aws configure, aws sso login) or set AWS_PROFILE",
+    "PartialCredentialsError": "the credentials are incomplete: complete them (aws configure)",
+    "CredentialRetrievalError": "the credentials cannot be retrieved: log in again (aws sso login)",
+    "TokenRetrievalError": "the credentials have expired: log in again (aws sso login)",
+    "SSOTokenLoadError": "you are not logged in: aws sso login",
+    "UnauthorizedSSOTokenError": "the credentials have expired: log in again (aws sso login)",
+    "ProfileNotFound": "correct AWS_PROFILE",
+    "NoRegionError": "set AWS_DEFAULT_REGION",
+    "ParamValidationError": "correct the address: s3://bucket/key",
+}
+_OTHER_REMEDY: Final = "check the network and the address (AWS_ENDPOINT_URL), and start again"
 
 
 class StoreError(PlainError, OSError):
@@ -62,19 +92,17 @@ class S3Objects:
     def __init__(self, address: str) -> None:
         """Take `s3://BUCKET/PREFIX`; asks S3 for nothing yet."""
         self._address = address.rstrip("/")
-        self._bucket, prefix = split_address(self._address)
+        self._bucket, _, prefix = self._address.removeprefix(S3_SCHEME).partition("/")
         self._prefix = f"{prefix}/" if prefix else ""
         with self._in_words(""):
-            self._client = new_client()
+            self._client = _new_client()
 
     def get(self, key: str) -> bytes | None:
         """Return an object's content; None when there is none."""
-        with self._in_words(key):
-            found = self._opened(key)
-            if found is None:
-                return None
-            with found:
-                return found.readall()
+        try:
+            return b"".join(self._pieces(key))
+        except KeyError:
+            return None
 
     def put(self, key: str, data: bytes) -> None:
         """Write an object unconditionally."""
@@ -86,7 +114,7 @@ class S3Objects:
         with self._in_words(key):
             try:
                 self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data, IfNoneMatch="*")
-            except storage_errors() as error:
+            except _s3_errors() as error:
                 if _code(error) not in _CONFLICTS:
                     raise
             else:
@@ -122,31 +150,74 @@ class S3Objects:
                 pass
 
     def _download(self, key: str, path: Path) -> None:
-        with self._in_words(key):
-            found = self._opened(key)
-            if found is None:
-                raise KeyError(key)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with found, atomic_file(path) as made, made.open("wb") as file:
-                copyfileobj(found, file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(path) as made, made.open("wb") as file:
+            file.writelines(self._pieces(key))
 
-    def _opened(self, key: str) -> S3Object | None:
-        """Open an object for reading, with reconnects; None when there is none."""
-        try:
-            return S3Object(f"s3://{self._bucket}/{self._prefix}{key}", client=self._client)
-        except SourceError as error:
-            if _code(error.__cause__) == _ABSENT:
-                return None
-            raise
+    def _pieces(self, key: str) -> Iterator[bytes]:
+        """Yield an object's bytes, all of one version; goes on where a connection broke. Raises KeyError when there is no such object."""
+        breaks = _breaks()
+        start, num_breaks = 0, 0
+        version: dict[str, str] = {}
+        while True:
+            try:
+                with self._in_words(key, but=breaks):
+                    rest = {"Range": f"bytes={start}-"} if start else {}
+                    answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key, **rest, **version)
+                version = {"IfMatch": answer["ETag"]}
+                for piece in answer["Body"].iter_chunks(_CHUNK_SIZE):
+                    yield piece
+                    start, num_breaks = start + len(piece), 0
+            except breaks as error:
+                num_breaks += 1
+                if num_breaks > _MAX_BREAKS:
+                    raise StoreError(
+                        f"{self._address}/{key}: the connection broke {num_breaks} times in a row at byte {start:,} ({error});"
+                        f" {_OTHER_REMEDY}"
+                    ) from error
+                time.sleep(_BACK_OFF_SECONDS * 2 ** (num_breaks - 1))
+            else:
+                return
 
     @contextmanager
-    def _in_words(self, key: str) -> Iterator[None]:
+    def _in_words(self, key: str, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+        """Turn botocore's errors, except those in `but`, into a StoreError that says how to fix it, or a KeyError for no object."""
         try:
             yield
-        except SourceError as error:  # Its message names the object.
-            raise StoreError(str(error)) from error
-        except storage_errors() as error:
-            raise StoreError(f"{self._address}/{key}: {in_words(error)}") from error
+        except but:
+            raise
+        except _s3_errors() as error:
+            code = _code(error)
+            if code == _ABSENT:
+                raise KeyError(key) from None
+            remedy = _REMEDIES.get(code or type(error).__name__, _OTHER_REMEDY)
+            raise StoreError(f"{self._address}/{key}: S3 {'refuses' if code else 'cannot be used'} ({error}); {remedy}") from error
+
+
+def _new_client() -> Any:
+    """Return an S3 client that retries with back-off."""
+    import boto3.session
+    import botocore.config
+
+    # A separate session, because boto3's default session is shared by the whole process.
+    settings = botocore.config.Config(connect_timeout=20, read_timeout=60, retries={"mode": "standard"})
+    return boto3.session.Session().client("s3", config=settings)
+
+
+def _s3_errors() -> tuple[type[Exception], ...]:
+    """Return the error types of botocore, which is imported lazily."""
+    import botocore.exceptions
+
+    return botocore.exceptions.ClientError, botocore.exceptions.BotoCoreError
+
+
+def _breaks() -> tuple[type[Exception], ...]:
+    """Return the errors after which the connection is made anew."""
+    import botocore.exceptions
+    import urllib3.exceptions
+
+    broken = botocore.exceptions
+    return broken.HTTPClientError, broken.ConnectionError, broken.IncompleteReadError, urllib3.exceptions.HTTPError, ConnectionError
 
 
 def _code(error: Any) -> str:

@@ -1,5 +1,5 @@
+import io
 import re
-from collections.abc import Iterator
 
 import chess
 import pytest
@@ -11,16 +11,12 @@ START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq -"
 ENDGAME = "8/pp2nkR1/5n1p/3p4/5p2/P2BP3/1PPKN3/8 b - -"
 
 
-def cut(data: bytes, size: int) -> Iterator[bytes]:
-    return (data[start : start + size] for start in range(0, len(data), size))
+def entries(data: bytes | str) -> list[Game | Rejection]:
+    return list(read_positions(io.BytesIO(data.encode() if isinstance(data, str) else data), "list.epd"))
 
 
-def entries(data: bytes | str, size: int = 1 << 20) -> list[Game | Rejection]:
-    return list(read_positions(cut(data.encode() if isinstance(data, str) else data, size), "list.epd"))
-
-
-def fens(data: bytes | str, size: int = 1 << 20) -> list[str]:
-    games = entries(data, size)
+def fens(data: bytes | str) -> list[str]:
+    games = entries(data)
     assert all(isinstance(game, Game) for game in games), games
     return [game.boards[0].fen() for game in games if isinstance(game, Game)]
 
@@ -87,15 +83,8 @@ def test_what_is_written_is_read_back(random_boards: list[chess.Board]) -> None:
         ("k7/8/8/8/8/8/8/KK6 w - - 0 1", "TOO_MANY_KINGS"),
         ("4k3/8/8/8/8/8/8/4K2P w - - 0 1", "PAWNS_ON_BACKRANK"),
         ("4k3/4R3/8/8/8/8/8/4K3 w - - 0 1", "OPPOSITE_CHECK"),
-        ("4k3/8/8/8/8/8/4P3/4K3 w - - 1 2x", "2x"),
         ("rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR w KQkq e3 0 1", "INVALID_EP_SQUARE"),
         ("4k3/8/8/8/8/8/4P3/4K3 w KQ - 0 1", "BAD_CASTLING_RIGHTS"),
-        (f"{ENDGAME} [0.5]", r"neither clocks nor an EPD operation after the position: \[0.5\]"),
-        (f"{ENDGAME} 3 4 5", "neither clocks nor .*: 5"),
-        (f"{ENDGAME} 3.5 4", "neither clocks nor .*: 3.5 4"),
-        (f"{ENDGAME} -3 4", "neither clocks nor .*: -3 4"),
-        (f"{ENDGAME} hmvc many;", "no number: hmvc many"),
-        (f"{ENDGAME} hmvc;", "no number: hmvc"),
         (f"{ENDGAME} {'9' * 5_000} 1", "half-move clock"),
     ],
 )
@@ -147,8 +136,8 @@ HEADER = "PuzzleId,FEN,Moves,Rating\n"
 MATE_IN_TWO = "00008,r6k/pp2r2p/4Rp1Q/3p4/8/1N1P2R1/PqP2bPP/7K b - - 0 24,f2g3 e6e7 b2b1 b3c1 b1c1 h6c1,1798\n"
 
 
-def puzzles(data: str | bytes, size: int = 1 << 20) -> list[str]:
-    entries = read_puzzles(cut(data.encode() if isinstance(data, str) else data, size), "puzzles.csv")
+def puzzles(data: str | bytes) -> list[str]:
+    entries = read_puzzles(io.BytesIO(data.encode() if isinstance(data, str) else data), "puzzles.csv")
     return [f"{entry.reason}: {entry.detail}" if isinstance(entry, Rejection) else entry.fen() for entry in entries]
 
 
@@ -162,32 +151,32 @@ def test_a_puzzle_gives_its_start_and_each_position_of_the_solver() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    "data",
     [
-        ("", "puzzles.csv: no header and no puzzle"),
-        ("\n \n", "puzzles.csv: no header and no puzzle"),
-        (MATE_IN_TWO, "puzzles.csv: its first line is no header of a puzzle table.*'FEN' is not in list"),
-        ("PuzzleId,FEN,Rating\n", "no header .*'Moves'"),
-        (b"\xff\xfeP\0", "no header of a puzzle table"),
+        "",
+        "\n \n",
+        MATE_IN_TWO,
+        "PuzzleId,FEN,Rating\n",
+        b"\xff\xfeP\0",
     ],
 )
-def test_a_table_of_something_else_is_refused(data: str | bytes, message: str) -> None:
-    with pytest.raises(SourceError, match=f"{message}.*download it again"):
+def test_a_table_of_something_else_is_refused(data: str | bytes) -> None:
+    with pytest.raises(SourceError, match=r"puzzles\.csv: it does not begin with the header .* FEN, Moves; download it again"):
         puzzles(data)
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (HEADER + MATE_IN_TWO + "x,8/8/8 w - -,e2e4\n", "line 3: not a puzzle: expected 8 rows"),
-        (HEADER + "\n" + "x,only\n", "line 3: not a puzzle: only 2 cells"),
-        (HEADER.replace("\n", "\r\n") * 1 + "x,y,z\r\n", "line 2: not a puzzle"),
-        (HEADER + MATE_IN_TWO.replace("e6e7", "e6e8"), "line 2: not a puzzle: illegal uci: 'e6e8'"),
-        (HEADER + MATE_IN_TWO.replace("e6e7", "0000"), "line 2: not a puzzle: null move"),
-        (HEADER + MATE_IN_TWO.replace("f2g3 e6e7 b2b1 b3c1 b1c1 h6c1", " "), "line 2: not a puzzle: no moves"),
-        (HEADER + "x,8/8/8/8/8/8/8/8 w - - 0 1,e2e4\n", "line 2: not a puzzle: impossible position"),
-        (HEADER + '"' + MATE_IN_TWO, "line 2: not a puzzle: unexpected end"),
-        (HEADER + "x" * 100_000, "line 2: not a puzzle: longer than 65,536 bytes"),
+        (HEADER + MATE_IN_TWO + "x,8/8/8 w - -,e2e4\n", "not a puzzle: expected 8 rows"),
+        (HEADER + "\n" + "x,only\n", "not a puzzle: only 2 cells"),
+        (HEADER.replace("\n", "\r\n") * 1 + "x,y,z\r\n", "not a puzzle"),
+        (HEADER + MATE_IN_TWO.replace("e6e7", "e6e8"), "not a puzzle: illegal uci: 'e6e8'"),
+        (HEADER + MATE_IN_TWO.replace("e6e7", "0000"), "not a puzzle: a null move"),
+        (HEADER + MATE_IN_TWO.replace("f2g3 e6e7 b2b1 b3c1 b1c1 h6c1", " "), "not a puzzle: the solution does not end"),
+        (HEADER + "x,8/8/8/8/8/8/8/8 w - - 0 1,e2e4\n", "not a puzzle: impossible position"),
+        (HEADER + '"' + MATE_IN_TWO, "not a puzzle: unexpected end"),
+        (HEADER + "x" * 100_000, "not a puzzle: longer than 65,536 bytes"),
     ],
 )
 def test_a_puzzle_that_cannot_be_read_is_a_rejection_and_the_next_is_read(data: str, message: str) -> None:

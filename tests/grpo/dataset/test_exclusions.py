@@ -74,7 +74,7 @@ def test_all_unreadable_entries_of_all_files_are_one_error(tmp_path: Path) -> No
     assert "list.epd, byte 49: illegal position (TOO_MANY_KINGS" in message
     assert "list.epd, byte 78: illegal position" in message
     assert "book.pgn, game 1: illegal move" in message
-    assert "puzzles.csv, byte 93: illegal position (line 3: not a puzzle: only 1 cells)" in message
+    assert "puzzles.csv, byte 93: illegal position (not a puzzle: only 1 cells)" in message
     with pytest.raises(SourceError, match=r"30 entries .*(?s:.*)and 10 more$"):
         judged(tmp_path, list_epd="rubbish\n" * 30, book_pgn=GAME, puzzles_csv=PUZZLES)
 

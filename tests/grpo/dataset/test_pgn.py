@@ -17,9 +17,8 @@ def games_text() -> str:
     return random_pgn(60)
 
 
-def entries(text: str | bytes, size: int = 1 << 20) -> list[Game | Rejection]:
-    data = text.encode() if isinstance(text, str) else text
-    return list(read_games((data[start : start + size] for start in range(0, len(data), size)), "x.pgn"))
+def entries(text: str | bytes) -> list[Game | Rejection]:
+    return list(read_games(io.BytesIO(text.encode() if isinstance(text, str) else text), "x.pgn"))
 
 
 def shown(text: str | bytes) -> list[tuple[int, str] | Reason]:
@@ -28,7 +27,7 @@ def shown(text: str | bytes) -> list[tuple[int, str] | Reason]:
 
 def test_a_game_is_what_python_chess_reads(games_text: str) -> None:
     stream = io.StringIO(games_text)
-    found = entries(games_text, 1_000)
+    found = entries(games_text)
     assert len(found) == 60
     for number, game in enumerate(found):
         assert isinstance(game, Game)
@@ -96,9 +95,9 @@ def test_what_is_unusual_and_clear_is_read(text: str | bytes, expected: list[tup
 
 def test_only_the_games_of_a_unit_are_read_and_those_that_a_filter_drops_are_counted() -> None:
     data = random_pgn(6, max_plies=8).encode()
-    units = [list(read_games([data], "x.pgn", is_mine=lambda number, unit=unit: number % 2 == unit)) for unit in (0, 1)]
+    units = [list(read_games(io.BytesIO(data), "x.pgn", is_mine=lambda number, unit=unit: number % 2 == unit)) for unit in (0, 1)]
     assert [[game.offset for game in unit] for unit in units] == [[0, 2, 4], [1, 3, 5]]
-    dropped = list(read_games([data], "x.pgn", dropped_by=lambda headers: "low" if headers["WhiteElo"] < "1003" else None))
+    dropped = list(read_games(io.BytesIO(data), "x.pgn", dropped_by=lambda headers: "low" if headers["WhiteElo"] < "1003" else None))
     assert [(entry.reason, entry.detail) for entry in dropped if isinstance(entry, Rejection)] == [(Reason.FILTERED, "low")] * 3
 
 

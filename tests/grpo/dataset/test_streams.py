@@ -12,14 +12,12 @@ from typing import Any
 
 import boto3
 import pytest
-import urllib3.exceptions
 import zstandard
 from local_server import served
-from moto import mock_aws
+from moto.server import ThreadedMotoServer
 
-from grpo.dataset import s3
 from grpo.dataset.games import SourceError
-from grpo.dataset.streams import FileKind, find_files, fingerprint, read_chunks
+from grpo.dataset.streams import FileKind, find_files, fingerprint, opened
 
 TEXT = "".join(f"{number}. e4 e5 {number**9}\n" for number in range(8_000)).encode()
 
@@ -42,7 +40,11 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 
 
 def read(*patterns: object) -> bytes:
-    return b"".join(chunk for file in find_files([str(each) for each in patterns]) for chunk in read_chunks(file))
+    content = b""
+    for file in find_files([str(each) for each in patterns]):
+        with opened(file) as stream:
+            content += stream.read()
+    return content
 
 
 def names(*patterns: object) -> list[str]:
@@ -122,7 +124,8 @@ def test_two_files_of_one_name_are_refused_and_a_link_to_one_is_not(tmp_path: Pa
         ("nowhere.pgn", "no file found"),
         ("*.pgn", "no file found"),
         ("notes.txt", "cannot tell by its suffix what it is"),
-        ("ftp://me:hunter2@host/x.pgn", "^an address with a password"),
+        ("ftp://me:hunter2@host/x.pgn", r"^ftp://host/x\.pgn: give this address without a user or a query"),
+        ("https://host/x.pgn?token=hunter2", r"^https://host/x\.pgn: give this address without a user or a query"),
         ("gs://bucket/x.pgn", "^gs://bucket/x.pgn: "),
     ],
 )
@@ -131,8 +134,9 @@ def test_a_pattern_that_stands_for_nothing_that_is_read_is_told(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("notes.txt").write_text("")
-    with pytest.raises(SourceError, match=message):
+    with pytest.raises(SourceError, match=message) as refusal:
         find_files([pattern])
+    assert "hunter2" not in str(refusal.value)
 
 
 def test_a_fingerprint_is_of_the_content_alone(tmp_path: Path) -> None:
@@ -151,71 +155,39 @@ def test_a_file_of_a_web_server_is_read_as_it_arrives(tmp_path: Path) -> None:
 
     with served(partial(Handler, directory=str(tmp_path))) as address:  # type: ignore[arg-type]
         [file] = find_files([f"{address}/x.pgn.zst"])
-        assert b"".join(read_chunks(file)) == TEXT
+        with opened(file) as stream:
+            assert stream.read() == TEXT
         assert fingerprint(file) == fingerprint(file)
         with pytest.raises(SourceError, match=r"y\.pgn: no file found"):
             read(f"{address}/y.pgn")
 
 
-# S3.
-
-
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    for name, value in {"ENDPOINT_URL": f"http://{host}:{port}", "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setattr(s3, "_BACK_OFF_SECONDS", 0.0)
-    with mock_aws():
-        made = boto3.resource("s3").Bucket("chess")
-        made.create()
-        yield made
+    made = boto3.session.Session().resource("s3").Bucket("chess")
+    made.create()
+    yield made
+    server.stop()
 
 
 def test_objects_are_found_by_key_prefix_and_glob_and_read_as_files_are(bucket: Any) -> None:
     for key in ("2024/b.pgn", "2024/deep/c.epd", "2025/d.pgn", "2024/readme.txt"):
         bucket.put_object(Key=key, Body=TEXT[:100])
     bucket.put_object(Key="a.pgn.zip", Body=zipped(TEXT))
+    bucket.put_object(Key="a.pgn.zst", Body=PACKERS["zst"](TEXT))
     assert names("s3://chess/2024/") == ["b.pgn", "c.epd"]
     assert names("s3://chess/20*/*.pgn", "s3://chess/2024/b.pgn") == ["b.pgn", "d.pgn"]
-    assert read("s3://chess/a.pgn.zip") == TEXT
+    assert read("s3://chess/a.pgn.zip") == read("s3://chess/a.pgn.zst") == TEXT
     [file] = find_files(["s3://chess/2025/"])
     before = fingerprint(file)
     bucket.put_object(Key="2025/d.pgn", Body=TEXT)
     assert fingerprint(file) != before
-    for address, remedy in (("s3://chess/x.pgn", "correct the key"), ("s3://nobody-has-this/", "correct the bucket's name")):
-        with pytest.raises(SourceError, match=f"^{address}: .*{remedy}"):
+    for address in ("s3://chess/x.pgn", "s3://nobody-has-this/"):
+        with pytest.raises(SourceError, match=f"^{address}: no file found"):
             find_files([address])
-
-
-class Breaking:
-    """A body that breaks after some bytes."""
-
-    def __init__(self, body: Any, left: int) -> None:
-        self._body, self._left = body, left
-
-    def read(self, count: int) -> bytes:
-        """Return the next bytes, until it breaks."""
-        if not self._left:
-            raise urllib3.exceptions.ProtocolError("broken")
-        piece: bytes = self._body.read(min(count, self._left))
-        self._left -= len(piece)
-        return piece
-
-    def close(self) -> None:
-        """Close it."""
-        self._body.close()
-
-
-def test_a_connection_that_breaks_is_taken_up_where_it_broke_and_of_the_same_version(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    bucket.put_object(Key="x.pgn", Body=TEXT)
-    client = s3.new_client()
-    get_object = client.get_object
-    client.get_object = lambda **request: (answer := get_object(**request)) | {"Body": Breaking(answer["Body"], 40_000)}
-    with s3.S3Object("s3://chess/x.pgn", client=client) as found:
-        assert found.readall() == TEXT
-    with s3.S3Object("s3://chess/x.pgn", client=client) as found:
-        assert found.read(1_000) == TEXT[:1_000]
-        bucket.put_object(Key="x.pgn", Body=TEXT[::-1])
-        with pytest.raises(SourceError, match="replaced while it was read"):
-            found.readall()

@@ -1,5 +1,6 @@
 """Exercises: read strictly, with a reason for each entry that is none, and solved as on Lichess."""
 
+import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +9,7 @@ import chess
 import pytest
 
 from grpo.dataset.games import SourceError
-from grpo.dataset.streams import find_files, read_chunks
+from grpo.dataset.streams import find_files, opened
 from grpo.match.exercises import Exercise, read_puzzles_with_answers, read_suite, solve, solved_fraction
 from grpo.match.replies import Reply, ReplyCounts
 
@@ -25,7 +26,7 @@ def row(*, fen: str = ROOKS, moves: str = "b8a8 h1h8", rating: str = "1250", the
 
 
 def puzzles(*rows: str, header: str = HEADER) -> list[Exercise | str]:
-    return list(read_puzzles_with_answers([f"{header}\n".encode(), *(f"{each}\n".encode() for each in rows)], "puzzles.csv"))
+    return list(read_puzzles_with_answers(io.BytesIO("\n".join([header, *rows]).encode()), "puzzles.csv"))
 
 
 def test_a_puzzle_has_the_solvers_moves_and_counts_for_its_band_and_its_themes() -> None:
@@ -78,7 +79,7 @@ def test_without_a_header_nothing_is_read() -> None:
     ],
 )
 def test_a_problem_of_a_suite_has_its_best_moves_or_is_left_out(operations: str, right: set[str] | None) -> None:
-    (found,) = read_suite([f"# a comment\n\n{KNIGHTS} {operations}\n".encode()], "suite.epd")
+    (found,) = read_suite(io.BytesIO(f"# a comment\n\n{KNIGHTS} {operations}\n".encode()), "suite.epd")
     if right is None:
         assert isinstance(found, str)
     else:
@@ -87,7 +88,7 @@ def test_a_problem_of_a_suite_has_its_best_moves_or_is_left_out(operations: str,
 
 
 def test_all_but_the_moves_to_avoid_are_right() -> None:
-    (found,) = read_suite([f"{KNIGHTS} am Nce2 Nb1;\n".encode()], "suite.epd")
+    (found,) = read_suite(io.BytesIO(f"{KNIGHTS} am Nce2 Nb1;\n".encode()), "suite.epd")
     assert isinstance(found, Exercise)
     board, right = found.steps[0]
     assert right == set(board.legal_moves) - {chess.Move.from_uci("c3e2"), chess.Move.from_uci("c3b1")}
@@ -135,5 +136,6 @@ def test_the_sample_puzzles_are_all_read() -> None:
     if folder is None:
         pytest.skip("CHESS_GRPO_SAMPLE_DATA is not set")
     (file,) = find_files([str(Path(folder) / "lichess_puzzles_1499.csv")])
-    found = list(read_puzzles_with_answers(read_chunks(file), file.name))
+    with opened(file) as stream:
+        found = list(read_puzzles_with_answers(stream, file.name))
     assert [isinstance(one, Exercise) for one in found] == [True] * 1_499

@@ -53,7 +53,7 @@ def by_python_chess(text: str) -> list[chess.pgn.Game]:
 def by_our_reader(text: str) -> list[Game]:
     """Return the games that our own reader reads, which is strict, and refuses none."""
     games = []
-    for read in read_games([text.encode()], "match.pgn"):
+    for read in read_games(io.BytesIO(text.encode()), "match.pgn"):
         assert isinstance(read, Game), read
         games.append(read)
     return games

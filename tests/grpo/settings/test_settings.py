@@ -26,6 +26,7 @@ BAD_SETTINGS = (
     ("[grop]\nclip_low = 0.1", "unknown key grop; did you mean grpo? known here: seed, boards, values, policy,"),
     ("grpo.num_steps = 10.0", "grpo.num_steps = 10.0: input should be a valid integer, without a point or an exponent: 10"),
     ('seed = "1"', "seed = '1': input should be a valid integer, without quotes"),
+    ('boards.exclude = ["https://h/x.epd?key=hunter2"]', "settings: https://h/x.epd: give this address without a user or a query"),
     ("boards.files = 3", "boards.files = 3: input should be a list, in square brackets"),
     ('{"seed": 1', "not readable: Expecting ',' delimiter: line 1 column 11 (char 10), which is: {\"seed\": 1; write TOML"),
     # Contradictions.
@@ -64,6 +65,7 @@ def test_bad_settings_are_refused_with_this_message(text: str, message: str) -> 
         read_settings(text)
     assert str(refusal.value).startswith("settings: ")
     assert message in str(refusal.value)
+    assert "hunter2" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", '"1"', "true", "[1]", "-1e9"])
