@@ -214,18 +214,18 @@ def missing_of(home: Path, expected: Mapping[str, str], *, tracked: Path) -> lis
 
 
 def _rows_apart(tracked: Path, step: str, version: str, folder: Path) -> list[str]:
-    """Return which rows of a step's history a run of MLflow has not exactly once."""
+    """Return which rows of a step's history MLflow has not exactly once: of a run that finished each, of one that was killed none twice."""
     if not (folder / HISTORY).exists():
         return []
     wanted = Counter((tracked_name(name), record.step) for record in read_history(folder) for name in record.metrics)
-    query = """SELECT tags.run_uuid FROM tags JOIN tags AS others ON others.run_uuid = tags.run_uuid
+    query = """SELECT tags.run_uuid, runs.status FROM tags JOIN tags AS others USING (run_uuid) JOIN runs USING (run_uuid)
         WHERE tags.key = 'chess_grpo.step' AND tags.value = ? AND others.key = 'chess_grpo.version' AND others.value = ?"""
     with contextlib.closing(sqlite3.connect(f"file:{tracked / 'mlflow.db'}?mode=ro", uri=True)) as opened:
-        runs = [run for (run,) in opened.execute(query, (step, version))]
-        rows = {run: Counter(opened.execute("SELECT key, step FROM metrics WHERE run_uuid = ?", (run,)).fetchall()) for run in runs}
-    lost = [] if rows else [f"{step}: MLflow has no run of it"]
+        states = dict(opened.execute(query, (step, version)).fetchall())
+        rows = {run: Counter(opened.execute("SELECT key, step FROM metrics WHERE run_uuid = ?", (run,)).fetchall()) for run in states}
+    lost = [] if "FINISHED" in states.values() else [f"{step}: MLflow has no finished run of it"]
     for run, found in rows.items():
-        apart = [row for row, count in wanted.items() if found[row] != count]
+        apart = [row for row, count in (wanted if states[run] == "FINISHED" else found).items() if found[row] != 1 or count != wanted[row]]
         lost += [f"{step} in {run}: {len(apart)} of {len(wanted)} rows are not there once, such as {apart[0]}"] if apart else []
     return lost
 

@@ -85,3 +85,4 @@ def test_a_hundred_kills(driver: Driver, undisturbed: Undisturbed, template: Pat
         assert not row.leaked, f"seed {SEED}"
         assert row.is_equal, f"seed {SEED}"
         assert not temporary, f"seed {SEED}"
+        assert not abandoned, f"seed {SEED}"
