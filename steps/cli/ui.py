@@ -37,13 +37,12 @@ class PortError(PlainError, OSError):
 def command(port: int) -> int:
     """Start the MLflow UI on the tracking store of this home (CHESS_GRPO_HOME), for this machine only; Ctrl-C ends it.
 
-    If MLFLOW_TRACKING_URI names a server, which has a UI of its own, its address is printed.
+    If MLFLOW_TRACKING_URI names a server, which has a UI of its own, the address of the runs' page there is printed.
     """
     machine = Machine.here()
-    if urlsplit(machine.tracking_uri).scheme in _SERVED:
-        say(f"The tracking store is a server, which has a UI of its own: {machine.shown_uri}")
-        return 0
-    _refuse_taken(port)
+    is_served = urlsplit(machine.tracking_uri).scheme in _SERVED
+    if not is_served:
+        _refuse_taken(port)
     from steps.track.client import TrackingStore
 
     store, file = TrackingStore.of(machine), sqlite_file(machine.tracking_uri)
@@ -51,7 +50,11 @@ def command(port: int) -> int:
         say(f"{file} does not exist yet and is created now: its page is empty until a run starts (`make run CONFIG=smoke`)")
     # In a new store this makes the tables, under a lock; a store that does not answer is named here.
     experiment = store.ask("the runs", lambda: store.experiment)
-    page = f"http://{HOST}:{port}/#/experiments/{experiment}/runs?{_TRAINING}"
+    server = machine.shown_uri.rstrip("/") if is_served else f"http://{HOST}:{port}"
+    page = f"{server}/#/experiments/{experiment}/runs?{_TRAINING}"
+    if is_served:
+        say(f"The tracking store is a server, which has a UI of its own. All runs:\n{page}")
+        return 0
     say(f"MLflow UI on {file or machine.shown_uri}, ready in half a minute; Ctrl-C ends it. All runs:\n{page}")
     # Passed as a variable, so that a password in the address is not visible in the list of processes.
     environment = {**os.environ, **_QUIET, "MLFLOW_BACKEND_STORE_URI": machine.tracking_uri}

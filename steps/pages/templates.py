@@ -56,6 +56,11 @@ def version_note(results: Results, role: str) -> str:
     return _rendered("version.md.j2", results=results, step=step, role=role)
 
 
+def model_note(model: str) -> str:
+    """Return the description of a registered model of this name."""
+    return _rendered("model.md.j2", model=model)
+
+
 def model_card(
     results: Results | None, *, run: str, policy_step: int | None, described: Mapping[str, Any], hashes: Mapping[str, str]
 ) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from steps.run.machine import Machine, sqlite_file, without_secrets
 from steps.track.outages import ArtifactError, TrackingAwayError, TrackingRefusedError, failures_of, quiet_libraries
@@ -24,9 +24,6 @@ os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
-
-if TYPE_CHECKING:
-    from mlflow.store.entities import PagedList
 
 EXPERIMENT: Final = "chess-grpo"
 """The experiment of all runs."""
@@ -43,9 +40,8 @@ FILES: Final = "chess_grpo.files"
 """Of a model and its versions: the hash of the hashes of its files."""
 _TABLES_LOCK: Final = "mlflow.lock"
 """Lock file beside an SQLite store; held while its tables are created, for simultaneous first connections corrupt it."""
-_WAITS_OF_TASKS: Final = (1.0, 2.0, 4.0, 8.0)
-"""Seconds between questions to a store that does not answer, when a run's task asks."""
-_WAITS_OF_PEOPLE: Final = (0.5,)
+_WAITS: Final = (0.5, 1.0)
+"""Seconds between questions to a store that does not answer: a locked database, or one call that was lost."""
 _SECONDS_FOR_FILES: Final = 120  # A server with artifacts in S3 answers after it has forwarded the whole file.
 _TIMEOUT: Final = "MLFLOW_HTTP_REQUEST_TIMEOUT"
 
@@ -55,17 +51,17 @@ _Answer = TypeVar("_Answer")
 class TrackingStore:
     """An MLflow tracking store and its registry. Asking it creates nothing there."""
 
-    def __init__(self, uri: str, waits: tuple[float, ...] = ()) -> None:
-        """Store MLflow's address, with user and password if it has any, and the seconds between the attempts of `ask`."""
+    def __init__(self, uri: str) -> None:
+        """Store MLflow's address, with user and password if it has any."""
         quiet_libraries()
-        self._uri, self._waits = uri, waits
+        self._uri = uri
         self.address = without_secrets(uri)
         """As people may see it."""
 
     @classmethod
     def of(cls, machine: Machine) -> "TrackingStore":
-        """Return the store of a machine, to ask; a task of a flow waits longer for the answer than a person does."""
-        return cls(machine.tracking_uri, _WAITS_OF_TASKS if machine.task else _WAITS_OF_PEOPLE)
+        """Return the store of a machine."""
+        return cls(machine.tracking_uri)
 
     @classmethod
     def of_run(cls, belongs_to: str, machine: Machine) -> "TrackingStore":
@@ -121,15 +117,15 @@ class TrackingStore:
         return str(found.experiment_id)
 
     def ask(self, what: str, question: Callable[[], _Answer]) -> _Answer:
-        """Return the store's answer, with retries while it is away. Raises TrackingAwayError, TrackingRefusedError."""
-        for seconds in self._waits:
+        """Return the store's answer, asked for a second or two while it is away. Raises TrackingAwayError, TrackingRefusedError."""
+        for seconds in _WAITS:
             try:
                 with failures_of(self.address, what):
                     return question()
-            except TrackingAwayError as error:
-                if not error.may_pass:
-                    raise
-            time.sleep(seconds)
+            except TrackingRefusedError:
+                raise
+            except TrackingAwayError:
+                time.sleep(seconds)
         with failures_of(self.address, what):
             return question()
 
@@ -191,16 +187,6 @@ def waiting() -> Iterator[None]:
             _num_waiting -= 1
             if not _num_waiting:
                 os.environ[_TIMEOUT] = _SHORT
-
-
-def pages(ask: Callable[[str | None], "PagedList[_Answer]"]) -> Iterator[_Answer]:
-    """Yield what MLflow finds from all pages; `ask` takes the token of a page, None for the first."""
-    token: str | None = None
-    while True:
-        found = ask(token)
-        yield from found
-        if not (token := found.token):
-            return
 
 
 def cut(text: str, longest: int) -> str:

@@ -38,7 +38,6 @@ POLICY_NAMES: Final = (
 )
 _REGISTERED: Final = re.compile(rf"(?:(?P<preset>[\w-]+)/)?(?P<name>{'|'.join(ALIASES)}|v[0-9]+)")
 _RUN: Final = re.compile(r"[\w-]+")
-_NUM_SHOWN: Final = 3
 
 
 class NotFoundError(PlainError, LookupError):
@@ -113,30 +112,28 @@ def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = Non
 
     Raises NotFoundError.
     """
-    runs, is_meant = Runs(store), has or is_over
-    if name == LAST:
-        for run in (found := list(runs.all())):
-            if is_meant(run):
-                if run.name != found[0].name:
-                    say(f"last: run {run.name}; run {found[0].name} is newer", sys.stderr)
-                return run
-    elif _RUN.fullmatch(name) and (run_or_none := runs.get(name)) is not None:
-        return run_or_none
-    known = [run.name for run in runs.all()]
+    runs = Runs(store)
+    if name != LAST and _RUN.fullmatch(name) and (named := runs.get(name)) is not None:
+        return named
+    known = list(runs.all())
+    if name == LAST and (meant := next(filter(has or _is_over, known), None)) is not None:
+        if meant is not known[0]:
+            say(f"last: run {meant.name}; run {known[0].name} is newer", sys.stderr)
+        return meant
     if not known:
         raise NotFoundError(
             f"no runs in {store} yet, so {name!r} names none: `make run CONFIG=smoke` makes one in 3 to 7 minutes; CHESS_GRPO_HOME or"
             " CHESS_GRPO_STORE say where others are"
         )
-    shown = f"the newest runs are {', '.join(known[:_NUM_SHOWN])} (`chess-grpo runs` shows all)"
+    ids = [run.name for run in known]
     if name == LAST:
-        raise NotFoundError(f"none of the {len(known)} runs in {store} has come that far: let one go on first; {shown}")
-    close = nearest(name, [LAST, *ALIASES, *known])
-    raise NotFoundError(f"no run or policy in {store} is called {name!r}; {close}give {names}; {shown}")
+        why = f"none of the {len(known)} runs in {store} has come that far: let one go on first"
+    else:
+        why = f"no run or policy in {store} is called {name!r}; {nearest(name, [LAST, *ALIASES, *ids])}give {names}"
+    raise NotFoundError(f"{why}; the newest runs are {', '.join(ids[:3])} (`chess-grpo runs` shows all)")
 
 
-def is_over(run: Run) -> bool:
-    """Return whether a run has ended, well or not."""
+def _is_over(run: Run) -> bool:
     return run.status != "running"
 
 

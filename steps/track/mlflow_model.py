@@ -10,7 +10,9 @@ import tempfile
 import warnings
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+import pandas as pd
 
 import steps
 from grpo.base.files import file_hashes, sha256_json, write_json
@@ -24,9 +26,7 @@ from steps.track.registry import ORIGIN, RESUMED_WITH
 # isort: split
 # After `steps.track.client`, which sets what MLflow reads once.
 from mlflow.entities import LoggedModel, LoggedModelOutput, LoggedModelStatus
-from mlflow.models import Model, ModelSignature
-from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
-from mlflow.types.schema import Array
+from mlflow.models import Model, infer_signature
 
 # MLflow 3.17 warns of its own code when this is imported, and reports what goes well. For good: publishers are threads.
 warnings.filterwarnings("ignore", message=".*Any type hint is inferred as AnyType", category=UserWarning)
@@ -46,28 +46,14 @@ _EXAMPLES: Final = (
     "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1",
     "rnbqkbnr/ppp1pppp/8/8/3pP3/2N5/PPPP1PPP/R1BQKBNR b KQkq e3 0 3",
 )
-_TYPES: Final = {float: DataType.double, int: DataType.long}
-_OUTPUTS: Final[tuple[tuple[str, Any], ...]] = (
-    ("move", DataType.string),
-    ("probability", DataType.double),
-    ("moves", Array(DataType.string)),
-    ("probabilities", Array(DataType.double)),
-)
+_ANSWERS: Final = {"move": ["e2e4", None], "probability": [0.5, None], "moves": [["e2e4"]] * 2, "probabilities": [[0.5]] * 2}
+"""What `predict` may return: a position without moves has none."""
 
 
 def requirements(kind: str) -> list[str]:
     """Return what a kind of policy needs, pinned to the versions of this environment; of torch's builds the usual one."""
     names = (*_NEEDS, "transformers") if kind == LANGUAGE else _NEEDS
     return [f"{name}=={version(name).partition('+')[0]}" for name in names]
-
-
-def signature() -> ModelSignature:
-    """Return what goes in (FENs, and the parameters with their defaults) and what comes out; a position without moves has null as move."""
-    return ModelSignature(
-        inputs=Schema([ColSpec(DataType.string)]),
-        outputs=Schema([ColSpec(kind, name, required=name not in ("move", "probability")) for name, kind in _OUTPUTS]),
-        params=ParamSchema([ParamSpec(name, _TYPES[type(value)], value) for name, value in DEFAULTS.items()]),
-    )
 
 
 def write_model(folder: Path, files: Path, *, about: Model) -> None:
@@ -83,7 +69,7 @@ def write_model(folder: Path, files: Path, *, about: Model) -> None:
         python_model=str(_CODE),
         code_paths=[str(_LIBRARY)],
         artifacts={each.name: str(each) for each in sorted(files.iterdir())},
-        signature=signature(),
+        signature=infer_signature(list(_EXAMPLES), pd.DataFrame(_ANSWERS), DEFAULTS),
         input_example=(list(_EXAMPLES), dict(DEFAULTS)),
         pip_requirements=requirements(policy_kind(files / "policy")),
         mlflow_model=about,

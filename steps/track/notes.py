@@ -8,15 +8,6 @@ from steps.run.records import Attempt, Run
 from steps.run.step import Step
 
 _OWN_LINE: Final = ("|", "- ", "#", "```", ">")
-MODEL_NOTE: Final = """\
-Chess policies without search: networks that give every legal move of a position a probability, and language models that write their moves.
-
-- `champion`: the one to play. It keeps this place until another one beats it in fresh games; its version says what games have shown of it.
-- `peak`: the one to resume from; of the runs from one initial policy the one with the best lower bound.
-
-Play it: `chess-grpo uci --model champion` in any chess program. Measure it: `chess-grpo match champion stockfish:nodes=50`.
-Load it in Python: `mlflow.pyfunc.load_model("models:/MODEL@champion").predict([fen])`.
-Serve it: `mlflow models serve -m models:/MODEL@champion`. Export it: `chess-grpo export champion`."""
 
 
 def run_name(step: str, part: str = "") -> str:

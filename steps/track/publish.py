@@ -7,12 +7,11 @@ ignores a row with an equal name, time, step and value. Nothing is called logged
 
 import json
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 from grpo.base.errors import PlainError
@@ -32,7 +31,7 @@ from steps.run.records import Attempt, Run, Runs, Status
 from steps.run.step import StepOutput, step_of
 from steps.run.store import Store
 from steps.run.work import JOURNAL, read_journal
-from steps.track.client import CHILD, METAFLOW_RUN, OUTPUT_HASH, RUN, VERSION, TrackingStore, cut, locked, pages, waiting
+from steps.track.client import CHILD, METAFLOW_RUN, OUTPUT_HASH, RUN, VERSION, TrackingStore, cut, locked, waiting
 from steps.track.notes import run_name, run_note, step_note
 from steps.track.outages import TrackingRefusedError, failures_of
 from steps.track.registry import Registry
@@ -57,25 +56,30 @@ _LONGEST_PARAM: Final = 6_000
 _LONGEST_DIGEST: Final = 36
 _METRICS_PER_CALL: Final = 500  # MLflow takes 1,000; a call costs 28 ms whether it carries one or many.
 _PARAMS_PER_CALL: Final = 100
-_ROWS_PER_CALL: Final = 50
-_INFINITY: Final = 1.7976931348623157e308
-"""What MLflow's SQL store keeps of it."""
 _FINETUNE: Final = "finetune"
 _SECONDS_BETWEEN: Final = 5.0
-_SECONDS_AFTER_OUTAGE: Final = 15.0
-"""Doubled after each further outage."""
-_LONGEST_PAUSE: Final = 300.0
+_SECONDS_AFTER_OUTAGE: Final = 30.0
 _SECONDS_AT_END: Final = 30.0
-_LAST_TRIES: Final = (0.5, 1.0, 2.0)
-"""Seconds between the last tries, if the store answered until then."""
 
 
-def publish(run: Run, store: Store, machine: Machine) -> str:
+def publish(run: Run, store: Store, machine: Machine, *, task: tuple[str, str] | None = None) -> str:
     """Log what the run's tracking store lacks of it, and return why something is not logged yet; empty when everything is.
 
     It is idempotent, and several processes may do it at once. It raises nothing of the tracking store.
+
+    Args:
+        run: its records as they are now.
+        store: has the outputs.
+        machine: says how the run's tracking store is reached.
+        task: step and part that are to be logged, without others and without the run's end; None for all.
     """
-    return _published(run, store, machine, tuple(run.latest().values()), is_whole=True)
+    try:
+        view = _View(run, store, machine)
+        with view.asking(f"run {run.name}"), locked(view.locks / f"{run.name}.lock"):
+            view.publish(task)
+    except PlainError as error:
+        return str(error)
+    return "; ".join(view.problems)
 
 
 def publish_all(machine: Machine) -> dict[str, str]:
@@ -101,38 +105,28 @@ def journal_of(attempt: Attempt, store: Store) -> list[dict[str, Any]]:
     return [row for row in rows if attempt.ended is None or row["time"] <= 1_000 * attempt.ended]
 
 
-def _published(run: Run, store: Store, machine: Machine, attempts: Sequence[Attempt], *, is_whole: bool) -> str:
-    try:
-        locks = machine.home / "tracking"
-        view = _View(run, store, TrackingStore.of_run(run.facts["tracking"], machine), locks)
-        with view.asking(f"run {run.name}"), locked(locks / f"{run.name}.lock"):
-            view.publish(attempts, is_whole=is_whole)
-    except PlainError as error:
-        return str(error)
-    return "; ".join(view.problems)
-
-
 class _View:
     """A run in its tracking store."""
 
-    def __init__(self, run: Run, store: Store, tracking: TrackingStore, locks: Path) -> None:
-        self._run, self._store, self._tracking, self._locks = run, store, tracking, locks
+    def __init__(self, run: Run, store: Store, machine: Machine) -> None:
+        self._run, self._store, self._tracking = run, store, TrackingStore.of_run(run.facts["tracking"], machine)
+        self.locks = machine.home / "tracking"
         self._key = f"{run.name}@{round(1_000 * run.started)}"
         self.problems: list[str] = []
         """What was refused, or is not there after it was sent."""
 
-    def publish(self, attempts: Sequence[Attempt], *, is_whole: bool) -> None:
-        """Log the run, and these of its attempts; if it is over and this is the whole, its end."""
+    def publish(self, task: tuple[str, str] | None) -> None:
+        """Log the run with this task, or with all, and if it is over its end."""
         parent = self._parent()
-        for attempt in attempts:
-            if not attempt.is_published and attempt.step not in (STEPS[0], STEPS[-1]):
+        for name, attempt in self._run.latest().items():
+            if task in (None, name) and not attempt.is_published and attempt.step not in (STEPS[0], STEPS[-1]):
                 self._attempt(attempt, parent.info.run_id)
         self._set_status(parent, self._run.status, self._run.ended)
-        if not is_whole or self._run.status == "running":
+        if task is not None or self._run.status == "running":
             return
         if self._run.status == "finished" and self._results is not None and _REGISTERED not in parent.data.tags:
             # Of runs of one disk that end together the later one sees what the earlier one has registered.
-            with self._taking("the policies of `select`"), locked(self._locks / "registry.lock"):
+            with self._taking("the policies of `select`"), locked(self.locks / "registry.lock"):
                 peak, champion = Registry(self._tracking, self._run.facts["preset"]).enter(self._run, self._results, self._store, parent)
                 print(f"registry: {peak}\nregistry: {champion}", flush=True)
                 self._describe(parent, {"chess_grpo.peak": peak, _REGISTERED: champion})
@@ -188,31 +182,22 @@ class _View:
         name = run_name(attempt.step, attempt.part)
         key = f"{self._key}/{attempt.step}/{attempt.part}"
         child = self._one(CHILD, key, name, attempt.started, {_PARENT: parent, "chess_grpo.step": attempt.step})
-        run_id, rows = child.info.run_id, list[dict[str, Any]]()
+        tags = {_PARENT: parent, METAFLOW_RUN: self._run.name, VERSION: attempt.version, _NOTE: step_note(declared, attempt)}
         with self._taking(f"rows of {attempt.step}"):
             rows = journal_of(attempt, self._store)
-            self._send_lines(child, parent, rows, has_curves=attempt.step == _FINETUNE)
-        tags = {_PARENT: parent, METAFLOW_RUN: self._run.name, VERSION: attempt.version}
-        tags[_NOTE] = step_note(declared, attempt)
+            new = rows[int(child.data.tags.get(_LINES, 0)) :]
+            self._log(parent, _curves(attempt.step, new))
+            self._log(child.info.run_id, _metrics(new))
+            tags[_LINES] = str(len(rows))
+            if attempt.ended is not None:
+                self._settle(child.info.run_id, _metrics(rows))
+                self._settle(parent, [*_curves(attempt.step, rows), *_headlines(rows, declared.headlines)])
         if attempt.ended is not None:
-            with self._taking(f"rows of {attempt.step}"):
-                self._settle(run_id, _metrics(rows))
-                curves = _curves(rows) if attempt.step == _FINETUNE else []
-                self._settle(parent, [*curves, *_headlines(rows, declared.headlines)])
             tags |= self._send_pages(child, parent, attempt, declared.pages)
         self._describe(child, tags)
         self._set_status(child, attempt.status, attempt.ended)
         if attempt.ended is not None and len(self.problems) == num_problems:
             attempt.set_published()
-
-    def _send_lines(self, child: Logged, parent: str, rows: Sequence[Mapping[str, Any]], *, has_curves: bool) -> None:
-        client, run_id = self._tracking.client, child.info.run_id
-        for start in range(int(child.data.tags.get(_LINES, 0)), len(rows), _ROWS_PER_CALL):
-            part = rows[start : start + _ROWS_PER_CALL]
-            if has_curves:
-                self._log(parent, _curves(part))
-            self._log(run_id, _metrics(part))
-            client.set_tag(run_id, _LINES, str(start + len(part)))
 
     def _settle(self, run_id: str, metrics: Sequence[Metric]) -> None:
         """Send what the store lacks of these rows, by its own count, and note what it lacks then."""
@@ -227,7 +212,8 @@ class _View:
 
         Values are not compared, for a database may round; nor times, for a machine that goes on from another's progress has its own.
         """
-        wanted = Counter((key, step) for key, step, *_ in {_row(metric) for metric in metrics})
+        distinct = {(metric.key, metric.step, metric.timestamp, repr(metric.value)) for metric in metrics}
+        wanted = Counter((key, step) for key, step, *_ in distinct)
         there = Counter(
             (metric.key, metric.step)
             for key in dict.fromkeys(metric.key for metric in metrics)
@@ -270,15 +256,11 @@ class _View:
     def _one(self, tag: str, key: str, name: str, started: float, tags: Mapping[str, str]) -> Logged:
         """Return the run with this key, which is created when there is none; of two that were created at once the smaller id stays."""
         client, experiment, condition = self._tracking.client, self._tracking.experiment, f"tags.`{tag}` = '{key}'"
-
-        def search() -> list[Logged]:
-            return list(pages(lambda token: client.search_runs([experiment], condition, page_token=token)))
-
-        found = search()
+        found = client.search_runs([experiment], condition)
         if not found:
             made = {tag: key, **tags}
             client.create_run(experiment, start_time=round(1_000 * started), run_name=cut(name, _LONGEST_KEY), tags=made)
-            found = search()
+            found = client.search_runs([experiment], condition)
         first, *doubles = sorted(found, key=lambda each: str(each.info.run_id))
         for double in doubles:
             client.delete_run(double.info.run_id)
@@ -326,8 +308,9 @@ def _metrics(rows: Sequence[Mapping[str, Any]]) -> list[Metric]:
     ]
 
 
-def _curves(rows: Sequence[Mapping[str, Any]]) -> list[Metric]:
-    names = {tracked_name(name) for name in MAIN_CURVES}
+def _curves(step: str, rows: Sequence[Mapping[str, Any]]) -> list[Metric]:
+    """Return the main curves, which the run has beside `finetune`; other steps have none."""
+    names = {tracked_name(name) for name in MAIN_CURVES if step == _FINETUNE}
     return [metric for metric in _metrics(rows) if metric.key in names]
 
 
@@ -335,12 +318,6 @@ def _headlines(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> list[
     """Return the last value of each of these metrics; a main curve is on the parent anyway."""
     found = {name: row for row in rows for name in names if name in row["record"] and name not in MAIN_CURVES}
     return [Metric(name, float(row["record"][name]), row["time"], row["record"]["step"]) for name, row in found.items()]
-
-
-def _row(metric: Metric) -> tuple[str, int, int, str]:
-    """Return what tells a row from others in MLflow's SQL store."""
-    value = max(-_INFINITY, min(_INFINITY, metric.value)) if metric.value == metric.value else metric.value
-    return metric.key, metric.step, metric.timestamp, repr(value)
 
 
 def _params(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -397,28 +374,23 @@ class Publisher(threading.Thread):
             self._mirror.finish()
 
     def run(self) -> None:
-        """Publish until `finish` was called and everything is logged, or the last try has failed."""
-        pause, num_outages = 0.0, 0
+        """Publish until `finish` was called, and then once more."""
+        pause = 0.0
         while not self._is_over.wait(pause):
-            num_outages = num_outages + 1 if self._try() else 0
-            pause = min(_SECONDS_AFTER_OUTAGE * 2.0 ** (num_outages - 1), _LONGEST_PAUSE) if num_outages else _SECONDS_BETWEEN
-        # A store that was already away gets one try; otherwise a single call may have failed.
-        for wait in (*(() if num_outages else _LAST_TRIES), 0.0):
-            if not self._try():
-                break
-            time.sleep(wait)
+            pause = _SECONDS_BETWEEN if self._publish() else _SECONDS_AFTER_OUTAGE
+        self._publish()
 
-    def _try(self) -> str:
-        """Publish what there is, and return why that failed, or an empty string."""
+    def _publish(self) -> bool:
+        """Publish what there is, and return whether all of it is logged."""
         try:
             run = Runs(self._store).get(self._attempt.run)
             assert run is not None
-            reason = _published(run, self._store, self._machine, [run.latest()[self._attempt.step, self._attempt.part]], is_whole=False)
+            reason = publish(run, self._store, self._machine, task=(self._attempt.step, self._attempt.part))
         except Exception as error:  # noqa: BLE001 - No error of a tracker may end a step; it is reported as not logged.
             reason = f"{type(error).__name__}: {error}"
         if reason:
             self._warn(reason)
-        return reason
+        return not reason
 
     def _warn(self, reason: str) -> None:
         if not self._has_warned:

@@ -7,7 +7,7 @@ higher. So a later, worse run does not take it from a better one. `champion` is 
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 from grpo.base.files import MANIFEST, file_hashes, read_json, sha256_json, verified_manifest
 from steps import STEPS
 from steps.pages.results import Results
-from steps.pages.templates import version_note
+from steps.pages.templates import model_note, version_note
 from steps.run.aliases import ALIASES, CHAMPION, PEAK, PRETRAINED_STEP
 from steps.run.machine import Machine
 from steps.run.names import CHECKPOINTS
 from steps.run.records import Run
 from steps.run.step import StepOutput
 from steps.run.store import Store
-from steps.track.client import CHILD, FILES, METAFLOW_RUN, OUTPUT_HASH, RUN, VERSION, TrackingStore, cut, locked, pages
-from steps.track.notes import MODEL_NOTE, flowing
+from steps.track.client import CHILD, FILES, METAFLOW_RUN, OUTPUT_HASH, RUN, VERSION, TrackingStore, cut, locked
+from steps.track.notes import flowing
 from steps.track.outages import ArtifactError
 
 # isort: split
@@ -70,11 +70,6 @@ class Version:
     """Lower bound of its score against the initial policy; None if it is not a peak or was not screened."""
     files: str = ""
     """Hash of the hashes of its files in MLflow."""
-
-    @property
-    def bound_text(self) -> str:
-        """Its lower bound as text."""
-        return "no lower bound" if self.low is None else f"lower bound {self.low:.4f}"
 
 
 def presets(machine: Machine) -> list[str]:
@@ -164,18 +159,19 @@ class Registry:
         self._tracking, self._preset, self._model = tracking, preset, f"{MODEL}{preset}"
 
     def enter(self, run: Run, results: Results, store: Store, parent: "Logged") -> tuple[str, str]:
-        """Register the policies that `select` chose, offer them the aliases, and return a sentence each on `peak` and `champion`.
+        """Register the policies that `select` chose, offer them the aliases, and say in a line each what `peak` and `champion` are now.
 
         After an outage another policy may have become champion meanwhile: it stays, because the chosen one has not played it. The call is
         idempotent.
         """
         self._make_model()
         peak, champion = (self._entered(role, run, results, store, parent) for role in (PEAK, CHAMPION))
-        held, decision = self.named(CHAMPION), results.decision
+        best, held, decision = self.named(PEAK), self.named(CHAMPION), results.decision
+        if best is None or is_better_peak(peak, best):
+            self._give(PEAK, best := peak)
         if held is None or (decision.replaces_previous and held.weights == decision.previous_weights):
             self._give(CHAMPION, held := champion)
-        is_new = held.number == champion.number
-        return self.offer_peak(peak), f"{self._preset}/champion {'set to' if is_new else 'stays at'} version {held.number}"
+        return f"{self._preset}/peak is version {best.number}", f"{self._preset}/champion is version {held.number}"
 
     def named(self, name: str) -> Version | None:
         """Return the version with this alias, or this number as `v7`."""
@@ -191,23 +187,6 @@ class Registry:
             raise
         return self._version(found)
 
-    def tagged(self, tags: Mapping[str, str]) -> list[Version]:
-        """Return the versions with these tags, the earliest first."""
-        condition = " and ".join([f"name = '{self._model}'", *(f"tags.`{name}` = '{value}'" for name, value in tags.items())])
-        found: Iterator[Any] = pages(lambda token: self._tracking.client.search_model_versions(condition, page_token=token))
-        return sorted(map(self._version, found), key=lambda each: each.number)
-
-    def offer_peak(self, offered: Version) -> str:
-        """Give a version the alias `peak` if it should have it, and return a sentence with the result and the reason."""
-        held = self.named(PEAK)
-        is_moved, why = should_have_peak(offered, held)
-        if held is not None and held.number == offered.number:
-            return f"{self._preset}/peak set to version {offered.number}: {offered.bound_text}"
-        if held is not None and not is_moved:
-            return f"{self._preset}/peak stays at version {held.number}: {why}"
-        self._give(PEAK, offered)
-        return f"{self._preset}/peak set to version {offered.number}: {why}"
-
     def _entered(self, role: str, run: Run, results: Results, store: Store, parent: "Logged") -> Version:
         """Return a run's version for a role, which is registered if it is not yet."""
         from steps.track.mlflow_model import log_model  # MLflow's flavours take seconds to import.
@@ -215,11 +194,12 @@ class Registry:
         client, decision, output = self._tracking.client, results.decision, run.output_of("select")
         assert output is not None
         key = f"{parent.data.tags[RUN]}/{role}"
-        found = self.tagged({CHILD: key})
-        for double in found[1:]:  # Created by a call whose response came too late.
-            client.delete_model_version(self._model, str(double.number))
+        found = client.search_model_versions(f"name = '{self._model}' and tags.`{CHILD}` = '{key}'")
         if found:
-            return found[0]
+            first, *doubles = sorted(map(self._version, found), key=lambda each: each.number)
+            for double in doubles:  # Created by a call whose response came too late.
+                client.delete_model_version(self._model, str(double.number))
+            return first
         step = decision.peak_step if role == PEAK else decision.champion_step
         weights = {PRETRAINED_STEP: decision.initial_weights, decision.candidate_step: decision.candidate_weights}.get(step)
         model, files = log_model(self._tracking, run, store, role=role, policy_step=step, parent=parent.info.run_id)
@@ -249,13 +229,11 @@ class Registry:
         return self._version(made)
 
     def _make_model(self) -> None:
-        client, note = self._tracking.client, flowing(MODEL_NOTE.replace("MODEL", self._model))
-        if not client.search_registered_models(f"name = '{self._model}'"):
-            try:
-                client.create_registered_model(self._model, description=cut(note, _LONGEST))
-            except MlflowException as error:
-                if error.error_code != "RESOURCE_ALREADY_EXISTS":  # Else another run created it between our question and our call.
-                    raise
+        try:
+            self._tracking.client.create_registered_model(self._model, description=cut(flowing(model_note(self._model)), _LONGEST))
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
 
     def _give(self, alias: str, version: Version) -> None:
         self._tracking.client.set_registered_model_alias(self._model, alias, str(version.number))
@@ -278,12 +256,8 @@ class Registry:
         )
 
 
-def should_have_peak(offered: Version, held: Version | None) -> tuple[bool, str]:
-    """Return whether the alias `peak` goes to the offered version from the one that has it now, and why."""
-    if held is None:
-        return True, f"the first one; {offered.bound_text}"
+def is_better_peak(offered: Version, held: Version) -> bool:
+    """Return whether the alias `peak` goes to the offered version from the one that has it now."""
     if held.initial_weights != offered.initial_weights:
-        return True, f"version {held.number}, which had it, has another initial policy or scores games otherwise; {offered.bound_text}"
-    if offered.low is not None and (held.low is None or offered.low > held.low):
-        return True, f"{offered.bound_text}, above the {held.bound_text} of version {held.number}"
-    return False, f"its {held.bound_text} is not below this run's {offered.bound_text}, against the same initial policy"
+        return True
+    return offered.low is not None and (held.low is None or offered.low > held.low)

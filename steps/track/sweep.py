@@ -27,12 +27,11 @@ SWEEP: Final = "chess_grpo.sweep"
 SWEEP_VARIABLE: Final = "CHESS_GRPO_SWEEP"
 """Variable: the value of that tag, for the process that starts a run."""
 NOTES: Final = (
-    "Elo, with 95 % intervals in brackets. A gain is the candidate's against its own start in the confirmation games; the ladder gain is"
-    " its rating less its start's, from games on the same openings against the same rungs, taken as exact.",
-    "Between runs: the mean over seeds with the interval of Student's t, n - 1 degrees of freedom. It comes from how much the runs differ,"
-    " so it covers all that a seed changes: dataset, training and games. One seed alone has no such interval.",
-    "Within runs: the same mean with the interval that the games of these runs leave, from the runs' own intervals taken as independent. It"
-    " does not cover other seeds. Where it is the wider of the two, few runs agree by chance: do not trust the narrower one.",
+    "Elo [95 % interval]. A gain is the candidate's against its own start in the confirmation games; the ladder gain is its rating less its"
+    " start's, from games on the same openings.",
+    "Between runs: the mean over seeds with the interval of Student's t, n - 1 degrees of freedom, which covers all that a seed changes."
+    " One seed alone has no such interval.",
+    "Within runs: the same mean with the interval of the games alone. Where it is the wider of the two, few runs agree by chance.",
 )
 """What the columns and the two kinds of mean are, a paragraph each."""
 

@@ -71,12 +71,10 @@ class Mirror(threading.Thread):
             self._problem = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
 
     def _send(self) -> None:
-        run = Runs(self._store).get(self._attempt.run)
-        assert run is not None
-        sent, logged = 0, self._begun(run)
+        sent, logged = 0, self._begun()
         while True:
             is_last = self.over.wait(_SECONDS_BETWEEN)
-            attempt = self._now()
+            attempt = self._flow_run().latest()[self._attempt.step, self._attempt.part]
             rows = self._rows(attempt, self._store)
             for number, row in enumerate(rows[sent:], sent):
                 metrics = {name: value for name, value in row["record"].items() if isinstance(value, int | float)}
@@ -93,7 +91,7 @@ class Mirror(threading.Thread):
                 if folder.name != Path(self._offline).name:
                     shutil.rmtree(folder)
 
-    def _begun(self, run: Run) -> Any:
+    def _begun(self) -> Any:
         """Return W&B's run; offline where the network is away."""
         import wandb
 
@@ -102,16 +100,19 @@ class Mirror(threading.Thread):
             os.environ.setdefault(f"WANDB_{name}_DIR", str(self._machine.home / _FOLDER / "own"))
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         try:
-            logged = wandb.init(**self._arguments(run), mode=_mode(self._machine), settings=_settings(wandb.Settings))
+            logged = wandb.init(**self._arguments(), mode=_mode(self._machine))
         except (wandb.errors.CommError, wandb.errors.UsageError):
             wandb.teardown()  # Its service holds the run that failed to begin.
-            logged = wandb.init(**self._arguments(run), mode="offline", settings=_settings(wandb.Settings))
+            logged = wandb.init(**self._arguments(), mode="offline")
         logged.define_metric(_STEP, hidden=True)
         logged.define_metric("*", step_metric=_STEP)
         return logged
 
-    def _arguments(self, run: Run) -> dict[str, Any]:
-        facts, attempt = run.facts, self._attempt
+    def _arguments(self) -> dict[str, Any]:
+        import wandb
+
+        run, attempt = self._flow_run(), self._attempt
+        facts = run.facts
         which = f"{run.name}@{round(1_000 * run.started)}/{attempt.step}/{attempt.part}"
         commit = str(facts["code"].get("commit", ""))[:12]
         return {
@@ -125,30 +126,27 @@ class Mirror(threading.Thread):
             "dir": str(self._machine.home),
             "resume": "allow",
             "reinit": "create_new",
+            "settings": wandb.Settings(
+                console="off",
+                silent=True,
+                disable_code=True,
+                disable_git=True,
+                disable_job_creation=True,
+                save_code=False,
+                x_disable_machine_info=True,
+                x_disable_meta=True,
+                x_disable_stats=True,
+                x_save_requirements=False,
+                init_timeout=_SECONDS_TO_BEGIN,
+                finish_timeout=_SECONDS_AT_END,
+            ),
         }
 
-    def _now(self) -> Attempt:
-        run = Runs(self._store).get(self._attempt.run)
-        assert run is not None
-        return run.latest()[self._attempt.step, self._attempt.part]
+    def _flow_run(self) -> Run:
+        found = Runs(self._store).get(self._attempt.run)
+        assert found is not None
+        return found
 
 
 def _mode(machine: Machine) -> Literal["online", "offline"]:
     return "online" if machine.mirror == Mode.ONLINE and os.environ.get(KEY) else "offline"
-
-
-def _settings(make: Callable[..., Any]) -> Any:
-    return make(
-        console="off",
-        silent=True,
-        disable_code=True,
-        disable_git=True,
-        disable_job_creation=True,
-        save_code=False,
-        x_disable_machine_info=True,
-        x_disable_meta=True,
-        x_disable_stats=True,
-        x_save_requirements=False,
-        init_timeout=_SECONDS_TO_BEGIN,
-        finish_timeout=_SECONDS_AT_END,
-    )

@@ -156,7 +156,7 @@ def test_rows_go_to_the_store_that_the_run_belongs_to_or_nowhere(server: Toggled
 def test_rows_are_logged_while_the_step_works_and_a_store_that_is_away_costs_one_line(
     server: ToggledServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("_SECONDS_BETWEEN", "_SECONDS_AFTER_OUTAGE", "_LONGEST_PAUSE"):
+    for name in ("_SECONDS_BETWEEN", "_SECONDS_AFTER_OUTAGE"):
         monkeypatch.setattr(publishing, name, 0.02)
     machine = machine_of(tmp_path / "home", server.address)
     run = TrackedRun(machine)
@@ -203,7 +203,6 @@ def test_away_for_a_whole_run_it_costs_each_step_a_line_and_later_every_row_is_t
     runs_here: Machine, server: ToggledServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.address)
-    monkeypatch.setattr(publishing, "_LAST_TRIES", ())
     server.stop()
     assert do_run("1").status == "finished"
     assert capsys.readouterr().out.count("WARNING") == len(STEPS)

@@ -31,7 +31,6 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
     monkeypatch.delenv("CHESS_GRPO_TASK", raising=False)
-    monkeypatch.setattr("steps.track.publish._LAST_TRIES", ())
     return Store.of(Machine.here())
 
 

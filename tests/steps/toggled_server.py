@@ -218,20 +218,10 @@ class ServerProcess:
 
 
 def picture(folder: Path) -> dict[str, Any]:
-    """Return all that a server keeps in its folder of the experiment and the registry, but for ids and times; it is not asked."""
+    """Return what a server keeps in its folder of the experiment's runs, and its aliases and number of versions; it is not asked."""
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(uri := f"sqlite:///{folder / 'mlflow.db'}", registry_uri=uri)
-    runs = client.search_runs([client.get_experiment_by_name(EXPERIMENT).experiment_id])
-    names = {run.info.run_id: f"<{run.info.run_name}>" for run in runs}
-
-    def told(tags: dict[str, str]) -> dict[str, str]:
-        kept = {name: tag for name, tag in tags.items() if not name.startswith("mlflow.artifact")}
-        for run_id, name in names.items():
-            kept = {each: tag.replace(run_id, name) for each, tag in kept.items()}
-        if "chess_grpo.peak" in kept:
-            kept["chess_grpo.peak"] = kept["chess_grpo.peak"].partition(":")[0]
-        return kept
 
     def metrics(run_id: str, name: str) -> list[str]:
         return sorted(f"{point.step} {point.value}" for point in client.get_metric_history(run_id, name))
@@ -240,24 +230,18 @@ def picture(folder: Path) -> dict[str, Any]:
         roots = list((folder / "files").glob(f"*/{run_id}/artifacts"))
         return {str(path.relative_to(root)): sha256_file(path) for root in roots for path in root.rglob("*") if path.is_file()}
 
-    found = [
+    runs = [
         {
             "name": run.info.run_name,
             "status": run.info.status,
-            "tags": told(run.data.tags),
-            "params": run.data.params,
+            "tags": {name: tag for name, tag in run.data.tags.items() if not name.startswith("mlflow.artifact")},
             "metrics": {name: metrics(run.info.run_id, name) for name in sorted(run.data.metrics)},
-            "datasets": [each.dataset.digest for each in run.inputs.dataset_inputs],
             "artifacts": files(run.info.run_id),
         }
-        for run in runs
-    ]
-    versions = [
-        {"number": str(each.version), "tags": told(each.tags), "run": names[each.run_id], "folder": Path(each.source).name}
-        for each in sorted(client.search_model_versions(), key=lambda each: int(each.version))
+        for run in client.search_runs([client.get_experiment_by_name(EXPERIMENT).experiment_id])
     ]
     return {
-        "runs": sorted(found, key=lambda run: (run["name"], run["status"])),
-        "versions": versions,
-        "aliases": {name: int(number) for model in client.search_registered_models() for name, number in model.aliases.items()},
+        "runs": sorted(runs, key=lambda run: (run["name"], run["status"])),
+        "num_versions": len(client.search_model_versions()),
+        "aliases": sorted(name for model in client.search_registered_models() for name in model.aliases),
     }

@@ -160,7 +160,6 @@ def told(place: Path) -> dict[str, Any]:
             for name in run.data.metrics
         }
         tags = {name: tag for name, tag in run.data.tags.items() if name not in _IDS}
-        tags |= {name: tag.partition(":")[0] for name, tag in tags.items() if name == "chess_grpo.peak"}
         files = _files(place, run.info.run_id)
         runs[run.info.run_name] = {"status": run.info.status, "tags": tags, "params": run.data.params, "rows": rows, "files": files}
     models = client.search_registered_models()
