@@ -33,11 +33,13 @@ class TrainablePolicy(Protocol):
 _Policy = TypeVar("_Policy", bound=TrainablePolicy)
 
 
-def refuse_non_finite(network: nn.Module, file: Path) -> None:
-    """Raise NonFiniteError when a weight that was read from a file is NaN or infinite: such a policy plays, but says nothing."""
-    for name, weights in network.named_parameters():
+def refuse_non_finite(network: nn.Module, name: Path | str) -> None:
+    """Raise NonFiniteError when a weight of a network, with its file or name, is NaN or infinite: such a policy plays, but says nothing."""
+    for parameter, weights in network.named_parameters():
         if not torch.isfinite(weights).all():
-            raise NonFiniteError(f"{file}: its weights are not finite ({name} holds NaN or infinity): use an earlier checkpoint of the run")
+            raise NonFiniteError(
+                f"{name}: its weights are not finite ({parameter} holds NaN or infinity): use an earlier checkpoint of the run"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -29,14 +29,14 @@ def body(work: Work) -> None:
     def grader(example: Example, text: str) -> Grades:
         return grade(example, text, logistic_slope=settings.values.logistic_slope)
 
-    train = LanguageBoards.of_table(table, Split.TRAIN, config=language)
+    train = LanguageBoards(table, Split.TRAIN, language)
     first = 0 if origin is None else origin[2].step
     task = LanguageTask(reference, train, settings, grader=grader, first_step=first)
     trainer = Trainer(task, policy, settings.grpo, seed=settings.seed, first_step=first)
     if origin is not None:
         begin_from(origin, trainer, work)
     evaluated = EvaluationBoards.of_table(table, config=language)
-    validation = LanguageBoards.of_table(table, Split.VALIDATION, config=language)
+    validation = LanguageBoards(table, Split.VALIDATION, language)
     asked = questions(validation, language.num_heldout_boards)
     generator = AnswerGenerator(trainer.evaluation_policy, language)
     TrainingLoop(

@@ -29,7 +29,7 @@ def body(work: Work) -> None:
     """
     settings, table = _seen_by_cloning(work.settings), read_boards(work.inputs["boards"])
     config = settings.language
-    train, validation = (LanguageBoards.of_table(table, split, config=config) for split in (Split.TRAIN, Split.VALIDATION))
+    train, validation = (LanguageBoards(table, split, config) for split in (Split.TRAIN, Split.VALIDATION))
     policy = load_model(config, seed=settings.seed, device=work.device)
     shown = shown_examples(validation, seed=settings.seed)
     refuse_too_long(policy, policy.tokens([example.prompt for example in shown]))

@@ -27,7 +27,7 @@ class PolicyKind:
 
 def _language_preflight(settings: "Settings", machine: Machine) -> tuple[bool, str]:
     """Look for the packages of the extra, and for a model's folder; `pretrain` asks the hub itself."""
-    from grpo.language.model.requirements import MissingExtraError, require_language_extra
+    from grpo.language import MissingExtraError, require_language_extra
     from grpo.settings.language import SMALL, model_folder
 
     try:

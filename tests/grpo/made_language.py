@@ -1,7 +1,7 @@
 """Boards with made-up value tables, as the dataset has them, for tests of language policies: no engine is asked."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import chess
@@ -46,8 +46,10 @@ def made_up_table(board: chess.Board) -> ValueTable:
     return ValueTable(moves=moves, values=np.array(values, dtype=np.float32), scores=tuple(scores))
 
 
-def made_up_rows(boards: Sequence[chess.Board], *, split: Split = Split.TRAIN) -> list[dict[str, Any]]:
-    """Return rows of `BOARD_SCHEMA`, each board of a game of its own."""
+def made_up_rows(
+    boards: Iterable[chess.Board], *, split: Split = Split.TRAIN, table_of: Callable[[chess.Board], ValueTable] = made_up_table
+) -> list[dict[str, Any]]:
+    """Return rows of `BOARD_SCHEMA`, each board of a game of its own; held-out ones have the same values by the stronger search."""
     rows = []
     for index, board in enumerate(boards):
         position = Position(
@@ -61,7 +63,8 @@ def made_up_rows(boards: Sequence[chess.Board], *, split: Split = Split.TRAIN) -
             source="made up",
             offset=index,
         )
-        rows.append(board_row(position, made_up_table(board), None, engine="none", limit="none"))
+        table = table_of(board)
+        rows.append(board_row(position, table, table if split == Split.HELDOUT else None, engine="none", limit="none"))
     return rows
 
 

@@ -8,19 +8,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import chess
 import numpy as np
 import pyarrow as pa
 import torch
 import transformers
+from made_language import made_up_rows
 
 from grpo.base.files import atomic_folder, sha256_file, sha256_json
 from grpo.board.actions import ACTION_UCI, legal_action_ids
-from grpo.board.encoding import position_key
-from grpo.board.phases import phase_of
-from grpo.dataset.table import Position, Split, board_row, board_table
+from grpo.dataset.table import Split, board_table
 from grpo.engine.answers import Score
 from grpo.engine.move_values import ValueTable
 from grpo.language.learn.cloning import clone
@@ -50,31 +49,16 @@ _SLOPE: Final = 0.003
 def boards_table() -> pa.Table:
     """Return boards of all splits with value tables: kings and one to three pieces, moves worth what they take, mate or bring nearer."""
     rng = random.Random(8)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for split, count in _NUM_BOARDS.items():
-        for index in range(count):
-            board = _some_endgame(rng)
-            table = _table(board)
-            position = Position(
-                fen=board.fen(),
-                key=position_key(board),
-                phase=phase_of(board),
-                split=split,
-                label="",
-                game_id=f"{split}-{index}",
-                ply=0,
-                source="made up",
-                offset=index,
-            )
-            strong = table if split == Split.HELDOUT else None
-            rows.append(board_row(position, table, strong, engine="none", limit="none"))
+        rows += made_up_rows((_some_endgame(rng) for _ in range(count)), split=split, table_of=_table)
     return board_table(rows)
 
 
 @cache
 def language_boards(split: Split = Split.TRAIN, config: LanguageConfig = CONFIG) -> LanguageBoards:
     """Return the boards of a split as examples."""
-    return LanguageBoards.of_table(boards_table(), split, config=config)
+    return LanguageBoards(boards_table(), split, config)
 
 
 def cloned_policy(config: LanguageConfig = CONFIG) -> LanguagePolicy:

@@ -2,13 +2,12 @@
 
 from typing import Final
 
-import chess
 import numpy as np
-import pyarrow as pa
 import torch
+from made_language import language_table
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from grpo.board.actions import ACTION_UCI, legal_action_ids
+from grpo.dataset.table import Split
 from grpo.language.learn.rollouts import Grader
 from grpo.language.learn.task import LanguageTask
 from grpo.language.model.policy import LanguagePolicy, ModelOrigin
@@ -85,25 +84,4 @@ def language_trainer(
 
 def written_boards(config: Settings, *, count: int = 24) -> LanguageBoards:
     """Return boards of random games, with values that mean nothing."""
-    rng = np.random.default_rng(5)
-    rows = []
-    for _ in range(count):
-        board = chess.Board()
-        for _ in range(int(rng.integers(4, 30))):
-            moves = list(board.legal_moves)
-            board.push(moves[int(rng.integers(len(moves)))])
-            if board.is_game_over():
-                board.pop()
-                break
-        legal = [ACTION_UCI[board.turn][action] for action in legal_action_ids(board)]
-        values = rng.random(len(legal))
-        rows.append(
-            {
-                "fen": board.fen(),
-                "moves": legal,
-                "values": values.tolist(),
-                "centipawns": [int(value * 200 - 100) for value in values],
-                "mate_in": [None] * len(legal),
-            }
-        )
-    return LanguageBoards(pa.Table.from_pylist(rows), config.language)
+    return LanguageBoards(language_table(count, seed=5), Split.TRAIN, config.language)

@@ -65,7 +65,7 @@ def test_grpo_raises_the_graded_reward_and_leaves_the_parse_rate(trained: Traine
     history = read_history(trained.tuned)
     assert all(math.isfinite(value) for record in history for value in record.metrics.values())
     assert sum(record.metrics.get("language/skipped", 0) for record in history) == 0
-    boards = LanguageBoards.of_table(read_boards(trained.boards), Split.VALIDATION, config=settings.language)
+    boards = LanguageBoards(read_boards(trained.boards), Split.VALIDATION, settings.language)
     asked = questions(boards, NUM_QUESTIONS)
 
     def grader(example: Example, text: str) -> Grades:

@@ -1,7 +1,6 @@
 """Moves from a language model, as a player and as a UCI engine: illegal answers are counted and asked again, and then the game is lost."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import chess
@@ -11,7 +10,7 @@ from grpo.base.seeding import numpy_stream
 from grpo.board.encoding import fen_of
 from grpo.language.generate.answers import greedy_answers, sampled_answers
 from grpo.language.model.policy import LanguagePolicy
-from grpo.language.text.tasks import move_prompt, read_move_answer
+from grpo.language.text.tasks import MoveAnswer, move_prompt, read_move_answer
 from grpo.match.players import NUM_ROOTS, GameStreams
 from grpo.match.replies import Reply, ReplyCounts
 from grpo.settings.language import LanguageConfig
@@ -38,46 +37,20 @@ class AnswerGenerator:
         return [answer.text for answer in sampled_answers(self.policy, prompts, temperature=temperature, streams=streams)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NamedMove:
-    """The move in a parsed answer."""
-
-    move: chess.Move | None
-    """The named best move if it is legal."""
-    is_unreadable: bool
-    """Whether the answer names no best move at all."""
-    is_whole: bool
-    """Whether every field of the answer is valid."""
-
-    def counts(self, *, is_first: bool) -> ReplyCounts:
-        """Return the answer counts of this answer, the first one for a move or a retry."""
-        return ReplyCounts(
-            num_moves=int(is_first),
-            num_answers=1,
-            num_unreadable=int(self.is_unreadable),
-            num_illegal=int(self.move is None and not self.is_unreadable),
-        )
-
-
 def board_prompts(boards: Sequence[chess.Board]) -> list[str]:
     """Return the prompts that ask for a move on each board."""
     return [move_prompt(fen_of(board)) for board in boards]
 
 
-def named_move(board: chess.Board, answer: str, *, allowed: frozenset[str] = frozenset()) -> NamedMove:
-    """Parse an answer to a board's prompt.
+def named_move(board: chess.Board, answer: str, *, allowed: frozenset[str] = frozenset()) -> tuple[chess.Move | None, MoveAnswer]:
+    """Return the best move that an answer to a board's prompt names, None if it is not legal, and the parsed answer.
 
-    Moves are in UCI notation: castling is the king's move of two squares.
-
-    Args:
-        board: Position with at least one legal move.
-        answer: Answer to the board's prompt.
-        allowed: Allowed moves in UCI; all legal moves if empty.
+    `allowed` are moves in UCI, all legal ones if empty. Castling is the king's move of two squares.
     """
     legal = {move.uci(): move for move in board.legal_moves}
     read = read_move_answer(answer, num_legal=len(legal))
     move = None if read.best is None or (allowed and read.best not in allowed) else legal.get(read.best)
-    return NamedMove(move=move, is_unreadable=read.best is None, is_whole=read.is_readable)
+    return move, read
 
 
 def moves_with_retries(
@@ -90,15 +63,8 @@ def moves_with_retries(
 ) -> list[Reply]:
     """Return a reply for each board, without a move if `max_questions` answers in a row named no legal one.
 
-    The first answer is greedy or sampled. Retries are sampled at T = 1, because a greedy answer would not change. All boards whose last
-    answer failed are retried as one batch.
-
-    Args:
-        generator: The language model.
-        boards: Positions with at least one legal move.
-        temperature: Temperature of the first answer; None for greedy.
-        streams: Random stream of each board.
-        allowed: Allowed moves in UCI; all legal moves if empty.
+    The first answer is sampled at `temperature`, greedy if it is None. Retries are sampled at T = 1, because a greedy answer would not
+    change; all boards whose last answer failed are retried as one batch. Each board has a stream of its own.
     """
     replies = [Reply(move=None, counts=ReplyCounts())] * len(boards)
     prompts = board_prompts(boards)
@@ -111,8 +77,14 @@ def moves_with_retries(
         else:
             answers = generator.sampled(asked, temperature=now, streams=[streams[row] for row in rows])
         for row, answer in zip(rows, answers, strict=True):
-            named = named_move(boards[row], answer, allowed=allowed)
-            replies[row] = Reply(move=named.move, counts=replies[row].counts + named.counts(is_first=attempt == 0))
+            move, read = named_move(boards[row], answer, allowed=allowed)
+            counts = ReplyCounts(
+                num_moves=int(attempt == 0),
+                num_answers=1,
+                num_unreadable=int(read.best is None),
+                num_illegal=int(move is None and read.best is not None),
+            )
+            replies[row] = Reply(move=move, counts=replies[row].counts + counts)
         rows = [row for row in rows if replies[row].move is None]
         if not rows:
             break
@@ -123,14 +95,7 @@ class LanguagePlayer:
     """Plays the moves that a language model names, for a batch of games."""
 
     def __init__(self, generator: AnswerGenerator, name: str, *, temperature: float | None, rng: np.random.Generator) -> None:
-        """Draw one number from `rng` as the root of the streams of all games.
-
-        Args:
-            generator: The language model.
-            name: Name of the player.
-            temperature: Temperature of the first answer for a move, None for greedy; retries are sampled at T = 1.
-            rng: Source of the root seed.
-        """
+        """Draw one number from `rng` as the root of the streams of all games; `temperature` is as in `moves_with_retries`."""
         self.name = name
         self._generator = generator
         self._temperature = temperature

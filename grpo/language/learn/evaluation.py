@@ -19,7 +19,7 @@ from grpo.base.seeding import numpy_stream
 from grpo.board.phases import PHASES, Phase
 from grpo.dataset.table import Split
 from grpo.language.generate.answers import sampled_answers
-from grpo.language.generate.player import AnswerGenerator, NamedMove, board_prompts, named_move
+from grpo.language.generate.player import AnswerGenerator, board_prompts, named_move
 from grpo.language.learn.rollouts import Grader
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example, LanguageBoards
@@ -70,9 +70,9 @@ class EvaluationBoards:
             phases=np.array([PHASES.index(Phase(row["phase"])) for row in chosen], dtype=np.int64),
         )
 
-    def worth(self, answers: Sequence[NamedMove]) -> NDArray[np.float64]:
-        """Return the values, [N], of the moves that an answer for each board names; 0 where it names none that is legal."""
-        return np.array([0.0 if named.move is None else of[named.move] for of, named in zip(self.values, answers, strict=True)])
+    def worth(self, moves: Sequence[chess.Move | None]) -> NDArray[np.float64]:
+        """Return the values, [N], of a move for each board; 0 where there is none."""
+        return np.array([0.0 if move is None else of[move] for of, move in zip(self.values, moves, strict=True)])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -106,14 +106,14 @@ def evaluate_language(generator: AnswerGenerator, boards: EvaluationBoards) -> L
     Every board draws from streams of its own, the same for all policies.
     """
     prompts = board_prompts(boards.boards)
-    best = [named_move(*pair) for pair in zip(boards.boards, generator.greedy(prompts), strict=True)]
+    best, read = zip(*(named_move(*pair) for pair in zip(boards.boards, generator.greedy(prompts), strict=True)), strict=True)
     answers = generator.sampled(
         [prompt for prompt in prompts for _ in range(_NUM_SAMPLED)],
         temperature=1.0,
         streams=[numpy_stream(_ROOT, "judged", row, number) for row in range(len(boards)) for number in range(_NUM_SAMPLED)],
     )
     drawn = [
-        boards.worth([named_move(*pair) for pair in zip(boards.boards, answers[number::_NUM_SAMPLED], strict=True)])
+        boards.worth([named_move(*pair)[0] for pair in zip(boards.boards, answers[number::_NUM_SAMPLED], strict=True)])
         for number in range(_NUM_SAMPLED)
     ]
     expected = np.mean(drawn, axis=0)
@@ -126,8 +126,8 @@ def evaluate_language(generator: AnswerGenerator, boards: EvaluationBoards) -> L
     )
     return LanguageEvaluation(
         scores=scores,
-        is_whole=np.array([named.is_whole for named in best]),
-        is_legal=np.array([named.move is not None for named in best]),
+        is_whole=np.array([answer.is_readable for answer in read]),
+        is_legal=np.array([move is not None for move in best]),
     )
 
 

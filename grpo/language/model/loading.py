@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from safetensors import SafetensorError
-from torch import nn
 
 from grpo.base.errors import PlainError
-from grpo.base.files import write_json
+from grpo.base.files import read_json, write_json
+from grpo.language import require_language_extra
 from grpo.language.model.policy import LanguagePolicy, ModelOrigin
-from grpo.language.model.requirements import require_language_extra
-from grpo.policy.files import ACTION_TABLE_HASH, LANGUAGE, LANGUAGE_WEIGHTS, POLICY, IncompatibleError, policy_facts
+from grpo.policy.files import ACTION_TABLE_HASH, CHESS_TOKENS, LANGUAGE, LANGUAGE_WEIGHTS, POLICY, IncompatibleError, policy_facts
 from grpo.policy.trainable import PolicyFormat, refuse_non_finite
 from grpo.settings.language import SMALL, LanguageConfig, model_folder
 from grpo.settings.tree import PolicyConfig
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _PROBE: Final = "P: 8/5k2/3p4/1PpP4/4r3/2N5/QB4K1/8 b KQkq c3 0 40    M: e2e4 a7a8q    E: 0.35 -1.20    B: e2e4+0.001+"
 _ERROR_NUMBER: Final = re.compile(r"\(os error (\d+)\)")
@@ -35,22 +34,18 @@ class LanguageModelError(PlainError, RuntimeError):
 def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> LanguagePolicy:
     """Return the language model that the settings name: made here from the seed, of a hub, or of a folder.
 
-    Raises MissingExtraError when the packages for it are not installed, ModelError with the reason when it cannot be had.
+    Raises MissingExtraError when the packages for it are not installed, LanguageModelError with the reason when it cannot be had.
     """
-    require_language_extra()
-    _quiet()
+    _prepare()
     if config.model == SMALL:
         from grpo.language.model.small_gpt2 import new_small_model
         from grpo.language.text.tokenizer import chess_tokenizer
 
         own = chess_tokenizer()
-        small = new_small_model(config.small, own, seed=seed)
-        return _policy(small, own, device, config, ModelOrigin(model=SMALL, commit=""))
+        return _policy(new_small_model(config.small, own, seed=seed), own, device, config, ModelOrigin(model=SMALL, commit=""))
     folder = model_folder(config.model)
-    name, revision = (config.model, config.revision) if folder is None else (str(folder), "")
     commit = hub_commit(config) if folder is None else ""
-    described = _config(name, commit or revision)
-    network, tokenizer = _from_files(name, commit or revision, described)
+    network, tokenizer = _from_files(config.model if folder is None else str(folder), commit)
     return _policy(network, tokenizer, device, config, ModelOrigin(model=config.model, commit=commit))
 
 
@@ -80,11 +75,10 @@ def save_language_policy(folder: Path, policy: LanguagePolicy, policy_config: Po
 def load_language_policy(folder: Path, device: torch.device) -> tuple[LanguagePolicy, PolicyConfig]:
     """Return the policy of a folder with its configuration.
 
-    Raises MissingExtraError, ModelError when the files are no model's, IncompatibleError when this code does not know its settings,
+    Raises MissingExtraError, LanguageModelError when the files are no model's, IncompatibleError when this code does not know its settings,
     NonFiniteError for weights that are NaN or infinite.
     """
-    require_language_extra()
-    _quiet()
+    _prepare()
     facts = policy_facts(folder)
     try:
         policy_config = PolicyConfig.model_validate(facts["policy"])
@@ -93,13 +87,41 @@ def load_language_policy(folder: Path, device: torch.device) -> tuple[LanguagePo
     except (KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise IncompatibleError(f"{folder}: no language model that this code knows ({reason}); use the code that made it") from error
-    network, tokenizer = _from_files(str(folder), "", _config(str(folder), ""))
+    network, tokenizer = _from_files(str(folder), "")
     refuse_non_finite(network, folder / LANGUAGE_WEIGHTS)
     return _policy(network, tokenizer, device, config, origin), policy_config
 
 
 LANGUAGE_FORMAT: Final = PolicyFormat(kind=LANGUAGE, save=save_language_policy, load=load_language_policy)
 """Of language models."""
+
+
+def hub_commit(config: LanguageConfig) -> str:
+    """Return the commit that a hub's name and revision stand for now, so that all files are of one.
+
+    A revision that is a whole commit is returned as it is: the hub need not be asked. Without the hub it is that of the hub's cache.
+
+    Raises MissingExtraError when the packages for it are not installed, LanguageModelError when neither hub nor cache has the model.
+    """
+    if _COMMIT.fullmatch(config.revision):
+        return config.revision
+    require_language_extra()
+    from transformers.utils.hub import cached_file, extract_commit_hash
+
+    try:
+        path = cached_file(config.model, "config.json", **_at(config.revision))
+    except (OSError, ValueError) as error:
+        raise _error(config.model, config.revision, error) from error
+    return extract_commit_hash(path, None) or config.revision
+
+
+def _prepare() -> None:
+    """Let transformers draw no bars and give no advice: what matters of it is checked here, and said plainly."""
+    require_language_extra()
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 
 
 def _policy(
@@ -114,57 +136,15 @@ def _policy(
     return LanguagePolicy(network, tokenizer, device, config, origin=origin)
 
 
-def _quiet() -> None:
-    """Let transformers draw no bars and give no advice: what matters of it is checked here, and said plainly."""
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-
-
-def hub_commit(config: LanguageConfig) -> str:
-    """Return the commit that a hub's name and revision stand for now, so that all files are of one; empty when the hub does not say.
-
-    A revision that is a whole commit is returned as it is: the hub need not be asked. Without the hub it is that of the hub's cache.
-
-    Raises MissingExtraError when the packages for it are not installed, ModelError when neither hub nor cache has the model.
-    """
-    if _COMMIT.fullmatch(config.revision):
-        return config.revision
-    require_language_extra()
-    from transformers.utils.hub import cached_file, extract_commit_hash
+def _from_files(name: str, revision: str) -> tuple["PreTrainedModel", "PreTrainedTokenizerBase"]:
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
-        path = cached_file(config.model, "config.json", **_at(config.revision))
-    except (OSError, ValueError) as error:
-        raise _error(config.model, config.revision, error) from error
-    return extract_commit_hash(path, None) or ""
-
-
-def _config(name: str, revision: str) -> "PreTrainedConfig":
-    from transformers import AutoConfig
-
-    if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
-        raise LanguageModelError(f"language.model = {name!r}: the folder holds no config.json; give one that `save_pretrained` wrote")
-    try:
-        described: PreTrainedConfig = AutoConfig.from_pretrained(name, trust_remote_code=False, **_at(revision))
-    except (OSError, ValueError) as error:
-        raise _error(name, revision, error) from error
-    if getattr(described, "is_encoder_decoder", False):
-        raise LanguageModelError(
-            f"language.model = {name!r}: a {described.model_type} is no causal language model; give one, such as a GPT-2"
-        )
-    # Before the modules are made: dropout would make the trained policy another one than the sampled.
-    for key, value in vars(described).items():
-        if isinstance(value, float) and any(part in key for part in _DROPOUTS):
-            setattr(described, key, 0.0)
-    return described
-
-
-def _from_files(name: str, revision: str, described: "PreTrainedConfig") -> tuple["PreTrainedModel", "PreTrainedTokenizerBase"]:
-    from transformers import AutoModelForCausalLM
-
-    try:
+        described = AutoConfig.from_pretrained(name, trust_remote_code=False, **_at(revision))
+        # Before the modules are made: dropout would make the trained policy another one than the sampled.
+        for key, value in vars(described).items():
+            if isinstance(value, float) and any(part in key for part in _DROPOUTS):
+                setattr(described, key, 0.0)
         found: Any = AutoModelForCausalLM.from_pretrained(
             name,
             config=described,
@@ -184,28 +164,27 @@ def _from_files(name: str, revision: str, described: "PreTrainedConfig") -> tupl
             f"language.model = {name!r}: {len(wrong)} weights are not in its files or have another shape ({wrong[0]}, ...): it is no causal"
             f" language model, or another one than its config.json says ({described.model_type})"
         )
-    for module in network.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-    _check_tokenizer(name, tokenizer, network)
+    embeddings: Any = network.get_input_embeddings()
+    ids: list[int] = tokenizer(_PROBE, add_special_tokens=False)["input_ids"]
+    if max(*ids, int(tokenizer.eos_token_id), int(tokenizer.pad_token_id)) >= (size := int(embeddings.weight.shape[0])):
+        raise LanguageModelError(
+            f"language.model = {name!r}: its tokenizer has ids beyond the model's {size} tokens: they do not belong together"
+        )
     return network, tokenizer
 
 
 def _tokenizer(name: str, revision: str) -> "PreTrainedTokenizerBase":
+    """Return the tokenizer, which pads on the left, with its end when it has no padding; refuse one that cannot write chess."""
     from transformers import AutoTokenizer
 
-    from grpo.language.text.tokenizer import chess_tokenizer, has_chess_tokens
+    from grpo.language.text.tokenizer import chess_tokenizer
 
-    if (is_ours := has_chess_tokens(Path(name))) is False:
-        raise IncompatibleError(f"{name}: its tokens are not those of this code's chess tokenizer; use the code that made it")
-    if is_ours:
-        return chess_tokenizer()
+    if (tokens := Path(name) / CHESS_TOKENS).is_file():
+        own = chess_tokenizer()
+        if read_json(tokens) != own.convert_ids_to_tokens(list(range(len(own)))):
+            raise IncompatibleError(f"{name}: its tokens are not those of this code's chess tokenizer; use the code that made it")
+        return own
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, trust_remote_code=False, **_at(revision))
-    return tokenizer
-
-
-def _check_tokenizer(name: str, tokenizer: "PreTrainedTokenizerBase", network: "PreTrainedModel") -> None:
-    """Make the tokenizer pad on the left, with its end when it has no padding; refuse one that cannot write chess."""
     if tokenizer.eos_token_id is None:
         raise LanguageModelError(
             f"language.model = {name!r}: its tokenizer has no end-of-text token, without which no answer ends; give it one"
@@ -221,12 +200,7 @@ def _check_tokenizer(name: str, tokenizer: "PreTrainedTokenizerBase", network: "
             f"language.model = {name!r}: its tokenizer is missing or loses text ({_PROBE[:24]!r}... comes back as {back[:24]!r}...); put"
             " the files beside the model that the tokenizer's `save_pretrained` writes"
         )
-    embeddings: Any = network.get_input_embeddings()
-    size = int(embeddings.weight.shape[0])
-    if max(*ids, int(tokenizer.eos_token_id), int(tokenizer.pad_token_id)) >= size:
-        raise LanguageModelError(
-            f"language.model = {name!r}: its tokenizer has ids beyond the model's {size} tokens: they do not belong together"
-        )
+    return tokenizer
 
 
 def _at(revision: str) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from grpo.base.errors import NonFiniteError
 from grpo.policy.distribution import MoveDistribution
+from grpo.policy.trainable import refuse_non_finite
 from grpo.settings.language import LanguageConfig
 
 if TYPE_CHECKING:
@@ -85,20 +85,12 @@ class LanguagePolicy:
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, without special tokens."""
-        if not texts:
-            return []
-        ids: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+        ids: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
         return ids
 
     def refuse_nonfinite(self) -> None:
-        """Raise NonFiniteError that names weights with NaN or infinity."""
-        broken = [name for name, weights in self.network.named_parameters() if not bool(weights.isfinite().all())]
-        if broken:
-            raise NonFiniteError(
-                f"the language model {self.origin.model!r} has NaN or infinite weights: {broken[0]}"
-                + (f" and {len(broken) - 1} more" if broken[1:] else "")
-                + "; use an intact model file; if training caused it, go back to an earlier checkpoint, with a lower learning rate"
-            )
+        """Raise NonFiniteError that names a weight with NaN or infinity."""
+        refuse_non_finite(self.network, f"the language model {self.origin.model!r}")
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *, num_last: int, **given: Any) -> Any:
         """Return the network's output with the logits of the last columns; others are not computed if the model allows it.
@@ -106,11 +98,7 @@ class LanguagePolicy:
         Positions are counted by the mask, so that padding on the left moves no token: a plain forward pass counts columns, and for a GPT-2
         and a row with 37 pads sampled and scored log-probabilities then differed by 5 nats, while all logged metrics looked healthy.
 
-        Args:
-            input_ids: [rows, columns], padded on either side.
-            attention_mask: [rows, columns], 1 for real tokens; with a cache, of the cached columns too.
-            num_last: Number of columns.
-            given: Further arguments, such as a cache.
+        `input_ids`, [rows, columns], are padded on either side; `attention_mask` is 1 for real tokens, and has the columns of a cache too.
         """
         if self._cuts_logits:
             given["logits_to_keep"] = num_last

@@ -10,7 +10,7 @@ from grpo.base.seeding import named_seed
 from grpo.settings.language import SmallModelConfig
 
 if TYPE_CHECKING:
-    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerBase
+    from transformers import GPT2LMHeadModel, PreTrainedTokenizerBase
 
 
 # GPT-2's initializer range of 0.02 is for a width of 768; at a width of 64, attention would learn to copy squares only late.
@@ -22,23 +22,9 @@ _GAIN: Final = 4.0
 
 def new_small_model(config: SmallModelConfig, tokenizer: "PreTrainedTokenizerBase", *, seed: int) -> "GPT2LMHeadModel":
     """Return a GPT-2 with random weights that depend only on the seed."""
-    from transformers import GPT2LMHeadModel
+    from transformers import GPT2Config, GPT2LMHeadModel
 
-    described = small_config(config, tokenizer)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(named_seed(seed, "language model"))
-        model = GPT2LMHeadModel(described)
-        _add_features(model.transformer.wte.weight, tokenizer.get_vocab())
-        # Sharper scores: an answer of 70 tokens is valid only if fewer than one token in a thousand is wrong.
-        model.transformer.ln_f.weight.data *= _GAIN
-    return model
-
-
-def small_config(config: SmallModelConfig, tokenizer: "PreTrainedTokenizerBase") -> "GPT2Config":
-    """Return what transformers calls the configuration of the small model."""
-    from transformers import GPT2Config
-
-    return GPT2Config(
+    described = GPT2Config(
         vocab_size=len(tokenizer),
         n_positions=config.max_tokens,
         n_embd=config.width,
@@ -52,6 +38,13 @@ def small_config(config: SmallModelConfig, tokenizer: "PreTrainedTokenizerBase")
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(named_seed(seed, "language model"))
+        model = GPT2LMHeadModel(described)
+        _add_features(model.transformer.wte.weight, tokenizer.get_vocab())
+        # Sharper scores: an answer of 70 tokens is valid only if fewer than one token in a thousand is wrong.
+        model.transformer.ln_f.weight.data *= _GAIN
+    return model
 
 
 def _add_features(embeddings: torch.Tensor, vocabulary: Mapping[str, int]) -> None:

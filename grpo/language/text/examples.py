@@ -1,7 +1,7 @@
 """Examples of both language tasks from the dataset: prompts with target answers, for cloning, sampling and grading."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -33,12 +33,6 @@ MATE_PAWNS: Final = 1_000
 MAX_PAWNS: Final = 990
 """Other evaluations are clipped here, so that none looks like a mate."""
 
-LEGAL_REWARD: Final = 0.001
-MATE_REWARD: Final = 1.0
-DRAW_REWARD: Final = 0.5
-ILLEGAL_REWARD: Final = -1.0
-"""Rewards in environment answers for the player who moved, as in RookWorld's arbiter."""
-
 _ILLEGAL_MOVE_SHARE: Final = 0.05  # So that a model learns the flag for it.
 _COLUMNS: Final = ("fen", "moves", "values", "centipawns", "mate_in")
 
@@ -53,8 +47,6 @@ class Example(ABC):
     """The answer with full reward."""
     fen: str
     """The position in the prompt."""
-    index: int
-    """Index of the board in its split; several examples may come from one board."""
 
     @abstractmethod
     def read(self, text: str) -> Reading:
@@ -85,8 +77,6 @@ class EnvironmentExample(Example):
     task = LanguageTask.ENVIRONMENT
     move: str
     """UCI; sometimes illegal."""
-    history: tuple[str, ...]
-    """Moves up to and including this one."""
     new_fen: str
     """Position after the move; an illegal move changes nothing."""
     reward: float
@@ -100,31 +90,16 @@ class EnvironmentExample(Example):
         return read_environment_answer(text)
 
 
-def move_example(
-    fen: str,
-    moves: Sequence[str],
-    values: Sequence[float],
-    *,
-    centipawns: Sequence[int | None],
-    mate_in: Sequence[int | None],
-    index: int,
-) -> MoveExample:
-    """Return the move example of a board with its value table.
+def move_example(row: Mapping[str, Any]) -> MoveExample:
+    """Return the move example of a board, a row of `BOARD_SCHEMA`.
 
-    The target lists the best moves by `values`, the best first; ties go to the lowest action id, as everywhere in the dataset.
+    The target lists the best moves by value, the best first; ties go to the lowest action id, as everywhere in the dataset.
     """
-    evaluations = [pawns(score, mate) for score, mate in zip(centipawns, mate_in, strict=True)]
+    fen, moves, values = row["fen"], tuple(row["moves"]), tuple(row["values"])
+    evaluations = tuple(pawns(score, mate) for score, mate in zip(row["centipawns"], row["mate_in"], strict=True))
     order = sorted(range(len(moves)), key=lambda column: -values[column])[:NUM_MOVES]
     target = write_move_answer([moves[column] for column in order], [evaluations[column] for column in order], moves[order[0]])
-    return MoveExample(
-        prompt=move_prompt(fen),
-        target=target,
-        fen=fen,
-        index=index,
-        moves=tuple(moves),
-        values=tuple(values),
-        evaluations=tuple(evaluations),
-    )
+    return MoveExample(prompt=move_prompt(fen), target=target, fen=fen, moves=moves, values=values, evaluations=evaluations)
 
 
 def pawns(centipawns: int | None, mate_in: int | None) -> float:
@@ -135,7 +110,7 @@ def pawns(centipawns: int | None, mate_in: int | None) -> float:
     return max(-MAX_PAWNS, min(MAX_PAWNS, centipawns / 100))
 
 
-def environment_example(board: chess.Board, move: str, *, num_history_moves: int, index: int) -> EnvironmentExample:
+def environment_example(board: chess.Board, move: str, *, num_history_moves: int) -> EnvironmentExample:
     """Return the environment example of a move on a board.
 
     Its history has at most `num_history_moves` moves: the last ones of the board's move stack and the move itself. Rewards and flags are
@@ -146,20 +121,13 @@ def environment_example(board: chess.Board, move: str, *, num_history_moves: int
     if not truncated:
         after.push_uci(move)
     outcome = None if truncated else after.outcome()
-    if truncated:
-        reward = ILLEGAL_REWARD
-    elif outcome is None:
-        reward = LEGAL_REWARD
-    else:
-        reward = DRAW_REWARD if outcome.winner is None else MATE_REWARD
+    reward = -1.0 if truncated else 0.001 if outcome is None else 0.5 if outcome.winner is None else 1.0
     history = ([one.uci() for one in board.move_stack] + [move])[-num_history_moves:] if num_history_moves else []
     return EnvironmentExample(
         prompt=environment_prompt(board.fen(), move, history),
         target=write_environment_answer(after.fen(), reward, terminated=outcome is not None, truncated=truncated),
         fen=board.fen(),
-        index=index,
         move=move,
-        history=tuple(history),
         new_fen=after.fen(),
         reward=reward,
         terminated=outcome is not None,
@@ -170,17 +138,11 @@ def environment_example(board: chess.Board, move: str, *, num_history_moves: int
 class LanguageBoards:
     """One split of the dataset as a source of examples of both tasks."""
 
-    def __init__(self, table: pa.Table, config: LanguageConfig) -> None:
-        """Store a table with the columns of `BOARD_SCHEMA` and at least one row."""
-        self._table, self._config = table.select(_COLUMNS).combine_chunks(), config
-
-    @classmethod
-    def of_table(cls, table: pa.Table, split: Split, *, config: LanguageConfig) -> "LanguageBoards":
-        """Return the boards of one split, in the table's order; raises ValueError if there are none."""
-        own = table.filter(pc.equal(table["split"], split.value))
-        if not own.num_rows:
+    def __init__(self, table: pa.Table, split: Split, config: LanguageConfig) -> None:
+        """Take the split's rows of a table with the columns of `BOARD_SCHEMA`; raises ValueError if there are none."""
+        self._table, self._config = table.filter(pc.equal(table["split"], split.value)).select(_COLUMNS).combine_chunks(), config
+        if not len(self):
             raise ValueError(f"the dataset has no boards in its {split} split")
-        return cls(own, config)
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
@@ -195,7 +157,7 @@ class LanguageBoards:
         """
         row: dict[str, Any] = self._table.slice(index, 1).to_pylist()[0]
         if task == LanguageTask.MOVE:
-            return move_example(row["fen"], row["moves"], row["values"], centipawns=row["centipawns"], mate_in=row["mate_in"], index=index)
+            return move_example(row)
         board = chess.Board(row["fen"])
         moves = _ending_moves(board, row) if rng.random() < 0.5 else []
         num_history_moves = self._config.num_history_moves
@@ -204,7 +166,7 @@ class LanguageBoards:
         if rng.random() < _ILLEGAL_MOVE_SHARE:
             moves = _illegal_moves(board)
         moves = moves or [move.uci() for move in board.legal_moves]
-        return environment_example(board, moves[int(rng.integers(len(moves)))], num_history_moves=num_history_moves, index=index)
+        return environment_example(board, moves[int(rng.integers(len(moves)))], num_history_moves=num_history_moves)
 
     def draw(self, rng: np.random.Generator, count: int) -> list[Example]:
         """Return `count` examples of random boards, without replacement while there are enough boards.
@@ -217,16 +179,15 @@ class LanguageBoards:
         return [self.example(int(index), LanguageTask(str(task)), rng=rng) for index, task in zip(indices, tasks, strict=True)]
 
 
-def _ending_moves(board: chess.Board, row: dict[str, Any]) -> list[str]:
+def _ending_moves(board: chess.Board, row: Mapping[str, Any]) -> list[str]:
     """Return the legal moves that give checkmate (by the value table) or end the game in an automatic draw."""
-    mating = [move for move, mate in zip(row["moves"], row["mate_in"], strict=True) if mate == 1]
-    return mating + [move.uci() for move in drawing_moves(board) if _after(board, move).is_game_over()]
-
-
-def _after(board: chess.Board, move: chess.Move) -> chess.Board:
-    after = board.copy(stack=False)
-    after.push(move)
-    return after
+    ending = [move for move, mate in zip(row["moves"], row["mate_in"], strict=True) if mate == 1]
+    for move in drawing_moves(board):
+        board.push(move)
+        if board.is_game_over():
+            ending.append(move.uci())
+        board.pop()
+    return ending
 
 
 def _illegal_moves(board: chess.Board) -> list[str]:

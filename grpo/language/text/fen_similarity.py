@@ -7,8 +7,6 @@ https://en.wikipedia.org/wiki/Jaccard_index). A square has weight 1, each other 
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 FIELD_WEIGHT: Final = 0.125
@@ -20,49 +18,17 @@ An answer that copies the board and corrects only these gets at most 0.16 for a 
 NUM_FIELDS: Final = 6
 _NUM_SQUARES: Final = 64
 _RANK: Final = re.compile(r"(?:[1-8](?![1-8])|[pnbrqkPNBRQK])+")
-_FIELDS: Final[Mapping[str, re.Pattern[str]]] = {
-    "turn": re.compile(r"[wb]"),
-    "castling": re.compile(r"-|K?Q?k?q?"),
-    "en_passant": re.compile(r"-|[a-h][36]"),
-    # Without leading zeros, so that equal numbers are equal texts; a game has fewer than 10,000 moves.
-    "halfmove_clock": re.compile(r"0|[1-9][0-9]{0,2}"),
-    "move_number": re.compile(r"[1-9][0-9]{0,3}"),
-}
+# Side to move, castling, en passant; clocks without leading zeros, so that equal numbers are equal texts. A game has below 10,000 moves.
+_FIELDS: Final = [re.compile(form) for form in ("[wb]", "-|K?Q?k?q?", "-|[a-h][36]", "0|[1-9][0-9]{0,2}", "[1-9][0-9]{0,3}")]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FenFields:
-    """The fields of a FEN, None for a missing or invalid field."""
+def read_fen(text: str) -> tuple[str | None, ...]:
+    """Return the six fields of a FEN, None for one that is missing or invalid by its form; never raises.
 
-    squares: str | None
-    """64 characters from a8 to h1, `.` for an empty square."""
-    turn: str | None
-    castling: str | None
-    en_passant: str | None
-    halfmove_clock: str | None
-    move_number: str | None
-    num_surplus: int = 0
-    """Number of words after the sixth."""
-
-    @property
-    def num_readable(self) -> int:
-        """Number of valid fields, of 6; 0 if the piece placement is invalid, because the others mean nothing without it."""
-        if self.squares is None:
-            return 0
-        return 1 + sum(getattr(self, name) is not None for name in _FIELDS)
-
-
-def read_fen(text: str) -> FenFields:
-    """Parse a FEN by its form only (the position need not be possible); never raises."""
-    words = text.split()
-    return FenFields(
-        squares=_squares(words[0]) if words else None,
-        **{
-            name: word if (word := words[index] if index < len(words) else "") and pattern.fullmatch(word) else None
-            for index, (name, pattern) in enumerate(_FIELDS.items(), start=1)
-        },
-        num_surplus=max(0, len(words) - NUM_FIELDS),
-    )
+    The first has 64 characters from a8 to h1, `.` for an empty square.
+    """
+    words = [*text.split(), *[""] * NUM_FIELDS][:NUM_FIELDS]
+    return _squares(words[0]), *(word if word and form.fullmatch(word) else None for form, word in zip(_FIELDS, words[1:], strict=True))
 
 
 def fen_similarity(answer: str, truth: str, *, before: str) -> float:
@@ -72,29 +38,23 @@ def fen_similarity(answer: str, truth: str, *, before: str) -> float:
     valid piece placement has 0. A missing field counts as changed wrongly, and a surplus word as a field. `truth` and `before` must be
     complete FENs.
     """
-    found = read_fen(answer)
-    if found.squares is None:
+    if read_fen(answer)[0] is None:
         return 0.0
-    old, new, answered = (dict(_features(fields)) for fields in (read_fen(before), read_fen(truth), found))
     agreed = expected = 0.0
-    either = FIELD_WEIGHT * found.num_surplus
-    for name, was in old.items():
-        weight = 1.0 if isinstance(name, int) else FIELD_WEIGHT
-        should, does = new[name] != was, answered[name] != was
-        expected += weight * should
-        either += weight * (should or does)
-        agreed += weight * (should and answered[name] == new[name])
+    either = FIELD_WEIGHT * max(0, len(answer.split()) - NUM_FIELDS)
+    for index, (was, right, told) in enumerate(zip(*map(_features, (before, truth, answer)), strict=True)):
+        weight = 1.0 if index < _NUM_SQUARES else FIELD_WEIGHT
+        expected += weight * (right != was)
+        either += weight * (right != was or told != was)
+        agreed += weight * (told == right != was)
     return agreed / either if expected else 1 / (1 + either)
 
 
-def _features(fields: FenFields) -> Iterator[tuple[int | str, str | bool | None]]:
-    """Yield the features in which two positions can differ: squares by number, other fields by name."""
-    yield from enumerate(fields.squares or "?" * _NUM_SQUARES)
-    for right in "KQkq":
-        yield right, None if fields.castling is None else right in fields.castling
-    for name in _FIELDS:
-        if name != "castling":
-            yield name, getattr(fields, name)
+def _features(fen: str) -> list[str | bool | None]:
+    """Return what two positions can differ in: squares, then the other fields, castling by its four rights."""
+    squares, turn, castling, *others = read_fen(fen)
+    assert squares is not None
+    return [*squares, turn, *others, *(None if castling is None else right in castling for right in "KQkq")]
 
 
 def _squares(word: str) -> str | None:

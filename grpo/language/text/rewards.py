@@ -60,27 +60,17 @@ class Grades:
 
 
 def grade(example: Example, text: str, *, logistic_slope: float) -> Grades:
-    """Return the grades of an answer; never raises.
+    """Return the grades of an answer to an example's prompt; never raises.
 
-    Args:
-        example: The example with the prompt.
-        text: The model's answer.
-        logistic_slope: `values.logistic_slope` of the settings, which turns evaluations into win probabilities.
+    The slope is `values.logistic_slope` of the settings, which turns evaluations into win probabilities.
     """
-    if isinstance(example, MoveExample):
-        choice = example.read(text)
-        return _graded(choice, _choice_parts(example, choice, logistic_slope), is_legal_best=choice.best in example.moves)
-    assert isinstance(example, EnvironmentExample)
-    answer = example.read(text)
-    return _graded(answer, _environment_parts(example, answer), is_legal_best=False)
-
-
-def win_probability(pawns: float, slope: float) -> float:
-    """Return 1 / (1 + exp(-slope * 100 * pawns)), written so that it cannot overflow."""
-    return (1 + math.tanh(50 * slope * pawns)) / 2
-
-
-def _graded(reading: Reading, chess: Mapping[str, float], *, is_legal_best: bool) -> Grades:
+    reading = example.read(text)
+    if isinstance(example, MoveExample) and isinstance(reading, MoveAnswer):
+        chess, is_legal_best = _choice_parts(example, reading, logistic_slope), reading.best in example.moves
+    else:
+        assert isinstance(example, EnvironmentExample)
+        assert isinstance(reading, EnvironmentAnswer)
+        chess, is_legal_best = _environment_parts(example, reading), False
     parts = {
         "structure": _graded_fraction(reading.num_sections, reading.num_sections_expected, STRUCTURE),
         "parsing": _graded_fraction(reading.num_fields, reading.num_fields_expected, PARSING),
@@ -89,6 +79,11 @@ def _graded(reading: Reading, chess: Mapping[str, float], *, is_legal_best: bool
     if reading.is_malformed:
         return Grades(parts=dict.fromkeys(parts, 0.0), malformed=MALFORMED, reading=reading, is_legal_best=False)
     return Grades(parts=parts, malformed=0.0, reading=reading, is_legal_best=is_legal_best)
+
+
+def win_probability(pawns: float, slope: float) -> float:
+    """Return 1 / (1 + exp(-slope * 100 * pawns)), written so that it cannot overflow."""
+    return (1 + math.tanh(50 * slope * pawns)) / 2
 
 
 def _graded_fraction(count: int, expected: int, ends: tuple[float, float]) -> float:
@@ -107,16 +102,16 @@ def _choice_parts(example: MoveExample, answer: MoveAnswer, slope: float) -> dic
     truth = dict(zip(example.moves, example.evaluations, strict=True))
     evaluations = (*answer.evaluations, *[None] * NUM_MOVES)
     # Only the first listing of a move counts.
-    first = {move: evaluations[index] for index, move in reversed(list(enumerate(answer.moves))) if move in quality}
+    first = {move: told for move, told in reversed(list(zip(answer.moves, evaluations, strict=False))) if move and move in quality}
     top = sorted(quality.values(), reverse=True)[:NUM_MOVES]
     closeness = [
-        max(0.0, 1 - abs(win_probability(evaluation, slope) - win_probability(truth[move], slope)) / EVALUATION_TOLERANCE)
-        for move, evaluation in first.items()
-        if move is not None and evaluation is not None
+        max(0.0, 1 - abs(win_probability(told, slope) - win_probability(truth[move], slope)) / EVALUATION_TOLERANCE)
+        for move, told in first.items()
+        if told is not None
     ]
     return {
         # `fsum` does not round, so that the best five moves have exactly 1 in any order.
-        "move_quality": math.fsum(quality[move] for move in first if move is not None) / math.fsum(top),
+        "move_quality": math.fsum(quality[move] for move in first) / math.fsum(top),
         "evaluation": sum(closeness) / len(top),
         "best_move": quality.get(answer.best, 0.0) if answer.best is not None else 0.0,
     }

@@ -153,10 +153,12 @@ def read_environment_answer(text: str) -> EnvironmentAnswer:
     words = [part.split() for part in parts]
     fen = " ".join(words[0])
     fields = read_fen(fen)
+    # Without a piece placement the other fields mean nothing.
+    num_readable = sum(field is not None for field in fields) if fields[0] else 0
     first = [part[0] if part else "" for part in (*words[1:_NUM_PARTS], *[[]] * _NUM_PARTS)]
     reward, terminated, truncated = _as_number(first[0]), _as_flag(first[1]), _as_flag(first[2])
-    readable = [fields.num_readable, *(int(field is not None) for field in (reward, terminated, truncated))]
-    num_surplus = fields.num_surplus + sum(max(0, len(part) - 1) for part in words[1:_NUM_PARTS])
+    readable = [num_readable, *(int(field is not None) for field in (reward, terminated, truncated))]
+    num_surplus = max(0, len(words[0]) - NUM_FIELDS) + sum(max(0, len(part) - 1) for part in words[1:_NUM_PARTS])
     num_fields_expected = NUM_FIELDS + _NUM_PARTS - 1 + num_surplus + sum(map(len, words[_NUM_PARTS:]))
     return EnvironmentAnswer(
         num_sections=sum(map(bool, readable)),

@@ -15,12 +15,11 @@ from typing import Any, Final
 import chess
 from transformers import PreTrainedTokenizer
 
-from grpo.base.files import read_json, write_json
+from grpo.base.files import write_json
 from grpo.policy.files import CHESS_TOKENS
 
 END: Final = "<|end|>"
 PAD: Final = "<|pad|>"
-VOCABULARY: Final = CHESS_TOKENS
 _EMPTY: Final = "."
 _PIECE_LETTERS: Final = "PNBRQKpnbrqk"
 _SQUARES: Final = [chess.square_name(chess.square(file, rank)) for rank in range(7, -1, -1) for file in range(8)]
@@ -59,7 +58,7 @@ _PIECES: Final = re.compile(
 class ChessTokenizer(PreTrainedTokenizer):
     """The chess tokenizer of this module; its fixed vocabulary is saved with a model only to detect changes."""
 
-    vocab_files_names = {"vocabulary": VOCABULARY}  # noqa: RUF012
+    vocab_files_names = {"vocabulary": CHESS_TOKENS}  # noqa: RUF012
     model_input_names = ["input_ids", "attention_mask"]  # noqa: RUF012
 
     def __init__(self, **given: Any) -> None:
@@ -80,7 +79,7 @@ class ChessTokenizer(PreTrainedTokenizer):
 
     def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> tuple[str]:
         """Write the tokens in the order of their ids."""
-        path = Path(save_directory) / f"{filename_prefix or ''}{VOCABULARY}"
+        path = Path(save_directory) / f"{filename_prefix or ''}{CHESS_TOKENS}"
         write_json(path, self._tokens)
         return (str(path),)
 
@@ -113,12 +112,6 @@ def chess_tokenizer() -> ChessTokenizer:
     return ChessTokenizer()
 
 
-def has_chess_tokens(folder: Path) -> bool | None:
-    """Return whether the tokenizer saved in a folder has this vocabulary; None if it is another kind of tokenizer."""
-    path = folder / VOCABULARY
-    return bool(read_json(path) == list(dict.fromkeys(_vocabulary()))) if path.is_file() else None
-
-
 def _squares(placement: str) -> list[str] | None:
     """Return a token for each square, or None if the placement is not a valid one in canonical form."""
     pieces = re.sub("[1-8]", lambda found: _EMPTY * int(found[0]), placement).replace("/", "")
@@ -133,13 +126,9 @@ def _texts(tokens: Sequence[str]) -> Iterator[str]:
             yield bytes(int(token[1:3], 16) for token in run).decode("utf-8", "replace")
         elif kind == "square":
             drawn = "".join(("/" if token[2] == "a" and token[3] != "8" else "") + token[0] for token in run)
-            yield re.sub(r"\.+", lambda found: _digits(len(found[0])), drawn)
+            yield re.sub(r"\.{1,8}", lambda found: str(len(found[0])), drawn)
         else:
             yield from run
-
-
-def _digits(num_empty: int) -> str:
-    return "8" * (num_empty // 8) + (str(num_empty % 8) if num_empty % 8 else "")
 
 
 def _kind(token: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 from made_runs import machine_of
 
-from grpo.language.model import requirements as extra
+from grpo import language as extra
 from grpo.policy.files import LANGUAGE
 from grpo.settings.tree import PolicyConfig, Settings
 from steps import finetune, pretrain

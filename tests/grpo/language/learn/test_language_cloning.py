@@ -25,7 +25,7 @@ SHORT = CloningConfig(num_steps=3, batch_size=4, steps_per_validation=1, learnin
 
 @cache
 def boards(split: Split) -> LanguageBoards:
-    return LanguageBoards.of_table(boards_table(), split, config=TINY)
+    return LanguageBoards(boards_table(), split, TINY)
 
 
 def new_policy() -> LanguagePolicy:

@@ -69,8 +69,8 @@ def some_rollout(policy: LanguagePolicy, settings: Settings, *, step: int = 7) -
         found = grade(example, text, logistic_slope=0.003)
         return Grades(parts={"structure": float(len(text))}, malformed=0.0, reading=found.reading, is_legal_best=False)
 
-    shared: dict[str, Any] = {"target": "", "fen": START, "index": 0}
-    move: dict[str, Any] = {"move": "e2e4", "history": (), "new_fen": START, "reward": 0.0, "terminated": False, "truncated": False}
+    shared: dict[str, Any] = {"target": "", "fen": START}
+    move: dict[str, Any] = {"move": "e2e4", "new_fen": START, "reward": 0.0, "terminated": False, "truncated": False}
     examples = [
         MoveExample(prompt=prompt, moves=("e2e4",), values=(1.0,), evaluations=(0.0,), **shared)
         if prompt[0] == "P"

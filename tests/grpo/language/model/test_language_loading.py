@@ -9,13 +9,11 @@ import torch
 from made_models import byte_pair_tokenizer, gpt2, llama
 from transformers import BertConfig, BertModel, T5Config, T5ForConditionalGeneration
 
+from grpo import language
 from grpo.language.generate.answers import sampled_answers
-from grpo.language.model import requirements
 from grpo.language.model.loading import LanguageModelError, hub_commit, load_language_policy, load_model, save_language_policy
 from grpo.language.model.policy import LanguagePolicy
-from grpo.language.model.requirements import MissingExtraError, require_language_extra
-from grpo.language.text.tokenizer import VOCABULARY
-from grpo.policy.files import IncompatibleError
+from grpo.policy.files import CHESS_TOKENS, IncompatibleError
 from grpo.settings.language import LanguageConfig, SmallModelConfig
 from grpo.settings.tree import PolicyConfig
 from grpo.train.checkpoints import weights_hash
@@ -34,6 +32,18 @@ def test_the_small_model_depends_on_its_seed_alone() -> None:
     torch.rand(3)
     assert weights_hash(one) == weights_hash(load_model(SMALL, seed=1, device=CPU))
     assert weights_hash(one) != weights_hash(load_model(SMALL, seed=2, device=CPU))
+
+
+def test_pieces_on_one_square_begin_alike_and_squares_apart() -> None:
+    policy = load_model(LanguageConfig(small=SmallModelConfig(width=96, num_layers=1)), seed=3, device=CPU)
+    weights = policy.network.transformer.wte.weight.detach()
+
+    def likeness(*tokens: str) -> float:
+        one, other = weights[policy.tokenizer.convert_tokens_to_ids(tokens)]
+        return float(torch.cosine_similarity(one, other, dim=0))
+
+    assert min(likeness("N@f3", "R@f3"), likeness("N@f3", "N@a7")) > 0.3
+    assert max(likeness("R@f3", "N@a7"), likeness(".@c5", "Q@h1")) < 0.2
 
 
 @pytest.mark.parametrize("make", [gpt2, llama], ids=["gpt2", "llama"])
@@ -55,7 +65,7 @@ def test_a_model_of_a_folder_answers_and_comes_back_from_disk(make, tmp_path: Pa
 
 def test_other_tokens_than_this_codes_are_refused(tmp_path: Path) -> None:
     save_language_policy(tmp_path, load_model(SMALL, seed=1, device=CPU), PolicyConfig(kind="language"))
-    (tmp_path / VOCABULARY).write_text(json.dumps(json.loads((tmp_path / VOCABULARY).read_text())[::-1]))
+    (tmp_path / CHESS_TOKENS).write_text(json.dumps(json.loads((tmp_path / CHESS_TOKENS).read_text())[::-1]))
     with pytest.raises(IncompatibleError, match="its tokens are not those"):
         load_language_policy(tmp_path, CPU)
 
@@ -85,66 +95,43 @@ def test_the_end_serves_as_padding_where_there_is_none(tmp_path: Path) -> None:
     assert other.pad_id != other.end_id
 
 
-def t5(folder: Path) -> Path:
+def t5(folder: Path) -> None:
     T5ForConditionalGeneration(T5Config(d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, vocab_size=320)).save_pretrained(folder)
-    return folder
 
 
-def bert(folder: Path) -> Path:
-    BertModel(BertConfig(hidden_size=16, num_attention_heads=2, num_hidden_layers=1, intermediate_size=16, vocab_size=320)).save_pretrained(
-        folder
-    )
+def bert(folder: Path) -> None:
+    config = BertConfig(hidden_size=16, num_attention_heads=2, num_hidden_layers=1, intermediate_size=16, vocab_size=320)
+    BertModel(config).save_pretrained(folder)
     byte_pair_tokenizer().save_pretrained(folder)
-    return folder
 
 
-def without(name: str):
-    def make(folder: Path) -> Path:
-        (gpt2(folder) / name).unlink()
-        return folder
-
-    return make
+def without(*names: str):
+    return lambda folder: [(made / name).unlink() for made in [gpt2(folder)] for name in names]
 
 
-def written(name: str, content: bytes):
-    def make(folder: Path) -> Path:
-        (gpt2(folder) / name).write_bytes(content)
-        return folder
-
-    return make
-
-
-def without_tokenizer(folder: Path) -> Path:
-    gpt2(folder)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (folder / name).unlink()
-    return folder
-
-
-def endless(folder: Path) -> Path:
-    gpt2(folder)
-    facts = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps({**facts, "eos_token": None}))
-    return folder
+def endless(folder: Path) -> None:
+    path = gpt2(folder) / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token": None}))
 
 
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda folder: folder.mkdir() or folder, r"holds no config\.json"),
-        (t5, "no causal language model"),
+        (lambda folder: folder.mkdir(), r"config\.json"),
+        (t5, "Give a causal language model"),
         (bert, "weights are not in its files"),
         (lambda folder: gpt2(folder, vocab_size=258), "ids beyond the model's 258 tokens"),
         (without("model.safetensors"), r"no file named model\.safetensors"),
-        (written("model.safetensors", b"torn"), "header too small"),
-        (without_tokenizer, "its tokenizer is missing or loses text"),
+        (lambda folder: (gpt2(folder) / "model.safetensors").write_bytes(b"torn"), "header too small"),
+        (without("tokenizer.json", "tokenizer_config.json"), "its tokenizer is missing or loses text"),
         (endless, "no end-of-text token"),
     ],
     ids=["empty", "t5", "bert", "foreign tokenizer", "no weights", "torn", "no tokenizer", "no end"],
 )
 def test_what_is_no_policy_is_refused_with_the_reason(make, reason: str, tmp_path: Path) -> None:
+    make(tmp_path / "model")
     with pytest.raises(LanguageModelError, match=reason) as refusal:
-        loaded(make(tmp_path / "model"))
+        loaded(tmp_path / "model")
     assert "\n" not in str(refusal.value)
 
 
@@ -165,8 +152,14 @@ def test_the_commit_that_was_loaded_is_kept(monkeypatch: pytest.MonkeyPatch, tmp
     assert json.loads((tmp_path / "saved" / "policy.json").read_text())["origin"] == {"model": "somebody/model", "commit": commit}
 
 
+def test_a_hub_that_is_away_is_told_with_what_needs_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("transformers.utils.hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(LanguageModelError, match=r"'somebody/model' cannot be loaded: .*language\.model = 'small' is made here"):
+        load_model(LanguageConfig(model="somebody/model"), seed=0, device=CPU)
+
+
 def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    require_language_extra()
-    monkeypatch.setattr(requirements, "_PACKAGES", ("transformers", "no_such_package"))
-    with pytest.raises(MissingExtraError, match=r"not installed: no_such_package.*pip install '\.\[language\]'"):
+    monkeypatch.setattr(language, "find_spec", lambda name: None)
+    with pytest.raises(language.MissingExtraError, match=r"not installed: transformers.*pip install '\.\[language\]'"):
         load_model(SMALL, seed=0, device=CPU)

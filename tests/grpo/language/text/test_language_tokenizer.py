@@ -1,14 +1,11 @@
 """The chess tokenizer: every text comes back, every board has its squares at the same places."""
 
-import json
-from pathlib import Path
-
 import chess
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from grpo.language.text.tasks import environment_prompt, move_prompt, write_environment_answer, write_move_answer
-from grpo.language.text.tokenizer import END, PAD, VOCABULARY, chess_tokenizer, has_chess_tokens
+from grpo.language.text.tokenizer import END, PAD, chess_tokenizer
 
 TOKENIZER = chess_tokenizer()
 MOVES = ["e2e4", "e7e8q", "a7b8n", "h2h1r"]
@@ -60,12 +57,3 @@ def test_moves_are_two_tokens_and_numbers_few() -> None:
     assert TOKENIZER.convert_ids_to_tokens(ids_of(" e2e4 a7a8q    E: 0.35 -1.20    B: e2e4")) == [
         *(" e2", "e4", " a7", "a8q", "    E:", " 0", ".35", " -1", ".20", "    B:", " e2", "e4"),
     ]
-
-
-def test_a_folder_with_other_tokens_is_told_from_one_with_these(tmp_path: Path) -> None:
-    assert has_chess_tokens(tmp_path) is None
-    TOKENIZER.save_pretrained(tmp_path)
-    assert has_chess_tokens(tmp_path)
-    tokens = json.loads((tmp_path / VOCABULARY).read_text())
-    (tmp_path / VOCABULARY).write_text(json.dumps([*tokens[:-2], tokens[-1], tokens[-2]]))
-    assert has_chess_tokens(tmp_path) is False
