@@ -61,19 +61,14 @@ def check_dataset_tables(
             )
     prepare_great_expectations()
     columns = board_columns(boards, games, values)
+    wanted = {cell: count - facts["missing"].get("/".join(cell), 0) for cell, count in boards_per_cell(config).items()}
     suites = (
         Suite(name="games", checks=_game_checks(config), columns=game_columns(games, boards, config)),
-        Suite(name="boards", checks=_board_checks(_wanted(config, facts)), columns=columns),
+        Suite(name="boards", checks=_board_checks(wanted), columns=columns),
         Suite(name="values", checks=_value_checks(), columns=columns),
         Suite(name="labels", checks=_label_checks(columns), columns=columns),
     )
     return DatasetReport(suites=run_suites(suites, data_docs=data_docs))
-
-
-def _wanted(config: BoardsConfig, facts: Mapping[str, Any]) -> dict[QuotaCell, int]:
-    """Return the number of boards per cell: the quota, less missing boards if a shortage is accepted."""
-    missing: Mapping[str, int] = facts["missing"] if config.shortage == "accept" else {}
-    return {cell: count - missing.get("/".join(cell), 0) for cell, count in boards_per_cell(config).items()}
 
 
 def _between(*columns: str, low: float | None = 0, high: float | None = 0) -> "dict[str, Expectation]":

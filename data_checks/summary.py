@@ -45,7 +45,6 @@ def _phases(facts: Mapping[str, Any]) -> list[tuple[str, int, int]]:
 
 
 def _countings(facts: Mapping[str, Any]) -> list[tuple[str, Mapping[str, int]]]:
-    signatures = facts["endgame_signatures"]
     return [
         ("Splits", {split.value: facts["splits"].get(split, 0) for split in Split}),
         ("Sources", facts["sources"]),
@@ -53,7 +52,6 @@ def _countings(facts: Mapping[str, Any]) -> list[tuple[str, Mapping[str, int]]]:
         ("Missing, of those wanted", facts["missing"]),
         ("Games rejected", facts["rejected"]),
         ("Positions left out", facts["left_out"]),
-        (f"Endgames, the commonest of {signatures['distinct']:,} kinds of material", dict(_commonest(signatures["commonest"])[0])),
     ]
 
 

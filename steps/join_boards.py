@@ -5,16 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import chess
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from grpo.base.files import read_json, write_json
 from grpo.board.phases import PHASES, Phase
-from grpo.dataset.engine_games import material_signature
 from grpo.dataset.games import SourceError
-from grpo.dataset.quotas import FILTERED, SourceReport, boards_per_cell, cell_names, cut_to_quota, shortage_message
+from grpo.dataset.quotas import LEAST_PER_CELL, SourceReport, boards_per_cell, cell_names, cut_to_quota, shortage_text
 from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Position, Split, phase_counts
 from grpo.settings.metrics import Record
 from steps.run.dataset import preview
@@ -33,13 +31,12 @@ STEP: Final = Step(
     pages=(REPORT, BOARDS_PREVIEW),
 )
 _ROWS_PER_GROUP: Final = 16_384
-_NUM_SIGNATURES_SHOWN: Final = 20
 
 
 def body(work: Work) -> None:
-    """Write all units as one table with exactly the boards that were asked for, their games, and a report that accounts for the rest.
+    """Write all units as one table with the boards that were asked for, or as many as there are, their games, and a report of the rest.
 
-    Raises SourceError when boards are missing and the settings do not accept it, or when there are none of some split and phase.
+    Raises SourceError when there are too few boards of a split and phase, or for a step of training.
     """
     settings, folders = work.settings, work.parts
     boards = _concatenated(folders, BOARDS, BOARD_SCHEMA)
@@ -49,13 +46,16 @@ def body(work: Work) -> None:
     )
     report = SourceReport.joined([unit for folder in folders for unit in read_json(folder / REPORT).values()])
     report.num_duplicates += num_joined_duplicates
-    what = f"{', '.join(settings.boards.files)}" if settings.boards.source == "files" else "engine games"
-    if any(missing.values()) and settings.boards.shortage != "accept":
-        if not report.num_games:
-            raise SourceError(nothing_usable(what, report))
-        raise SourceError(shortage_message(missing, report, what))
-    if empty := [cell for cell, count in missing.items() if count == wanted[cell]]:
-        raise SourceError(shortage_message({cell: missing[cell] for cell in empty}, report, what))
+    if any(missing.values()):
+        shortage = shortage_text(wanted, missing, report, settings.boards)
+        kept_of = {cell: wanted[cell] - short for cell, short in missing.items()}
+        too_few = {cell: count for cell, count in kept_of.items() if count < min(wanted[cell], LEAST_PER_CELL)}
+        if too_few:
+            found = ", ".join(f"{split}/{phase} has {count}" for (split, phase), count in too_few.items())
+            raise SourceError(f"{shortage}\nAt least {LEAST_PER_CELL} of each split and phase are needed: {found}")
+        if sum(count for (split, _), count in kept_of.items() if split == Split.TRAIN) < settings.grpo.states_per_step:
+            raise SourceError(f"{shortage}\nA step of training needs grpo.states_per_step = {settings.grpo.states_per_step}: lower it")
+        print(f"{shortage}\nThe run goes on with these: there is less to learn from, and what is measured on them is less certain.")
     boards = boards.take(kept)
     games = _concatenated(folders, GAMES, GAME_SCHEMA)
     games = games.filter(pc.is_in(games["game_id"], pc.unique(boards["game_id"])))
@@ -79,7 +79,6 @@ def body(work: Work) -> None:
                 "boards/left_out": sum(facts["left_out"].values()),
                 "boards/missing": sum(missing.values()),
                 "boards/rows": facts["rows"],
-                "boards/endgame_signatures": facts["endgame_signatures"]["distinct"],
                 **{f"boards/natural/{phase}": facts["natural_phases"][phase] for phase in PHASES},
                 **{f"boards/kept/{phase}": facts["phases"][phase] for phase in PHASES},
             },
@@ -87,20 +86,8 @@ def body(work: Work) -> None:
     )
 
 
-def nothing_usable(what: str, report: SourceReport) -> str:
-    """Return the message for sources of which every game and position was rejected, with the remedy."""
-    why = ", ".join(f"{count:,} {reason}" for reason, count in sorted(report.rejected.items())) or "it holds none at all"
-    filters = sorted(reason.removeprefix(FILTERED) for reason in report.rejected if reason.startswith(FILTERED))
-    remedy = "give PGN files of standard chess, or lists of positions"
-    if filters:
-        remedy = f"loosen {', '.join(f'boards.filters.{name}' for name in filters)} (a game counts at the first filter that drops it)"
-    return f"{what}: no usable game or position ({why}); {remedy}"
-
-
 def _dataset_facts(boards: pa.Table, games: pa.Table) -> dict[str, Any]:
     phases = boards["phase"].to_pylist()
-    endgames = [fen for fen, phase in zip(boards["fen"].to_pylist(), phases, strict=True) if phase == Phase.ENDGAME]
-    signatures = Counter(material_signature(chess.Board(fen)) for fen in endgames)
     return {
         "rows": boards.num_rows,
         "phases": phase_counts(phases),
@@ -108,7 +95,6 @@ def _dataset_facts(boards: pa.Table, games: pa.Table) -> dict[str, Any]:
         "sources": dict(sorted(Counter(boards["source"].to_pylist()).items())),
         "labels": dict(sorted(Counter(boards["label_from"].to_pylist()).items())),
         "used_games": games.num_rows,
-        "endgame_signatures": {"distinct": len(signatures), "commonest": dict(signatures.most_common(_NUM_SIGNATURES_SHOWN))},
     }
 
 

@@ -134,14 +134,3 @@ def _is_over(board: chess.Board) -> bool:
     # Cheaper than `board.is_game_over()`: the engine reports when there is no move. Games also end early after 30 moves without progress.
     has_enough = board.pawns | board.rooks | board.queens
     return board.halfmove_clock >= 60 or (not has_enough and board.is_insufficient_material())
-
-
-def material_signature(board: chess.Board) -> str:
-    """Return the material on the board, the stronger side first: `KRPP-KRP`."""
-    sides = []
-    for color in chess.COLORS:
-        mine = board.occupied_co[color]
-        kinds = (board.kings, board.queens, board.rooks, board.bishops, board.knights, board.pawns)
-        sides.append("".join(letter * (kind & mine).bit_count() for letter, kind in zip("KQRBNP", kinds, strict=True)))
-    worth = {"K": 0, "Q": 9, "R": 5, "B": 3, "N": 3, "P": 1}
-    return "-".join(sorted(sides, key=lambda side: (-sum(worth[piece] for piece in side), side)))

@@ -21,6 +21,8 @@ from grpo.settings.tree import BoardsConfig
 
 QuotaCell = tuple[Split, Phase]
 _MAX_NAMED: Final = 10
+LEAST_PER_CELL: Final = 10
+"""With fewer boards of a split and phase, unless fewer are wanted, no number that is measured on them means anything."""
 FILTERED: Final = "filtered: "
 """In a report, the beginning of the reason of a game that a filter dropped; the filter's name follows."""
 
@@ -242,26 +244,21 @@ class Quota:
         return Candidate(position, board, view)
 
 
-def shortage_message(missing: Mapping[QuotaCell, int], report: SourceReport, what: str) -> str:
-    """Return the text of a SourceError for missing boards: a table of these and of the positions that were read, counts, and remedies."""
-    columns = [phase.value for phase in PHASES]
-    rows = {f"missing, {split}": [missing.get((split, phase), 0) for phase in PHASES] for split in Split}
-    rows["positions read"] = [report.natural_phases[phase] for phase in PHASES]
-    table = "".join(
-        f"\n  {name:<20}" + "".join(f"{cell:>12}" for cell in cells)
-        for name, cells in {"": columns, **{name: [f"{count:,}" for count in counts] for name, counts in rows.items()}}.items()
-    )
+def shortage_text(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, int], report: SourceReport, config: BoardsConfig) -> str:
+    """Return in one sentence how many boards there are of those wanted, by phase, why there are no more, and what gives more."""
+    wanted_of, missing_of = ({phase: sum(cells[split, phase] for split in Split) for phase in PHASES} for cells in (wanted, missing))
+    counts = ", ".join(f"{phase} {wanted_of[phase] - missing_of[phase]:,} of {wanted_of[phase]:,}" for phase in PHASES)
     rejected = ", ".join(f"{count:,} {reason}" for reason, count in sorted(report.rejected.items())) or "none"
-    left_out = ", ".join(f"{count:,} {reason}" for reason, count in sorted(report.left_out.items())) or "none"
-    filters = sorted(reason.removeprefix(FILTERED) for reason in report.rejected if reason.startswith(FILTERED))
-    looser = f"loosen {', '.join(f'boards.filters.{name}' for name in filters)}, " if filters else ""
+    capped = [phase for phase in PHASES if missing_of[phase] and report.natural_phases[phase] >= wanted_of[phase]]
+    filters = [f"boards.filters.{reason.removeprefix(FILTERED)}" for reason in sorted(report.rejected) if reason.startswith(FILTERED)]
+    remedies = ["Give more games, or set boards.num_units = 1: no board is lost between parts."]
+    if capped:
+        remedies.append(f"boards.max_per_game_and_phase = {config.max_per_game_and_phase} holds back {' and '.join(capped)}: raise it.")
+    if filters:
+        remedies.append(f"Loosen {' and '.join(filters)}.")
     return (
-        f"{what} cannot fill the quotas: missing {sum(missing.values()):,} boards\n{table}\n\n"
-        f"From {report.num_games:,} games; {report.num_duplicates:,} positions were duplicates; games rejected: {rejected}; positions left"
-        f" out: {left_out}.\n"
-        f"Give more games, {looser}lower boards.num_train, boards.num_validation or boards.num_heldout, raise"
-        " boards.max_per_game_and_phase, choose"
-        ' boards.shortage = "accept", or boards.num_units = 1, since parts that find the same positions lose some'
+        f"{', '.join(config.files) or 'engine games'}: {counts} boards wanted, from {report.num_games:,} games; games rejected: {rejected};"
+        f" {report.num_duplicates:,} positions were there already. {' '.join(remedies)}"
     )
 
 

@@ -84,11 +84,8 @@ _SPECS: Final = [
         Better.NEITHER,
         "Positions of usable games that a filter dropped, that are evaluation positions, or that the engine failed on.",
     ),
-    MetricSpec("boards/missing", "boards", Better.LOWER, "Boards missing from the quota, if the settings accept a shortage."),
+    MetricSpec("boards/missing", "boards", Better.LOWER, "Boards missing from the quota: the source has no more."),
     MetricSpec("boards/rows", "boards", Better.NEITHER, "Boards in the dataset."),
-    MetricSpec(
-        "boards/endgame_signatures", "kinds", Better.HIGHER, "Distinct material signatures of the endgame boards, such as KRPP-KRP."
-    ),
     *_by_phase("boards/natural", "positions", Better.NEITHER, "Positions in the source, before balancing."),
     *_by_phase("boards/kept", "boards", Better.NEITHER, "Boards in the dataset, after balancing."),
     MetricSpec("checks/failed", "expectations", Better.LOWER, "Expectations about the dataset that do not hold."),

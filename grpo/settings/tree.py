@@ -70,8 +70,6 @@ class BoardsConfig(Section):
     max_per_game_and_phase: Count = 10
     """Maximum number of boards of one phase from one game, so that long games do not dominate. Fewer boards a game make more games, and
     so more moves to imitate (`pretrain.max_positions`)."""
-    shortage: Literal["error", "accept"] = "error"
-    """If the source has too few boards of a phase: `error` stops, `accept` continues with fewer and reports it."""
     exclude: Names = ()
     """Files with evaluation positions (openings, puzzles, test suites). The dataset has neither them nor their mirror images."""
     num_units: Annotated[int, Field(ge=1, le=1_000)] = 8

@@ -29,7 +29,6 @@ def checks_page(seen: Seen) -> list[CardPart]:
 
 def _counts(facts: Mapping[str, Any]) -> dict[str, list[tuple[str, int]]]:
     """Return title -> what and how many, the most frequent first."""
-    signatures = facts["endgame_signatures"]
     tables = {
         "Splits": facts["splits"],
         "Sources": facts["sources"],
@@ -37,7 +36,6 @@ def _counts(facts: Mapping[str, Any]) -> dict[str, list[tuple[str, int]]]:
         "Missing from the quotas": facts["missing"],
         "Games rejected": facts["rejected"],
         "Positions left out": facts["left_out"],
-        f"Most common of {signatures['distinct']:,} endgame materials": signatures["commonest"],
     }
     return {title: _ordered(found) for title, found in tables.items() if any(found.values())}
 

@@ -61,7 +61,6 @@ class Dataset:
             "duplicates": 4,
             "left_out": {"judged": 1},
             "missing": {},
-            "endgame_signatures": {"distinct": 1, "commonest": {"KP-K": 3}},
         } | self.facts
 
 

@@ -22,7 +22,7 @@ def test_real_games_go_through_to_a_verdict(tmp_path: Path) -> None:
     path = tmp_path / "games.pgn.zst"
     path.write_bytes(zstandard.compress(text))
     # All games are read, so that the one that cannot be used is met.
-    boards = {"source": "files", "files": [str(path)], "num_train": 24_000, "num_units": 2, "shortage": "accept"}
+    boards = {"source": "files", "files": [str(path)], "num_train": 24_000, "num_units": 2}
     run = run_in_one_process(tmp_path / "run", {"preset": "test", "boards": boards | {"max_per_game_and_phase": 1}})
     assert run.succeeded, run.output[-3000:]
     dataset = run.folder(run.data.boards)

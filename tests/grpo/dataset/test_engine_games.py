@@ -8,7 +8,7 @@ import chess
 import pytest
 from scripted_engine import ScriptedEngine
 
-from grpo.dataset.engine_games import EngineGames, engine_games, material_signature
+from grpo.dataset.engine_games import EngineGames, engine_games
 from grpo.dataset.games import Game, Reason, Rejection
 from grpo.engine.answers import EngineError
 from grpo.engine.pool import EnginePool
@@ -145,20 +145,3 @@ def test_an_engine_that_fails_in_game_after_game_is_given_up_with_a_clear_error(
     ):
         made += engine_games(SHORT_GAMES, unit=0, seed=0, pool=pool, is_wanted=lambda game_id: True)
     assert len(broken.searches()) == 10, "soon: one that hangs costs half a minute each time"
-
-
-@pytest.mark.parametrize(
-    ("fen", "signature"),
-    [
-        (chess.STARTING_FEN, "KQRRBBNNPPPPPPPP-KQRRBBNNPPPPPPPP"),
-        ("8/8/4k3/8/8/2K5/8/8 w - - 0 1", "K-K"),
-        ("8/5kpp/8/8/3R4/8/5K2/r7 w - - 0 1", "KRPP-KR"),  # Black is the stronger side.
-        ("8/5k2/8/8/3R4/8/5K2/8 b - - 0 1", "KR-K"),
-        ("8/5k2/8/8/3r4/8/5K2/8 b - - 0 1", "KR-K"),
-        ("8/5k2/8/3nb3/3R4/8/5KP1/8 b - - 0 1", "KBN-KRP"),  # 6 against 6: by name.
-        ("8/5k2/8/3q4/3RR3/8/5K2/8 b - - 0 1", "KRR-KQ"),  # 10 against 9.
-        ("8/5k2/8/3b4/3N4/8/5K2/8 b - - 0 1", "KB-KN"),
-    ],
-)
-def test_material_signatures_by_hand(fen: str, signature: str) -> None:
-    assert material_signature(chess.Board(fen)) == signature

@@ -26,11 +26,11 @@ from steps.run.names import REPORT
 from steps.run.work import Part
 
 
-def settings_of(file: Path, text: str, *, num_units: int) -> Settings:
+def settings_of(file: Path, text: str, *, num_units: int, **wanted: int) -> Settings:
     """Return settings of a small dataset from a file with this text."""
     file.write_text(text)
     boards = {"num_train": 30, "num_validation": 9, "num_heldout": 9, "num_units": num_units, "num_tasks": 1}
-    boards |= {"source": "files", "files": [str(file)]}
+    boards |= wanted | {"source": "files", "files": [str(file)]}
     return read_settings(json.dumps({"preset": "test", "boards": boards, "values": {"depth": 1}, "grpo": {"states_per_step": 6}}))
 
 
@@ -89,8 +89,21 @@ def test_a_position_on_which_the_engine_always_fails_is_dropped_and_another_take
         assert found[key] | {"engine": ""} == sound[key] | {"engine": ""}, "what the others are worth does not change"
 
 
-def test_a_shortage_is_an_error_with_the_histogram_and_the_rejections(stockfish: str, tmp_path: Path) -> None:
+def test_a_small_collection_is_enough_and_the_run_says_what_it_has(
+    scripted: Callable[..., ScriptedEngine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = settings_of(tmp_path / "small.pgn", random_pgn(40), num_units=1, num_train=900, num_validation=300, num_heldout=300)
+    rows = read_boards(build(settings, tmp_path / "out", scripted().path))
+    said = capsys.readouterr().out
+    assert f"opening {rows['phase'].to_pylist().count('opening'):,} of 500, middlegame " in said
+    assert "boards.max_per_game_and_phase = 10 holds back" in said
+    assert "The run goes on" in said
+
+
+def test_too_few_boards_are_refused_with_what_there_is_and_the_rejections(scripted: Callable[..., ScriptedEngine], tmp_path: Path) -> None:
     file, illegal = tmp_path / "short.pgn", '[Event "e"]\n\n1. e4 e5 2. Ke3 *\n'
-    with pytest.raises(SourceError, match=f"{file} cannot fill the quotas: missing ") as refusal:
-        build(settings_of(file, random_pgn(12, max_plies=16) + illegal, num_units=1), tmp_path / "out", stockfish)
+    settings = settings_of(file, random_pgn(12, max_plies=16) + illegal, num_units=1)
+    with pytest.raises(SourceError, match=r"At least 10 of each split and phase are needed: .*train/endgame has 0") as refusal:
+        build(settings, tmp_path / "out", scripted().path)
+    assert str(refusal.value).startswith(f"{file}: ")
     assert "games rejected: 1 illegal move" in str(refusal.value)

@@ -262,7 +262,7 @@ def test_words_metrics_and_settings_of_the_project_change_no_version(before: dic
         ],
         "grpo/settings/tree.py": [
             ("must be a multiple of", "has to be a multiple of"),
-            (r"    shortage: Literal", '    new_key: int = 3\n    """A new setting."""\n    shortage: Literal'),
+            (r"    max_per_game_and_phase: ", '    new_key: int = 3\n    """A new setting."""\n    max_per_game_and_phase: '),
             ("class Settings\\(Section\\):", "class NewConfig(Section):\n    key: int = 1\n\n\nclass Settings(Section):\n    new: Any = 0"),
         ],
         "grpo/dataset/games.py": [(r'"""', '"""Said otherwise: ')],
