@@ -54,7 +54,14 @@ class Query:
 
 
 def verify(answer: EngineAnswer, query: Query) -> None:
-    """Raise EngineError if an answer names an illegal move, or lacks the score of a requested move."""
+    """Raise EngineError if an answer names an illegal move, lacks the score of a requested move, or is of a lower depth than requested.
+
+    With a mate found, or with one move to score, some engines end earlier; the answer is then the same at any depth.
+    """
+    word, _, number = query.limit.partition(" ")
+    is_settled = len(answer.scores) == 1 == len(query.moves or ()) or any(score.is_mate for score in answer.scores.values())
+    if word == "depth" and answer.depth < int(number.split()[0]) and not is_settled:
+        raise EngineError(f"the engine searched to depth {answer.depth} instead of {number}")
     if query.moves is not None:
         if answer.scores.keys() != query.moves:
             raise EngineError(f"the engine scored {len(answer.scores)} moves, which are not the {len(query.moves)} legal ones")

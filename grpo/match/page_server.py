@@ -101,12 +101,15 @@ class PlayServer:
             def do_POST(self) -> None:
                 if self._is_allowed("act"):
                     try:
-                        wanted = json.loads(self.rfile.read(min(int(self.headers["Content-Length"]), _MAX_BODY)))
+                        size = int(self.headers["Content-Length"])
+                        if not 0 <= size <= _MAX_BODY:  # A negative one would read without bound.
+                            raise MoveError(f"not an action: {size} bytes")
+                        wanted = json.loads(self.rfile.read(size))
                         if not isinstance(wanted, dict):
                             raise MoveError("not an action")
                         with server._lock:
                             facts = server._act(wanted)
-                    except (ValueError, TypeError) as error:  # MoveError is a ValueError.
+                    except (ValueError, TypeError, RecursionError) as error:  # MoveError is a ValueError.
                         self._reply(HTTPStatus.BAD_REQUEST, "application/json", json.dumps({"error": str(error)}))
                     else:
                         self._reply(HTTPStatus.OK, "application/json", json.dumps(facts))

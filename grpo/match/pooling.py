@@ -7,12 +7,8 @@ The interval within runs comes from the runs' own intervals; it covers the games
 import math
 from collections.abc import Sequence
 from statistics import fmean, stdev
-from typing import Final
 
 from grpo.match.intervals import Estimate
-
-_COVERAGE: Final = 0.95
-_NUM_HALVINGS: Final = 60
 
 
 def between_runs(values: Sequence[float]) -> Estimate | None:
@@ -26,7 +22,9 @@ def between_runs(values: Sequence[float]) -> Estimate | None:
     """
     if len(values) < 2:
         return None
-    mean, margin = fmean(values), student_quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    from scipy import stats  # Here, for it takes a second to import.
+
+    mean, margin = fmean(values), float(stats.t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
     return Estimate(value=mean, low=mean - margin, high=mean + margin)
 
 
@@ -41,27 +39,3 @@ def within_runs(estimates: Sequence[Estimate]) -> Estimate:
     below = math.hypot(*(each.value - each.low for each in estimates)) / len(estimates)
     above = math.hypot(*(each.high - each.value for each in estimates)) / len(estimates)
     return Estimate(value=mean, low=mean - below, high=mean + above)
-
-
-def student_quantile(degrees_of_freedom: int) -> float:
-    """Return the t with 95 % of Student's distribution in [-t, t]: 12.7 for 1 degree of freedom, 4.30 for 2, 1.96 for many.
-
-    Raises ValueError below 1 degree of freedom.
-    """
-    if degrees_of_freedom < 1:
-        raise ValueError(f"{degrees_of_freedom} degrees of freedom: an interval needs two values or more")
-    low, high = 0.0, math.pi / 2
-    for _ in range(_NUM_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _central_mass(middle, degrees_of_freedom) < _COVERAGE else (low, middle)
-    return math.sqrt(degrees_of_freedom) * math.tan((low + high) / 2)
-
-
-def _central_mass(angle: float, degrees_of_freedom: int) -> float:
-    """Return the mass in [-t, t], t = sqrt(n) tan(angle), in closed form: Abramowitz and Stegun 26.7.3 (odd n) and 26.7.4 (even n)."""
-    is_odd = degrees_of_freedom % 2
-    term, total = math.cos(angle) if is_odd else 1.0, 0.0
-    for power in range(is_odd, degrees_of_freedom - 1, 2):
-        total += term
-        term *= math.cos(angle) ** 2 * (power + 1) / (power + 2)
-    return 2 / math.pi * (angle + math.sin(angle) * total) if is_odd else math.sin(angle) * total

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final
 
 from grpo.board.actions import MAX_LEGAL_MOVES
 
@@ -13,7 +13,6 @@ BEST_MOVE: Final = 0.0
 """The temperature at which the most likely move is played."""
 RANDOM_SEED: Final = -1
 """The value of the option Seed that means a new random seed at each start of the engine."""
-_Number = TypeVar("_Number", int, float)
 _MAX_SEED: Final = 2**31 - 1  # Spins are 32-bit integers in many programs.
 # Declared because some chess programs set them without checking; a policy ignores their values.
 _WITHOUT_EFFECT: Final = {
@@ -63,30 +62,22 @@ class UciOptions:
 
         Raises OptionError if the value is outside the declared range.
         """
-        name, value = _name_and_value(words)
-        match name.lower():
-            case "temperature":
-                return replace(self, temperature=_number(float, name, value))
-            case "multipv" if self.has_lines:
-                return replace(self, multipv=_number(int, name, value))
-            case "seed":
-                return replace(self, seed=_number(int, name, value))
-            case "uci_chess960" if value.lower() == "true":
-                raise OptionError("UCI_Chess960 is not supported: the policy knows standard castling only")
-            case _:
-                return self
-
-
-def _name_and_value(words: Sequence[str]) -> tuple[str, str]:
-    rest = list(words)
-    if rest[:1] != ["name"]:
-        raise OptionError("setoption: write `setoption name NAME value VALUE`")
-    end = rest.index("value") if "value" in rest else len(rest)
-    return " ".join(rest[1:end]), " ".join(rest[end + 1 :])
-
-
-def _number(kind: type[_Number], name: str, value: str) -> _Number:
-    try:
-        return kind(value.replace(",", "."))  # Accept a decimal comma.
-    except ValueError:
-        raise OptionError(f"{name} is not a {'whole number' if kind is int else 'number'}") from None
+        if words[:1] != ["name"]:
+            raise OptionError("setoption: write `setoption name NAME value VALUE`")
+        name, _, value = " ".join(words[1:]).partition(" value ")
+        number = value.replace(",", ".")  # Accept a decimal comma.
+        try:
+            match name.lower():
+                case "temperature":
+                    return replace(self, temperature=float(number))
+                case "multipv" if self.has_lines:
+                    return replace(self, multipv=int(number))
+                case "seed":
+                    return replace(self, seed=int(number))
+                case "uci_chess960" if value.lower() == "true":
+                    raise OptionError("UCI_Chess960 is not supported: the policy knows standard castling only")
+        except OptionError:
+            raise
+        except ValueError:
+            raise OptionError(f"{name} is no number, or no whole one: {value!a}") from None
+        return self

@@ -6,13 +6,11 @@ one `bestmove`, in order.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, BinaryIO, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
 import chess
 
-from grpo.uci.commands import GoCommand, PositionError, ascii_quoted, read_go, read_position
 from grpo.uci.options import RANDOM_SEED, OptionError, UciOptions
 
 if TYPE_CHECKING:  # Torch is imported with the policy, after `uci` was answered.
@@ -24,17 +22,14 @@ _COMMANDS: Final = frozenset(
 NO_MOVE: Final = "(none)"
 """The `bestmove` of a finished game, as Stockfish sends it."""
 RESIGNATION: Final = "0000"
-"""The `bestmove` of a player that resigns: the null move, which is never legal; UCI has no command for it."""
-_LONGEST_LINE: Final = 1 << 20  # A game of 5,000 moves is 25 kB.
+"""The `bestmove` of a player that resigns or has no position: the null move, which is never legal; UCI has no command for either."""
+_LONGEST_FEN: Final = 128  # Limits the digits of the clocks, since Python's integers are unbounded.
+_LONGEST_QUOTE: Final = 60
 _PAWNS: Final = {chess.PAWN: 1, chess.KNIGHT: 3, chess.BISHOP: 3, chess.ROOK: 5, chess.QUEEN: 9}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _PendingMove:
-    """A move that was found but must not be sent yet."""
-
-    best: str
-    go: GoCommand
+class PositionError(ValueError):
+    """A `position` command does not give a position of standard chess; the message is one line."""
 
 
 class UciEngine:
@@ -53,16 +48,17 @@ class UciEngine:
             write: Sends a line to the chess program.
         """
         self._name = name
-        self._defaults = options
-        self._options = options
+        self._defaults = self._options = options
         self._load = load
         self._random_seed = random_seed
         self._write = write
         self._finder: MoveFinder | None = None
-        self._board = chess.Board()
+        self._board: chess.Board | None = chess.Board()
         self._num_games = 0
-        self._is_debugging = False
-        self._pending: _PendingMove | None = None
+        self._held: str | None = None
+        """A move that was found but must not be sent before `stop`,"""
+        self._is_pondering = False
+        """or before `ponderhit` if this is set."""
 
     def handle(self, line: str) -> bool:
         """Answer one line; words before the first known command are skipped, as the protocol requires.
@@ -71,85 +67,67 @@ class UciEngine:
             Whether to continue: False after `quit`.
         """
         words = line.split()
-        known = next((index for index, word in enumerate(words) if word in _COMMANDS), None)
-        if known is None:
-            if words and self._is_debugging:
-                self._write(f"info string no command in {ascii_quoted(line.strip())}")
+        start = next((index for index, word in enumerate(words) if word in _COMMANDS), None)
+        if start is None:
             return True
-        self._execute(words[known], words[known + 1 :])
-        return words[known] != "quit"
-
-    def close(self) -> None:
-        """Send a `bestmove` that is still pending."""
-        self._send_best_move()
-
-    def _execute(self, command: str, words: Sequence[str]) -> None:
-        match command:
+        rest = words[start + 1 :]
+        match words[start]:
             case "uci":
-                self._introduce()
-            case "debug":
-                self._is_debugging = list(words[:1]) == ["on"]
+                for answer in (f"id name {self._name}", "id author the chess-grpo authors", *self._defaults.declarations(), "uciok"):
+                    self._write(answer)
             case "isready":
                 self._loaded()
                 self._write("readyok")
             case "setoption":
-                self._setoption(words)
+                try:
+                    self._options = self._options.with_option(rest)
+                except OptionError as error:
+                    self._write(f"info string {error}")
             case "ucinewgame":
                 self._num_games += 1
             case "position":
-                self._position(words)
+                self._position(rest)
             case "go":
-                self._go(words)
-            case "stop":
-                self._send_best_move()
-            case "ponderhit":
-                self._ponderhit()
+                self._go(rest)
+            case "ponderhit" if self._is_pondering:
+                self.send_held_move()
+            case "stop" | "quit":
+                self.send_held_move()
+        return words[start] != "quit"
 
-    def _introduce(self) -> None:
-        for line in (f"id name {self._name}", "id author the chess-grpo authors", *self._defaults.declarations(), "uciok"):
-            self._write(line)
-
-    def _setoption(self, words: Sequence[str]) -> None:
-        try:
-            self._options = self._options.with_option(words)
-        except OptionError as error:
-            self._write(f"info string {error}")
+    def send_held_move(self) -> None:
+        """Send the `bestmove` that is still owed, if there is one."""
+        if self._held is not None:
+            move, self._held, self._is_pondering = self._held, None, False
+            self._write(f"bestmove {move}")
 
     def _position(self, words: Sequence[str]) -> None:
         try:
             self._board = read_position(words)
         except PositionError as error:
-            self._write(f"info string {error}; the previous position stays")
+            self._board = None  # A move for the position before would be played on another board.
+            self._write(f"info string {error}; there is no position now")
 
     def _go(self, words: Sequence[str]) -> None:
-        self._send_best_move()  # A pending search ends now, as after `stop`.
-        go = read_go(words)
-        self._pending = _PendingMove(best=self._search(go), go=go)
-        if not (go.is_infinite or go.is_pondering):
-            self._send_best_move()
+        self.send_held_move()  # A pending search ends now, as after `stop`.
+        self._held = self._search(frozenset(words[words.index("searchmoves") + 1 :] if "searchmoves" in words else ()))
+        self._is_pondering = "ponder" in words and "infinite" not in words
+        if "ponder" not in words and "infinite" not in words:
+            self.send_held_move()
 
-    def _ponderhit(self) -> None:
-        if self._pending is None:
-            return
-        self._pending = replace(self._pending, go=replace(self._pending.go, is_pondering=False))
-        if not self._pending.go.is_infinite:
-            self._send_best_move()
-
-    def _send_best_move(self) -> None:
-        if self._pending is not None:
-            pending, self._pending = self._pending, None
-            self._write(f"bestmove {pending.best}")
-
-    def _search(self, go: GoCommand) -> str:
-        """Write the `info` lines of the current board, and return the best move."""
+    def _search(self, search_moves: frozenset[str]) -> str:
+        """Write the `info` lines of the current board, and return the best move; words that are no legal move restrict nothing."""
         began = time.monotonic()
         board = self._board
+        if board is None:
+            self._write("info string no position: the last one was refused")
+            return RESIGNATION
         legal = {move.uci() for move in board.legal_moves}
         if not legal:
             self._write(f"info depth 0 score {'mate 0' if board.is_check() else 'cp 0'}")
             return NO_MOVE
-        allowed = go.search_moves & legal
-        if go.search_moves and not allowed:
+        allowed = search_moves & legal
+        if search_moves and not allowed:
             self._write("info string searchmoves has no legal move; all are considered")
         found = self._loaded().find(
             board,
@@ -158,19 +136,70 @@ class UciEngine:
             seed=self._random_seed if self._options.seed == RANDOM_SEED else self._options.seed,
             num_games=self._num_games,
         )
-        for remark in found.remarks:
-            self._write(f"info string {remark}")
+        self._write(f"info string {found.remark}")
         milliseconds = int(1000 * (time.monotonic() - began))
         for index, move in enumerate(found.shown, start=1):
-            self._write(
-                f"info depth 1 seldepth 1 multipv {index} score {score_after(board, move)} nodes 1 time {milliseconds} pv {move.uci()}"
-            )
+            score = score_after(board, move)
+            self._write(f"info depth 1 seldepth 1 multipv {index} score {score} nodes 1 time {milliseconds} pv {move.uci()}")
         return RESIGNATION if found.best is None else found.best.uci()
 
     def _loaded(self) -> "MoveFinder":
         if self._finder is None:
             self._finder = self._load()
         return self._finder
+
+
+def serve(engine: UciEngine, received: Iterable[bytes]) -> None:
+    """Answer all lines until `quit` or the end of the input; a pending `bestmove` is sent at the end."""
+    for line in received:
+        if not engine.handle(line.decode("utf-8", "replace")):
+            break
+    engine.send_held_move()
+
+
+def read_position(words: Sequence[str]) -> chess.Board:
+    """Return the board, with its history, for the arguments of `position`.
+
+    Raises PositionError for an invalid or impossible FEN, and for an illegal move; it names the first one.
+    """
+    at = words.index("moves") if "moves" in words else len(words)
+    match list(words[:at]):
+        case ["startpos"]:
+            board = chess.Board()
+        case ["fen", *fen]:
+            board = _read_fen(" ".join(fen))
+        case _:
+            raise PositionError("position: write `position startpos` or `position fen FEN`, and then `moves ...`")
+    for number, text in enumerate(words[at + 1 :], start=1):
+        # Also king-takes-rook, the castling of Chess960, is no move here.
+        move = next((move for move in board.legal_moves if move.uci() == text), None)
+        if move is None:
+            raise PositionError(f"move {number}, {_quoted(text)}, is illegal in {board.fen()}")
+        board.push(move)
+    return board
+
+
+def _read_fen(fen: str) -> chess.Board:
+    """Return the board of a FEN, without castling and en-passant rights that cannot hold, as chess programs expect."""
+    if len(fen) > _LONGEST_FEN:
+        raise PositionError(f"not a FEN: {len(fen)} characters long")
+    try:
+        board = chess.Board(fen)
+    except ValueError as error:
+        raise PositionError(f"not a FEN: {_quoted(str(error))}") from None
+    if not set("".join(fen.split()[2:3])) <= set("KQkq-"):
+        raise PositionError(f"castling of Chess960, which is not supported: {_quoted(fen)}")
+    board.castling_rights = board.clean_castling_rights()
+    if board.status() & chess.STATUS_INVALID_EP_SQUARE:
+        board.ep_square = None
+    if not board.is_valid():
+        raise PositionError(f"impossible position ({board.status().name}): {_quoted(fen)}")
+    return board
+
+
+def _quoted(text: str) -> str:
+    """Return received text as a short quote in one line of ASCII."""
+    return ascii(text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}...")
 
 
 def score_after(board: chess.Board, move: chess.Move) -> str:
@@ -186,21 +215,3 @@ def score_after(board: chess.Board, move: chess.Move) -> str:
         return "cp 0"
     balance = sum(pawns * (len(after.pieces(kind, board.turn)) - len(after.pieces(kind, not board.turn))) for kind, pawns in _PAWNS.items())
     return f"cp {100 * balance}"
-
-
-def serve(engine: UciEngine, received: BinaryIO) -> None:
-    """Answer all lines until `quit` or the end of the input; a pending `bestmove` is sent at the end."""
-    for line in _lines(received):
-        if not engine.handle(line):
-            break
-    engine.close()
-
-
-def _lines(received: BinaryIO) -> Iterator[str]:
-    """Yield the lines as text, also a last one without line end; drop lines that are too long."""
-    is_rest = False
-    while piece := received.readline(_LONGEST_LINE):
-        is_end = piece.endswith(b"\n") or len(piece) < _LONGEST_LINE
-        if is_end and not is_rest:
-            yield piece.decode("utf-8", "replace")
-        is_rest = not is_end

@@ -186,6 +186,8 @@ class _Engine:
                 flood()
             case "illegal best move":
                 say("".join(lines) + "bestmove a1a1\n")
+            case "shallow":
+                say("".join(lines).replace(f"depth {depth} seldepth", f"depth {depth - 1} seldepth") + best)
             case "half of the moves":
                 say("".join(lines[: len(lines) // 2]) + best)
             case _:

@@ -125,5 +125,5 @@ class LanguageMoveFinder:
         counts = reply.counts
         remark = f"language model: {counts.num_answers} answers, {counts.num_unreadable} unreadable, {counts.num_illegal} illegal"
         if reply.move is None:
-            return UciSearchResult(best=None, shown=(), remarks=(f"{remark}: no legal move, so it resigns",))
-        return UciSearchResult(best=reply.move, shown=(reply.move,), remarks=(remark,))
+            return UciSearchResult(best=None, shown=(), remark=f"{remark}: no legal move, so it resigns")
+        return UciSearchResult(best=reply.move, shown=(reply.move,), remark=remark)

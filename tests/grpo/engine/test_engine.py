@@ -225,7 +225,7 @@ def test_every_process_has_one_thread_and_the_options_that_were_asked_for(tmp_pa
 
 # Searches that go wrong. Each also with searches sent ahead, when a process that fails owes several answers.
 
-FAULTS = ["crash midway", "hang with a child", "flood", "garbage", "illegal best move", "half of the moves"]
+FAULTS = ["crash midway", "hang with a child", "flood", "garbage", "illegal best move", "half of the moves", "shallow"]
 NAMES = pytest.mark.parametrize("name", [ONE_AT_A_TIME, SENT_AHEAD])
 
 

@@ -149,6 +149,7 @@ def test_the_page_plays_for_who_has_its_address_and_is_not_there_for_anybody_els
         status, text = asked("POST", f"/{token}/act", {"do": "move", "uci": "e2e5"})
         assert status == 400
         assert "near it are e4, e3" in json.loads(text)["error"]
+        assert asked("POST", f"/{token}/act", Content_Length="-1")[0] == 400
         for nonsense in ({"do": "fly"}, ["move"], 3):
             assert asked("POST", f"/{token}/act", nonsense)[0] == 400
         status, text = asked("POST", f"/{token}/act", move)

@@ -7,17 +7,7 @@ import pytest
 from scipy import stats
 
 from grpo.match.intervals import Estimate
-from grpo.match.pooling import between_runs, student_quantile, within_runs
-
-
-@pytest.mark.parametrize("degrees_of_freedom", [1, 2, 3, 4, 5, 9, 10, 29, 30, 100, 999])
-def test_the_quantile_is_scipys(degrees_of_freedom: int) -> None:
-    assert student_quantile(degrees_of_freedom) == pytest.approx(stats.t.ppf(0.975, degrees_of_freedom), rel=1e-9)
-
-
-def test_an_interval_without_degrees_of_freedom_is_refused() -> None:
-    with pytest.raises(ValueError, match="two values or more"):
-        student_quantile(0)
+from grpo.match.pooling import between_runs, within_runs
 
 
 @pytest.mark.parametrize("num_runs", [2, 3, 5, 12])
