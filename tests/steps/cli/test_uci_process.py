@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 PATIENCE = 900.0  # Seconds until a test gives up: on a busy machine an engine imports for minutes.
 LINE = re.compile(
-    r"id (name|author) .+|uciok|readyok|option name .+ type .+|bestmove (\(none\)|[a-h][1-8][a-h][1-8][nbrq]?)"
+    r"id (name|author) .+|uciok|readyok|option name .+ type .+|bestmove (\(none\)|0000|[a-h][1-8][a-h][1-8][nbrq]?)"
     r"|info string .+|info depth \d+ .*score (cp|mate) -?\d+.*"
 )
 FIRST_COMMANDS = ("uci", "debug", "isready", "setoption", "register", "ucinewgame", "position", "go", "stop", "ponderhit", "quit")
