@@ -29,6 +29,8 @@ from steps.track.client import EXPERIMENT
 
 Wsgi = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
+_STORES = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI")
+
 
 class Fault(StrEnum):
     """What can happen to a call."""
@@ -83,10 +85,15 @@ class ToggledServer:
             def log(self, *_: Any) -> None:
                 """Say nothing."""
 
+        stores = {name: os.environ[name] for name in _STORES if name in os.environ}
         os.environ.update(_places(self.folder))
         handlers._tracking_store = handlers._model_registry_store = handlers._artifact_repo = None
         handlers._get_tracking_store()  # It makes its tables now, and not when it is first asked.
         handlers._get_model_registry_store()
+        # MLflow names the stores of its server to the whole process: here others have their own.
+        for name in _STORES:
+            os.environ.pop(name, None)
+        os.environ.update(stores)
         self._released.clear()
         self._server = make_server("127.0.0.1", self.port, self._toggled(mlflow.server.app), threaded=True, request_handler=Quiet)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
