@@ -21,8 +21,9 @@ def test_real_games_go_through_to_a_verdict(tmp_path: Path) -> None:
     text = b"[Event ".join(games) + b'[Event "e"]\n\n1. e4 e5 2. Ke3 *\n'
     path = tmp_path / "games.pgn.zst"
     path.write_bytes(zstandard.compress(text))
-    # All games are read, so that the one that cannot be used is met.
-    boards = {"source": "files", "files": [str(path)], "num_train": 24_000, "num_units": 2}
+    # More than these games have, so that all are read and the one that cannot be used is met; each split gets games by its share.
+    numbers = {"num_train": 24_000, "num_validation": 2_400, "num_heldout": 2_400}
+    boards = {"source": "files", "files": [str(path)], "num_units": 2, **numbers}
     run = run_in_one_process(tmp_path / "run", {"preset": "test", "boards": boards | {"max_per_game_and_phase": 1}})
     assert run.succeeded, run.output[-3000:]
     dataset = run.folder(run.data.boards)
