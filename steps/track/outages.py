@@ -30,9 +30,13 @@ _FULL_DATABASE: Final = re.compile(r"database or disk is full|disk I/O error|rea
 class TrackingAwayError(PlainError, RuntimeError):
     """The tracking store does not answer, or cannot be written; the message has its address and the reason."""
 
+    may_pass = True
+
 
 class TrackingRefusedError(TrackingAwayError):
     """The tracking store has said no, or this machine lacks its driver: asking again does not help."""
+
+    may_pass = False
 
 
 class ArtifactError(PlainError, RuntimeError):
