@@ -1,7 +1,7 @@
 """The loop around the GRPO trainer: what it saves on the disk, so that a killed run resumes and ends as if there had been no kill.
 
-In the progress folder: the journal, `checkpoints/`, what was found before the first update and, when training is over, the report. A
-step's line is in the journal before its checkpoint is made, so that a checkpoint has all of its history.
+In the progress folder: the journal, `checkpoints/` and, when training is over, the report. A step's line is in the journal before
+its checkpoint is made, so that a checkpoint has all of its history.
 
 SIGTERM is read between the steps: after the step's own evaluation, if it is due, a checkpoint is saved and the process exits. Before the
 first step, with its imports, the look at its rollout and the first evaluation, and after the last one SIGTERM ends the process at once.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from grpo.base.files import sha256_file, sha256_text
 from grpo.dataset.games import SourceError
-from grpo.settings.types import refuse_secret
+from grpo.settings.types import S3_SCHEME, refuse_secret
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -158,14 +158,14 @@ def _filesystem(uri: str) -> tuple[Any, str]:
     """Return what reads an address, as fsspec does, and the path in it."""
     import fsspec.core
 
-    if not uri.startswith("s3://"):
+    if not uri.startswith(S3_SCHEME):
         filesystem, path = fsspec.core.url_to_fs(uri)
         return filesystem, str(path)
     from fsspec.implementations.arrow import ArrowFSWrapper
     from pyarrow.fs import S3FileSystem
 
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    return ArrowFSWrapper(S3FileSystem(endpoint_override=endpoint)), uri.removeprefix("s3://")
+    return ArrowFSWrapper(S3FileSystem(endpoint_override=endpoint)), uri.removeprefix(S3_SCHEME)
 
 
 def _kind(uri: str) -> FileKind | str | None:
@@ -204,7 +204,7 @@ def _version(uri: str) -> str:
     filesystem, path = _filesystem(uri)
     facts = filesystem.info(path)
     tag = facts.get("ETag") or facts.get("blob_id")
-    if uri.startswith("s3://"):
+    if uri.startswith(S3_SCHEME):
         with filesystem.fs.open_input_stream(path, compression=None) as stream:
             tag = stream.metadata()["ETag"].decode()
     if tag:

@@ -1,6 +1,6 @@
 """Building blocks of the settings: frozen strict sections and numbers with ranges."""
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -11,6 +11,8 @@ NotNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 Names = Annotated[tuple[str, ...], Field(strict=False), BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
 """One path or several."""
+S3_SCHEME: Final = "s3://"
+"""How the address of a file, a folder or a store on S3 begins."""
 
 PolicyKindName = Literal["network", "language"]
 

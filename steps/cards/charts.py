@@ -60,6 +60,8 @@ class Figure:
     """Label -> value and colour of a dashed line across the chart."""
     dashed: Sequence[str] = ()
     """Metrics that are bounds rather than measurements."""
+    has_marks: bool = False
+    """Whether thin vertical lines show the steps with events."""
     is_share: bool = False
     """Whether the lines are fractions of a whole, drawn as stacked areas."""
 
@@ -80,7 +82,9 @@ class Figure:
         for label, (value, colour) in (self.levels or {}).items():
             points = [(step, value) for step in {*steps[:1], *steps[-1:]}]
             lines.append(ChartLine(label=label, points=points, colour=colour, is_dashed=True))
-        chart = share_chart(self.title, lines) if self.is_share else line_chart(self.title, unit, lines, marks=marks)
+        chart = (
+            share_chart(self.title, lines) if self.is_share else line_chart(self.title, unit, lines, marks=marks if self.has_marks else ())
+        )
         return [chart, page_part("numbers", lines=lines, unit=unit, note=self.note)]
 
 

@@ -47,7 +47,9 @@ def decision_page(seen: Seen) -> list[CardPart]:
     if not found:
         return [page_part("select", seen=seen, decision=None)]
     decision = Decision.of(found)
-    boards = decision_boards(decisions, whose=f"step {decision.candidate_step:,}") if decisions and decision.candidate_step else ""
+    boards = (
+        decision_boards(decisions, whose=f"step {decision.candidate_step:,}") if decisions and decision.candidate_step is not None else ""
+    )
     facts = {"figures": _checkpoints(decision), "boards": boards, "viewer": framed(seen.page(GAMES_PAGE))}
     trace = {"trace": decision_table(decision), "placed": placed_together(decision)}
     return [page_part("select", seen=seen, decision=decision, **facts, **trace, **_verdict(decision))]

@@ -29,7 +29,7 @@ class Seen:
     is_reused: bool = False
     """Whether the store already had the output."""
     progress_folder: Path | None = None
-    """Where the step keeps what survives a kill, such as what was found before the first update."""
+    """Where the step keeps what survives a kill, such as the report of training that is over."""
     findings: Sequence[Mapping[str, Any]] = ()
     """Findings of the diagnosis, as plain data."""
     _pace: Pace = field(default_factory=Pace)

@@ -68,7 +68,7 @@ def finetune_page(seen: Seen) -> list[CardPart]:
     )
     marks = [record.step for record in seen.records if record.events]
     figures = _language_figures(seen.settings["grpo"]) if is_language else _network_figures(seen.settings["grpo"])
-    charts = [part for figure in figures for part in figure.parts(seen.records, marks if "entropy" in figure.title else ())]
+    charts = [part for figure in figures for part in figure.parts(seen.records, marks)]
     tail = page_part("events", events=events[: -_NUM_EVENTS - 1 : -1], num_events=len(events))
     return [head, *charts, *([_answers(seen)] if is_language else []), tail]
 
@@ -95,6 +95,7 @@ def _network_figures(config: Mapping[str, Any]) -> Iterable[Figure]:
         },
         levels=healthy | _critical(config),
         dashed=("grpo/log_num_legal",),
+        has_marks=True,
         note="Below the critical line for a while, GRPO recovers or stops. Above ln(legal moves) is impossible.",
     )
     yield Figure(
@@ -119,7 +120,7 @@ def _network_figures(config: Mapping[str, Any]) -> Iterable[Figure]:
         note="Their advantage is zero.",
     )
     yield Figure(
-        title="coefficients of KL and bonus",
+        title="entropy and KL coefficients",
         names={
             "control/entropy_coefficient": "entropy",
             "control/kl_coefficient": "KL to the reference",
@@ -136,6 +137,7 @@ def _language_figures(config: Mapping[str, Any]) -> Iterable[Figure]:
             "language/reward_trained": "as trained, with warm-up",
             **{f"language/reward_mean/{task}": words for task, words in _BY_TASK.items()},
         },
+        has_marks=True,
         note="Prompts differ from step to step: a rise without lower held-out regret is not strength.",
     )
     yield Figure(
@@ -152,6 +154,7 @@ def _language_figures(config: Mapping[str, Any]) -> Iterable[Figure]:
         title="entropy of an answer at T = 1",
         names={"language/entropy": "all answers", **{f"language/entropy/{task}": words for task, words in _BY_TASK.items()}},
         levels=_critical(config),
+        has_marks=True,
         note="Sum over an answer's tokens. Below the critical line for a while GRPO recovers or stops.",
     )
     yield Figure(

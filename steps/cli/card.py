@@ -1,14 +1,13 @@
 """The command `chess-grpo card`: a step's card as one HTML file, opened in a browser where there is one."""
 
-import os
 import subprocess
 import sys
-import webbrowser
 from pathlib import Path
 
 import click
 
 from grpo.base.errors import PlainError
+from steps.cli.options import open_in_browser
 from steps.run.commands import FLOW_FILE, shortened
 from steps.run.machine import Machine
 from steps.track.find import LAST
@@ -51,6 +50,5 @@ def command(name: str, out: Path | None) -> int:
         )
     file.chmod(0o644)  # Metaflow writes it for the owner alone, and people serve and send it.
     print(f"{run}/{step or _STEP}: {shortened(file)}")
-    if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or sys.platform == "darwin":
-        webbrowser.open(file.resolve().as_uri())
+    open_in_browser(file.resolve().as_uri())
     return 0

@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import sys
+import webbrowser
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +31,12 @@ def given_settings(config: str | None, lines: tuple[str, ...]) -> "Settings":
     from grpo.settings.tree import DEFAULT_PRESET, read_settings  # Here, because it costs most of the start of a command without settings.
 
     return read_settings("\n".join([f"preset = {json.dumps(config or DEFAULT_PRESET)}", *lines]))
+
+
+def open_in_browser(address: str) -> None:
+    """Open a page where there is a desktop."""
+    if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or sys.platform == "darwin":
+        webbrowser.open(address)
 
 
 def _temperature(_context: click.Context, _option: click.Parameter, value: float) -> float:

@@ -1,9 +1,6 @@
 """The command `chess-grpo play`: a game against a policy, in the terminal or on a page of this machine."""
 
-import os
 import secrets
-import sys
-import webbrowser
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,7 +15,7 @@ from grpo.base.files import replace_file
 from grpo.match.human_game import HumanGame, MoveError
 from grpo.settings.tree import ConfigError
 from grpo.uci.options import UciOptions
-from steps.cli.options import device_option, temperature_option
+from steps.cli.options import device_option, open_in_browser, temperature_option
 from steps.run.commands import shortened
 from steps.run.machine import Machine
 from steps.run.terminal_lines import say
@@ -95,8 +92,7 @@ def _serve(new_game: NewGame, saved: Callable[[HumanGame], None], port: int) -> 
         why = getattr(error, "strerror", None) or "there is no such port"
         raise ConfigError(f"--port {port}: {why}; name another, or leave --port out for a free one") from None
     say(f"Play here: {server.address}\nThe address works on this machine only; Ctrl-C ends.")
-    if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or sys.platform == "darwin":
-        webbrowser.open(server.address)
+    open_in_browser(server.address)
     try:
         server.serve()
     except KeyboardInterrupt:

@@ -9,15 +9,13 @@ from grpo.language.learn.cloning import clone
 from grpo.language.learn.parse_rate_gate import gate_metrics, parse_rates, refuse_unreadable
 from grpo.language.model.loading import load_model, save_language_policy
 from grpo.language.text.examples import LanguageBoards
-from grpo.settings.language import LanguageConfig
 from grpo.settings.metrics import Record
-from grpo.settings.names import is_within
 from grpo.settings.tree import Settings
 from grpo.train.checkpoints import weights_hash
 from steps.language.answers import shown_examples, write_answers
 from steps.run.dataset import read_boards
 from steps.run.names import REPORT
-from steps.run.step import step_of
+from steps.run.outside import unread_by_cloning
 from steps.run.work import Work
 
 
@@ -62,6 +60,4 @@ def body(work: Work) -> None:
 
 def _seen_by_cloning(settings: Settings) -> Settings:
     """Return the settings with what cloning does not read at its default: a policy's folder holds its settings, and may hold no others."""
-    reads = step_of("pretrain").reads
-    unread = {name: field.default for name, field in LanguageConfig.model_fields.items() if not is_within(f"language.{name}", reads)}
-    return settings.model_copy(update={"language": settings.language.model_copy(update=unread)})
+    return settings.model_copy(update={"language": settings.language.model_copy(update=unread_by_cloning())})

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from grpo.base.errors import PlainError
 from grpo.base.files import atomic_file, create_file
+from grpo.settings.types import S3_SCHEME
 
-S3_SCHEME: Final = "s3://"
 NUM_AT_ONCE: Final = 16
 """Requests to S3: each waits for the network, not for this machine."""
 _MAX_BREAKS: Final = 5
@@ -24,7 +24,6 @@ _ABSENT: Final = "NoSuchKey"
 
 _REMEDIES: Final = {
     "NoSuchBucket": "correct the bucket's name",
-    "NoSuchKey": "correct the key; a folder's address ends in /",
     "AccessDenied": "ask the bucket's owner for s3:GetObject and s3:ListBucket, or use other credentials (AWS_PROFILE)",
     "AllAccessDisabled": "ask the bucket's owner for access",
     "ExpiredToken": "the credentials have expired: log in again (aws sso login), or renew them",

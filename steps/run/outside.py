@@ -1,7 +1,7 @@
 """What steps take in from outside of the run, by hash."""
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from grpo.base.files import file_hashes, sha256_json
 from grpo.dataset.streams import find_files, fingerprint, fingerprint_of_all
@@ -35,6 +35,12 @@ def _sources(settings: Settings, machine: Machine) -> dict[str, str]:
     return _engine(settings, machine) | named | judged
 
 
+def unread_by_cloning() -> dict[str, Any]:
+    """Return the language settings that `pretrain` does not read, with their defaults."""
+    reads = step_of("pretrain").reads
+    return {name: field.default for name, field in LanguageConfig.model_fields.items() if not is_within(f"language.{name}", reads)}
+
+
 def _model(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
     """Return the language model that cloning begins with, and what cloning writes into the policy's folder without reading it.
 
@@ -44,10 +50,7 @@ def _model(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG
     """
     if settings.policy.kind != LANGUAGE:
         return {}
-    model, unread = settings.language.model, LanguageConfig().model_dump(mode="json")
-    reads = step_of("pretrain").reads
-    unread = {name: value for name, value in unread.items() if not is_within(f"language.{name}", reads)}
-    found = {"unread settings": sha256_json(unread)}
+    model, found = settings.language.model, {"unread settings": sha256_json(unread_by_cloning())}
     if model == SMALL:
         return found
     folder = model_folder(model)

@@ -199,7 +199,7 @@ class Run:
         return self._mark(state) in self._keys
 
     def _mark(self, state: str) -> str:
-        return f"runs/{self.name}/{sum(key.endswith(_BEGUN) for key in self._keys)}{state}"
+        return _mark(self.name, sum(key.endswith(_BEGUN) for key in self._keys), state)
 
     @cached_property
     def _keys(self) -> frozenset[str]:
@@ -278,7 +278,7 @@ class Runs:
         """Return the names of the runs that are in a state; one listing."""
         keys = set(self._store.keys("runs/"))
         begun = Counter(key.split("/")[1] for key in keys if key.endswith(_BEGUN))
-        return {name for name, count in begun.items() if f"runs/{name}/{count}{state}" in keys}
+        return {name for name, count in begun.items() if _mark(name, count, state) in keys}
 
     def _without(self, passed: set[str]) -> Iterator[Run]:
         """Yield the runs but these, the newest first."""
@@ -287,6 +287,11 @@ class Runs:
             if name not in passed and (run := self.get(name)) is not None:
                 yield run
             passed.add(name)  # Two tasks that began it at once may have named it twice.
+
+
+def _mark(run: str, num_attempts: int, state: str) -> str:
+    """Return the key that says that a run was in a state after so many attempts."""
+    return f"runs/{run}/{num_attempts}{state}"
 
 
 def _place(run: str, step: str, part: str) -> str:

@@ -31,10 +31,11 @@ from grpo.base.files import (
     verified_manifest,
     write_manifest,
 )
+from grpo.settings.types import S3_SCHEME
 from steps.run.copies import Copies, Copy, is_whole, name_of, new_attempt
 from steps.run.machine import Machine
 from steps.run.names import HISTORY
-from steps.run.objects import NUM_AT_ONCE, S3_SCHEME, FolderObjects, S3Objects, StoreError
+from steps.run.objects import NUM_AT_ONCE, FolderObjects, S3Objects, StoreError
 from steps.run.step import StepOutput
 
 _SET_ASIDE: Final = ".set-aside-"
