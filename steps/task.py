@@ -19,7 +19,6 @@ from steps.run.exit_codes import RESUMABLE
 from steps.run.launch import launch_of
 from steps.run.machine import Machine
 from steps.run.outside import OUTSIDE
-from steps.run.processes import hold
 from steps.run.records import Attempt, Failure, Runs, Status
 from steps.run.step import Step, StepOutput
 from steps.run.store import Making, Store
@@ -144,9 +143,7 @@ class _Task:
     def recorded(self) -> Iterator[Attempt]:
         """Record the attempt and how it ends, while trackers are told of it."""
         part = f"{self.part.number + 1} of {self.part.count}" if self.part.count > 1 else ""
-        # Containers of one host may have its name and not its files: nobody there could judge by a token.
-        token = "" if self.machine.is_container else hold(self.machine.home)
-        attempt = Runs(self.store).begin(self.job["run"], self.step.name, part, self.version.version, task=self.machine.task, process=token)
+        attempt = Runs(self.store).begin(self.job["run"], self.step.name, part, self.version.version, task=self.machine.task)
         publisher = Publisher(self.machine, attempt)
         publisher.start()
         try:

@@ -18,7 +18,7 @@ from steps.batch.destination import batch_place, forwarded, secret_names, sends_
 from steps.batch.spot_notice import sigterm_on_spot_notice
 from steps.run.commands import pasteable, resume_command
 from steps.run.machine import ATTEMPT, STORE, TASK, Machine, is_container
-from steps.run.processes import LAUNCHER, hold
+from steps.run.processes import LAUNCHER, own_token
 from steps.run.records import Runs
 from steps.run.step import step_of
 from steps.run.store import Store
@@ -39,7 +39,7 @@ class Deployment(FlowMutator):  # type: ignore[misc]
         """Add the decorators; Metaflow calls this before the run, when it has read the settings."""
         if not (sends_to_batch(sys.argv) or is_container(os.environ)):
             if {"run", "resume"} & set(sys.argv[1:]):
-                os.environ[LAUNCHER] = hold(Machine.here().home)
+                os.environ[LAUNCHER] = own_token()
             return
         given = next(value for name, value in mutable_flow.configs if name == "settings")
         resources = Settings.model_validate(given.to_dict()["settings"]).resources

@@ -8,7 +8,6 @@ from steps.pages.compare import compare, comparison_lines
 from steps.pages.results import Decision
 from steps.run.machine import Machine
 from steps.run.store import Store
-from steps.run.terminal_lines import wrapped
 from steps.track.find import find_run
 
 
@@ -28,13 +27,13 @@ def command(first: str, second: str) -> int:
     facts = zip("AB", runs, verdicts, strict=True)
     print(text_table([(side, run.name, when(run.started), verdict, run.facts["label"]) for side, run, verdict in facts]))
     if runs[0].name == runs[1].name:
-        print(wrapped("A and B are one and the same run: there is nothing to compare."))
+        print("A and B are one and the same run: there is nothing to compare.")
     elif of_first is None or of_second is None:
-        print(wrapped("No results to compare: both runs must have reached the step `report`."))
+        print("No results to compare: both runs must have reached the step `report`.")
     else:
-        print("\n".join(line if line.startswith(" ") else wrapped(line) for line in comparison_lines(compare(of_first, of_second))))
+        print("\n".join(comparison_lines(compare(of_first, of_second))))
         if match := _match({runs[0].name: of_first.decision, runs[1].name: of_second.decision}):
-            print(wrapped(f"No score against a third player says who would win between the two. Their games do: `{match}`"))
+            print(f"No score against a third player says who would win between the two. Their games do: `{match}`")
     return 0
 
 

@@ -1,6 +1,5 @@
 """The command `chess-grpo diagnose`: findings from a run's training history."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from steps.run.machine import Machine
 from steps.run.names import HISTORY
 from steps.run.records import Run
 from steps.run.store import Store
-from steps.run.terminal_lines import say
 from steps.run.work import counting, read_history, read_journal, record_of
 from steps.track.find import LAST, NotFoundError, find_run, is_folder
 
@@ -34,10 +32,10 @@ def command(names: tuple[str, ...]) -> int:
     try:
         shown, history = _input(names or (LAST,))
     except PlainError as error:
-        say(f"chess-grpo diagnose: {error}", sys.stderr)
+        click.echo(f"chess-grpo diagnose: {error}", err=True)
         return UNUSABLE
     found = diagnose(history)
-    say("\n\n".join(part for part in (f"{shown}: {found.tag}", _columns(history), found.text()) if part))
+    click.echo("\n\n".join(part for part in (f"{shown}: {found.tag}", _columns(history), found.text()) if part))
     return EXIT_CODES[found.verdict]
 
 

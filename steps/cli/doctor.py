@@ -7,7 +7,6 @@ import click
 from grpo.settings.tree import ConfigError, Settings
 from steps.cli.options import given_settings, settings_options
 from steps.run.machine import Machine
-from steps.run.terminal_lines import say
 
 
 @click.command()
@@ -27,7 +26,7 @@ def command(config: str | None, values: tuple[str, ...]) -> int:
         settings = error
     checks = examine(settings, Machine.here())
     num_wrong = sum(not check.is_fine for check in checks)
-    say(table(checks))
+    click.echo(table(checks))
     if num_wrong:
         print(f"{num_wrong} of {len(checks)} checks failed; each line says how to fix it.")
     else:

@@ -1,7 +1,6 @@
 """The command `chess-grpo match`: paired games between two players, with score, Elo and confidence intervals."""
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +15,6 @@ from steps.cli.options import COUNT, given_settings, settings_options
 from steps.cli.players import ALLOWED, Entrant, entered, parse_contestant, require_policies
 from steps.run.machine import Machine
 from steps.run.terminal import TerminalSink
-from steps.run.terminal_lines import say
 
 if TYPE_CHECKING:
     from grpo.match.annotations import AnnotatedGame
@@ -51,11 +49,11 @@ def command(first: str, second: str, pairs: int, pgn: Path | None, html: Path | 
     from steps.run.device import torch_device
 
     device = torch_device(machine)
-    terminal = TerminalSink("match", (), lambda text: say(text, sys.stderr))
+    terminal = TerminalSink("match", (), lambda text: click.echo(text, err=True))
     with entered(contestants, machine=machine, device=device, seed=settings.seed, num_processes=machine.num_threads) as entrants:
         result = _played(entrants, settings, machine, pairs, terminal=terminal)
         annotated = () if pgn is None and html is None else _annotated(result, entrants, settings, machine)
-    say(_text(result, entrants))
+    click.echo(_text(result, entrants))
     event = f"{result.first} against {result.second}"
     if pgn is not None:
         players = {f"{place}Player": _described(entrant.facts) for place, entrant in zip(("First", "Second"), entrants, strict=True)}

@@ -18,7 +18,6 @@ from grpo.uci.options import UciOptions
 from steps.cli.options import device_option, open_in_browser, temperature_option
 from steps.run.commands import shortened
 from steps.run.machine import Machine
-from steps.run.terminal_lines import say
 from steps.track.find import find_policy
 
 PLAYED: Final = "played"
@@ -78,7 +77,7 @@ def _saver(folder: Path) -> Callable[[HumanGame], None]:
         names = (folder / f"{now:%Y-%m-%dT%H-%M-%S}{f'-{number}' if number else ''}.pgn" for number in count())
         path = next(name for name in names if not name.exists())
         replace_file(path, game.pgn(person=_PERSON, played_on=now.date()).encode())
-        say(f"{game.result}, {game.end}. Saved: {shortened(path)}")
+        click.echo(f"{game.result}, {game.end}. Saved: {shortened(path)}")
 
     return save
 
@@ -91,7 +90,7 @@ def _serve(new_game: NewGame, saved: Callable[[HumanGame], None], port: int) -> 
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or "there is no such port"
         raise ConfigError(f"--port {port}: {why}; name another, or leave --port out for a free one") from None
-    say(f"Play here: {server.address}\nThe address works on this machine only; Ctrl-C ends.")
+    click.echo(f"Play here: {server.address}\nThe address works on this machine only; Ctrl-C ends.")
     open_in_browser(server.address)
     try:
         server.serve()
@@ -102,7 +101,7 @@ def _serve(new_game: NewGame, saved: Callable[[HumanGame], None], port: int) -> 
 
 def _in_terminal(game: HumanGame, saved: Callable[[HumanGame], None]) -> int:
     is_flipped = not game.person_is_white
-    say(f"You are {'White' if game.person_is_white else 'Black'} against {game.opponent}. Type {_HELP}.")
+    click.echo(f"You are {'White' if game.person_is_white else 'Black'} against {game.opponent}. Type {_HELP}.")
     _show(game, is_flipped)
     while not game.end:
         try:
@@ -115,13 +114,13 @@ def _in_terminal(game: HumanGame, saved: Callable[[HumanGame], None]) -> int:
                 case "":
                     continue
                 case "quit" | "exit":
-                    say("The game is not finished, so it is not saved.")
+                    click.echo("The game is not finished, so it is not saved.")
                     return 0
                 case "help" | "?":
-                    say(_HELP)
+                    click.echo(_HELP)
                     continue
                 case "hint":
-                    say(", ".join(f"{san} {probability:.1%}" for san, probability in game.hints()))
+                    click.echo(", ".join(f"{san} {probability:.1%}" for san, probability in game.hints()))
                     continue
                 case "flip":
                     is_flipped = not is_flipped
@@ -132,7 +131,7 @@ def _in_terminal(game: HumanGame, saved: Callable[[HumanGame], None]) -> int:
                 case _:
                     game.play(game.parse(text))
         except MoveError as error:
-            say(str(error))
+            click.echo(str(error))
             continue
         _show(game, is_flipped)
     saved(game)
@@ -147,6 +146,6 @@ def _show(game: HumanGame, is_flipped: bool) -> None:
     print("\n".join(["", *(f"{rank} {row}" for rank, row in zip(ranks, rows, strict=True)), f"  {files}"]))
     if game.sans():
         answer = ", ".join(f"{san} {probability:.0%}" for san, probability in game.answer_probabilities()[:3])
-        say(f"last moves: {' '.join(game.sans()[-2:])}{f'   (its probabilities: {answer})' if answer else ''}")
+        click.echo(f"last moves: {' '.join(game.sans()[-2:])}{f'   (its probabilities: {answer})' if answer else ''}")
     if game.board.is_check() and not game.end:
-        say("You are in check.")
+        click.echo("You are in check.")

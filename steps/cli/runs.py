@@ -1,6 +1,5 @@
 """The command `chess-grpo runs`: lists the runs of the store with settings, status and results."""
 
-import sys
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,7 +9,6 @@ from grpo.base.files import CorruptError
 from steps.cli.options import COUNT
 from steps.cli.tables import duration, when
 from steps.run.machine import Machine
-from steps.run.terminal_lines import say, wrapped
 
 if TYPE_CHECKING:
     from steps.pages.results import Results
@@ -38,11 +36,11 @@ def command(last: int) -> int:
     found = list(islice(runs.all(), last + 1))
     shown, has_more = found[:last], len(found) > last
     if not shown:
-        print(wrapped(f"no runs in {store} yet: `make run CONFIG=smoke` makes one in 3 to 7 minutes"))
+        print(f"no runs in {store} yet: `make run CONFIG=smoke` makes one in 3 to 7 minutes")
         return 0
     print("\n".join(_lines(run, store) for run in shown))
     more = f" (earlier ones: --last {2 * last})" if has_more else ""
-    print(wrapped(f"{len(shown)} of {store}{more}; `chess-grpo show RUN` shows one in detail"))
+    print(f"{len(shown)} of {store}{more}; `chess-grpo show RUN` shows one in detail")
     return 0
 
 
@@ -52,7 +50,7 @@ def _close_gone(runs: "Runs", store: "Store", machine: Machine) -> None:
         from steps.track.publish import publish  # MLflow takes seconds to import.
 
         left = publish(run, store, machine)
-        say(f"run {run.name} is over: its processes are gone" + (f"; not logged to MLflow yet ({left})" if left else ""), sys.stderr)
+        click.echo(f"run {run.name} is over: its processes are gone" + (f"; not logged to MLflow yet ({left})" if left else ""), err=True)
 
 
 def results_of(run: "Run", store: "Store") -> "Results | None":
@@ -65,7 +63,7 @@ def results_of(run: "Run", store: "Store") -> "Results | None":
     try:
         return read_results(store.file(reported, RESULTS))
     except (CorruptError, ResultsError) as error:
-        say(f"run {run.name} without its results: {error}", sys.stderr)
+        click.echo(f"run {run.name} without its results: {error}", err=True)
         return None
 
 
@@ -110,7 +108,7 @@ def _lines(run: "Run", store: "Store") -> str:
         "error": "" if run.error is None else run.error["what"],
     }
     head = f"{run.name}  {when(run.started)}  {status_of(run)}"
-    return "\n".join([head, *(wrapped(text, f"    {name:<8}  ") for name, text in rows.items() if text)])
+    return "\n".join([head, *(f"    {name:<8}  {text}" for name, text in rows.items() if text)])
 
 
 def boards_text(results: "Results") -> str:

@@ -9,7 +9,6 @@ from steps.cli.runs import boards_text, findings_of, origin_of, results_of, stat
 from steps.cli.tables import duration, text_table, when
 from steps.run.commands import pasteable, resume_command
 from steps.run.machine import Machine
-from steps.run.terminal_lines import wrapped
 from steps.track.find import LAST
 
 if TYPE_CHECKING:
@@ -56,12 +55,12 @@ def _head(run: "Run") -> Iterator[str]:
     }
     lines = pasteable(facts["command"]).splitlines()
     command = [("" if number else "command", line) for number, line in enumerate(lines)]
-    yield text_table([*((name, value) for name, value in rows.items() if value), *command], indent="  ", folds=False)
+    yield text_table([*((name, value) for name, value in rows.items() if value), *command], indent="  ")
     if run.status in ("failed", "killed"):
         if run.error is not None:
-            yield wrapped(run.error["what"], f"  {run.failed_step}: ")
+            yield f"  {run.failed_step}: {run.error['what']}"
         remedy = "" if run.error is None else run.error["remedy"]
-        yield wrapped(f"{f'{remedy}; then ' if remedy else ''}`{pasteable(resume_command(run.name))}` goes on from there.", "  ")
+        yield f"  {f'{remedy}; then ' if remedy else ''}`{pasteable(resume_command(run.name))}` goes on from there."
     yield from _settings(run)
 
 
@@ -73,13 +72,13 @@ def _settings(run: "Run") -> Iterator[str]:
     launch = launch_of(run.facts["settings"])
     usual = flattened(read_settings(launch.preset).model_dump(mode="json"))
     yield f"\nSettings: preset {launch.preset}{', but' if launch.differences else ''}"
-    yield from (wrapped(f"{value}  (preset: {usual.get(name)})", f"  {name} = ") for name, value in launch.differences.items())
+    yield from (f"  {name} = {value}  (preset: {usual.get(name)})" for name, value in launch.differences.items())
 
 
 def _steps(run: "Run", results: "Results | None") -> Iterator[str]:
     if results is not None and (sources := boards_text(results)):
         yield "\nBoards"
-        yield wrapped(f"from {sources}", "  ")
+        yield f"  from {sources}"
     yield "\nSteps"
     rows = [_step(attempt) for attempt in run.latest().values()]
     yield text_table(rows, indent="  ") if rows else "  none yet"
@@ -110,7 +109,7 @@ def _findings(run: "Run", results: "Results | None", store: "Store") -> Iterator
         yield "\nDiagnosis: none recorded"
         return
     yield f"\nDiagnosis: {found['tag']}"
-    yield from (wrapped(line, "  ") for line in finding_lines(found["findings"]))
+    yield from (f"  {line}" for line in finding_lines(found["findings"]))
 
 
 def _places(run: "Run", store: "Store") -> list[tuple[str, str]]:

@@ -1,6 +1,5 @@
 """The command `chess-grpo solve`: the fraction of Lichess puzzles and of EPD test suites that a policy solves."""
 
-import sys
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
@@ -10,7 +9,6 @@ from grpo.dataset.games import SourceError
 from grpo.dataset.streams import FileKind, SourceFile, find_files, opened
 from steps.cli.options import COUNT
 from steps.run.machine import Machine
-from steps.run.terminal_lines import say
 
 if TYPE_CHECKING:
     from grpo.match.players import Player
@@ -40,9 +38,9 @@ def command(model: str, files: tuple[str, ...], limit: int | None) -> int:
     machine = Machine.here()
     policy = find_policy(model, machine)
     player = open_policy(policy.folder, torch_device(machine)).best_player(model, seed=0, stream=("exercises",))
-    say(f"{model}: run {policy.run}, weights {policy.weights_hash[:12]}; best moves; 95 % intervals")
+    click.echo(f"{model}: run {policy.run}, weights {policy.weights_hash[:12]}; best moves; 95 % intervals")
     for number, file in enumerate(found, 1):
-        say(f"solving {file.name} ({number} of {len(found)})", sys.stderr)
+        click.echo(f"solving {file.name} ({number} of {len(found)})", err=True)
         print(f"\n{file.name}\n{_of_file(file, player, limit)}")
     return 0
 

@@ -12,7 +12,6 @@ import click
 
 from steps.cli.tables import duration, text_table
 from steps.run.machine import Machine
-from steps.run.terminal_lines import say, wrapped
 
 if TYPE_CHECKING:
     from steps.run.store import Store
@@ -54,12 +53,12 @@ def command(settings: str, seed: int, further_seeds: tuple[int, ...], values: tu
         _run_all(plan, machine.home / "sweeps" / sweep_name(plan), store)
     rows = read_sweep(plan, store)
     for combination, table in sweep_tables(rows):
-        print(f"\n{combination or settings}\n{text_table(table, indent='  ', folds=False)}")
-    print("\n".join(["", *map(wrapped, NOTES)]))
+        print(f"\n{combination or settings}\n{text_table(table, indent='  ')}")
+    print("\n".join(["", *NOTES]))
     failed = [] if only_shows else [row.planned.name for row in rows if not row.is_finished]
     if failed:
         what = f"{len(failed)} of {len(rows)} runs did not finish: {'; '.join(failed)}"
-        say(f"chess-grpo: {what}. Fix the cause, which is in the log of each, and run the same command again", sys.stderr)
+        click.echo(f"chess-grpo: {what}. Fix the cause, which is in the log of each, and run the same command again", err=True)
     return 1 if failed else 0
 
 
@@ -80,16 +79,16 @@ def _run_all(plan: Sequence["PlannedRun"], folder: Path, store: "Store") -> None
 
     folder.mkdir(parents=True, exist_ok=True)
     finished = {row.planned.key for row in read_sweep(plan, store) if row.is_finished}
-    say(f"Sweep {folder.name}: {len(plan)} runs, of which {len(finished)} have finished already")
+    click.echo(f"Sweep {folder.name}: {len(plan)} runs, of which {len(finished)} have finished already")
     for number, run in enumerate(plan, start=1):
         if run.key in finished:
             continue
         log = folder / f"run-{number}.log"
-        say(f"[{number}/{len(plan)}] {run.name}: its output is in {log}")
+        click.echo(f"[{number}/{len(plan)}] {run.name}: its output is in {log}")
         began = time.monotonic()
         code = start_flow(run, folder.name, log)
         verdict = f"FAILED with exit code {code}" if code else read_sweep([run], store)[0].verdict
-        say(f"[{number}/{len(plan)}] {verdict} after {duration(time.monotonic() - began)}")
+        click.echo(f"[{number}/{len(plan)}] {verdict} after {duration(time.monotonic() - began)}")
 
 
 def start_flow(run: "PlannedRun", sweep: str, log: Path) -> int:

@@ -1,22 +1,20 @@
-"""Formats text tables to the terminal's width, and times and durations."""
+"""Formats text tables, times and durations."""
 
 import time
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from steps.run.terminal_lines import wrapped
-
 _GAP: Final = "  "
 
 
-def text_table(rows: Iterable[Sequence[str]], *, indent: str = "", folds: bool = True) -> str:
-    """Return rows as aligned columns; with `folds` the last column is wrapped where a line would be too wide."""
+def text_table(rows: Iterable[Sequence[str]], *, indent: str = "") -> str:
+    """Return rows as aligned columns."""
     lines = [list(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*(line[:-1] for line in lines), strict=True)]
     made = []
     for *cells, last in lines:
         head = indent + "".join(f"{cell:<{size}}{_GAP}" for cell, size in zip(cells, widths, strict=True))
-        made.append(wrapped(last, head) if folds else f"{head}{last}".rstrip())
+        made.append(f"{head}{last}".rstrip())
     return "\n".join(made)
 
 

@@ -3,7 +3,6 @@
 import click
 
 from steps.run.machine import Machine
-from steps.run.terminal_lines import say
 
 
 @click.command()
@@ -27,16 +26,16 @@ def command(only_lists: bool) -> int:
     for name, run in reversed(waiting.items()):  # The earliest first, as they happened.
         reason = reasons.get(name, "not logged yet" if only_lists else "")
         if run.status == "running":
-            say(f"run {name} is running, and logs itself{f' ({reason})' if reason and not only_lists else ''}")
+            click.echo(f"run {name} is running, and logs itself{f' ({reason})' if reason and not only_lists else ''}")
         elif reason:
             left.setdefault(run.facts["tracking"], []).append(f"  run {name}: {reason}")
         else:
-            say(f"run {name}: all of it is in {run.facts['tracking']}")
+            click.echo(f"run {name}: all of it is in {run.facts['tracking']}")
     num_runs = sum(run.status != "running" for run in runs.all())
     for tracking, lines in left.items():
-        say("\n".join([f"{tracking} lacks {len(lines)} of {num_runs} runs that are over:", *lines]))
+        click.echo("\n".join([f"{tracking} lacks {len(lines)} of {num_runs} runs that are over:", *lines]))
     if not left:
-        say(f"Everything is logged: {num_runs} runs of {store} that are over.")
+        click.echo(f"Everything is logged: {num_runs} runs of {store} that are over.")
     return 1 if left else 0
 
 

@@ -10,7 +10,6 @@ import click
 
 from grpo.base.errors import PlainError
 from steps.run.machine import Machine, sqlite_file
-from steps.run.terminal_lines import say
 
 HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 5000
@@ -47,15 +46,15 @@ def command(port: int) -> int:
 
     store, file = TrackingStore.of(machine), sqlite_file(machine.tracking_uri)
     if not store.exists:
-        say(f"{file} does not exist yet and is created now: its page is empty until a run starts (`make run CONFIG=smoke`)")
+        click.echo(f"{file} does not exist yet and is created now: its page is empty until a run starts (`make run CONFIG=smoke`)")
     # In a new store this makes the tables, under a lock; a store that does not answer is named here.
     experiment = store.ask("the runs", lambda: store.experiment)
     server = machine.shown_uri.rstrip("/") if is_served else f"http://{HOST}:{port}"
     page = f"{server}/#/experiments/{experiment}/runs?{_TRAINING}"
     if is_served:
-        say(f"The tracking store is a server, which has a UI of its own. All runs:\n{page}")
+        click.echo(f"The tracking store is a server, which has a UI of its own. All runs:\n{page}")
         return 0
-    say(f"MLflow UI on {file or machine.shown_uri}, ready in half a minute; Ctrl-C ends it. All runs:\n{page}")
+    click.echo(f"MLflow UI on {file or machine.shown_uri}, ready in half a minute; Ctrl-C ends it. All runs:\n{page}")
     # Passed as a variable, so that a password in the address is not visible in the list of processes.
     environment = {**os.environ, **_QUIET, "MLFLOW_BACKEND_STORE_URI": machine.tracking_uri}
     words = [sys.executable, "-m", "mlflow", "ui", "--host", HOST, "--port", str(port), "--workers", "1"]

@@ -90,17 +90,13 @@ class Copies:
         """Download an output into an empty folder. Raises CorruptError when the copy is damaged; it is told of, and not found any more."""
         files = copy.manifest["files"] | copy.manifest["aside"]
         try:
-            self.fetch_files(copy, files, folder)
+            self._download({name: f"{copy.place}/{name}" for name in files}, files, folder)
         except CorruptError as error:
             self._spoilt(copy.place, error)
             raise
         (folder / MANIFEST).write_text(json_text(copy.manifest), encoding="utf-8")
         made = int(copy.name.partition("-")[0])
         os.utime(folder / MANIFEST, ns=(made, made))  # So that it has the same name here.
-
-    def fetch_files(self, copy: Copy, files: Mapping[str, str], folder: Path) -> None:
-        """Download these files of an output, by name -> SHA-256; those that are there stay. Raises CorruptError."""
-        self._download({name: f"{copy.place}/{name}" for name in files}, files, folder)
 
     def _spoilt(self, place: str, error: CorruptError) -> None:
         print(f"WARNING: {error}; this copy is not used any more", flush=True)
@@ -156,13 +152,12 @@ class Copies:
         for name in keys:
             if not (folder / name).resolve().is_relative_to(folder.resolve()):
                 raise CorruptError(f"{self._objects}/{keys[name]}: {name} would be written outside of {folder}")
-        wanted = [name for name in keys if not is_whole(folder / name, digests[name])]
         try:
-            self._objects.download({folder / name: keys[name] for name in wanted})
+            self._objects.download({folder / name: key for name, key in keys.items()})
         except KeyError as error:
             raise CorruptError(f"{self._objects}/{error.args[0]} is missing") from None
-        for name in wanted:
-            if not is_whole(folder / name, digests[name]):
+        for name in keys:
+            if sha256_file(folder / name) != digests[name]:
                 raise CorruptError(f"{self._objects}/{keys[name]} is changed since it was written")
 
 
@@ -179,8 +174,3 @@ def new_attempt(step: str, version: str) -> str:
 
 def _progress(step: str, version: str) -> str:
     return f"progress/{step}/{version}/"
-
-
-def is_whole(path: Path, digest: str) -> bool:
-    """Return whether a file is there with this SHA-256."""
-    return path.is_file() and sha256_file(path) == digest

@@ -25,28 +25,14 @@ _ABSENT: Final = "NoSuchKey"
 _REMEDIES: Final = {
     "NoSuchBucket": "correct the bucket's name",
     "AccessDenied": "ask the bucket's owner for s3:GetObject and s3:ListBucket, or use other credentials (AWS_PROFILE)",
-    "AllAccessDisabled": "ask the bucket's owner for access",
     "ExpiredToken": "the credentials have expired: log in again (aws sso login), or renew them",
-    "RequestExpired": "the credentials have expired, or this machine's clock is wrong: log in again, set the clock",
-    "RequestTimeTooSkewed": "set this machine's clock",
-    "InvalidToken": "correct the credentials (aws configure)",
     "InvalidAccessKeyId": "correct the credentials (aws configure)",
     "SignatureDoesNotMatch": "correct the credentials (aws configure)",
     "PreconditionFailed": "the object was replaced while it was read: start again when nothing writes it",
-    "InvalidObjectState": "the object is archived: restore it first (aws s3api restore-object)",
     "PermanentRedirect": "set AWS_DEFAULT_REGION to the bucket's region",
-    "AuthorizationHeaderMalformed": "set AWS_DEFAULT_REGION to the bucket's region",
     "NoCredentialsError": "there are no credentials: log in (aws configure, aws sso login) or set AWS_PROFILE",
-    "PartialCredentialsError": "the credentials are incomplete: complete them (aws configure)",
-    "CredentialRetrievalError": "the credentials cannot be retrieved: log in again (aws sso login)",
-    "TokenRetrievalError": "the credentials have expired: log in again (aws sso login)",
-    "SSOTokenLoadError": "you are not logged in: aws sso login",
-    "UnauthorizedSSOTokenError": "the credentials have expired: log in again (aws sso login)",
-    "ProfileNotFound": "correct AWS_PROFILE",
-    "NoRegionError": "set AWS_DEFAULT_REGION",
-    "ParamValidationError": "correct the address: s3://bucket/key",
 }
-_OTHER_REMEDY: Final = "check the network and the address (AWS_ENDPOINT_URL), and start again"
+_OTHER_REMEDY: Final = "check credentials, clock, network and the address (AWS_ENDPOINT_URL), and start again"
 
 
 class StoreError(PlainError, OSError):

@@ -1,71 +1,44 @@
-"""Tokens of processes: a file of the home that is locked for as long as its process lives tells others when that one is gone.
+"""Tokens of processes: what tells others of the same machine whether a process still lives.
 
-A token names the host, its boot, and the file. The lock ends with the process, however it ends, so that nothing has to be cleaned up.
+A token names the machine, its boot, the namespace of its process ids, and the process with its start, because ids are used again.
 """
 
-import atexit
-import fcntl
 import os
 import socket
-import uuid
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Final, Literal
 
 LAUNCHER: Final = "_CHESS_GRPO_LAUNCHER"
 """Variable: the token of the process that started the run; its tasks inherit it; those on Batch do not have it."""
-_FOLDER: Final = "processes"
+_MACHINE: Final = Path("/etc/machine-id")
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
-
-_held: dict[Path, tuple[int, str, TextIO]] = {}
-"""Home -> process id, token and locked file: a forked child does not take its parent's token for its own."""
+_NAMESPACE: Final = Path("/proc/self/ns/pid")
 
 
-def hold(home: Path) -> str:
-    """Return the token of this process; it is held until the process ends, however it ends."""
-    if home in _held and _held[home][0] == os.getpid():
-        return _held[home][1]
-    path = home.resolve() / _FOLDER / f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file = path.open("w", encoding="utf-8")
-    fcntl.flock(file, fcntl.LOCK_EX)
-    # A forked child that outlives its parent must not hold the parent's lock.
-    os.register_at_fork(after_in_child=file.close)
-    atexit.register(_release, os.getpid(), path)
-    _held[home] = (os.getpid(), f"{socket.gethostname()} {_boot()} {path}", file)
-    return _held[home][1]
+def own_token() -> str:
+    """Return the token of this process; empty where the system does not tell about processes in /proc."""
+    if not _NAMESPACE.exists():
+        return ""
+    machine = _MACHINE.read_text(encoding="utf-8").strip() if _MACHINE.exists() else ""
+    boot = _BOOT.read_text(encoding="utf-8").strip()
+    return " ".join((f"{socket.gethostname()}/{machine}", boot, str(_NAMESPACE.readlink()), str(os.getpid()), _start(os.getpid()) or ""))
 
 
-def is_alive(token: str) -> bool:
-    """Return whether a process of this host lives for sure."""
-    return _state(token) == "alive"
+def state_of(token: str) -> Literal["alive", "gone", "unknown"]:
+    """Return whether the process of a token lives; of another machine, or without a token, nothing is known."""
+    match token.split(), own_token().split():
+        case [machine, boot, namespace, process, start], [here, *place, _, _] if machine == here:
+            if boot != place[0] and not machine.endswith("/"):
+                return "gone"  # Before the machine started again.
+            if [boot, namespace] == place:
+                return "alive" if _start(int(process)) == start else "gone"
+    return "unknown"
 
 
-def is_gone(token: str) -> bool:
-    """Return whether a process of this host has ended for sure; of another host, or without a token, nothing is sure."""
-    return _state(token) == "gone"
-
-
-def _state(token: str) -> str:
-    host, _, rest = token.partition(" ")
-    boot, _, path = rest.partition(" ")
-    if host != socket.gethostname() or not path:
-        return "unknown"
+def _start(process: int) -> str | None:
+    """Return when a process started, in the kernel's ticks since the boot; None for one that has ended."""
     try:
-        with Path(path).open(encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return "alive"
-    except FileNotFoundError:  # It was deleted at its process's end, or lies on the disk of another host of the same name.
-        return "gone" if boot == _boot() else "unknown"
-    except OSError:
-        return "unknown"
-    return "gone"
-
-
-def _boot() -> str:
-    return _BOOT.read_text(encoding="utf-8").strip() if _BOOT.exists() else "-"
-
-
-def _release(process: int, path: Path) -> None:
-    if process == os.getpid():
-        path.unlink(missing_ok=True)
+        state, *fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if state in ("Z", "X") else fields[18]

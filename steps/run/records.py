@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Literal, TypedDict, cast
 
-from steps.run.processes import LAUNCHER, is_alive, is_gone
+from steps.run.processes import LAUNCHER, state_of
 from steps.run.step import StepOutput
 from steps.run.store import Store
 
@@ -80,8 +80,6 @@ class Attempt:
     """Seconds since 1970."""
     task: str
     """Metaflow's RUN/STEP/TASK."""
-    process: str
-    """Token of its process."""
     launcher: str
     """Token of the process that started it, another than the run's own where that was resumed; empty where a service does."""
     status: Status = "running"
@@ -117,7 +115,7 @@ class Run:
 
     @cached_property
     def attempts(self) -> tuple[Attempt, ...]:
-        """All attempts, in the order of their beginning; one without an end is over when a later one of the same task has begun."""
+        """All attempts, in the order of their beginning; one without an end was killed if a later one of the same task has begun."""
         records = self._store.read_all(sorted(key for key in self._keys if key.endswith((_BEGUN, _ENDED))))
         found: list[Attempt] = []
         for key, begun in records.items():
@@ -146,12 +144,10 @@ class Run:
         """How it is, or ended; what a scheduler of another host does next is not known, so a failed step ends such a run."""
         if self.attempts and (self.attempts[-1].step, self.attempts[-1].status) == (LAST, "finished"):
             return "finished"
-        latest = self.latest().values()
-        states = {attempt.status for attempt in latest}
-        if not (self._has(_OVER) or is_gone(self.launcher)):
-            is_at_work = any(attempt.status == "running" and not is_gone(attempt.process) for attempt in latest)
-            if is_at_work or is_alive(self.launcher) or not states & {"failed", "killed"}:
-                return "running"
+        states = {attempt.status for attempt in self.latest().values()}
+        launcher = "gone" if self._has(_OVER) else state_of(self.launcher)
+        if launcher == "alive" or (launcher == "unknown" and ("running" in states or not states & {"failed", "killed"})):
+            return "running"
         return "failed" if "failed" in states else "killed"
 
     @property
@@ -226,9 +222,9 @@ class Runs:
             self._store.create(key, facts)
         return cast(RunFacts, self._store.read(key))
 
-    def begin(self, run: str, step: str, part: str, version: str, *, task: str = "", process: str = "") -> Attempt:
+    def begin(self, run: str, step: str, part: str, version: str, *, task: str = "") -> Attempt:
         """Record that an attempt begins; a run that was over goes on by that."""
-        facts: dict[str, Any] = {"run": run, "step": step, "part": part, "version": version, "task": task, "process": process}
+        facts: dict[str, Any] = {"run": run, "step": step, "part": part, "version": version, "task": task}
         facts |= {"launcher": os.environ.get(LAUNCHER, ""), "started": time.time()}
         place = _place(run, step, part)
         number = sum(key.endswith(_BEGUN) for key in self._store.keys(place))
@@ -252,27 +248,23 @@ class Runs:
         return None if found is None else Run(self._store, cast(RunFacts, found))
 
     def close_gone(self) -> list[Run]:
-        """Record as killed what has no process any more, and return the runs that this ended.
-
-        An attempt of another host is never judged by its process.
-        """
-        return [over for run in self._without(self._marked(_OVER)) if (over := self._closed(run, is_over=is_gone(run.launcher)))]
+        """Record that the runs are over whose launchers are gone, and return those that this ended; of another machine nobody is judged."""
+        gone = (run for run in self._without(self._marked(_OVER)) if state_of(run.launcher) == "gone")
+        return [over for run in gone if (over := self._closed(run)).status != "finished"]
 
     def close(self, run: str) -> Run | None:
         """Record that a run is over, whose launcher this process is, and return it; None when there is none."""
         found = self.get(run)
-        return None if found is None else self._closed(found, is_over=True) or found
+        return None if found is None else self._closed(found)
 
-    def _closed(self, run: Run, *, is_over: bool) -> Run | None:
-        """Close what is over of a run; return the run as it is then if this ended it."""
+    def _closed(self, run: Run) -> Run:
+        """End what was at work of a run whose launcher is gone, and return the run as it is then."""
         for attempt in run.attempts:
-            if attempt.ended is None and is_gone(attempt.process):
+            if attempt.ended is None:
                 last = max(attempt.started, self._store.last_record(attempt.step, attempt.version))
                 attempt.end("killed", error=_GONE, at=last)
-        if not is_over:
-            return None
         run.set_over()
-        return None if run.status == "finished" else Run(self._store, run.facts)
+        return Run(self._store, run.facts)
 
     def _marked(self, state: str) -> set[str]:
         """Return the names of the runs that are in a state; one listing."""

@@ -32,7 +32,7 @@ from grpo.base.files import (
     write_manifest,
 )
 from grpo.settings.types import S3_SCHEME
-from steps.run.copies import Copies, Copy, is_whole, name_of, new_attempt
+from steps.run.copies import Copies, Copy, name_of, new_attempt
 from steps.run.machine import Machine
 from steps.run.names import HISTORY
 from steps.run.objects import NUM_AT_ONCE, FolderObjects, S3Objects, StoreError
@@ -87,35 +87,31 @@ class Store:
 
     def open(self, output: StepOutput) -> Path:
         """Return the verified folder of an output, from S3 if it is only there; raises CorruptError when it is nowhere whole."""
-        for place, _ in self._whereabouts(output, verified_manifest):
-            if isinstance(place, Path):
+        folder = self.folder(output["step"], output["version"])
+        problem = f"{folder} is missing"
+        for place in filter(Path.exists, (folder, *sorted(folder.parent.glob(f"{folder.name}{_SET_ASIDE}*")))):
+            try:
+                manifest = verified_manifest(place)
+            except CorruptError as error:
+                problem = str(error)
+                continue
+            if manifest["output_hash"] == output["output_hash"]:
                 return place
-            if self._fetch(place, folder := self.folder(output["step"], output["version"])):
-                return folder
-        raise AssertionError("the last place raises")
+            problem = f"{place} has hash {manifest['output_hash'][:12]}: other code has recomputed it"
+        copies = itertools.chain(*self._copies.of(output["step"], output["version"])) if self._copies is not None else ()
+        if any(copy.manifest["output_hash"] == output["output_hash"] and self._fetch(copy, folder) for copy in copies):
+            return folder
+        raise CorruptError(f"the output {output['output_hash'][:12]} of {output['step']} is nowhere whole in {self}: {problem}")
 
     def manifest(self, output: StepOutput) -> dict[str, Any]:
-        """Return the manifest of an output, verified without its files; raises CorruptError when there is none."""
-        return next(self._whereabouts(output, read_manifest))[1]
+        """Return the manifest of a verified output; raises CorruptError as `open` does."""
+        return read_manifest(self.open(output))
 
     def file(self, output: StepOutput, name: str) -> Path:
-        """Return one verified file of an output, or one folder of it; from S3 no other files are fetched.
-
-        Raises CorruptError as `open` does, FileNotFoundError when the output has no such file.
-        """
-        place, manifest = next(self._whereabouts(output, read_manifest))
-        files = {each: digest for each, digest in (manifest["files"] | manifest["aside"]).items() if f"{each}/".startswith(f"{name}/")}
-        if not files:
+        """Return a file or a folder of a verified output; raises CorruptError as `open` does, FileNotFoundError when it has none."""
+        if not (path := self.open(output) / name).exists():
             raise FileNotFoundError(f"the output of {output['step']} has no {name}")
-        if isinstance(place, Copy):
-            assert self._copies is not None
-            folder = self._folder / "files" / output["step"] / output["version"] / place.name
-            self._copies.fetch_files(place, files, folder)
-            return folder / name
-        for each, digest in files.items():
-            if not is_whole(place / each, digest):
-                raise CorruptError(f"{place / each} is missing, or changed since it was written")
-        return place / name
+        return path
 
     def set_aside(self, step: str, version: str) -> None:
         """Let `find` return this output no more; who has its hash can still open it."""
@@ -173,25 +169,6 @@ class Store:
         except CorruptError as error:
             print(f"{step}: WARNING: {error}; set aside as {_set_aside(folder)}", flush=True)
             return None
-
-    def _whereabouts(self, output: StepOutput, read: Callable[[Path], dict[str, Any]]) -> Iterator[tuple[Path | Copy, dict[str, Any]]]:
-        """Yield where an output is, folders of this machine first, and its manifest; raises CorruptError when there is no further place."""
-        folder = self.folder(output["step"], output["version"])
-        problem = f"{folder} is missing"
-        for place in filter(Path.exists, (folder, *sorted(folder.parent.glob(f"{folder.name}{_SET_ASIDE}*")))):
-            try:
-                manifest = read(place)
-            except CorruptError as error:
-                problem = str(error)
-                continue
-            if manifest["output_hash"] == output["output_hash"]:
-                yield place, manifest
-            problem = f"{place} has hash {manifest['output_hash'][:12]}: other code has recomputed it"
-        if self._copies is not None:
-            for copy in itertools.chain(*self._copies.of(output["step"], output["version"])):
-                if copy.manifest["output_hash"] == output["output_hash"]:
-                    yield copy, copy.manifest
-        raise CorruptError(f"the output {output['output_hash'][:12]} of {output['step']} is nowhere whole in {self}: {problem}")
 
     def _fetch(self, copy: Copy, folder: Path) -> bool:
         """Download an output, and return whether it was whole; another that is there then goes aside."""

@@ -25,7 +25,6 @@ from steps.run.names import CHECKPOINTS, REPORT
 from steps.run.records import Run, Runs
 from steps.run.step import StepOutput
 from steps.run.store import Store
-from steps.run.terminal_lines import say
 
 if TYPE_CHECKING:
     from steps.track.registry import Version
@@ -118,7 +117,7 @@ def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = Non
     known = list(runs.all())
     if name == LAST and (meant := next(filter(has or _is_over, known), None)) is not None:
         if meant is not known[0]:
-            say(f"last: run {meant.name}; run {known[0].name} is newer", sys.stderr)
+            print(f"last: run {meant.name}; run {known[0].name} is newer", file=sys.stderr)
         return meant
     if not known:
         raise NotFoundError(
@@ -155,7 +154,7 @@ def find_policy(name: str, machine: Machine, *, tells: bool = True) -> FoundPoli
         return _in_folder(Path(name))
     found = named_policy(name, machine, role=CHAMPION).fetch(machine)
     if tells:
-        say(f"{name}: step {found.policy_step:,} of run {found.run}, in {shortened(found.folder)}", sys.stderr)
+        print(f"{name}: step {found.policy_step:,} of run {found.run}, in {shortened(found.folder)}", file=sys.stderr)
     return found
 
 

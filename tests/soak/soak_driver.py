@@ -41,8 +41,7 @@ from grpo.base.errors import PlainError  # noqa: E402
 from grpo.engine.process import EngineProcess  # noqa: E402
 from grpo.settings.tree import read_settings, split_settings  # noqa: E402
 from steps import end, start  # noqa: E402
-from steps.run.machine import Machine  # noqa: E402
-from steps.run.processes import LAUNCHER, hold  # noqa: E402
+from steps.run.processes import LAUNCHER, own_token  # noqa: E402
 from steps.run.records import Attempt, Runs  # noqa: E402
 from steps.run.step import step_of  # noqa: E402
 from steps.task import parts, run  # noqa: E402
@@ -190,7 +189,7 @@ def resize(place: Path, free: int | None) -> int:
 def do(job: dict[str, Any]) -> None:
     """Do one whole run, or what is left of it, as the job says."""
     os.environ.update(job.get("environment", {}))
-    os.environ[LAUNCHER] = hold(Machine.here().home)  # As the flow does.
+    os.environ[LAUNCHER] = own_token()  # As the flow does.
     if "silent_seconds" in job:
         grpo.engine.process.SILENT_SECONDS = job["silent_seconds"]
     if job.get("counts"):

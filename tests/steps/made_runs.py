@@ -46,7 +46,6 @@ class MadeRun:
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Step -> name -> content of further files: text, or JSON."""
     launcher: str = ""
-    process: str = ""
 
 
 def make_run(machine: Machine, made: MadeRun) -> Run:
@@ -56,7 +55,7 @@ def make_run(machine: Machine, made: MadeRun) -> Run:
     runs.begin_run(_facts(made, machine, number=len(list(runs.all()))))
     for step in STEPS[: STEPS.index(made.until) + 1]:
         part = "1 of 2" if step in ("build_boards", "confirm") else ""
-        attempt = runs.begin(made.name, step, part, version_of(step, made.name), process=made.process)
+        attempt = runs.begin(made.name, step, part, version_of(step, made.name))
         if step == made.until and made.ends != "finished":
             if made.ends != "running":
                 attempt.end(made.ends, error=made.error)

@@ -35,9 +35,9 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     make_run(machine, MadeRun(name="1002", settings=FASTER, origin=origin, files=document(folder / "second", score=0.5)))
     files = {"finetune": {FINDINGS: {"verdict": "findings", "tag": "kl_trap", "findings": [FINDING]}}}
     make_run(machine, MadeRun(name="1003", until="screen", ends="failed", error=ERROR, files=files))  # type: ignore[arg-type]
-    script = "import sys; from pathlib import Path; from steps.run.processes import hold; print(hold(Path(sys.argv[1])))"
-    token = subprocess.run([sys.executable, "-c", script, machine.home], capture_output=True, text=True, check=True).stdout.strip()
-    make_run(machine, MadeRun(name="1004", until="finetune", ends="running", launcher=token, process=token))
+    script = "from steps.run.processes import own_token; print(own_token())"
+    token = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+    make_run(machine, MadeRun(name="1004", until="finetune", ends="running", launcher=token))
     return machine
 
 

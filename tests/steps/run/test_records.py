@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from steps.run.processes import LAUNCHER, hold, is_alive, is_gone
+from steps.run.processes import LAUNCHER, own_token, state_of
 from steps.run.records import Failure, Run, RunFacts, Runs
 from steps.run.step import StepOutput
 from steps.run.store import Store
@@ -26,16 +26,16 @@ def runs(request: pytest.FixtureRequest, tmp_path: Path) -> Runs:
 
 
 @pytest.fixture
-def gone(tmp_path: Path) -> str:
+def gone() -> str:
     """Return the token of a process that was killed."""
-    return token_of(lambda: os.kill(os.getpid(), signal.SIGKILL), tmp_path)
+    return token_of(lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
-def token_of(end: Callable[[], object], home: Path) -> str:
+def token_of(end: Callable[[], object]) -> str:
     """Return the token of a child that ended so."""
     reader, writer = os.pipe()
     if (pid := os.fork()) == 0:
-        os.write(writer, hold(home).encode())
+        os.write(writer, own_token().encode())
         end()
         os._exit(1)
     os.waitpid(pid, 0)
@@ -56,35 +56,23 @@ def read(runs: Runs, name: str) -> Run:
 # Processes.
 
 
-def test_a_process_is_alive_until_it_ends_in_any_way_and_of_another_host_nothing_is_known(gone: str, tmp_path: Path) -> None:
-    own = hold(tmp_path)
-    assert hold(tmp_path) == own
-    assert is_alive(own)
-    assert not is_gone(own)
-    for token in (gone, token_of(lambda: os._exit(0), tmp_path)):
-        assert is_gone(token)
-        assert not is_alive(token)
-    for unknown in ("", gone.replace(socket.gethostname(), "elsewhere", 1)):
-        assert not is_gone(unknown)
-        assert not is_alive(unknown)
+def test_a_process_is_alive_until_it_ends_in_any_way_and_of_another_machine_nothing_is_known(gone: str) -> None:
+    assert state_of(own_token()) == "alive"
+    for token in (gone, token_of(lambda: os._exit(0))):
+        assert state_of(token) == "gone"
+    for unknown in ("", gone.replace(socket.gethostname(), "elsewhere", 1), gone.replace("pid:[", "pid:[1")):
+        assert state_of(unknown) == "unknown"
 
 
-def test_a_forked_child_is_another_process_and_does_not_keep_its_parent_alive(tmp_path: Path) -> None:
-    reader, writer = os.pipe()
-    may_end = os.pipe()
-
-    def leave_a_child() -> None:
-        if os.fork():
-            os._exit(0)
-        os.write(writer, f"\n{hold(tmp_path)}".encode())
-        os.read(may_end[0], 1)
-        os._exit(0)
-
-    parent = token_of(leave_a_child, tmp_path)
-    child = os.read(reader, 10_000).decode().strip()
-    assert is_gone(parent)
-    assert is_alive(child)
-    os.write(may_end[1], b".")
+def test_a_process_of_before_a_restart_of_the_machine_or_of_an_earlier_use_of_its_id_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine, boot, namespace, process, start = own_token().split()
+    assert state_of(" ".join((machine, boot, namespace, process, f"1{start}"))) == "gone"
+    monkeypatch.setattr("steps.run.processes._MACHINE", Path("/proc/sys/kernel/ostype"))
+    token = own_token()
+    assert state_of(token) == "alive"
+    assert state_of(token.replace(boot, "before")) == "gone"
 
 
 # Runs.
@@ -93,13 +81,13 @@ def test_a_forked_child_is_another_process_and_does_not_keep_its_parent_alive(tm
 def test_a_run_is_read_back_as_it_was_recorded(runs: Runs) -> None:
     assert runs.begin_run(facts("17", label="first try")) == facts("17", label="first try")
     assert runs.begin_run(facts("17", started=2.0)) == facts("17", label="first try"), "a retry gets the first"
-    runs.begin("17", "calibrate", "", "v0", task="17/calibrate/3", process="p").end("failed", error=Failure(what="no", remedy="mend it"))
+    runs.begin("17", "calibrate", "", "v0", task="17/calibrate/3").end("failed", error=Failure(what="no", remedy="mend it"))
     again = runs.begin("17", "calibrate", "", "v0").end("finished", output=OUTPUT)
     part = runs.begin("17", "confirm", "1 of 2", "v1")
     part.set_published()
     run = read(runs, "17")
     first, second, third = run.attempts
-    assert (first.status, first.error, first.task, first.process) == ("failed", {"what": "no", "remedy": "mend it"}, "17/calibrate/3", "p")
+    assert (first.status, first.error, first.task) == ("failed", {"what": "no", "remedy": "mend it"}, "17/calibrate/3")
     assert (first.number, second.number, third.number) == (0, 1, 0)
     assert second == again
     assert (third.part, third.status, third.ended, third.is_published, second.is_published) == ("1 of 2", "running", None, True, False)
@@ -179,7 +167,7 @@ def test_a_run_is_finished_when_its_last_step_is(runs: Runs, gone: str) -> None:
 def test_a_run_whose_launcher_is_gone_is_closed_once_with_what_was_at_work(how: str, runs: Runs, gone: str) -> None:
     runs.begin_run(facts("1", launcher=gone))
     runs.begin("1", "pretrain", "", "v").end("finished")
-    attempt = runs.begin("1", "finetune", "", "v", process=gone)
+    attempt = runs.begin("1", "finetune", "", "v")
     if how == "failed":
         attempt.end("failed", error=Failure(what="no room", remedy="free some"))
     [closed] = runs.close_gone()
@@ -201,14 +189,14 @@ def test_a_run_that_was_closed_and_is_resumed_runs_again_and_ends_as_that_ends(
     runs: Runs, gone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs.begin_run(facts("1", launcher=gone))
-    runs.begin("1", "finetune", "", "v", process=gone)
-    for process in (gone, hold(tmp_path)):
+    runs.begin("1", "finetune", "", "v")
+    for _ in range(2):
         closed = runs.close("1")
         assert closed is not None
         closed.set_published()
         assert (read(runs, "1").status, read(runs, "1").is_published) == ("killed", True)
-        monkeypatch.setenv(LAUNCHER, hold(tmp_path))
-        attempt = runs.begin("1", "finetune", "", "v", process=process)
+        monkeypatch.setenv(LAUNCHER, own_token())
+        attempt = runs.begin("1", "finetune", "", "v")
         assert (read(runs, "1").status, read(runs, "1").is_published, read(runs, "1").ended) == ("running", False, None)
         assert [run.name for run in runs.unpublished()] == ["1"]
     attempt.end("finished")
@@ -217,13 +205,11 @@ def test_a_run_that_was_closed_and_is_resumed_runs_again_and_ends_as_that_ends(
 
 
 def test_a_task_that_was_killed_is_over_while_its_run_may_try_again(runs: Runs, gone: str, tmp_path: Path) -> None:
-    runs.begin_run(facts("1", launcher=hold(tmp_path)))
-    runs.begin("1", "finetune", "", "v", process=gone)
+    runs.begin_run(facts("1", launcher=own_token()))
+    runs.begin("1", "finetune", "", "v")
     assert runs.close_gone() == []
-    [attempt] = read(runs, "1").attempts
-    assert (read(runs, "1").status, attempt.status, attempt.ended) == ("running", "killed", attempt.started), (
-        "no later than it was heard of"
-    )
+    runs.begin("1", "finetune", "", "v")
+    assert [attempt.status for attempt in read(runs, "1").attempts] == ["killed", "running"]
     closed = runs.close("1")
     assert closed is not None
     assert closed.status == "killed", "its launcher gives up"
@@ -233,7 +219,7 @@ def test_what_another_host_does_is_not_judged_but_an_attempt_that_is_followed_is
     there = gone.replace(socket.gethostname(), "elsewhere", 1)
     runs.begin_run(facts("1", launcher=there))
     for part in ("1 of 2", "1 of 2", "2 of 2"):
-        runs.begin("1", "confirm", part, "v", process=there)
+        runs.begin("1", "confirm", part, "v")
     assert runs.close_gone() == []
     states = [(attempt.part, attempt.number, attempt.status) for attempt in read(runs, "1").attempts]
     assert sorted(states) == [("1 of 2", 0, "killed"), ("1 of 2", 1, "running"), ("2 of 2", 0, "running")]
