@@ -9,7 +9,7 @@ PORT ?= 5000
 export PYTHON CONFIG SET
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check soak prove ui lock setup setup-run clean checks flows units steps proofs
+.PHONY: help run test check soak prove gpu-check ui lock setup setup-run clean checks flows units steps proofs
 # `make run smoke`: the words after `run` are not targets but a mistake, told before anything is installed or started.
 ifeq ($(firstword $(MAKECMDGOALS)),run)
 ifneq ($(wordlist 2,2,$(MAKECMDGOALS)),)
@@ -22,7 +22,7 @@ SETTINGS = 'import json, os, re; print("preset =", json.dumps(os.environ["CONFIG
 print(re.sub(r"\s+(?=[\w.]+\s*=)", "\n", os.environ["SET"].strip()))'
 
 help:
-	@grep -E '^[a-z]+:.*  ## ' Makefile | sed -E 's/^([a-z]+):.*  ## /  make \1\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*  ## ' Makefile | sed -E 's/^([a-z-]+):.*  ## /  make \1\t/' | expand -t 14
 	@echo; echo '  chess-grpo --help lists the commands for runs and policies, docs/tutorial.md begins.'
 
 run: setup-run  ## The whole pipeline. CONFIG=smoke or a TOML file, SET="grpo.learning_rate=1e-3 seed=1", ARGS="--resume-from peak"
@@ -38,6 +38,10 @@ soak: setup  ## Hundreds of injected faults, an hour or two on 2 cores; the tabl
 
 prove: setup  ## Slow tests and hundreds of injected faults: hours on 2 cores; the faults' table is in build/soak.md.
 	@SOAK_TABLE="$${SOAK_TABLE:-build/soak.md}" $(MAKE) --no-print-directory --jobs 4 --output-sync proofs flows units steps MARKED='-m "prove or soak"'
+
+gpu-check: setup-run  ## On a machine with a GPU: a smoke run, then speeds of preset gpu and differences from the CPU.
+	@$(MAKE) --no-print-directory run CONFIG=smoke
+	$(PY) benchmarks/gpu_check.py
 
 ui: setup-run  ## Start the MLflow UI on the tracking store of this home. PORT=5001
 	$(PY) -m steps.cli.main ui --port $(PORT)

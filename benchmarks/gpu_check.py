@@ -1,0 +1,101 @@
+"""What a GPU does with preset `gpu`, and whether it computes what the CPU computes: `make gpu-check` runs `smoke` before this.
+
+Prints boards a second of engine, imitation and GRPO, the share of the device's matrix product that imitation reaches, and how far loss and
+gradients of one batch are from those of the CPU in float32. The states are of random play: no self-play, whose share is in a run's card.
+"""
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from grpo_step import arrays_of, random_boards
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from grpo.policy.distribution import PRECISIONS, NetworkPolicy, PositionBatch, new_policy
+from grpo.settings.tree import Settings, read_settings
+from grpo.train.network_task import NetworkTask
+from grpo.train.states import DatasetStates
+from grpo.train.trainer import Trainer
+from steps.run.device import torch_device
+from steps.run.machine import Machine
+
+_CPU = torch.device("cpu")
+
+
+def seconds(action: Callable[[], object], device: torch.device, repeats: int) -> float:
+    """Return the median time of an action after one to warm up, until the device has finished it."""
+    found = []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        action()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        found.append(time.perf_counter() - start)
+    return statistics.median(found[1:])
+
+
+def imitation_gradients(policy: NetworkPolicy, positions: PositionBatch, columns: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the loss of imitating one move of each position, and all gradients as one vector."""
+    policy.network.zero_grad()
+    loss = -policy.distribution(positions, temperature=1.0).log_prob(columns.to(policy.device)).mean()
+    loss.backward()
+    return loss.detach(), torch.cat([each.grad.flatten() for each in policy.network.parameters() if each.grad is not None])
+
+
+def matmul_flops(device: torch.device, size: int, precision: torch.dtype) -> float:
+    """Return the operations a second of a square matrix product on random data."""
+    a, b = (torch.randn(size, size, device=device, dtype=precision) for _ in range(2))
+    return 2 * size**3 / seconds(lambda: a @ b, device, 5)
+
+
+def grpo_speed(settings: Settings, policy: NetworkPolicy, dataset: DatasetStates, num_steps: int) -> float:
+    """Return states a second of GRPO steps, the first left out."""
+    reference = new_policy(settings.policy, seed=0, device=policy.device)
+    trainer = Trainer(NetworkTask(reference, dataset, settings.grpo, seed=0), policy, settings.grpo, seed=0)
+    return settings.grpo.states_per_step / seconds(trainer.step, policy.device, num_steps - 1)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--preset", default="gpu")
+    parser.add_argument("--boards", type=int, default=16_384)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--matmul", type=int, default=8_192, help="rows of the square matrices")
+    given = parser.parse_args()
+    settings = read_settings(f'preset = "{given.preset}"\ngrpo.critical_entropy = 0.0')
+    machine = Machine.here()
+    device = torch_device(machine)
+    precision = PRECISIONS[settings.grpo.precision]
+    print(f"{torch.cuda.get_device_name(device) if device.type == 'cuda' else 'CPU'}, torch {torch.__version__}, {os.cpu_count()} cores")
+    boards = random_boards(given.boards)
+    arrays, labelled = arrays_of(boards, machine.stockfish)
+    print(f"engine: {labelled:,.0f} boards labelled/s, {labelled / (os.cpu_count() or 1):,.0f} a core")
+
+    positions, columns = PositionBatch.from_boards(boards[: settings.pretrain.batch_size]), arrays.values.argmax(1)
+    columns = torch.from_numpy(columns[: len(positions)]).unsqueeze(1)
+    policy = new_policy(settings.policy, seed=0, device=device).at_precision(precision)
+    with FlopCounterMode(display=False) as counter:
+        imitation_gradients(policy, positions, columns)
+    used = seconds(lambda: imitation_gradients(policy, positions, columns), device, 10)
+    peak = matmul_flops(device, given.matmul, precision)
+    share = counter.get_total_flops() / used / peak
+    print(f"imitation, {settings.grpo.precision}: {len(positions) / used:,.0f} boards/s")
+    print(f"  {share:.1%} of the {peak / 1e12:,.1f} TFLOP/s of a matrix product")
+
+    wanted, gradient = imitation_gradients(new_policy(settings.policy, seed=0, device=_CPU), positions, columns)
+    for name, kind in PRECISIONS.items():
+        loss, found = imitation_gradients(new_policy(settings.policy, seed=0, device=device).at_precision(kind), positions, columns)
+        distance = (found.cpu() - gradient).norm() / gradient.norm()
+        print(f"{name} beside the CPU's float32: loss {loss.cpu() - wanted:+.1e}, gradients {distance:.1e} of their norm away")
+
+    dataset = DatasetStates(arrays, states_per_step=settings.grpo.states_per_step, seed=0, mirrors_boards=False)
+    print(f"GRPO, {given.steps} steps: {grpo_speed(settings, policy, dataset, given.steps):,.0f} states/s")
+
+
+if __name__ == "__main__":
+    main()
