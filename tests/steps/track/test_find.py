@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from doubles import CPU, TINY
@@ -177,18 +176,6 @@ def test_a_policy_of_a_run_that_the_store_does_not_have_comes_from_the_registry(
     elsewhere = machine_of(tmp_path / "elsewhere")
     assert find_policy("peak", elsewhere) == replace(find_policy("peak", home), folder=kept)
     assert named_policy("peak", elsewhere, role="peak").run is None
-
-
-def test_from_s3_only_the_files_of_the_policy_are_fetched(aws: Any, tmp_path: Path) -> None:
-    make_run(machine_of(tmp_path / "home", store="s3://shop/store"), MadeRun(name="run-1"))
-    elsewhere = machine_of(tmp_path / "elsewhere", store="s3://shop/store")
-    found = find_policy(f"run-1/{PEAK_AT}", elsewhere)
-    assert (found.folder / WEIGHTS).read_bytes() == weights_at(PEAK_AT)
-    assert found.folder.is_relative_to(elsewhere.home)
-    assert [path for path in elsewhere.home.rglob("*") if f"step-{CHAMPION_AT:08d}" in str(path)] == []
-
-
-# By folder.
 
 
 def policy_in(folder: Path) -> Path:
