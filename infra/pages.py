@@ -1,4 +1,4 @@
-"""Prints the pages that are tables of the code into `docs/`: `python -m infra.pages`."""
+"""Prints tables of the code into the pages of `docs/`: `python -m infra.pages`."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -28,12 +28,7 @@ _METRICS: Final = f"""# Metrics
 {PRINTED} A row is also of the same metric by phase, term, pair of terms or task (`grpo/entropy/endgame`),
 and of the ends of its interval (`_low`, `_high`).
 """
-_DIAGNOSIS: Final = f"""# Diagnosis
-
-{PRINTED} `chess-grpo diagnose RUN` reads a run's history and names what is wrong with it, critical findings
-first and as they begin, with evidence and advice; training asks at every tenth step. `chess-grpo diagnose FILE ...` reads
-a wide CSV or JSON lines instead, of another trainer too. Exit code 1: there are findings; 3: too little is known to judge.
-"""
+_MESSAGES: Final = "troubleshooting.md"
 
 
 def settings(section: type[BaseModel] = Settings, prefix: str = "") -> Iterator[tuple[str, str, str]]:
@@ -58,12 +53,14 @@ def pages() -> dict[str, str]:
     families: dict[str, tuple[str, str]] = {}
     for spec in METRICS.values():
         families.setdefault(family(spec.name), (spec.unit, re.split(r"[;:] ", _sentence(spec.meaning))[0]))
+    messages = (DOCS / _MESSAGES).read_text(encoding="utf-8")
+    start = messages.index("| finding |")  # The table ends the page; what is before it is written by hand.
     findings = ((f'<a id="{check.name}"></a>{check.name}', check.means, check.advice) for check in CHECKS)
     return {
         "configuration.md": f"{_CONFIGURATION}\n{_table('setting default meaning', settings())}",
         "metrics.md": f"{_METRICS}\n{_table('metric unit meaning', ((name, *row) for name, row in families.items()))}\n"
         f"{_table('event meaning', EVENTS.items())}",
-        "diagnosis.md": f"{_DIAGNOSIS}\n{_table('finding means advice', findings)}",
+        _MESSAGES: f"{messages[:start]}{_table('finding means advice', findings)}",
     }
 
 

@@ -1,4 +1,4 @@
-"""The table of checks: when each is asked, by what it finds something, and what a reader is told; source of `docs/diagnosis.md`."""
+"""The table of checks: when each is asked, by what it finds something, what a reader is told; printed in `docs/troubleshooting.md`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

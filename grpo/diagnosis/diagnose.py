@@ -57,7 +57,7 @@ class Finding:
             "last_step": round(self.evidence.end),
             "means": self.check.means,
             "advice": self.check.advice,
-            "page": f"docs/diagnosis.md#{self.name}",
+            "page": f"docs/troubleshooting.md#{self.name}",
         }
 
 

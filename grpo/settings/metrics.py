@@ -458,7 +458,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "recovery_started": "KL(reference || policy) joins the loss until entropy is healthy again.",
     "recovery_ended": "Entropy is healthy again.",
     "step_skipped": "A loss or gradient was NaN or infinite: the step was skipped, and the learning rate is cut from the next rollout on.",
-    FINDING: "The diagnosis of the run has a new finding; docs/diagnosis.md explains each.",
+    FINDING: "The diagnosis of the run has a new finding; docs/troubleshooting.md explains each.",
     "trust_region": "Optimiser steps of a rollout ended early, because KL(old || policy) reached its limit.",
 }
 """Every event: name -> meaning."""

@@ -30,7 +30,7 @@ _INTERRUPTED_EXIT: Final = 130
 @temperature_option
 @device_option
 def command(model: str, temperature: float, device: str) -> int:
-    """Run a policy as a UCI engine; a chess GUI starts this command (docs/playing.md).
+    """Run a policy as a UCI engine; a chess GUI starts this command (docs/commands.md#play-against-it).
 
     Only the protocol goes to standard output. The UCI option Temperature overrides --temperature.
     """

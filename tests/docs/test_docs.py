@@ -141,7 +141,7 @@ def test_the_printed_pages_name_every_setting_metric_event_and_finding() -> None
     again = "python -m infra.pages"
     assert rows("configuration.md") >= {name for name, _, _ in settings()}, again
     assert rows("metrics.md") >= {family(name) for name in METRICS} | EVENTS.keys(), again
-    assert rows("diagnosis.md") >= {check.name for check in CHECKS}, again
+    assert rows("troubleshooting.md") >= {check.name for check in CHECKS}, again
 
 
 def code_spans(page: Path) -> list[str]:

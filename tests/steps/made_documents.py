@@ -26,7 +26,7 @@ FINDING = {
     "evidence": ["KL 0.001 at steps 3 to 9"],
     "means": "The anchor holds the policy.",
     "advice": "Set grpo.kl_coefficient = 0.",
-    "page": "docs/diagnosis.md#kl_trap",
+    "page": "docs/troubleshooting.md#kl_trap",
 }
 SETTINGS = {
     "seed": 4,
