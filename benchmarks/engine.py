@@ -1,21 +1,17 @@
 """Benchmarks the engine pool against python-chess's two wrappers, on the same positions in one run: `python benchmarks/engine.py`.
 
 All ways run in turn, so that a change of the machine's speed affects all; quote ratios, not speeds. The first table measures the pipes:
-one line, depth 4, hash not cleared. The second measures the product: reproducible values of all legal moves, against one search per move
-through the wrapper. The third shows the cost of reproducibility.
+one line, depth 4. The second measures the product: reproducible values of all legal moves, against one search per move through the
+wrapper.
 """
 
 import asyncio
 import os
 import random
-import re
 import shutil
 import statistics
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import chess
 import chess.engine
@@ -54,28 +50,12 @@ def timed(work: Callable[[], float]) -> float:
     return done / (time.perf_counter() - start)
 
 
-def pool_searches(boards: Sequence[chess.Board], num_processes: int) -> tuple[float, float]:
-    """Return searches and nodes a second of our pool."""
+def pool_searches(boards: Sequence[chess.Board], num_processes: int) -> float:
+    """Return searches a second of our pool."""
     with EnginePool(_STOCKFISH, num_processes=num_processes, options={"Hash": _HASH_MIB}) as pool:
         pool.search([Query(fen=boards[0].fen(), limit="depth 1")] * num_processes * 8)
         queries = [Query(fen=board.fen(), limit=f"depth {_DEPTH}", board=board) for board in boards]
-        start = time.perf_counter()
-        answers = pool.search(queries)
-        seconds = time.perf_counter() - start
-    nodes = sum(answer.num_nodes for answer in answers if not isinstance(answer, EngineError))
-    return len(answers) / seconds, nodes / seconds
-
-
-def bench_nodes(boards: Sequence[chess.Board]) -> float:
-    """Return nodes a second of Stockfish's own `bench` on these positions: no pipes at all."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "positions"
-        path.write_text("".join(f"{board.fen()}\n" for board in boards), encoding="utf-8")
-        output = subprocess.run(
-            [_STOCKFISH, "bench", str(_HASH_MIB), "1", str(_DEPTH), str(path), "depth"], capture_output=True, text=True, check=True
-        ).stderr
-    [nodes] = re.findall(r"Nodes/second\s*: (\d+)", output)
-    return float(nodes)
+        return timed(lambda: len(pool.search(queries)))
 
 
 def simple_searches(boards: Sequence[chess.Board]) -> float:
@@ -157,23 +137,19 @@ def show(title: str, unit: str, results: dict[str, list[float]], against: dict[s
 
 
 def main() -> None:
-    """Run all ways in turn, and print a table each of searches, nodes and move values."""
+    """Run all ways in turn, and print a table each of searches and move values."""
     boards = positions(_NUM_POSITIONS)
     few, some = boards[:_NUM_FOR_WRAPPERS], boards[:_NUM_FOR_TABLES]
     searches: dict[str, list[float]] = {}
-    nodes: dict[str, list[float]] = {}
     moves: dict[str, list[float]] = {}
 
     def note(results: dict[str, list[float]], name: str, speed: float) -> None:
         results.setdefault(name, []).append(speed)
 
     for _ in range(_REPEATS):
-        note(nodes, "stockfish bench, same positions", bench_nodes(boards))
-        speed, nodes_a_second = pool_searches(boards, 1)
-        note(nodes, "our pool, 1 process", nodes_a_second)
         note(searches, "SimpleEngine, 1 process", simple_searches(few))
-        note(searches, "our pool, 1 process", speed)
-        note(searches, "our pool, 2 processes", pool_searches(boards, 2)[0])
+        note(searches, "our pool, 1 process", pool_searches(boards, 1))
+        note(searches, "our pool, 2 processes", pool_searches(boards, 2))
         for count in (1, 2, 4):
             note(searches, f"asyncio, {count} process{'es' * (count > 1)}", asyncio_searches(few, count))
         note(moves, "SimpleEngine, depth 4, a search a move", simple_moves(boards[:_NUM_FOR_MOVES], _DEPTH))
@@ -182,8 +158,6 @@ def main() -> None:
         note(moves, "our tables, 2 processes", table_moves(some, 2))
     simple = "SimpleEngine, 1 process"
     show(f"Searches, depth {_DEPTH}, ", "searches/s", searches, {name: simple for name in searches if name != simple})
-    bench = "stockfish bench, same positions"
-    show(f"Nodes, depth {_DEPTH}", "nodes/s", nodes, {name: bench for name in nodes if name != bench})
     old = "SimpleEngine, depth 1, a search a move"
     show(
         f"Value of every legal move, depth {ValuesConfig().depth}, hash cleared",

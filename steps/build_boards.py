@@ -116,5 +116,4 @@ class _Valuer:
 
     def _tables(self, candidates: Sequence[Candidate], depth: int) -> Iterator[ValueTable | EngineError]:
         boards = [candidate.board for candidate in candidates]
-        fens = [candidate.mover_fen for candidate in candidates]
-        return value_tables(boards, self._pool, self._settings.values, depth=depth, mover_fens=fens)
+        return value_tables(boards, self._pool, self._settings.values, depth=depth)

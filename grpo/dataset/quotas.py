@@ -116,7 +116,6 @@ class Candidate:
 
     position: Position
     board: chess.Board
-    mover_fen: str
 
 
 class Quota:
@@ -218,8 +217,7 @@ class Quota:
         if len(list(islice(board.legal_moves, 2))) < 2:
             return None
         fen = fen_of(board)
-        view = turned_fen(fen)
-        key = key_of_fen(view)
+        key = key_of_fen(turned_fen(fen))
         if key in self._seen:
             self._report.num_duplicates += 1
             return None
@@ -241,7 +239,7 @@ class Quota:
             black_rating=game.black_rating,
             date=game.date,
         )
-        return Candidate(position, board, view)
+        return Candidate(position, board)
 
 
 def shortage_text(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, int], report: SourceReport, config: BoardsConfig) -> str:

@@ -70,12 +70,7 @@ def engine_options() -> dict[str, str | int]:
 
 
 def value_tables(
-    boards: Sequence[chess.Board],
-    pool: EnginePool,
-    config: ValuesConfig,
-    *,
-    depth: int,
-    mover_fens: Sequence[str] | None = None,
+    boards: Sequence[chess.Board], pool: EnginePool, config: ValuesConfig, *, depth: int
 ) -> Iterator[ValueTable | EngineError]:
     """Yield the reward table of each board, in order; a board whose search failed yields the EngineError instead.
 
@@ -88,20 +83,19 @@ def value_tables(
         pool: Engines that were started with `engine_options()`.
         config: The parameters of the value.
         depth: Search depth.
-        mover_fens: `mover_fen` of each board, if the caller has them already.
 
     Raises ValueError for a board without a legal move.
     """
-    fens = map(mover_fen, boards) if mover_fens is None else mover_fens
     asked: deque[tuple[chess.Board, list[int]]] = deque()
 
     def queries() -> Iterator[Query]:
-        for board, fen in zip(boards, fens, strict=True):
+        for board in boards:
             action_ids = legal_action_ids(board)
             if not action_ids:
                 raise ValueError(f"{board.fen()} has no legal move, so that there is nothing to value")
             asked.append((board, action_ids))
-            yield Query(fen=fen, limit=f"depth {depth}", moves=frozenset(ACTION_UCI[chess.WHITE][index] for index in action_ids))
+            moves = frozenset(ACTION_UCI[chess.WHITE][index] for index in action_ids)
+            yield Query(fen=mover_fen(board), limit=f"depth {depth}", moves=moves)
 
     for answer in pool.answers(queries()):
         board, action_ids = asked.popleft()

@@ -5,13 +5,10 @@ third of the speed (benchmarks/engine.py). One thread drives all processes of a 
 """
 
 import select
-import time
-from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import closing, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import chess
 
@@ -30,9 +27,6 @@ The hash is cleared before each move, so that equal positions get equal answers;
 _MAX_LEGAL_MOVES: Final = 218
 _NUM_ATTEMPTS: Final = 3  # Each on a fresh process.
 _MAX_FAILURES_IN_A_ROW: Final = 5  # Queries; after so many the engine is at fault, not a position.
-# Searches queued in the pipe, so that the engine never waits for us. UCI forbids it; Stockfish finishes a search before it reads on.
-_SENT_AHEAD: Final = {"Stockfish": 4}
-_SLEEP_SECONDS: Final = 0.0005
 _NEW_GAME: Final = "ucinewgame\n"
 
 
@@ -76,31 +70,14 @@ def verify(answer: EngineAnswer, query: Query) -> None:
         raise EngineError(f"{answer.best_move} is not legal")
 
 
-def _refuse_too_few_lines(process: EngineProcess) -> None:
-    most = process.maximum("MultiPV") or 1
-    if most < _MAX_LEGAL_MOVES:
-        raise EngineMissingError(
-            f"{process.name} searches at most {most} {'line' if most == 1 else 'lines'} at once (option MultiPV), and a position can have"
-            f" {_MAX_LEGAL_MOVES} moves; install Stockfish (apt-get install stockfish), or set CHESS_GRPO_STOCKFISH to another engine"
-        )
-
-
 @dataclass(slots=True)
 class _Job:
     index: int
     query: Query
-    failures: list[str] = field(default_factory=list)
+    num_failures: int = 0
 
 
-@dataclass(slots=True)
-class _Worker:
-    """A process and the searches that were sent to it; the first one is running."""
-
-    process: EngineProcess
-    jobs: deque[_Job] = field(default_factory=deque)
-
-
-class EnginePool:
+class EnginePool(AbstractContextManager["EnginePool"]):
     """A fixed number of engine processes, as a context manager that kills all of them on exit.
 
     Use it in one thread, which must outlive the pool: Linux kills the engines when the thread that started them ends.
@@ -112,27 +89,22 @@ class EnginePool:
         Args:
             path: The engine.
             num_processes: Most processes at a time.
-            options: UCI options by name.
+            options: UCI options by name; those that an engine does not declare are not sent.
         """
         self._path = find_engine(path)
-        self.options: dict[str, str | int] = {"Threads": 1, **options}
-        """All requested UCI options; those that an engine does not declare are not sent."""
+        self._options: dict[str, str | int] = {"Threads": 1, **options}
         self._num_processes = num_processes
-        self._workers: dict[int, _Worker] = {}
-        self._poll = select.poll()
-        self._num_ahead = 1
+        self._processes: list[EngineProcess] = []
+        self._running: dict[EngineProcess, _Job] = {}
         self._failed_in_a_row = 0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Kill all processes."""
-        for worker in list(self._workers.values()):
-            self._end(worker)
+        for process in list(self._processes):
+            self._end(process)
 
     def search(self, queries: Iterable[Query]) -> list[EngineAnswer | EngineError]:
         """Return the results of `answers` as a list."""
@@ -144,20 +116,40 @@ class EnginePool:
         The engines keep searching while the caller works on an answer. Raises EngineError if several queries in a row fail, also across
         calls: then the engine is at fault, not a position.
         """
+        assert not self._running, "only one call at a time: another call has unread answers"
+        jobs = (_Job(index, query) for index, query in enumerate(queries))
+        retries: list[_Job] = []
         finished: dict[int, EngineAnswer | EngineError] = {}
         num_yielded = 0
-        with closing(self._outcomes(queries)) as outcomes:  # Closes at once, not when the last traceback is collected.
-            for job, outcome in outcomes:
-                self._failed_in_a_row = self._failed_in_a_row + 1 if isinstance(outcome, EngineError) else 0
-                if self._failed_in_a_row >= _MAX_FAILURES_IN_A_ROW:
-                    raise EngineError(
-                        f"{self._path}: {self._failed_in_a_row} searches in a row failed on fresh processes, last: {outcome};"
-                        " run it by hand, reinstall it, or set CHESS_GRPO_STOCKFISH to another engine"
-                    )
-                finished[job.index] = outcome
+
+        def note(job: _Job, outcome: EngineAnswer | EngineError) -> None:
+            if isinstance(outcome, EngineError):
+                job.num_failures += 1
+                if job.num_failures < _NUM_ATTEMPTS:
+                    retries.append(job)
+                    return
+            self._count(outcome)
+            finished[job.index] = outcome
+
+        try:
+            while True:
+                while len(self._running) < self._num_processes and (job := retries.pop() if retries else next(jobs, None)):
+                    try:
+                        self._begin(job)
+                    except EngineMissingError:
+                        raise
+                    except EngineError as error:
+                        note(job, error)
                 while num_yielded in finished:
                     yield finished.pop(num_yielded)
                     num_yielded += 1
+                if not self._running:
+                    return
+                for job, outcome in self._outcomes():
+                    note(job, outcome)
+        finally:
+            for process in list(self._running):
+                self._end(process)  # It has an unread answer that nobody waits for.
 
     def best_move(self, start_fen: str, moves: str, limit: str, *, is_fresh: bool) -> str:
         """Return the engine's move in a game, in UCI, or "" if it reports that there is none.
@@ -172,106 +164,70 @@ class EnginePool:
 
         Raises EngineError without a retry: a new process lacks the hash of the game so far, so the whole game must be replayed.
         """
-        worker = next(iter(self._workers.values()), None)
-        assert worker is None or not worker.jobs, "only one call at a time: another call has unread answers"
-        if worker is None or (is_fresh and not worker.process.is_alive()):
-            if worker is not None:
-                self._end(worker)
-            worker = self._start()
+        assert not self._running, "only one call at a time: another call has unread answers"
+        process = self._idle_process() if is_fresh or not self._processes else self._processes[0]
         try:
-            worker.process.send(f"{_NEW_GAME if is_fresh else ''}position fen {start_fen}{' moves ' * bool(moves)}{moves}\ngo {limit}")
-            return parse_best_move(worker.process.answer())
+            process.send(f"{_NEW_GAME if is_fresh else ''}position fen {start_fen}{' moves ' * bool(moves)}{moves}\ngo {limit}")
+            return parse_best_move(process.wait_for(b"bestmove"))
         except BaseException:
-            self._end(worker)
+            self._end(process)
             raise
 
-    def _outcomes(self, queries: Iterable[Query]) -> Generator[tuple[_Job, EngineAnswer | EngineError], None, None]:
-        assert not any(worker.jobs for worker in self._workers.values()), "only one call at a time: another call has unread answers"
-        new_jobs = (_Job(index, query) for index, query in enumerate(queries))
-        retries: deque[_Job] = deque()
-        try:
-            while True:
-                yield from self._dispatch(new_jobs, retries)
-                busy = [worker for worker in self._workers.values() if worker.jobs]
-                if not busy:
-                    if retries:
-                        continue
-                    return
-                if min(len(worker.jobs) for worker in busy) > 1:
-                    # Engines write line by line and have queued work, so waking once per search costs less than once per line.
-                    time.sleep(_SLEEP_SECONDS)
-                timeout = min(worker.process.seconds_left() for worker in busy)
-                ready = {pipe for pipe, _ in self._poll.poll(timeout * 1000)}
-                for worker in busy:
-                    yield from self._listen(worker, worker.process.stdout in ready, retries)
-        finally:
-            for worker in [worker for worker in self._workers.values() if worker.jobs]:
-                self._end(worker)  # It has unread answers that nobody waits for.
+    def _begin(self, job: _Job) -> None:
+        """Send a search to an idle process. Raises EngineError if none starts, EngineMissingError if it can never score all moves."""
+        process = self._idle_process()
+        most = process.maximum("MultiPV") or 1
+        if job.query.moves is not None and most < _MAX_LEGAL_MOVES:
+            raise EngineMissingError(
+                f"{process.name} searches at most {most} line{'s' * (most > 1)} at once (option MultiPV), and a position can have"
+                f" {_MAX_LEGAL_MOVES} moves; install Stockfish (apt-get install stockfish), or set CHESS_GRPO_STOCKFISH to another engine"
+            )
+        process.send(job.query.commands())
+        self._running[process] = job
 
-    def _dispatch(self, new_jobs: Iterator[_Job], retries: deque[_Job]) -> Iterator[tuple[_Job, EngineAnswer | EngineError]]:
-        """Send searches until every process has enough; start processes up to the pool's size."""
-        while True:
-            worker = min(self._workers.values(), key=lambda worker: len(worker.jobs), default=None)
-            has_room = len(self._workers) < self._num_processes
-            if worker is not None and len(worker.jobs) >= self._num_ahead and not has_room:
-                return
-            job = retries.popleft() if retries else next(new_jobs, None)
-            if job is None:
-                return
+    def _idle_process(self) -> EngineProcess:
+        """Return a process that waits for a search, a new one if there is none; one that died between two searches costs no answer."""
+        for process in [process for process in self._processes if process not in self._running]:
+            if process.is_alive():
+                return process
+            self._end(process)
+        self._processes.append(EngineProcess(self._path, self._options, start_seconds=SILENT_SECONDS))
+        return self._processes[-1]
+
+    def _outcomes(self) -> Iterator[tuple[_Job, EngineAnswer | EngineError]]:
+        """Wait for output, and yield the searches that it ends; a process that failed is killed."""
+        poll = select.poll()
+        for process in self._running:
+            poll.register(process.stdout, select.POLLIN)
+        timeout = min(process.seconds_left() for process in self._running)
+        ready = {pipe for pipe, _ in poll.poll(timeout * 1000)}
+        for process, job in list(self._running.items()):
+            query = job.query
             try:
-                if worker is not None and not worker.jobs and not worker.process.is_alive():
-                    self._end(worker)  # It died between two searches, so no answer is lost.
-                    worker, has_room = None, True
-                if worker is None or (worker.jobs and has_room):
-                    worker = self._start()
-            except EngineError as error:
-                yield from self._failed(job, error, retries)
-                continue
-            if job.query.moves is not None:
-                _refuse_too_few_lines(worker.process)
-            worker.jobs.append(job)
-            # A dead process may have answered before: `_listen` reads that first, and then finds the search on which it died.
-            with suppress(EngineError):
-                worker.process.send(job.query.commands())
-
-    def _start(self) -> _Worker:
-        process = EngineProcess(self._path, self.options, start_seconds=SILENT_SECONDS)
-        self._num_ahead = _SENT_AHEAD.get(process.name.split(" ")[0], 1)
-        worker = self._workers[process.stdout] = _Worker(process)
-        self._poll.register(process.stdout, select.POLLIN)
-        return worker
-
-    def _end(self, worker: _Worker) -> None:
-        self._poll.unregister(worker.process.stdout)
-        del self._workers[worker.process.stdout]
-        worker.process.kill()
-
-    def _listen(self, worker: _Worker, is_ready: bool, retries: deque[_Job]) -> Iterator[tuple[_Job, EngineAnswer | EngineError]]:
-        """Yield the answers that have arrived; kill a process that fails, and retry its search on a fresh one."""
-        try:
-            if is_ready:
-                worker.process.read()
-            while worker.jobs and (data := worker.process.take_until(b"bestmove")) is not None:
-                query = worker.jobs[0].query
+                if process.stdout in ready:
+                    process.read()
+                if (data := process.take_until(b"bestmove")) is None:
+                    process.raise_if_hung()
+                    continue
                 answer = parse_answer(data, num_lines=None if query.moves is None else len(query.moves))
                 verify(answer, query)
-                yield worker.jobs.popleft(), answer
-            if worker.jobs:
-                worker.process.raise_if_hung()
-        except (EngineError, ValueError, IndexError) as error:
-            yield from self._lost(worker, EngineError(f"{worker.jobs[0].query.fen}: {error}"), retries)
+            except EngineError as error:
+                self._end(process)
+                yield job, EngineError(f"{query.fen}: {error}")
+            else:
+                del self._running[process]
+                yield job, answer
 
-    def _lost(self, worker: _Worker, error: EngineError, retries: deque[_Job]) -> Iterator[tuple[_Job, EngineError]]:
-        """Kill a process whose first search failed; requeue its other searches."""
-        self._end(worker)
-        first, *others = worker.jobs
-        worker.jobs.clear()
-        retries.extendleft(reversed(others))
-        yield from self._failed(first, error, retries)
+    def _count(self, outcome: EngineAnswer | EngineError) -> None:
+        """Raise EngineError when so many searches in a row failed that the engine is at fault."""
+        self._failed_in_a_row = self._failed_in_a_row + 1 if isinstance(outcome, EngineError) else 0
+        if self._failed_in_a_row >= _MAX_FAILURES_IN_A_ROW:
+            raise EngineError(
+                f"{self._path}: {self._failed_in_a_row} searches in a row failed on fresh processes, last: {outcome};"
+                " run it by hand, reinstall it, or set CHESS_GRPO_STOCKFISH to another engine"
+            )
 
-    def _failed(self, job: _Job, error: EngineError, retries: deque[_Job]) -> Iterator[tuple[_Job, EngineError]]:
-        job.failures.append(str(error))
-        if len(job.failures) < _NUM_ATTEMPTS:
-            retries.appendleft(job)
-        else:
-            yield job, error
+    def _end(self, process: EngineProcess) -> None:
+        self._processes.remove(process)
+        self._running.pop(process, None)
+        process.kill()

@@ -9,29 +9,24 @@ import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from grpo.engine.answers import EngineError
 
-START_SECONDS: Final = 4.0
-"""Timeout from the start of a process to its `readyok`, for checking whether a program is an engine; one that the machine keeps waiting for
-a core or the disk, which no program that waits for input is, has eight times as long."""
+START_SECONDS: Final = 10.0
+"""Timeout for a program that is asked whether it is an engine, and neither writes nor uses CPU."""
 SILENT_SECONDS: Final = 30.0
-"""Timeout for an engine that neither writes nor uses CPU; a healthy engine answers in milliseconds, so this decides no result."""
+"""The same for an engine that searches; a healthy one answers in milliseconds, so this decides no result."""
 BUSY_SECONDS: Final = 900.0
 """Timeout for an engine that uses CPU: deep searches may be silent for minutes."""
 MAX_ANSWER_BYTES: Final = 1 << 26
 """Largest output of one search; the deepest search over all moves writes a tenth of it."""
-_LATEST_START: Final = 8
-_SECONDS_A_LOOK: Final = 0.1
-_NUM_LOOKS: Final = 3  # A thread that waits for another sleeps for a moment.
 _MIN_CPU_FRACTION: Final = 0.05  # Of a core: a computing engine gets more on the busiest machine, a hung one uses none.
 _READ_BYTES: Final = 1 << 18
 _CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
-class EngineProcess:
+class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
     """A running engine whose UCI handshake is done and whose options are set."""
 
     def __init__(self, path: str, options: Mapping[str, str | int], *, start_seconds: float) -> None:
@@ -41,8 +36,9 @@ class EngineProcess:
         """
         self.name = ""
         self.declared: dict[str, str] = {}
-        """Option -> the engine's declaration of it (`type spin default 1 min 1 max 500`)."""
-        self._buffer = bytearray()
+        """Option -> the engine's declaration of it (`spin default 1 min 1 max 500`)."""
+        self._silent_seconds = start_seconds
+        self._buffer = bytearray(b"\n")  # Each line in it follows the end of another.
         self._scanned = 0
         self._poll = select.poll()
         self._ticks_when_silent: int | None = None
@@ -60,21 +56,20 @@ class EngineProcess:
         self._stdin, self.stdout = self._popen.stdin.fileno(), self._popen.stdout.fileno()
         self._poll.register(self.stdout, select.POLLIN)
         try:
-            now = time.monotonic()
-            limits = now + start_seconds, now + _LATEST_START * start_seconds
             self.send("uci")
-            for line in self._wait_for(b"uciok", *limits).decode("utf-8", "replace").splitlines():
+            for line in self.wait_for(b"uciok").decode("utf-8", "replace").splitlines():
                 if line.startswith("id name "):
                     self.name = line.removeprefix("id name ").strip()
                 elif line.startswith("option name "):
                     name, _, what = line.removeprefix("option name ").partition(" type ")
-                    self.declared[name.strip()] = f"type {what.strip()}"
+                    self.declared[name.strip()] = what
             chosen = {name: value for name, value in options.items() if name in self.declared}
             self.send("".join(f"setoption name {name} value {value}\n" for name, value in chosen.items()) + "isready")
-            self._wait_for(b"readyok", *limits)
+            self.wait_for(b"readyok")
         except BaseException:
             self.kill()
             raise
+        self._silent_seconds = SILENT_SECONDS
 
     def maximum(self, option: str) -> int:
         """Return the maximum of a numeric option, or 0 if the engine does not have it."""
@@ -99,30 +94,26 @@ class EngineProcess:
         self._last_seen, self._ticks_when_silent = time.monotonic(), None
         if len(self._buffer) > MAX_ANSWER_BYTES:
             raise EngineError(f"the engine wrote more than {MAX_ANSWER_BYTES:,} bytes and no best move")
-        if self._last_seen - self._asked > BUSY_SECONDS:
-            raise EngineError(f"no answer in {BUSY_SECONDS:g} s; lower the depth (values.depth, evaluation.heldout_depth)")
+        self.raise_if_hung()
 
     def take_until(self, word: bytes) -> bytes | None:
         """Remove and return the output up to and including the first complete line that begins with `word`; None if it is not there yet."""
-        at = self._buffer.find(word, self._scanned)
-        while at > 0 and self._buffer[at - 1] != 10:
-            at = self._buffer.find(word, at + 1)
-        end = self._buffer.find(b"\n", at) if at >= 0 else -1
+        at = self._buffer.find(b"\n" + word, self._scanned)
+        end = self._buffer.find(b"\n", at + 1) if at >= 0 else -1
         if end < 0:
-            self._scanned = max(0, len(self._buffer) - len(word)) if at < 0 else at
+            self._scanned = at if at >= 0 else max(0, len(self._buffer) - len(word))
             return None
-        taken = bytes(self._buffer[: end + 1])
-        del self._buffer[: end + 1]
+        taken = bytes(self._buffer[1 : end + 1])
+        del self._buffer[:end]
         self._scanned = 0
-        self._asked = self._last_seen  # The next queued search starts now.
         return taken
 
-    def answer(self) -> bytes:
-        """Wait for and return the output up to and including the best move.
+    def wait_for(self, word: bytes) -> bytes:
+        """Wait for a line that begins with `word`, and return the output up to and including it.
 
         Raises EngineError if the engine dies, hangs, or writes more than `MAX_ANSWER_BYTES`.
         """
-        while (taken := self.take_until(b"bestmove")) is None:
+        while (taken := self.take_until(word)) is None:
             if self._poll.poll(self.seconds_left() * 1000):
                 self.read()
             else:
@@ -131,7 +122,7 @@ class EngineProcess:
 
     def seconds_left(self) -> float:
         """Return the seconds of further silence after which to call `raise_if_hung`."""
-        timeout = SILENT_SECONDS if self._ticks_when_silent is not None else SILENT_SECONDS / 2
+        timeout = self._silent_seconds if self._ticks_when_silent is not None else self._silent_seconds / 2
         return max(0.0, self._last_seen + timeout - time.monotonic())
 
     def raise_if_hung(self) -> None:
@@ -139,14 +130,14 @@ class EngineProcess:
         now = time.monotonic()
         if now - self._asked > BUSY_SECONDS:
             raise EngineError(f"no answer in {BUSY_SECONDS:g} s; lower the depth (values.depth, evaluation.heldout_depth)")
-        if now - self._last_seen < SILENT_SECONDS / 2:
+        if self.seconds_left():
             return
         used = self._used_ticks()
         if self._ticks_when_silent is None:
             self._ticks_when_silent = used
-        elif now - self._last_seen >= SILENT_SECONDS:
-            if used - self._ticks_when_silent < SILENT_SECONDS / 2 * _MIN_CPU_FRACTION * _CLOCK_TICKS:
-                raise EngineError(f"silent for {SILENT_SECONDS:g} s")
+        elif used - self._ticks_when_silent < self._silent_seconds / 2 * _MIN_CPU_FRACTION * _CLOCK_TICKS:
+            raise EngineError(f"silent for {self._silent_seconds:g} s")
+        else:
             self._last_seen, self._ticks_when_silent = now, None  # It uses CPU; restart the timeout.
 
     def is_alive(self) -> bool:
@@ -167,42 +158,13 @@ class EngineProcess:
             pipe.close()
         self._popen.wait()
 
-    def _wait_for(self, word: bytes, deadline: float, latest: float) -> bytes:
-        num_asleep = 0
-        while (taken := self.take_until(word)) is None:
-            # At least a look: what it wrote in time is there, though this process was kept waiting.
-            if self._poll.poll(max(_SECONDS_A_LOOK, deadline - time.monotonic()) * 1000):
-                self.read()
-                num_asleep = 0
-            else:
-                num_asleep = 0 if self._is_kept_waiting() else num_asleep + 1
-            now = time.monotonic()
-            # The latest time too: a program that never stops writing always has something to read.
-            if now > latest or (now > deadline and num_asleep >= _NUM_LOOKS):
-                raise EngineError(f"no {word.decode()} in time")
-        return taken
-
-    def _is_kept_waiting(self) -> bool:
-        """Return whether one of its threads runs, or would if it had a core or its file."""
-        try:
-            return any(_stat(thread)[0] in "RD" for thread in Path(f"/proc/{self._popen.pid}/task").iterdir())
-        except OSError:
-            return False
-
     def _used_ticks(self) -> int:
         try:
-            fields = _stat(Path(f"/proc/{self._popen.pid}"))
+            stat = Path(f"/proc/{self._popen.pid}/stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
             return 0
+        fields = stat.rpartition(")")[2].split()  # The name before them, in parentheses, may contain anything.
         return int(fields[11]) + int(fields[12])  # utime and stime
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
-
-
-def _stat(folder: Path) -> list[str]:
-    """Return the fields of a process or thread from its state on: the name before them, in parentheses, may contain anything."""
-    return (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 _FOR_EVER = 600.0
 
@@ -42,7 +42,7 @@ class ScriptedEngine:
                 (that those take which last).
             name: as the engine names itself. Pools send searches ahead to those whose name begins with Stockfish.
             multi_pv: most lines at once; None for an engine without the option.
-            start: `well`, `silent`, `dies` or `floods`.
+            start: `well`, `silent` or `dies`.
             has_memory: answers depend on the positions searched since the last `ucinewgame`, like those of a kept hash.
             positions: FENs that it will be asked; an engine that is asked no others starts in a third of the time.
             scores: UCI move -> what the engine says of it (`cp 900`, `mate -2`, `cp 13`), instead of the hash.
@@ -114,8 +114,6 @@ class _Engine:
     def _start(self) -> None:
         if self.plan["start"] == "silent":
             time.sleep(_FOR_EVER)
-        if self.plan["start"] == "floods":
-            flood()
         sys.path.append(self.plan["site"])
         if not self.plan["legal_moves"]:
             __import__("chess")  # Now, since a start is given more time than a search.
@@ -143,55 +141,40 @@ class _Engine:
     def _answer(self, limit: str, fault: dict[str, Any]) -> None:
         scores = move_scores(self.fen, self._legal_moves(), "/".join(self.seen_since_new) if self.plan["has_memory"] else "")
         word, number = limit.split()
-        depth = int(number) if word == "depth" else 1
+        kind = fault.get("kind")
+        depth = int(number) - (kind == "shallow") if word == "depth" else 1
         lines = [
             f"info depth {depth} seldepth {depth} multipv {rank} score {self._score(score, move)} nodes 9 nps 9 tbhits 0 time 1 pv {move}\n"
             for rank, (score, move) in enumerate(scores[: self.num_lines], start=1)
         ]
-        best = f"bestmove {scores[0][1] if scores else '(none)'}\n"
-        match fault.get("kind"):
-            case None:
-                say("".join(lines) + best)
+        whole, best = "".join(lines), f"bestmove {scores[0][1] if scores else '(none)'}\n"
+        match kind:
             case "crash":
+                say(whole + "bestmo")
                 os._exit(1)
-            case "crash midway":
-                say("".join(lines) + "bestmo")
-                os._exit(1)
-            case "hang":
+            case "hang" | "hang with a child":
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-                time.sleep(_FOR_EVER)
-            case "hang with a child":
-                subprocess.Popen([sys.executable, "-S", "-c", f"import time; time.sleep({_FOR_EVER})", self.plan["journal"]])
+                if kind == "hang with a child":
+                    subprocess.Popen([sys.executable, "-S", "-c", f"import time; time.sleep({_FOR_EVER})", self.plan["journal"]])
                 time.sleep(_FOR_EVER)
             case "sleeps":
                 time.sleep(fault["seconds"])
-                say("".join(lines) + best)
             case "computes":
                 until = time.monotonic() + fault["seconds"]
                 while time.monotonic() < until:
                     pass
-                say("".join(lines) + best)
-            case "none":
-                say("".join(lines) + "bestmove (none)\n")
-            case "garbage":
-                say("\0\N{PILE OF POO} info depth x multipv y score z pv\ninfo depth one pv score\n")
-                say("info depth 1 multipv 1 pv score\nbestmove\n")
-            case "no score":
-                say(best)
-            case "chatters for ever":
+            case "chatters for ever" | "flood":
                 while True:
-                    say("info string still thinking\n")
-                    time.sleep(0.01)
-            case "flood":
-                flood()
-            case "illegal best move":
-                say("".join(lines) + "bestmove a1a1\n")
-            case "shallow":
-                say("".join(lines).replace(f"depth {depth} seldepth", f"depth {depth - 1} seldepth") + best)
-            case "half of the moves":
-                say("".join(lines[: len(lines) // 2]) + best)
-            case _:
-                raise ValueError(fault)
+                    say("info string still thinking\n" * (1 if kind == "chatters for ever" else 1_000))
+                    time.sleep(0.01 if kind == "chatters for ever" else 0)
+        answers = {
+            "none": whole + "bestmove (none)\n",
+            "garbage": "\0\N{PILE OF POO} info depth x multipv y score z pv\ninfo depth 1 multipv 1 pv score\nbestmove\n",
+            "no score": best,
+            "illegal best move": whole + "bestmove a1a1\n",
+            "half of the moves": "".join(lines[: len(lines) // 2]) + best,
+        }
+        say(answers.get(str(kind), whole + best))
 
     def _score(self, centipawns: int, move: str) -> str:
         return self.plan["scores"].get(move, f"cp {centipawns}")
@@ -217,13 +200,6 @@ class _Engine:
 def say(text: str) -> None:
     """Write at once, in one piece."""
     os.write(1, text.encode())
-
-
-def flood() -> NoReturn:
-    """Write lines that answer nothing, for ever."""
-    line = b"info string " + b"spam " * 800 + b"\n"
-    while True:
-        os.write(1, line)
 
 
 if __name__ == "__main__":

@@ -116,7 +116,6 @@ def test_a_candidate_says_all_that_is_known_of_it() -> None:
             board.push_uci(move)
         assert (position.fen, position.label) == (board.fen(), MOVES.split()[position.ply])
         assert candidate.board.fen() == board.fen()
-        assert candidate.mover_fen == (board if board.turn else board.mirror()).fen()
         assert (position.key, position.phase) == (position_key(board), phase_of(board))
         assert (position.game_id, position.source, position.offset) == ("abc", "test.pgn", 7)
         assert (position.white_rating, position.black_rating, position.date) == (1_500, None, "2018.11.??")
