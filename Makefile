@@ -46,7 +46,7 @@ gpu-check: setup-run  ## On a machine with a GPU: a smoke run, then speeds of pr
 ui: setup-run  ## Start the MLflow UI on the tracking store of this home. PORT=5001
 	$(PY) -m steps.cli.main ui --port $(PORT)
 
-lock: setup  ## Update the four lock files from pyproject.toml.
+lock: setup  ## Update the three lock files from pyproject.toml.
 	infra/lock.sh
 
 setup-run:

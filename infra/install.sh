@@ -1,25 +1,23 @@
 #!/usr/bin/env bash
 # Create a virtual environment and install Stockfish: for `make` and, with --image, for the images (infra/Dockerfile, infra/Dockerfile.cpu).
-# Usage: infra/install.sh VENV [--dev | --image [--language]]
+# Usage: infra/install.sh VENV [--dev | --image]
 #   --dev: also the tools of `make test`; without it what a run needs.
 #   --image: only the steps' dependencies, without the project's code, and exactly the Stockfish of infra/stockfish.sha256.
-#   --language: also the packages for language models; without --image they are always installed.
 # TORCH_INDEX: the package index of torch; by default that of its CPU builds where no GPU is (else gigabytes of CUDA come), then pip's own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 stockfish_version=15.1-4
-venv="" is_image="" is_dev="" extra=""
+venv="" is_image="" is_dev=""
 fail() { echo "install: $*" >&2 && exit 1; }
 for word in "$@"; do
     case $word in
         --dev) is_dev=yes ;;
         --image) is_image=yes ;;
-        --language) extra=language ;;
         -*) fail "$word is not an option of infra/install.sh" ;;
         *) venv=$word ;;
     esac
 done
-: "${venv:?usage: infra/install.sh VENV [--dev | --image [--language]]}"
+: "${venv:?usage: infra/install.sh VENV [--dev | --image]}"
 python=${PYTHON:-python3.11}
 
 from_debian() {
@@ -64,9 +62,8 @@ fi
 
 # The stamp is a hash of what was installed, so that a second call is fast and a changed lock is noticed. The tools include all else.
 stamp="$venv/installed"
-lock=requirements-language.lock
+lock=requirements-run.lock
 [ -z "$is_dev" ] || lock=requirements.lock
-[ -z "$is_image" ] || lock=requirements-${extra:-run}.lock
 hash_of() { cat pyproject.toml requirements*.lock infra/install.sh - <<<"$1 ${TORCH_INDEX:-}" | sha256sum; }
 if [ -f "$stamp" ]; then
     case $(cat "$stamp") in
@@ -96,9 +93,6 @@ fi
 pip install "${options[@]}" --constraint requirements-torch.lock "$torch"
 [ -n "$is_image" ] || pip install "${options[@]}" --no-deps --editable .
 pip check >/dev/null || { pip check >&2; exit 1; }
-# Record the hashes of the lock files, for comparison with those in versions of steps (steps/run/versions.py).
+# Record the hash of the lock file, for comparison with that in versions of steps (steps/run/versions.py).
 sha256sum requirements-run.lock | cut -d ' ' -f 1 >"$venv/run-lock"
-if [ "$lock" != requirements-run.lock ]; then
-    sha256sum requirements-language.lock | cut -d ' ' -f 1 >"$venv/language-lock"
-fi
 hash_of "$lock" >"$stamp"

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Update the lock files. requirements.lock: all packages, with those for development; requirements-run.lock: the dependencies of the steps, and so
-# of the images; requirements-language.lock: those and the packages for language models. torch and its own dependencies are only in
-# requirements-torch.lock, which fits every build of torch and so has no hashes.
+# of the images. torch and its own dependencies are only in requirements-torch.lock, which fits every build of torch and so has no hashes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
@@ -11,13 +10,11 @@ trap 'rm -rf "$work"' EXIT
 cp pyproject.toml "$work/"
 export_lock() { (cd "$work" && venv/bin/uv export --frozen --no-emit-project --no-header --quiet "$@"); }
 (cd "$work" && venv/bin/uv lock --quiet)
-export_lock --all-extras --prune torch >"$work/all"
+export_lock --prune torch >"$work/all"
 export_lock --no-dev --prune torch >"$work/run"
-export_lock --no-dev --extra language --prune torch >"$work/language"
 export_lock --no-dev --no-hashes --no-annotate --prune torch | sort >"$work/without-torch"
 export_lock --no-dev --no-hashes --no-annotate | sort | comm -13 "$work/without-torch" - >"$work/torch"
-# Moved at the end, so that after a failure all four are still the old ones.
+# Moved at the end, so that after a failure all three are still the old ones.
 mv "$work/all" requirements.lock
 mv "$work/run" requirements-run.lock
-mv "$work/language" requirements-language.lock
 mv "$work/torch" requirements-torch.lock

@@ -24,7 +24,7 @@ from steps.policies.kinds import KINDS
 from steps.run.machine import MIRROR, Machine, Mirror, holds_secret, sqlite_file
 from steps.run.objects import StoreError
 from steps.run.store import Store
-from steps.run.versions import LOCKS, describe_code, installed_lock
+from steps.run.versions import LOCK, describe_code, installed_lock
 from steps.track.wandb import KEY
 
 PYTHON: Final = (3, 11)
@@ -54,7 +54,7 @@ def preflight(settings: Settings, machine: Machine, *, read_only: bool = False) 
     if machine.store:
         checks.append(_store(machine, read_only=read_only))
     if (ask := KINDS[settings.policy.kind].preflight) is not None:
-        checks.append(PreflightCheck(f"{settings.policy.kind} model", *ask(settings, machine)))
+        checks.append(PreflightCheck(f"{settings.policy.kind} model", *ask(settings)))
     if settings.evaluation.opening_book:
         checks.append(_book(settings))
     return checks + [_files(f"boards.{name}", names) for name in ("files", "exclude") if (names := getattr(settings.boards, name))]
@@ -66,7 +66,7 @@ def examine(settings: Settings | ConfigError, machine: Machine) -> list[Prefligh
     valid = _fine("settings", "every key is known, and no two contradict each other")
     return [
         _python(),
-        _packages(KINDS[usable.policy.kind].lock),
+        _packages(),
         _wrong("settings", str(settings)) if isinstance(settings, ConfigError) else valid,
         *preflight(usable, machine, read_only=True),
         _wandb(machine, os.environ),
@@ -204,18 +204,17 @@ def _python() -> PreflightCheck:
     return _wrong("python", f"{detail}, but Python {wanted} is needed: `make setup PYTHON=python{wanted}`")
 
 
-def _packages(name: str) -> PreflightCheck:
+def _packages() -> PreflightCheck:
     """Compare the installed packages with the pins of the lock file, and the lock file with the one that the installer recorded."""
-    what, lock = "packages", LOCKS[name]
-    pins = dict(_PIN.findall(lock.read_text(encoding="utf-8")))
+    what, pins = "packages", dict(_PIN.findall(LOCK.read_text(encoding="utf-8")))
     others = [f"{each} {here}, not {pin}" for each, pin in pins.items() if (here := _installed(each)) not in (None, pin)]
     if others:
         shown = "; ".join(others[:_SHOWN]) + (f"; and {len(others) - _SHOWN} more" if len(others) > _SHOWN else "")
-        return _wrong(what, f"not as in {lock.name}: {shown}: `make setup` installs those of the lock")
-    if installed_lock(lock) not in ("", describe_code()[name]):
-        detail = f"installed from another {lock.name} than this checkout's: `make setup` installs the current one"
+        return _wrong(what, f"not as in {LOCK.name}: {shown}: `make setup` installs those of the lock")
+    if installed_lock() not in ("", describe_code()["lock"]):
+        detail = f"installed from another {LOCK.name} than this checkout's: `make setup` installs the current one"
         return _wrong(what, detail)
-    return _fine(what, f"{sum(_installed(each) is not None for each in pins)} as in {lock.name}")
+    return _fine(what, f"{sum(_installed(each) is not None for each in pins)} as in {LOCK.name}")
 
 
 def _installed(name: str) -> str | None:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from grpo.policy.files import LANGUAGE, NETWORK
-from steps.run.machine import Machine
 
 if TYPE_CHECKING:  # `chess-grpo uci` must start at once: the settings take time to import.
     from grpo.settings.tree import Settings
@@ -17,24 +16,16 @@ _MODEL_FILE: Final = "config.json"
 class PolicyKind:
     """What one kind of policy does otherwise than the others."""
 
-    lock: str
-    """The lock of the packages that it runs with, as the description of the code names it."""
     has_lines: bool
     """Whether it ranks all legal moves, so that the UCI engine can show several lines."""
-    preflight: "Callable[[Settings, Machine], tuple[bool, str]] | None"
-    """Returns whether its packages and its first weights are there, and the detail or the remedy; None where it needs none."""
+    preflight: "Callable[[Settings], tuple[bool, str]] | None"
+    """Returns whether its first weights are there, and the detail or the remedy; None where it needs none."""
 
 
-def _language_preflight(settings: "Settings", machine: Machine) -> tuple[bool, str]:
-    """Look for the packages of the extra, and for a model's folder; `pretrain` asks the hub itself."""
-    from grpo.language import MissingExtraError, require_language_extra
+def _language_preflight(settings: "Settings") -> tuple[bool, str]:
+    """Look for a model's folder; `pretrain` asks the hub itself."""
     from grpo.settings.language import SMALL, model_folder
 
-    try:
-        require_language_extra()
-    except MissingExtraError as error:
-        where = "in an image, build it with --build-arg EXTRA=language (docs/aws.md)" if machine.is_container else "`make setup` does that"
-        return False, f"{error}; {where}"
     model = settings.language.model
     folder = model_folder(model)
     if folder is None and model != SMALL:
@@ -47,7 +38,7 @@ def _language_preflight(settings: "Settings", machine: Machine) -> tuple[bool, s
 
 
 KINDS: Final[Mapping[str, PolicyKind]] = {
-    NETWORK: PolicyKind(lock="lock", has_lines=True, preflight=None),
-    LANGUAGE: PolicyKind(lock="language_lock", has_lines=False, preflight=_language_preflight),
+    NETWORK: PolicyKind(has_lines=True, preflight=None),
+    LANGUAGE: PolicyKind(has_lines=False, preflight=_language_preflight),
 }
 """By `policy.kind`; of a policy's folder `grpo.policy.files.policy_kind` says it."""

@@ -1,4 +1,4 @@
-"""A language model as games and measurements meet it; imported only where a policy is one, for its packages are an extra."""
+"""A language model as games and measurements meet it; imported only where a policy is one, for transformers takes seconds."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -73,7 +73,7 @@ class LanguageCompetitor:
 def open_language_policy(folder: Path, device: torch.device, rules: LanguageConfig | None) -> LanguageCompetitor:
     """Return the language policy of a folder, asked and judged by these rules, or else by those that it was saved with.
 
-    Raises PlainError when the extra is missing, or the files do not make one.
+    Raises PlainError when the files do not make one.
     """
     policy, _ = load_language_policy(folder, device)
     return LanguageCompetitor(AnswerGenerator(policy, rules or policy.config), lambda: weights_hash(policy))

@@ -56,7 +56,7 @@ class Competitor(Protocol):
 
 
 def _open_language(folder: Path, device: torch.device, rules: LanguageConfig | None) -> Competitor:
-    from steps.policies.language import open_language_policy  # Its packages are an extra.
+    from steps.policies.language import open_language_policy
 
     return open_language_policy(folder, device, rules)
 

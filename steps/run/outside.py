@@ -46,7 +46,7 @@ def _model(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG
 
     The model counts by hash where it lies in a folder, and where a hub has it by its commit, which tells that it has changed there since.
 
-    Raises MissingExtraError, and LanguageModelError when neither the hub nor its cache has the model.
+    Raises LanguageModelError when neither the hub nor its cache has the model.
     """
     if settings.policy.kind != LANGUAGE:
         return {}

@@ -16,15 +16,8 @@ from grpo.base.files import sha256_file, sha256_json
 from steps.run.code import ROOT, code_hash
 from steps.run.step import Step
 
-_LOCKS_FOLDER: Final = ROOT / "steps" / "run"
-LOCK: Final = _LOCKS_FOLDER / "requirements-run.lock"
+LOCK: Final = ROOT / "steps" / "run" / "requirements-run.lock"
 """Lock file of the packages that step outputs depend on; in a package, so that an installation has it too."""
-LANGUAGE_LOCK: Final = _LOCKS_FOLDER / "requirements-language.lock"
-"""Lock file of the packages that step outputs of a language model depend on: the same, and those of the extra."""
-LOCKS: Final[Mapping[str, Path]] = {"lock": LOCK, "language_lock": LANGUAGE_LOCK}
-"""Name in the result of `describe_code` -> lock file."""
-_LOCK_MARKERS: Final[Mapping[Path, str]] = {LOCK: "run-lock", LANGUAGE_LOCK: "language-lock"}
-"""Lock file -> the file of an environment in which infra/install.sh records its hash."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,39 +36,38 @@ def step_version(step: Step, kind: str, *, settings: Mapping[str, Any], inputs: 
         kind: of policy; says which module that is.
         settings: the part of the settings that it reads, JSON-able.
         inputs: name -> hash of each input from other steps, files, engine or machine.
-        code: from `describe_code`; only its lock counts, because a commit may not affect this step. A step that reads the settings of
-            a language model runs with the packages of that extra.
+        code: from `describe_code`; only its lock counts, because a commit may not affect this step.
     """
     parts = {
         "step": step.name,
         "settings": dict(settings),
         "inputs": dict(inputs),
         "sources": code_hash(step.module_for(kind), kind),
-        "lock": code["language_lock"] if "language" in settings else code["lock"],
+        "lock": code["lock"],
     }
     return StepVersion(version=sha256_json(parts)[:24], parts=parts)
 
 
 def describe_code(_: str = "") -> dict[str, Any]:
-    """Return git commit, dirty flag and hashes of the lock files; called where the run is launched, because a container has no git.
+    """Return git commit, dirty flag and hash of the lock file; called where the run is launched, because a container has no git.
 
     The argument is the text of a Metaflow config; it is ignored.
     """
-    locks = {name: sha256_file(lock) for name, lock in LOCKS.items()}
+    lock = sha256_file(LOCK)
     try:
         commit = _git("rev-parse", "HEAD")
         is_dirty = bool(_git("status", "--porcelain"))
     except (OSError, subprocess.CalledProcessError):
-        return {"commit": "unknown", "is_dirty": True, **locks}
-    return {"commit": commit, "is_dirty": is_dirty, **locks}
+        return {"commit": "unknown", "is_dirty": True, "lock": lock}
+    return {"commit": commit, "is_dirty": is_dirty, "lock": lock}
 
 
-def installed_lock(lock: Path = LOCK) -> str:
+def installed_lock() -> str:
     """Return the hash of the lock file that this environment was installed from, as infra/install.sh recorded it; empty when unknown.
 
     When it differs from `describe_code`'s, this environment does not have the packages that the versions of its outputs name.
     """
-    marker = Path(sys.prefix) / _LOCK_MARKERS.get(lock, "")
+    marker = Path(sys.prefix) / "run-lock"
     return marker.read_text(encoding="utf-8").strip() if marker.is_file() else ""
 
 

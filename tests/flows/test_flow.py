@@ -69,7 +69,7 @@ def test_each_output_is_what_its_manifest_says_and_names_commit_and_version(firs
         manifest = verified_manifest(first_run.folder(output))
         assert manifest["output_hash"] == output["output_hash"]
         assert (manifest["step"], manifest["version"]) == (step, output["version"])
-        assert manifest["code"].keys() == {"commit", "is_dirty", "lock", "language_lock"}
+        assert manifest["code"].keys() == {"commit", "is_dirty", "lock"}
         assert manifest["parts"].keys() == {"step", "settings", "inputs", "sources", "lock"}
 
 

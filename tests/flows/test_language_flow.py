@@ -11,8 +11,6 @@ from real_flow import FlowRun, run_flow, run_in_one_process
 from grpo.base.files import read_json
 from steps.run.work import read_history
 
-pytest.importorskip("transformers", reason="the extra `language` is not installed: pip install '.[language]'")
-
 SETTINGS: Final[Mapping[str, Any]] = {
     "preset": "test",
     "policy": {"kind": "language"},

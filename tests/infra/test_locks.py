@@ -32,11 +32,8 @@ def read_lock(name: str) -> dict[str, Requirement]:
     return {plain(requirement.name): requirement for requirement in requirements}
 
 
-LOCKS = {
-    name: read_lock(name)
-    for name in ("requirements.lock", "requirements-run.lock", "requirements-torch.lock", "requirements-language.lock")
-}
-ALL, RUN, TORCH, LANGUAGE = LOCKS.values()
+LOCKS = {name: read_lock(name) for name in ("requirements.lock", "requirements-run.lock", "requirements-torch.lock")}
+ALL, RUN, TORCH = LOCKS.values()
 
 
 def imported(module: Path, *, eagerly: bool = False) -> set[str]:
@@ -58,24 +55,23 @@ def imported(module: Path, *, eagerly: bool = False) -> set[str]:
 def test_every_package_that_the_steps_import_is_in_the_images(package: str) -> None:
     brought_by: Mapping[str, list[str]] = packages_distributions()
     for module in sorted((ROOT / package).rglob("*.py")):
-        is_of_the_extra = module.is_relative_to(ROOT / "grpo" / "language")
-        lock = (LANGUAGE if is_of_the_extra else RUN).keys() | TORCH.keys()
+        lock = RUN.keys() | TORCH.keys()
         lacking = {name for name in imported(module) if not {plain(found) for found in brought_by.get(name, [])} & lock}
         assert lacking == set(), f"{module}: add it to the project's dependencies, and `make lock`"
-        assert is_of_the_extra or "transformers" not in imported(module, eagerly=True), module
+        is_of_language = module.is_relative_to(ROOT / "grpo" / "language")
+        assert is_of_language or "transformers" not in imported(module, eagerly=True), f"{module}: transformers takes seconds"
 
 
 def test_the_images_have_what_metaflow_would_install_at_every_start_and_no_tool() -> None:
     assert {"boto3", "requests"} <= RUN.keys()
-    assert not {"pytest", "mypy", "moto", "ruff", "transformers"} & RUN.keys()
-    assert "transformers" in LANGUAGE
+    assert not {"pytest", "mypy", "moto", "ruff"} & RUN.keys()
 
 
 def test_a_package_of_several_locks_has_one_version() -> None:
     def pins(lock: Mapping[str, Requirement]) -> set[tuple[str, str]]:
         return {(name, str(each.specifier)) for name, each in lock.items()}
 
-    assert pins(RUN) <= pins(LANGUAGE) <= pins(ALL)
+    assert pins(RUN) <= pins(ALL)
     assert not TORCH.keys() & RUN.keys()
     assert str(TORCH["torch"]) in PROJECT["project"]["dependencies"]
     for lock in LOCKS.values():

@@ -25,7 +25,7 @@ STEPS = {
     "trained": Step(name="finetune", module=__name__, says="Counts.", takes=("calibrated", "measured")),
 }
 """By the name of their output in the flow."""
-CODE = {"commit": "c", "is_dirty": False, "lock": "l", "language_lock": "l"}
+CODE = {"commit": "c", "is_dirty": False, "lock": "l"}
 COUNT = 4
 before: list[Callable[[str, int], object]] = []
 """Called with a step's name and a number before that is counted."""

@@ -48,7 +48,7 @@ from steps.task import parts, run  # noqa: E402
 from steps.track.registry import Registry  # noqa: E402
 
 NO_RETRY, RESUMABLE = 202, 75
-CODE = {"commit": "soak", "is_dirty": False, "lock": "soak", "language_lock": "soak"}
+CODE = {"commit": "soak", "is_dirty": False, "lock": "soak"}
 NAMES = {
     "build_boards": "part",
     "join_boards": "boards",

@@ -168,7 +168,7 @@ def test_packages_that_differ_from_the_lock_are_named_with_both_versions(
 ) -> None:
     lock = tmp_path / "requirements-run.lock"
     lock.write_text(f"numpy=={version('numpy')}\npydantic==0.1\n")
-    monkeypatch.setitem(checks.LOCKS, "lock", lock)
+    monkeypatch.setattr(checks, "LOCK", lock)
     is_fine, detail = found(untouched)["packages"]
     assert not is_fine
     assert f"pydantic {version('pydantic')}, not 0.1" in detail

@@ -16,7 +16,7 @@ from steps.run.step import StepOutput
 from steps.run.store import Store
 from steps.task import run
 
-CODE = {"commit": "c", "is_dirty": False, "lock": "l", "language_lock": "l"}
+CODE = {"commit": "c", "is_dirty": False, "lock": "l"}
 
 
 @pytest.fixture(autouse=True)

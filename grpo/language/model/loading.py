@@ -10,7 +10,6 @@ from safetensors import SafetensorError
 
 from grpo.base.errors import PlainError
 from grpo.base.files import read_json, write_json
-from grpo.language import require_language_extra
 from grpo.language.model.policy import LanguagePolicy, ModelOrigin
 from grpo.policy.files import ACTION_TABLE_HASH, CHESS_TOKENS, LANGUAGE, LANGUAGE_WEIGHTS, POLICY, IncompatibleError, policy_facts
 from grpo.policy.trainable import PolicyFormat, refuse_non_finite
@@ -34,7 +33,7 @@ class LanguageModelError(PlainError, RuntimeError):
 def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> LanguagePolicy:
     """Return the language model that the settings name: made here from the seed, of a hub, or of a folder.
 
-    Raises MissingExtraError when the packages for it are not installed, LanguageModelError with the reason when it cannot be had.
+    Raises LanguageModelError with the reason when it cannot be had.
     """
     _prepare()
     if config.model == SMALL:
@@ -75,7 +74,7 @@ def save_language_policy(folder: Path, policy: LanguagePolicy, policy_config: Po
 def load_language_policy(folder: Path, device: torch.device) -> tuple[LanguagePolicy, PolicyConfig]:
     """Return the policy of a folder with its configuration.
 
-    Raises MissingExtraError, LanguageModelError when the files are no model's, IncompatibleError when this code does not know its settings,
+    Raises LanguageModelError when the files are no model's, IncompatibleError when this code does not know its settings,
     NonFiniteError for weights that are NaN or infinite.
     """
     _prepare()
@@ -101,11 +100,10 @@ def hub_commit(config: LanguageConfig) -> str:
 
     A revision that is a whole commit is returned as it is: the hub need not be asked. Without the hub it is that of the hub's cache.
 
-    Raises MissingExtraError when the packages for it are not installed, LanguageModelError when neither hub nor cache has the model.
+    Raises LanguageModelError when neither hub nor cache has the model.
     """
     if _COMMIT.fullmatch(config.revision):
         return config.revision
-    require_language_extra()
     from transformers.utils.hub import cached_file, extract_commit_hash
 
     try:
@@ -117,7 +115,6 @@ def hub_commit(config: LanguageConfig) -> str:
 
 def _prepare() -> None:
     """Let transformers draw no bars and give no advice: what matters of it is checked here, and said plainly."""
-    require_language_extra()
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]

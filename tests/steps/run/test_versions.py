@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from grpo.base.files import sha256_file
 from grpo.settings.tree import Settings, read_settings
 from steps import STEPS
 from steps.run import code, versions
@@ -19,7 +20,7 @@ from steps.run.code import code_hash, code_of
 from steps.run.step import Step, step_of
 from steps.run.versions import describe_code, installed_lock, step_version
 
-CODE = {"commit": "abc", "is_dirty": False, "lock": "lock-1", "language_lock": "language-1"}
+CODE = {"commit": "abc", "is_dirty": False, "lock": "lock-1"}
 BODIES = {name: f"steps.{name}" for name in STEPS if name not in ("start", "end")}
 VARIANTS = {f"language {name}": f"steps.language.{name}" for name in ("pretrain", "finetune")}
 MADE_BY = {
@@ -69,14 +70,6 @@ def test_each_part_changes_the_version(change: dict[str, Any]) -> None:
 def test_a_commit_that_touches_nothing_here_does_not_change_the_version() -> None:
     assert version(code={**CODE, "commit": "def", "is_dirty": True}) == version()
     assert version(step=step(says="Other words.", shows=("boards/rows",), pages=("report.json",))) == version()
-
-
-def test_the_language_models_packages_count_where_its_settings_are_read_and_nowhere_else() -> None:
-    other = {**CODE, "language_lock": "language-2"}
-    assert version(code=other) == version()
-    of_language = {"seed": 0, "language": {"model": "small"}}
-    assert version(settings=of_language, code=other) != version(settings=of_language)
-    assert version(settings=of_language, code={**CODE, "lock": "lock-2"}) == version(settings=of_language), "its lock holds those too"
 
 
 # The rule, on a small project.
@@ -331,15 +324,10 @@ def test_no_step_depends_on_tracker_store_or_card() -> None:
 # Locks.
 
 
-def test_the_code_is_described_by_commit_dirty_flag_and_locks() -> None:
+def test_the_code_is_described_by_commit_dirty_flag_and_the_images_lock() -> None:
     described = describe_code()
-    assert described.keys() == {"commit", "is_dirty", "lock", "language_lock"}
-    assert len(described["lock"]) == len(described["language_lock"]) == 64
-
-
-def test_the_locks_of_versions_are_the_images() -> None:
-    for lock in versions.LOCKS.values():
-        assert lock.resolve() == code.ROOT / lock.name
+    assert described.keys() == {"commit", "is_dirty", "lock"}
+    assert described["lock"] == sha256_file(code.ROOT / "requirements-run.lock")
 
 
 def test_an_installed_package_gives_the_versions_that_a_checkout_gives(tmp_path: Path) -> None:
@@ -365,7 +353,6 @@ def test_an_environment_says_which_lock_it_was_installed_from(tmp_path: Path, mo
     assert installed_lock() == ""
     (tmp_path / "run-lock").write_text(f"{describe_code()['lock']}\n")  # As `sha256sum | cut` of infra/install.sh leaves it.
     assert installed_lock() == describe_code()["lock"]
-    assert installed_lock(versions.LANGUAGE_LOCK) == "", "an environment without the extra says nothing of its lock"
 
 
 def test_without_git_the_commit_is_unknown_and_counts_as_dirty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

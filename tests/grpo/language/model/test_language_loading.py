@@ -9,7 +9,6 @@ import torch
 from made_models import byte_pair_tokenizer, gpt2, llama
 from transformers import BertConfig, BertModel, T5Config, T5ForConditionalGeneration
 
-from grpo import language
 from grpo.language.generate.answers import sampled_answers
 from grpo.language.model.loading import LanguageModelError, hub_commit, load_language_policy, load_model, save_language_policy
 from grpo.language.model.policy import LanguagePolicy
@@ -157,9 +156,3 @@ def test_a_hub_that_is_away_is_told_with_what_needs_none(monkeypatch: pytest.Mon
     monkeypatch.setattr("transformers.utils.hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(LanguageModelError, match=r"'somebody/model' cannot be loaded: .*language\.model = 'small' is made here"):
         load_model(LanguageConfig(model="somebody/model"), seed=0, device=CPU)
-
-
-def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(language, "find_spec", lambda name: None)
-    with pytest.raises(language.MissingExtraError, match=r"not installed: transformers.*pip install '\.\[language\]'"):
-        load_model(SMALL, seed=0, device=CPU)
