@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from grpo.base.errors import PlainError
 
@@ -23,7 +23,6 @@ ASIDE: Final = "aside"
 The manifest verifies these files too, but they are not part of the output's hash.
 """
 _MANIFEST_HASH: Final = "manifest_hash"
-_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TEMPORARY: Final = "half-made-"  # In the names of folders being written: other hidden files there may belong to anybody.
 
 
@@ -63,11 +62,10 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> Any:
     """Return the content of a JSON file. Raises OSError when it cannot be read, CorruptError when it is not JSON."""
-    return parse_json(path.read_bytes(), path)
+    return _parse_json(path.read_bytes(), path)
 
 
-def parse_json(data: bytes, place: object) -> Any:
-    """Return the value of a JSON text in UTF-8. Raises CorruptError, which names its place, when it is none or is nested too deeply."""
+def _parse_json(data: bytes, place: object) -> Any:
     try:
         return json.loads(data.decode())
     except (ValueError, RecursionError) as error:
@@ -75,8 +73,8 @@ def parse_json(data: bytes, place: object) -> Any:
 
 
 def parse_json_object(data: bytes, place: object) -> dict[str, Any]:
-    """Return a JSON object. Raises CorruptError as `parse_json` does, also for JSON that is no object."""
-    value = parse_json(data, place)
+    """Return a JSON object in UTF-8. Raises CorruptError, which names its place, when it is none or is nested too deeply."""
+    value = _parse_json(data, place)
     if not isinstance(value, dict):
         raise CorruptError(f"{place} is damaged: it is not a JSON object")
     return value
@@ -84,9 +82,8 @@ def parse_json_object(data: bytes, place: object) -> dict[str, Any]:
 
 def file_hashes(folder: Path) -> dict[str, str]:
     """Return relative path -> SHA-256 of all files below the folder, `ASIDE` included, the manifest excluded."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    named = {path.relative_to(folder).as_posix(): path for path in files}
-    return {name: sha256_file(path) for name, path in named.items() if name != MANIFEST}
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {name: sha256_file(path) for name, path in files.items() if name != MANIFEST}
 
 
 def write_manifest(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,16 +123,17 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 def parse_manifest(data: bytes, place: object) -> dict[str, Any]:
     """Return a manifest, verified by its own hash. Raises CorruptError, which names its place, when it is damaged or none."""
     manifest = parse_json_object(data, place)
-    files, aside, rest = manifest.get("files"), manifest.get("aside"), {**manifest}
+    rest = {name: fact for name, fact in manifest.items() if name != _MANIFEST_HASH}
     try:
-        is_whole = rest.pop(_MANIFEST_HASH, "") == sha256_json(rest) and manifest.get("output_hash") == sha256_json(files)
-    except (ValueError, RecursionError):  # A number that is none, or nested too deeply.
+        is_whole = (
+            manifest[_MANIFEST_HASH] == sha256_json(rest)
+            and manifest["output_hash"] == sha256_json(manifest["files"])
+            and not any(map(_is_aside, manifest["files"]))
+            and all(map(_is_aside, manifest["aside"]))
+        )
+    except (KeyError, TypeError, ValueError, RecursionError):  # A missing part, one of another type, or a number that is none.
         is_whole = False
-    if (
-        not (is_whole and isinstance(files, dict) and isinstance(aside, dict))
-        or any(map(_is_aside, files))
-        or not all(map(_is_aside, aside))
-    ):
+    if not is_whole:
         raise CorruptError(f"{place} is changed since it was written")
     return manifest
 
@@ -153,9 +151,22 @@ def explain_write_errors(num_bytes: int | None, target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if not _is_refusal_to_write(error, target):
+        has_no_room = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        is_barred = error.errno in (errno.EACCES, errno.EPERM) and Path(error.filename or "/").is_relative_to(target.parent)
+        if not (has_no_room or is_barred or error.errno == errno.EROFS):
             raise
-        raise _storage_error(error, target, num_bytes) from error
+        place = next(folder for folder in target.parents if folder.exists())
+        free = shutil.disk_usage(place).free
+        remedy = f"give this user write permission in {place}, or set CHESS_GRPO_HOME to another folder"
+        needed = "" if num_bytes is None else f"it needs {num_bytes:,} bytes, and "
+        if has_no_room:
+            remedy = "free disk space, or raise the file size limit or the quota"
+            # The write is larger than the space that refused it.
+            limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0] if error.errno == errno.EFBIG else free
+            needed = needed or f"it needs more than {limit:,} bytes, and "
+        raise StorageError(
+            f"{target} could not be written ({os.strerror(error.errno or 0)}): {needed}{free:,} bytes are free there; {remedy}"
+        ) from error
 
 
 @contextmanager
@@ -166,7 +177,7 @@ def atomic_folder(target: Path, *, num_bytes: int | None = None) -> Iterator[Pat
 
     Raises StorageError if the disk refuses; it states the bytes needed (`num_bytes`, if known) and the bytes free without the folder.
     """
-    try:
+    with explain_write_errors(num_bytes, target):
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_abandoned(target)
         with _held_folder(target) as made:
@@ -180,10 +191,6 @@ def atomic_folder(target: Path, *, num_bytes: int | None = None) -> Iterator[Pat
                 if not target.exists():
                     raise
             _sync(target.parent)
-    except OSError as error:  # The temporary folder is deleted by now, so its bytes count as free.
-        if not _is_refusal_to_write(error, target):
-            raise
-        raise _storage_error(error, target, num_bytes) from error
 
 
 @contextmanager
@@ -191,15 +198,13 @@ def _held_folder(target: Path) -> Iterator[Path]:
     """Yield an empty temporary folder beside `target`, locked while its writer lives; delete it at the end if it is still there."""
     while True:
         made = Path(tempfile.mkdtemp(prefix=f".{target.name}.{_TEMPORARY}", dir=target.parent))
-        try:
+        with suppress(FileNotFoundError):  # Another writer deleted it as abandoned before we locked it.
             handle = os.open(made, os.O_RDONLY)
-        except FileNotFoundError:
-            continue  # Another writer deleted it as abandoned before we locked it.
-        with suppress(OSError):  # Some network file systems cannot lock folders; there no writer deletes abandoned folders either.
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        if made.exists():
-            break
-        os.close(handle)
+            with suppress(OSError):  # Some network file systems cannot lock folders; there no writer deletes abandoned folders either.
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            if made.exists():
+                break
+            os.close(handle)
     try:
         yield made
     finally:
@@ -226,9 +231,9 @@ def remove_folder(folder: Path) -> None:
     shutil.rmtree(going)
 
 
-def remove_leftovers(folder: Path, pattern: str = "**/.*") -> None:
+def remove_leftovers(folder: Path) -> None:
     """Delete hidden temporary files and folders of killed processes below a folder; no writer may be active."""
-    for left in sorted(folder.glob(pattern)):
+    for left in sorted(folder.glob("**/.*")):
         if left.is_dir():
             shutil.rmtree(left)
         else:
@@ -290,11 +295,10 @@ def atomic_file(path: Path) -> Iterator[Path]:
     _sync(path.parent)
 
 
-def append_line(path: Path, line: str, *, is_synced: bool = True) -> None:
+def append_line(path: Path, line: str) -> None:
     """Append a line and sync it to disk; after a crash only the last line can be incomplete.
 
-    Without `is_synced` the line survives the end of the process, but perhaps not a crash of the machine. Raises StorageError when there
-    is no space; the file is then as it was.
+    Raises StorageError when there is no space; the file is then as it was.
     """
     content = f"{line}\n".encode()
     with explain_write_errors(len(content), path), path.open("ab", buffering=0) as file:
@@ -302,60 +306,23 @@ def append_line(path: Path, line: str, *, is_synced: bool = True) -> None:
         try:
             while left:
                 left = left[file.write(left) :]
-            if is_synced:
-                os.fsync(file.fileno())
+            os.fsync(file.fileno())
         except OSError:
             file.truncate(end)  # The next line would make one damaged line with half of this one.
             raise
 
 
-class JsonLine(NamedTuple):
-    """A whole line of a file that `append_line` wrote."""
-
-    row: dict[str, Any]
-    """Its JSON object; of a damaged line, its text as `damaged`."""
-    end: int
-    """Where the next line begins, in bytes."""
-
-
-def read_lines(path: Path, start: int = 0) -> list[JsonLine]:
-    """Return a file's lines from byte `start` on, without an incomplete last one; none when there is no file."""
-    lines = []
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the JSON objects of a file of lines, {} for a damaged line, without an incomplete last one; none when there is no file."""
+    rows = []
     with suppress(FileNotFoundError), path.open("rb") as file:
-        file.seek(start)
         for line in file:
-            start += len(line)
             if line.endswith(b"\n"):
-                lines.append(JsonLine(_row(line), start))
-    return lines
-
-
-def _row(line: bytes) -> dict[str, Any]:
-    try:
-        return parse_json_object(line, "a line")
-    except CorruptError:
-        return {"damaged": line.decode(errors="replace").strip()}
-
-
-def _is_refusal_to_write(error: OSError, target: Path) -> bool:
-    """Return whether an error means a full disk, a quota, a read-only file system or a missing permission at `target`."""
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return isinstance(error.filename, str) and Path(error.filename).is_relative_to(target.parent)
-    return error.errno in _NO_ROOM or error.errno == errno.EROFS
-
-
-def _storage_error(error: OSError, target: Path, num_bytes: int | None) -> StorageError:
-    place = next(folder for folder in target.parents if folder.exists())
-    free, reason = shutil.disk_usage(place).free, os.strerror(error.errno or 0)
-    needed = "" if num_bytes is None else f"it needs {num_bytes:,} bytes, and "
-    remedy = f"give this user write permission in {place}, or set CHESS_GRPO_HOME to another folder"
-    if error.errno in _NO_ROOM:
-        if num_bytes is None:
-            # The write is larger than the space that refused it.
-            limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0] if error.errno == errno.EFBIG else free
-            needed = f"it needs more than {limit:,} bytes, and "
-        remedy = "free disk space, or raise the file size limit or the quota"
-    return StorageError(f"{target} could not be written ({reason}): {needed}{free:,} bytes are free there; {remedy}")
+                try:
+                    rows.append(parse_json_object(line, path))
+                except CorruptError:
+                    rows.append({})
+    return rows
 
 
 def _sync(path: Path) -> None:

@@ -7,7 +7,9 @@ import hashlib
 import io
 import os
 import re
+import sys
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +23,7 @@ from grpo.dataset.games import SourceError
 from grpo.settings.types import S3_SCHEME, refuse_secret
 
 if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
+    pass
 
 _BUFFER_SIZE: Final = 2**20
 
@@ -83,21 +85,19 @@ def find_files(patterns: Sequence[str]) -> list[SourceFile]:
 def opened(file: SourceFile) -> Iterator[BinaryIO]:
     """Open a file as a stream of its decompressed bytes.
 
-    Opening and reading raise SourceError if the file cannot be read, is truncated or damaged, or has another content than its name says.
+    Opening, and what the block reads, raise SourceError if the file cannot be read, is truncated or damaged, or has another content than
+    its name says.
     """
     import pyarrow as pa
 
     where = f"{file.uri} (member {file.member})" if file.member else file.uri
-    with _in_words(where):
-        raw = _opened_packed(file.uri)
-    with raw:
-        with _in_words(where):
-            unpacked = raw
-            if file.member:
-                unpacked = zipfile.ZipFile(raw).open(file.member)  # noqa: SIM115
-            elif codec := _CODECS.get(PurePosixPath(file.uri).suffix.lower()):
-                unpacked = pa.CompressedInputStream(raw, codec)
-        stream = io.BufferedReader(_InWords(unpacked, where), _BUFFER_SIZE)
+    with _in_words(where), _opened_packed(file.uri) as raw:
+        unpacked = raw
+        if file.member:
+            unpacked = zipfile.ZipFile(raw).open(file.member)  # noqa: SIM115
+        elif codec := _CODECS.get(PurePosixPath(file.uri).suffix.lower()):
+            unpacked = pa.CompressedInputStream(raw, codec)
+        stream = io.BufferedReader(unpacked, _BUFFER_SIZE)
         head = stream.peek()[:4_096].removeprefix(b"\xef\xbb\xbf").lstrip()
         found = next((content for content, begins in _BEGINS.items() if begins.match(head)), file.kind)
         if found != file.kind:
@@ -124,10 +124,10 @@ def _addresses(pattern: str) -> list[str]:
     """Return the addresses of the files that one pattern matches."""
     try:
         refuse_secret(pattern)
-    except ValueError as error:
+        with _in_words(pattern):
+            is_named, found = _matches(pattern)
+    except ValueError as error:  # Also fsspec's, of a kind of address that it does not know.
         raise SourceError(str(error)) from None
-    with _in_words(pattern):
-        is_named, found = _matches(pattern)
     if is_named and _kind(found[0]) is None:
         raise SourceError(f"{pattern}: cannot tell by its suffix what it is; known are {_SUFFIXES}: rename or convert it")
     found = [uri for uri in found if not PurePosixPath(uri).name.startswith(".") and _kind(uri) is not None]
@@ -213,41 +213,25 @@ def _version(uri: str) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-class _InWords(io.RawIOBase):
-    """A stream whose errors say where and what to do."""
-
-    def __init__(self, stream: BinaryIO, where: str) -> None:
-        super().__init__()
-        self._stream, self._where = stream, where
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: "WriteableBuffer", /) -> int:
-        target = memoryview(buffer).cast("B")
-        with _in_words(self._where):
-            piece = self._stream.read(len(target))
-        target[: len(piece)] = piece
-        return len(piece)
-
-
 @contextmanager
 def _in_words(where: str) -> Iterator[None]:
     """Turn what the libraries raise into a SourceError that says where and what to do."""
     try:
         yield
-    except SourceError:
-        raise
     except FileNotFoundError as error:
         raise SourceError(f"{where}: no file found; correct the address") from error
-    except (EOFError, zipfile.BadZipFile) as error:
+    except (EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise SourceError(f"{where}: damaged or cut short ({error}); download it again") from error
-    except ImportError as error:
-        raise SourceError(f"{where}: {error}") from error
-    except Exception as error:
+    except (OSError, ImportError, *_network_errors()) as error:
         if isinstance(error, OSError) and error.errno is None and "://" not in where:  # pyarrow's, of what it unpacks.
             raise SourceError(f"{where}: damaged or cut short ({error}); download it again") from error
         raise SourceError(
             f"{where}: cannot be read ({error}); check the address, the network and your rights (S3: aws sso login, AWS_PROFILE,"
             " AWS_DEFAULT_REGION), and start again"
         ) from error
+
+
+def _network_errors() -> list[type[Exception]]:
+    """Return the errors that fsspec lets through of the libraries that it reads the web and the hub with."""
+    names = {"aiohttp": "ClientError", "httpx2": "HTTPError"}
+    return [getattr(sys.modules[library], name) for library, name in names.items() if library in sys.modules]

@@ -15,11 +15,11 @@ RANDOM_SEED: Final = -1
 """The value of the option Seed that means a new random seed at each start of the engine."""
 _MAX_SEED: Final = 2**31 - 1  # Spins are 32-bit integers in many programs.
 # Declared because some chess programs set them without checking; a policy ignores their values.
-_WITHOUT_EFFECT: Final = {
-    "hash": "option name Hash type spin default 1 min 1 max 33554432",
-    "threads": "option name Threads type spin default 1 min 1 max 1024",
-    "ponder": "option name Ponder type check default false",
-}
+_WITHOUT_EFFECT: Final = (
+    "option name Hash type spin default 1 min 1 max 33554432",
+    "option name Threads type spin default 1 min 1 max 1024",
+    "option name Ponder type check default false",
+)
 
 
 class OptionError(ValueError):
@@ -54,7 +54,7 @@ class UciOptions:
             f"option name Temperature type string default {self.temperature:g}",
             *([f"option name MultiPV type spin default {self.multipv} min 1 max {MAX_LEGAL_MOVES}"] if self.has_lines else []),
             f"option name Seed type spin default {self.seed} min {RANDOM_SEED} max {_MAX_SEED}",
-            *_WITHOUT_EFFECT.values(),
+            *_WITHOUT_EFFECT,
         ]
 
     def with_option(self, words: Sequence[str]) -> "UciOptions":
@@ -62,9 +62,7 @@ class UciOptions:
 
         Raises OptionError if the value is outside the declared range.
         """
-        if words[:1] != ["name"]:
-            raise OptionError("setoption: write `setoption name NAME value VALUE`")
-        name, _, value = " ".join(words[1:]).partition(" value ")
+        name, _, value = " ".join(words).removeprefix("name ").partition(" value ")
         number = value.replace(",", ".")  # Accept a decimal comma.
         try:
             match name.lower():
@@ -74,8 +72,6 @@ class UciOptions:
                     return replace(self, multipv=int(number))
                 case "seed":
                     return replace(self, seed=int(number))
-                case "uci_chess960" if value.lower() == "true":
-                    raise OptionError("UCI_Chess960 is not supported: the policy knows standard castling only")
         except OptionError:
             raise
         except ValueError:

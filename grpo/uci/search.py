@@ -28,10 +28,7 @@ class MoveFinder(Protocol):
     """Chooses the engine's moves, one board at a time."""
 
     def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> UciSearchResult:
-        """Return the move to play and the lines to show.
-
-        A sample depends on the seed, the game and the number of moves played, so that a repeated `go` on the same board gives the same
-        move.
+        """Return the move to play and the lines to show; a sample depends on seed, game and ply alone.
 
         Args:
             board: Position with at least one legal move.

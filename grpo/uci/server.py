@@ -5,8 +5,8 @@ between searches. `go infinite` and `go ponder` compute their move at once and h
 one `bestmove`, in order.
 """
 
-import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import chess
@@ -23,8 +23,6 @@ NO_MOVE: Final = "(none)"
 """The `bestmove` of a finished game, as Stockfish sends it."""
 RESIGNATION: Final = "0000"
 """The `bestmove` of a player that resigns or has no position: the null move, which is never legal; UCI has no command for either."""
-_LONGEST_FEN: Final = 128  # Limits the digits of the clocks, since Python's integers are unbounded.
-_LONGEST_QUOTE: Final = 60
 _PAWNS: Final = {chess.PAWN: 1, chess.KNIGHT: 3, chess.BISHOP: 3, chess.ROOK: 5, chess.QUEEN: 9}
 
 
@@ -38,7 +36,7 @@ class UciEngine:
     def __init__(
         self, *, name: str, options: UciOptions, load: "Callable[[], MoveFinder]", random_seed: int, write: Callable[[str], None]
     ) -> None:
-        """Prepare the engine without loading the policy.
+        """Prepare the engine.
 
         Args:
             name: Name in the `id` line.
@@ -52,7 +50,6 @@ class UciEngine:
         self._load = load
         self._random_seed = random_seed
         self._write = write
-        self._finder: MoveFinder | None = None
         self._board: chess.Board | None = chess.Board()
         self._num_games = 0
         self._held: str | None = None
@@ -76,7 +73,7 @@ class UciEngine:
                 for answer in (f"id name {self._name}", "id author the chess-grpo authors", *self._defaults.declarations(), "uciok"):
                     self._write(answer)
             case "isready":
-                self._loaded()
+                _ = self._finder  # It is loaded now.
                 self._write("readyok")
             case "setoption":
                 try:
@@ -117,7 +114,6 @@ class UciEngine:
 
     def _search(self, search_moves: frozenset[str]) -> str:
         """Write the `info` lines of the current board, and return the best move; words that are no legal move restrict nothing."""
-        began = time.monotonic()
         board = self._board
         if board is None:
             self._write("info string no position: the last one was refused")
@@ -129,7 +125,7 @@ class UciEngine:
         allowed = search_moves & legal
         if search_moves and not allowed:
             self._write("info string searchmoves has no legal move; all are considered")
-        found = self._loaded().find(
+        found = self._finder.find(
             board,
             allowed=allowed,
             options=self._options,
@@ -137,16 +133,14 @@ class UciEngine:
             num_games=self._num_games,
         )
         self._write(f"info string {found.remark}")
-        milliseconds = int(1000 * (time.monotonic() - began))
         for index, move in enumerate(found.shown, start=1):
             score = score_after(board, move)
-            self._write(f"info depth 1 seldepth 1 multipv {index} score {score} nodes 1 time {milliseconds} pv {move.uci()}")
+            self._write(f"info depth 1 seldepth 1 multipv {index} score {score} nodes 1 pv {move.uci()}")
         return RESIGNATION if found.best is None else found.best.uci()
 
-    def _loaded(self) -> "MoveFinder":
-        if self._finder is None:
-            self._finder = self._load()
-        return self._finder
+    @cached_property
+    def _finder(self) -> "MoveFinder":
+        return self._load()
 
 
 def serve(engine: UciEngine, received: Iterable[bytes]) -> None:
@@ -160,46 +154,35 @@ def serve(engine: UciEngine, received: Iterable[bytes]) -> None:
 def read_position(words: Sequence[str]) -> chess.Board:
     """Return the board, with its history, for the arguments of `position`.
 
-    Raises PositionError for an invalid or impossible FEN, and for an illegal move; it names the first one.
+    Castling and en-passant rights that cannot hold are dropped, as chess programs expect. Raises PositionError for an invalid or impossible
+    FEN, and for an illegal move; it names the first one.
     """
     at = words.index("moves") if "moves" in words else len(words)
     match list(words[:at]):
         case ["startpos"]:
-            board = chess.Board()
-        case ["fen", *fen]:
-            board = _read_fen(" ".join(fen))
+            fen = chess.STARTING_FEN
+        case ["fen", *fields]:
+            fen = " ".join(fields)
         case _:
             raise PositionError("position: write `position startpos` or `position fen FEN`, and then `moves ...`")
-    for number, text in enumerate(words[at + 1 :], start=1):
-        # Also king-takes-rook, the castling of Chess960, is no move here.
-        move = next((move for move in board.legal_moves if move.uci() == text), None)
-        if move is None:
-            raise PositionError(f"move {number}, {_quoted(text)}, is illegal in {board.fen()}")
-        board.push(move)
-    return board
-
-
-def _read_fen(fen: str) -> chess.Board:
-    """Return the board of a FEN, without castling and en-passant rights that cannot hold, as chess programs expect."""
-    if len(fen) > _LONGEST_FEN:
-        raise PositionError(f"not a FEN: {len(fen)} characters long")
     try:
         board = chess.Board(fen)
     except ValueError as error:
-        raise PositionError(f"not a FEN: {_quoted(str(error))}") from None
+        raise PositionError(f"not a FEN: {str(error)!a:.60}") from None
     if not set("".join(fen.split()[2:3])) <= set("KQkq-"):
-        raise PositionError(f"castling of Chess960, which is not supported: {_quoted(fen)}")
+        raise PositionError(f"castling of Chess960, which is not supported: {fen!a:.60}")
     board.castling_rights = board.clean_castling_rights()
     if board.status() & chess.STATUS_INVALID_EP_SQUARE:
         board.ep_square = None
     if not board.is_valid():
-        raise PositionError(f"impossible position ({board.status().name}): {_quoted(fen)}")
+        raise PositionError(f"impossible position ({board.status().name}): {fen!a:.60}")
+    for number, text in enumerate(words[at + 1 :], start=1):
+        # Also king-takes-rook, the castling of Chess960, is no move here.
+        move = next((move for move in board.legal_moves if move.uci() == text), None)
+        if move is None:
+            raise PositionError(f"move {number}, {text!a:.60}, is illegal in {board.fen()}")
+        board.push(move)
     return board
-
-
-def _quoted(text: str) -> str:
-    """Return received text as a short quote in one line of ASCII."""
-    return ascii(text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}...")
 
 
 def score_after(board: chess.Board, move: chess.Move) -> str:

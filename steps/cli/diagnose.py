@@ -89,4 +89,4 @@ def _logged(folder: Path) -> list[Record]:
     """Return the records of a step at work or done, up to the first that is torn; of a copied history too, which is no journal."""
     if rows := counting(read_journal(folder)):
         return [record_of(row["record"]) for row in rows if not row["aside"]]
-    return [record_of(line.row) for line in read_lines(folder / HISTORY) if "step" in line.row]
+    return [record_of(row) for row in read_lines(folder / HISTORY) if "step" in row]

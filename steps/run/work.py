@@ -188,7 +188,7 @@ def read_journal(folder: Path) -> list[dict[str, Any]]:
     They are in the order of writing, void ones included, for those who count lines.
     """
     path = folder / JOURNAL if (folder / JOURNAL).exists() else folder / HISTORY
-    return [line.row for line in takewhile(lambda line: _is_whole(line.row), read_lines(path))]
+    return list(takewhile(_is_whole, read_lines(path)))
 
 
 def _is_whole(row: Mapping[str, Any]) -> bool:

@@ -127,6 +127,7 @@ def test_two_files_of_one_name_are_refused_and_a_link_to_one_is_not(tmp_path: Pa
         ("ftp://me:hunter2@host/x.pgn", r"^ftp://host/x\.pgn: give this address without a user or a query"),
         ("https://host/x.pgn?token=hunter2", r"^https://host/x\.pgn: give this address without a user or a query"),
         ("gs://bucket/x.pgn", "^gs://bucket/x.pgn: "),
+        ("odd://bucket/x.pgn", "Protocol not known: odd"),
     ],
 )
 def test_a_pattern_that_stands_for_nothing_that_is_read_is_told(
@@ -153,6 +154,9 @@ def test_a_file_of_a_web_server_is_read_as_it_arrives(tmp_path: Path) -> None:
         def log_message(self, *arguments: object) -> None:
             """Say nothing."""
 
+        def send_head(self) -> Any:
+            return self.send_error(403) if self.path == "/z.pgn" else super().send_head()
+
     with served(partial(Handler, directory=str(tmp_path))) as address:  # type: ignore[arg-type]
         [file] = find_files([f"{address}/x.pgn.zst"])
         with opened(file) as stream:
@@ -160,6 +164,8 @@ def test_a_file_of_a_web_server_is_read_as_it_arrives(tmp_path: Path) -> None:
         assert fingerprint(file) == fingerprint(file)
         with pytest.raises(SourceError, match=r"y\.pgn: no file found"):
             read(f"{address}/y.pgn")
+        with pytest.raises(SourceError, match=r"z\.pgn: cannot be read \(403"):
+            read(f"{address}/z.pgn")
 
 
 @pytest.fixture
