@@ -154,8 +154,11 @@ def test_a_file_of_a_web_server_is_read_as_it_arrives(tmp_path: Path) -> None:
         def log_message(self, *arguments: object) -> None:
             """Say nothing."""
 
-        def send_head(self) -> Any:
-            return self.send_error(403) if self.path == "/z.pgn" else super().send_head()
+        def do_GET(self) -> None:
+            if self.path == "/z.pgn":
+                self.send_error(403)
+            else:
+                super().do_GET()
 
     with served(partial(Handler, directory=str(tmp_path))) as address:  # type: ignore[arg-type]
         [file] = find_files([f"{address}/x.pgn.zst"])
@@ -164,6 +167,7 @@ def test_a_file_of_a_web_server_is_read_as_it_arrives(tmp_path: Path) -> None:
         assert fingerprint(file) == fingerprint(file)
         with pytest.raises(SourceError, match=r"y\.pgn: no file found"):
             read(f"{address}/y.pgn")
+        (tmp_path / "z.pgn").write_bytes(TEXT)
         with pytest.raises(SourceError, match=r"z\.pgn: cannot be read \(403"):
             read(f"{address}/z.pgn")
 
