@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from grpo.base.files import read_json, write_json
 from grpo.board.phases import PHASES, Phase
 from grpo.dataset.games import SourceError
-from grpo.dataset.quotas import LEAST_PER_CELL, SourceReport, boards_per_cell, cell_names, cut_to_quota, shortage_text
+from grpo.dataset.quotas import LEAST_PER_CELL, SourceReport, boards_per_cell, cut_to_quota, shortage_text
 from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Position, Split, phase_counts
 from grpo.settings.metrics import Record
 from steps.run.dataset import preview
@@ -45,7 +45,7 @@ def body(work: Work) -> None:
         _positions(boards), wanted, max_per_game_and_phase=settings.boards.max_per_game_and_phase
     )
     report = SourceReport.joined([unit for folder in folders for unit in read_json(folder / REPORT).values()])
-    report.num_duplicates += num_joined_duplicates
+    report.duplicates += num_joined_duplicates
     if any(missing.values()):
         shortage = shortage_text(wanted, missing, report, settings.boards)
         kept_of = {cell: wanted[cell] - short for cell, short in missing.items()}
@@ -64,7 +64,8 @@ def body(work: Work) -> None:
     games = games.take(sorted(first.values()))
     pq.write_table(boards, work.folder / BOARDS, row_group_size=_ROWS_PER_GROUP)
     pq.write_table(games, work.folder / GAMES)
-    facts = report.as_facts() | _dataset_facts(boards, games) | {"missing": cell_names(missing)}
+    short = {"/".join(cell): count for cell, count in missing.items() if count}
+    facts = report.as_facts() | _dataset_facts(boards, games) | {"missing": short}
     write_json(work.folder / REPORT, facts)
     (work.folder / BOARDS_PREVIEW).parent.mkdir(exist_ok=True)
     (work.folder / BOARDS_PREVIEW).write_bytes(preview(work.folder / BOARDS))

@@ -21,23 +21,21 @@ _Parsed = TypeVar("_Parsed")
 
 
 def lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield byte offset and text of each line that is neither blank nor a `#` comment, without its end and a byte order mark.
+    """Yield byte offset and text of each line that is neither blank nor a `#` comment.
 
-    A line longer than `MAX_LINE_SIZE` is truncated to bound memory, but is still longer than `MAX_LINE_SIZE`.
+    White space, NUL bytes (some public suites pad their lines) and a byte order mark around it are left out. A line longer than
+    `MAX_LINE_SIZE` is truncated to bound memory, but is still longer than `MAX_LINE_SIZE`.
     """
     end = 0
-    while rest := stream.readline(MAX_LINE_SIZE + 1):
-        offset, line = end, rest.rstrip(b"\r\n")
+    while line := stream.readline(MAX_LINE_SIZE + 1):
+        offset, rest = end, line
         end += len(rest)
         while rest and not rest.endswith(b"\n"):
             rest = stream.readline(MAX_LINE_SIZE)
             end += len(rest)
-        if offset == 0:
-            line = line.removeprefix(b"\xef\xbb\xbf")
-        if line.endswith(b"\0") and len(line) <= MAX_LINE_SIZE:  # Some public suites pad their lines.
-            line = line.rstrip(b"\0 \t")
-        if line.strip() and not line.lstrip().startswith(b"#"):
-            yield offset, line
+        text = line.removeprefix(b"\xef\xbb\xbf").strip(b" \t\r\n\0")
+        if text and not text.startswith(b"#"):
+            yield offset, text
 
 
 def read_positions(stream: BinaryIO, source: str, *, is_mine: Callable[[int], bool] = lambda _: True) -> Iterator[Game | Rejection]:
@@ -68,10 +66,9 @@ def read_puzzles(stream: BinaryIO, source: str) -> Iterator[chess.Board | Reject
 
     Raises SourceError for a header without the columns `FEN` and `Moves`.
     """
-    for offset, found in puzzle_rows(stream, source, ("FEN", "Moves"), puzzle_positions):
+    for number, found in puzzle_rows(stream, source, ("FEN", "Moves"), puzzle_positions):
         if isinstance(found, Exception):
-            detail = f"not a puzzle: {found}"[:MAX_DETAIL]
-            yield Rejection(source=source, offset=offset, reason=Reason.ILLEGAL_POSITION, detail=detail)
+            yield Rejection(source=source, offset=number, reason=Reason.ILLEGAL_POSITION, detail=f"not a puzzle: {found}"[:MAX_DETAIL])
         else:
             yield found[0][0]
             yield from (board for board, _ in found[1::2])
@@ -138,8 +135,6 @@ def read_line(line: bytes) -> chess.Board | tuple[Reason, str]:
     """Return the board of one line, or the reason and the detail of its rejection."""
     if len(line) > MAX_LINE_SIZE:
         return Reason.TOO_LONG, f"a line of more than {MAX_LINE_SIZE:,} bytes"
-    if b"\0" in line:
-        return Reason.NUL_BYTES, ""
     # Split as bytes, so that only ASCII white space separates; Latin-1 decodes any byte, and only an id can contain more than ASCII.
     *position, rest = (field.decode("latin-1") for field in (*line.split(None, 4), b"")[:5])
     try:

@@ -42,10 +42,9 @@ class ExcludedPositions:
         bad: list[str] = []
         hashes = array("Q", (_hash(position_key(board)) for file in find_files(patterns) for board in _boards(file, bad)))
         if bad:
-            more = [f"and {len(bad) - _MAX_NAMED:,} more"] if len(bad) > _MAX_NAMED else []
             raise SourceError(
-                f"boards.exclude: {len(bad):,} entries cannot be read, so that their positions could not be kept out of the dataset;"
-                f" fix or remove them:{''.join(_LINE + each for each in (*bad[:_MAX_NAMED], *more))}"
+                f"boards.exclude: {len(bad):,} entries cannot be read, so that their positions could not be kept out of the dataset; fix or"
+                f" remove them, these first:{''.join(_LINE + each for each in bad[:_MAX_NAMED])}"
             )
         return cls(np.unique(np.frombuffer(hashes, dtype=np.uint64)))
 
@@ -66,27 +65,25 @@ def _hash(key: str) -> int:
 
 def _boards(file: SourceFile, bad: list[str]) -> Iterator[chess.Board]:
     """Yield the positions of a file, and add its entries that cannot be read to `bad`."""
-    for entry in _entries(file):
-        if isinstance(entry, chess.Board):
-            yield entry
-        elif isinstance(entry, Game):
-            yield from entry.boards
-            if entry.moves:
-                # Include the final position: a match starts from the position after the last move of a book's line.
-                last = entry.boards[-1].copy(stack=False)
-                last.push(entry.moves[-1])
-                yield last
-        elif entry.reason == Reason.NO_MOVES:  # Chapters of a study: of text alone, or of a problem.
-            yield chess.Board(entry.detail or chess.STARTING_FEN)
-        elif entry.reason not in _HARMLESS:
-            bad.append(f"{file.uri}, {entry.place}: {entry.reason} ({entry.detail})")
-
-
-def _entries(file: SourceFile) -> Iterator[chess.Board | Game | Rejection]:
     with opened(file) as stream:
+        entries: Iterator[chess.Board | Game | Rejection]
         if file.kind == FileKind.PUZZLES:
-            yield from read_puzzles(stream, file.name)
+            entries = read_puzzles(stream, file.name)
         elif file.kind == FileKind.GAMES:
-            yield from read_games(stream, file.name)
+            entries = read_games(stream, file.name)
         else:
-            yield from read_positions(stream, file.name)
+            entries = read_positions(stream, file.name)
+        for entry in entries:
+            if isinstance(entry, chess.Board):
+                yield entry
+            elif isinstance(entry, Game):
+                yield from entry.boards
+                if entry.moves:
+                    # Include the final position: a match starts from the position after the last move of a book's line.
+                    last = entry.boards[-1].copy(stack=False)
+                    last.push(entry.moves[-1])
+                    yield last
+            elif entry.reason == Reason.NO_MOVES:  # Chapters of a study: of text alone, or of a problem.
+                yield chess.Board(entry.detail or chess.STARTING_FEN)
+            elif entry.reason not in _HARMLESS:
+                bad.append(f"{file.uri}, {entry.place}: {entry.reason} ({entry.detail})")

@@ -23,7 +23,6 @@ class Reason(StrEnum):
     """Text outside any game."""
     TOO_LONG = "too long"
     """A line longer than any real position or puzzle."""
-    NUL_BYTES = "NUL bytes"
     VARIANT = "variant"
     CHESS960 = "Chess960"
     IMPOSSIBLE_START = "impossible start position"

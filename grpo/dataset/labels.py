@@ -3,8 +3,6 @@
 Imitation needs no values, and playing a game costs the same however many of its positions are valued.
 """
 
-from collections.abc import Sequence
-
 import chess
 import numpy as np
 import pyarrow as pa
@@ -13,7 +11,7 @@ import pyarrow.compute as pc
 from grpo.base.files import sha256_text
 from grpo.board.actions import action_id, legal_action_ids
 from grpo.board.encoding import encode
-from grpo.dataset.table import LabelArrays, Split, board_arrays
+from grpo.dataset.table import LabelArrays, Split, board_arrays, legal_columns
 
 
 def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> LabelArrays:
@@ -59,15 +57,8 @@ def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> La
                     ids.append(legal)
                     columns.append(legal.index(played))
             board.push(move)
-    return _joined(of_boards, positions, ids, columns)
-
-
-def _joined(of_boards: LabelArrays, positions: Sequence[chess.Board], ids: Sequence[Sequence[int]], columns: Sequence[int]) -> LabelArrays:
-    width = max(of_boards.action_ids.shape[1], *map(len, ids), 0)
-    lengths = np.array([*of_boards.is_legal.sum(1), *map(len, ids)])
-    is_legal = np.arange(width) < lengths[:, None]
-    action_ids = np.zeros(is_legal.shape, dtype=np.int64)
-    action_ids[is_legal] = np.concatenate([of_boards.action_ids[of_boards.is_legal], *(np.array(each) for each in ids)])
+    board_ids = [row[is_legal].tolist() for row, is_legal in zip(of_boards.action_ids, of_boards.is_legal, strict=True)]
+    action_ids, is_legal = legal_columns(board_ids + ids)
     return LabelArrays(
         encodings=np.concatenate([of_boards.encodings, encode(positions)]),
         action_ids=action_ids,

@@ -5,25 +5,33 @@ import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date
-from typing import BinaryIO, Final, TextIO, cast
+from typing import BinaryIO, Final
 
 import chess
 import chess.pgn
 
 from grpo.dataset.games import MAX_DETAIL, Game, Reason, Rejection
+from grpo.settings.tree import GameFilters, TimeControl
 
 MAX_RATING: Final = 4_000
 """A higher number in a tag is no rating."""
 _EVENT: Final = '[Event "'
-_STANDARD_NAMES: Final = frozenset(("", "standard", "chess", "normal", "fromposition"))
-_CHESS960_NAMES: Final = frozenset(
-    ("chess960", "960", "fischerandom", "fischerrandom", "fischerandomchess", "fischerrandomchess", "freestyle", "freestylechess")
-)
 _RESULTS: Final = {
     **dict.fromkeys(("1-0", "1:0"), "1-0"),
     **dict.fromkeys(("0-1", "0:1"), "0-1"),
     **dict.fromkeys(("1/2-1/2", "1/2", "½-½", "0.5-0.5"), "1/2-1/2"),
 }
+# Lichess's classes by estimated duration, base + 40 increments, in seconds: https://lichess.org/faq#time-controls.
+_CLASSES: Final = (
+    (30, TimeControl.ULTRABULLET),
+    (180, TimeControl.BULLET),
+    (480, TimeControl.BLITZ),
+    (1_500, TimeControl.RAPID),
+)
+_DAY: Final = 86_400
+# `300+3`, `300`, `40/7200`, `40/7200+30`; the first of several periods (`40/7200:3600`).
+_PERIOD: Final = re.compile(r"(?:([0-9]{1,4})/)?([0-9]{1,8}(?:\.[0-9]{1,6})?)(?:\+([0-9]{1,8}(?:\.[0-9]{1,6})?))?(?::.*)?")
+NO_FILTERS: Final = GameFilters()
 _DATE: Final = re.compile(r"([0-9]{4})[./-]([0-9]{2}|\?\?)[./-]([0-9]{2}|\?\?)")
 
 
@@ -32,7 +40,7 @@ def read_games(
     source: str,
     *,
     is_mine: Callable[[int], bool] = lambda _: True,
-    dropped_by: Callable[[Mapping[str, str]], str | None] = lambda _: None,
+    filters: GameFilters = NO_FILTERS,
 ) -> Iterator[Game | Rejection]:
     """Yield each game of a PGN stream, or its Rejection, in order.
 
@@ -40,15 +48,15 @@ def read_games(
         stream: The decompressed bytes.
         source: Name of the file.
         is_mine: Whether to parse the game with this number; the first is 0. Other games are skipped.
-        dropped_by: The filter that drops a game for its tags, or None. The moves of a dropped game are not parsed.
+        filters: By its tags a game is dropped, and its moves are not parsed.
     """
-    text = _GameTexts(stream)
     number = 0
-    while text.begin_game():
+    for text in _texts(stream):
+        rest = io.StringIO(text)  # Of several games when they have no tags.
         while True:
-            visitor = _Visitor(source, number, is_mine=is_mine(number), dropped_by=dropped_by)
+            visitor = _Visitor(source, number, is_mine=is_mine(number), filters=filters)
             try:
-                if chess.pgn.read_game(cast("TextIO", text), Visitor=visitor.result) is None:
+                if chess.pgn.read_game(rest, Visitor=visitor.result) is None:
                     break
                 found = visitor.found()
             except IndexError as error:  # Of python-chess 1.11 on some damaged games.
@@ -58,46 +66,30 @@ def read_games(
             number += 1
 
 
-class _GameTexts:
-    """The texts of a file's games, one after another, as python-chess reads them: the end of a text is that of a file.
+def _texts(stream: BinaryIO) -> Iterator[str]:
+    """Yield the texts of a file's games, one after another, so that no damage of a game reaches the next one.
 
-    A text begins at an Event tag that follows no other tag, even in a line of moves or in a comment that is not closed. So no damage of a
-    game reaches the next one.
+    A text begins at an Event tag that follows no other tag, even in a line of moves or in a comment that is not closed.
     """
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._lines = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace")
-        self._next = self._lines.readline()
-        self._is_start, self._in_tags = True, False
-
-    def begin_game(self) -> bool:
-        """Go on to the next text, and return whether there is one."""
-        while not self._is_start and self.readline():
-            pass
-        self._is_start = True
-        return bool(self._next)
-
-    def readline(self) -> str:
-        """Return the next line of this text; nothing at its end."""
-        line = self._next
-        at = line.find(_EVENT)
-        if at == 0 and not self._is_start and not self._in_tags:
-            return ""
-        if at > 0 and not line.startswith("["):
-            line, self._next = line[:at] + "\n", line[at:]
-        else:
-            self._next = self._lines.readline()
-        self._is_start = False
-        if not line.startswith("%") and not line.isspace():
-            self._in_tags = line.startswith("[")
-        return line
+    lines: list[str] = []
+    is_after_tag = False
+    with io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace") as text:
+        for line in text:
+            at = 0 if line.startswith("[") else max(0, line.find(_EVENT))
+            if lines and line.startswith(_EVENT, at) and (at or not is_after_tag):
+                yield "".join([*lines, line[:at]])
+                lines.clear()
+            lines.append(line if lines else line[at:])
+            if not line.startswith("%") and not line.isspace():
+                is_after_tag = line.startswith("[", at)
+    yield "".join(lines)
 
 
 class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
     """Takes one game in: its tags first, then its moves unless it is skipped."""
 
-    def __init__(self, source: str, number: int, *, is_mine: bool, dropped_by: Callable[[Mapping[str, str]], str | None]) -> None:
-        self._source, self._number, self._is_mine, self._dropped_by = source, number, is_mine, dropped_by
+    def __init__(self, source: str, number: int, *, is_mine: bool, filters: GameFilters) -> None:
+        self._source, self._number, self._is_mine, self._filters = source, number, is_mine, filters
         self._headers: dict[str, str] = {}
         self._rejection: Rejection | None = None
         self._boards: list[chess.Board] = []
@@ -111,7 +103,7 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
         self._headers[tagname] = tagvalue.strip()
 
     def end_headers(self) -> chess.pgn.SkipType | None:
-        if name := self._dropped_by(self._headers):
+        if name := dropped_by(self._headers, self._filters):
             self.rejected(Reason.FILTERED, name)
         elif unusable := _unusable_start(self._headers):
             self.rejected(*unusable)
@@ -163,12 +155,13 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
 
 
 def _unusable_start(headers: Mapping[str, str]) -> tuple[Reason, str] | None:
-    variant = headers.get("Variant", "")
-    name = re.sub(r"[\s_-]", "", variant.lower())
-    if name in _CHESS960_NAMES:
-        return Reason.CHESS960, variant
-    if name not in _STANDARD_NAMES:
-        return Reason.VARIANT, variant
+    if variant := headers.get("Variant"):
+        try:
+            tags = chess.pgn.Headers({"Variant": variant})
+            if tags.is_chess960() or tags.variant() is not chess.Board:
+                return Reason.CHESS960 if tags.is_chess960() else Reason.VARIANT, variant
+        except ValueError:  # A variant that nobody knows.
+            return Reason.VARIANT, variant
     fen = headers.get("FEN", chess.STARTING_FEN)
     try:
         board = chess.Board(fen)
@@ -193,6 +186,38 @@ def rating(text: str) -> int | None:
     """Return the rating of a WhiteElo or BlackElo tag, or None if it is not one."""
     is_number = text.isascii() and text.isdecimal() and len(text) <= 4
     return int(text) if is_number and 1 <= int(text) <= MAX_RATING else None
+
+
+def dropped_by(headers: Mapping[str, str], filters: GameFilters) -> str | None:
+    """Return the first filter that drops a game for its tags, or None.
+
+    A game without a known rating of both players has too low a one. A game whose time control is not known passes: many files lack the tag.
+    """
+    ratings = rating(headers.get("WhiteElo", "")), rating(headers.get("BlackElo", ""))
+    if filters.min_rating is not None and any(known is None or known < filters.min_rating for known in ratings):
+        return "min_rating"
+    found = time_control(headers.get("TimeControl", "")) if filters.time_controls else None
+    return "time_controls" if found is not None and found not in filters.time_controls else None
+
+
+def time_control(tag: str) -> TimeControl | None:
+    """Return the class of a TimeControl tag, or None if it is unknown.
+
+    `-` is correspondence, as on Lichess; so is a period of a day or more for one move (`1/86400`, chess.com's daily games). Sandclocks
+    (`*60`) have no class.
+    """
+    if tag == "-":
+        return TimeControl.CORRESPONDENCE
+    period = _PERIOD.fullmatch(tag)
+    if period is None:
+        return None
+    num_moves, base, increment = period.groups()
+    if num_moves is not None and int(num_moves) == 1 and float(base) >= _DAY:
+        return TimeControl.CORRESPONDENCE
+    duration = float(base) + 40 * float(increment or 0)
+    if not duration:
+        return None  # `0` and `0+0` are not playable, so the tag means something else.
+    return next((name for limit, name in _CLASSES if duration < limit), TimeControl.CLASSICAL)
 
 
 def _date(text: str) -> str | None:

@@ -5,7 +5,7 @@ A game's split depends only on the game, so that no game is in two splits, whate
 
 import hashlib
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
@@ -20,6 +20,8 @@ from grpo.dataset.table import Position, Split
 from grpo.settings.tree import BoardsConfig
 
 QuotaCell = tuple[Split, Phase]
+_OF_GAME: Final = ("game_id", "source", "offset", "white_rating", "black_rating", "date")
+"""What a board and the row of its game take from the game as it is."""
 _MAX_NAMED: Final = 10
 LEAST_PER_CELL: Final = 10
 """With fewer boards of a split and phase, unless fewer are wanted, no number that is measured on them means anything."""
@@ -53,24 +55,19 @@ def boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
     return {(split, phase): count // len(PHASES) for split, count in counts.items() for phase in PHASES}
 
 
-def cell_names(cells: Mapping[QuotaCell, int]) -> dict[str, int]:
-    """Return the nonzero cells by the name "split/phase"."""
-    return {f"{split}/{phase}": count for (split, phase), count in cells.items() if count}
-
-
-@dataclass(slots=True)
+@dataclass
 class SourceReport:
     """Counts of games and positions that were read, and of those that were rejected, by reason."""
 
-    num_games: int = 0
+    games: int = 0
     """Usable games (and listed positions)."""
     rejected: Counter[str] = field(default_factory=Counter)
     """Reason -> games; for a filter, `filtered: NAME`."""
     first_rejected: list[str] = field(default_factory=list)
     """File, place and reason of the first games that were rejected for what they are."""
-    natural_phases: Counter[str] = field(default_factory=Counter)
+    natural_phases: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(PHASES, 0)))
     """Phase -> positions read, before balancing."""
-    num_duplicates: int = 0
+    duplicates: int = 0
     """Positions that were in the dataset already, or whose colour mirror was."""
     left_out: Counter[str] = field(default_factory=Counter)
     """Reason -> positions: `judged` (an excluded evaluation position), `engine failure`."""
@@ -86,26 +83,18 @@ class SourceReport:
 
     def as_facts(self) -> dict[str, Any]:
         """Return the report as plain data."""
-        return {
-            "games": self.num_games,
-            "rejected": dict(self.rejected),
-            "first_rejected": self.first_rejected,
-            "natural_phases": {phase.value: self.natural_phases[phase] for phase in PHASES},
-            "duplicates": self.num_duplicates,
-            "left_out": dict(self.left_out),
-        }
+        return dict(vars(self))
 
     @classmethod
     def joined(cls, facts: Sequence[Mapping[str, Any]]) -> "SourceReport":
         """Return the sum of the facts of several units' reports; each unit reads its part of every file."""
         report = cls()
         for part in facts:
-            report.num_games += part["games"]
-            report.rejected.update(part["rejected"])
+            report.games += part["games"]
+            report.duplicates += part["duplicates"]
             report.first_rejected += part["first_rejected"]
-            report.natural_phases.update(part["natural_phases"])
-            report.num_duplicates += part["duplicates"]
-            report.left_out.update(part["left_out"])
+            for name in ("rejected", "natural_phases", "left_out"):
+                getattr(report, name).update(part[name])
         report.first_rejected = sorted(report.first_rejected)[:_MAX_NAMED]
         return report
 
@@ -162,7 +151,7 @@ class Quota:
 
     def offer(self, game: Game) -> list[Candidate]:
         """Select the needed positions of a game, and return them."""
-        self._report.num_games += 1
+        self._report.games += 1
         split = split_of_game(game.game_id, self._fractions)
         plies: dict[Phase, list[int]] = {phase: [] for phase in PHASES}
         for ply, (board, is_label) in enumerate(zip(game.boards, game.is_label, strict=True)):
@@ -190,17 +179,11 @@ class Quota:
 
     def _game_row(self, game: Game, split: Split) -> dict[str, Any]:
         keys = [position_key(board) for board in game.boards[: len(game.moves)]]
-        return {
-            "game_id": game.game_id,
-            "source": game.source,
-            "offset": game.offset,
+        return {name: getattr(game, name) for name in _OF_GAME} | {
             "split": split.value,
             "start_fen": game.boards[0].fen(),
             "num_plies": len(game.moves),
             "result": game.result,
-            "white_rating": game.white_rating,
-            "black_rating": game.black_rating,
-            "date": game.date,
             "moves": [move.uci() for move in game.moves],
             "keys": keys,
             "label_plies": [ply for ply, key in enumerate(keys) if game.is_label[ply] and key not in self._excluded],
@@ -219,7 +202,7 @@ class Quota:
         fen = fen_of(board)
         key = key_of_fen(turned_fen(fen))
         if key in self._seen:
-            self._report.num_duplicates += 1
+            self._report.duplicates += 1
             return None
         self._seen.add(key)
         if key in self._excluded:
@@ -231,32 +214,26 @@ class Quota:
             phase=phase,
             split=split,
             label=game.moves[ply].uci() if game.moves else "",
-            game_id=game.game_id,
             ply=ply,
-            source=game.source,
-            offset=game.offset,
-            white_rating=game.white_rating,
-            black_rating=game.black_rating,
-            date=game.date,
+            **{name: getattr(game, name) for name in _OF_GAME},
         )
         return Candidate(position, board)
 
 
 def shortage_text(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, int], report: SourceReport, config: BoardsConfig) -> str:
-    """Return in one sentence how many boards there are of those wanted, by phase, why there are no more, and what gives more."""
-    wanted_of, missing_of = ({phase: sum(cells[split, phase] for split in Split) for phase in PHASES} for cells in (wanted, missing))
-    counts = ", ".join(f"{phase} {wanted_of[phase] - missing_of[phase]:,} of {wanted_of[phase]:,}" for phase in PHASES)
+    """Return in one sentence how many boards there are of those wanted, by phase and split, why there are no more, and what gives more."""
+
+    def counts(place: int, names: Iterable[Split | Phase]) -> str:
+        sums = {name: [sum(cells[cell] for cell in cells if cell[place] == name) for cells in (wanted, missing)] for name in names}
+        return ", ".join(f"{name} {all_of_it - short:,} of {all_of_it:,}" for name, (all_of_it, short) in sums.items())
+
     rejected = ", ".join(f"{count:,} {reason}" for reason, count in sorted(report.rejected.items())) or "none"
-    capped = [phase for phase in PHASES if missing_of[phase] and report.natural_phases[phase] >= wanted_of[phase]]
     filters = [f"boards.filters.{reason.removeprefix(FILTERED)}" for reason in sorted(report.rejected) if reason.startswith(FILTERED)]
-    remedies = ["Give more games, or set boards.num_units = 1: no board is lost between parts."]
-    if capped:
-        remedies.append(f"boards.max_per_game_and_phase = {config.max_per_game_and_phase} holds back {' and '.join(capped)}: raise it.")
-    if filters:
-        remedies.append(f"Loosen {' and '.join(filters)}.")
     return (
-        f"{', '.join(config.files) or 'engine games'}: {counts} boards wanted, from {report.num_games:,} games; games rejected: {rejected};"
-        f" {report.num_duplicates:,} positions were there already. {' '.join(remedies)}"
+        f"{', '.join(config.files) or 'engine games'}: {counts(1, PHASES)} boards wanted ({counts(0, Split)}), from {report.games:,} games,"
+        f" of which each split has its share; games rejected: {rejected}; {report.duplicates:,} positions were there already. Give more"
+        f" games, raise boards.max_per_game_and_phase = {config.max_per_game_and_phase}, or set boards.num_units = 1: then no board is lost"
+        " between parts." + (f" Loosen {' and '.join(filters)}." if filters else "")
     )
 
 

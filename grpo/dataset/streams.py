@@ -222,7 +222,7 @@ def _in_words(where: str) -> Iterator[None]:
         raise SourceError(f"{where}: no file found; correct the address") from error
     except (EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise SourceError(f"{where}: damaged or cut short ({error}); download it again") from error
-    except (OSError, ImportError, *_network_errors()) as error:
+    except _reading_errors() as error:
         if isinstance(error, OSError) and error.errno is None and "://" not in where:  # pyarrow's, of what it unpacks.
             raise SourceError(f"{where}: damaged or cut short ({error}); download it again") from error
         raise SourceError(
@@ -231,7 +231,8 @@ def _in_words(where: str) -> Iterator[None]:
         ) from error
 
 
-def _network_errors() -> list[type[Exception]]:
-    """Return the errors that fsspec lets through of the libraries that it reads the web and the hub with."""
+def _reading_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of reading, with those that fsspec lets through of the libraries that it reads the web and the hub with."""
     names = {"aiohttp": "ClientError", "httpx2": "HTTPError"}
-    return [getattr(sys.modules[library], name) for library, name in names.items() if library in sys.modules]
+    of_libraries = [getattr(sys.modules[library], name) for library, name in names.items() if library in sys.modules]
+    return (OSError, ImportError, *of_libraries)

@@ -177,11 +177,9 @@ def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> Boar
     if column.null_count:
         unknown = fens[column.is_null().index(True).as_py()]
         raise ValueError(f"{unknown} has no values of the stronger search; only held-out boards have")
-    lengths = rows["moves"].combine_chunks().value_lengths().to_numpy()
-    is_legal = np.arange(lengths.max()) < lengths[:, None]
     turns = [fen.split(" ", 2)[1] == "w" for fen in fens]
-    action_ids = np.zeros(is_legal.shape, dtype=np.int64)
-    action_ids[is_legal] = [ID_OF_UCI[turn][uci] for turn, moves in zip(turns, rows["moves"].to_pylist(), strict=True) for uci in moves]
+    moves = zip(turns, rows["moves"].to_pylist(), strict=True)
+    action_ids, is_legal = legal_columns([[ID_OF_UCI[turn][uci] for uci in each] for turn, each in moves])
     values = np.zeros(is_legal.shape, dtype=np.float32)
     values[is_legal] = column.flatten().to_numpy()
     played = np.array([ID_OF_UCI[turn][uci] for turn, uci in zip(turns, rows["label"].to_pylist(), strict=True)])
@@ -195,3 +193,12 @@ def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> Boar
         played=is_played.argmax(1),
         phases=np.array([PHASES.index(Phase(phase)) for phase in rows["phase"].to_pylist()], dtype=np.int64),
     )
+
+
+def legal_columns(ids: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the action ids of each position's legal moves as [N, A], padded with 0, and which of them are no padding."""
+    lengths = np.array([len(each) for each in ids])
+    is_legal = np.arange(lengths.max()) < lengths[:, None]
+    action_ids = np.zeros(is_legal.shape, dtype=np.int64)
+    action_ids[is_legal] = np.concatenate(ids)
+    return action_ids, is_legal

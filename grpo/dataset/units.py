@@ -5,19 +5,25 @@ order with the same result.
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Container, Iterator
+from itertools import islice
 from typing import Final
 
-from grpo.dataset.engine_games import MAX_IDLE_GAMES, EngineGames, engine_games
-from grpo.dataset.games import Game, Rejection
+from grpo.dataset.engine_games import MAX_IDLE_GAMES, engine_games
+from grpo.dataset.epd import read_positions
+from grpo.dataset.games import Game, Reason, Rejection, SourceError
+from grpo.dataset.pgn import read_games
 from grpo.dataset.quotas import Candidate, Quota, QuotaCell, SourceReport, boards_per_cell
-from grpo.dataset.sources import file_games
+from grpo.dataset.streams import FileKind, SourceFile, find_files, opened
 from grpo.engine.pool import EnginePool
 from grpo.settings.tree import BoardsConfig
 
 _SURPLUS: Final = 1.06  # A unit collects more than its part, because two units may find the same opening positions ...
 _SURPLUS_SPREAD: Final = 2.0  # ... plus this many times the square root of its part, for the random variation of small parts.
 _CANDIDATES_AT_ONCE: Final = 512
+_MAX_OPEN: Final = 24
+"""Files that are open at once: each needs some MiB, and a connection if it is remote."""
 
 
 def unit_boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
@@ -56,7 +62,7 @@ def fill_unit(
     if config.source == "files":
         games = file_games(config, unit=unit)
     else:
-        games = engine_games(EngineGames(), unit=unit, seed=seed, pool=players, is_wanted=quota.needs)
+        games = engine_games(unit=unit, seed=seed, pool=players, is_wanted=quota.needs)
     pending: list[Candidate] = []
     num_idle = 0
     for game in games:
@@ -75,3 +81,49 @@ def fill_unit(
     if pending:
         on_candidates(pending, quota)
     return quota
+
+
+def file_games(config: BoardsConfig, *, unit: int) -> Iterator[Game | Rejection]:
+    """Yield the usable games and listed positions of the unit's part of all files, and a Rejection for each unusable one.
+
+    Raises SourceError if a file cannot be read, is damaged, or has another content than its name says.
+    """
+    files = find_files(config.files)
+    for file in files:
+        if file.kind == FileKind.PUZZLES:
+            raise SourceError(
+                f"{file.uri}: a .csv is read as a table of puzzles, which measure a policy: give it to boards.exclude, or to `chess-grpo"
+                " solve`; boards.files takes games (.pgn) and lists of positions, one FEN a line and nothing before it (.epd, .fen)"
+            )
+    seen: set[str] = set()
+    for entry in _in_turns(_entries(file, place, unit, config) for place, file in enumerate(files)):
+        if isinstance(entry, Game) and entry.game_id in seen:
+            yield Rejection(source=entry.source, offset=entry.offset, reason=Reason.DUPLICATE)
+            continue
+        if isinstance(entry, Game):
+            seen.add(entry.game_id)
+        yield entry
+
+
+def _entries(file: SourceFile, place: int, unit: int, config: BoardsConfig) -> Iterator[Game | Rejection]:
+    """Yield the unit's part of a file; units begin with different games of different files, since a file may have a single one."""
+
+    def is_mine(number: int) -> bool:
+        return (number + place) % config.num_units == unit
+
+    with opened(file) as stream:
+        if file.kind == FileKind.POSITIONS:
+            yield from read_positions(stream, file.name, is_mine=is_mine)
+        else:
+            yield from read_games(stream, file.name, is_mine=is_mine, filters=config.filters)
+
+
+def _in_turns(files: Iterator[Iterator[Game | Rejection]]) -> Iterator[Game | Rejection]:
+    turns = deque(islice(files, _MAX_OPEN))
+    while turns:
+        reading = turns.popleft()
+        if (entry := next(reading, None)) is not None:
+            yield entry
+            turns.append(reading)
+        elif (following := next(files, None)) is not None:
+            turns.append(following)

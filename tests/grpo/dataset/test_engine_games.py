@@ -8,16 +8,26 @@ import chess
 import pytest
 from scripted_engine import ScriptedEngine
 
-from grpo.dataset.engine_games import EngineGames, engine_games
+from grpo.dataset.engine_games import RANDOM_MOVE_PROBABILITY, RANDOM_OPENING_PLIES, engine_games
 from grpo.dataset.games import Game, Reason, Rejection
 from grpo.engine.answers import EngineError
 from grpo.engine.pool import EnginePool
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
-FAST_GAMES = EngineGames(nodes=(1, 5), max_plies=160, random_opening_plies=6, random_move_probability=0.08)
-SHORT_GAMES = EngineGames(nodes=(5,), max_plies=20)
+MAX_PLIES = 160
 Scripted = Callable[..., ScriptedEngine]
+
+
+@pytest.fixture(autouse=True)
+def _quick_games(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo.dataset.engine_games.NODES", (1, 5))
+    monkeypatch.setattr("grpo.dataset.engine_games.MAX_PLIES", MAX_PLIES)
+
+
+@pytest.fixture
+def short_games(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo.dataset.engine_games.MAX_PLIES", 20)
 
 
 @pytest.fixture
@@ -31,13 +41,12 @@ def played(
     pool: EnginePool,
     count: int,
     *,
-    config: EngineGames = FAST_GAMES,
     unit: int = 0,
     seed: int = 3,
     is_wanted: Callable[[str], bool] = lambda game_id: True,
 ) -> list[Game | Rejection]:
     """Return the first games."""
-    return list(islice(engine_games(config, unit=unit, seed=seed, pool=pool, is_wanted=is_wanted), count))
+    return list(islice(engine_games(unit=unit, seed=seed, pool=pool, is_wanted=is_wanted), count))
 
 
 def games_only(made: list[Game | Rejection]) -> list[Game]:
@@ -66,7 +75,7 @@ def test_games_are_legal_and_end_as_the_board_says(players: EnginePool) -> None:
         board = final_board(game)
         assert game.result == board.result()
         has_ended = not any(board.legal_moves) or board.is_insufficient_material() or board.halfmove_clock >= 60
-        assert len(game.moves) == FAST_GAMES.max_plies or (has_ended and len(game.moves) < FAST_GAMES.max_plies)
+        assert len(game.moves) == MAX_PLIES or (has_ended and len(game.moves) < MAX_PLIES)
         assert len(game.is_label) == len(game.moves)
         assert game.boards[0] == chess.Board()
         results[game.result] += 1
@@ -86,31 +95,27 @@ def test_a_game_depends_on_seed_unit_and_number_alone(players: EnginePool) -> No
 
 def test_random_moves_are_no_labels_and_as_many_as_the_settings_say(players: EnginePool) -> None:
     games = games_only(played(players, 12))
-    labels = [label for game in games for label in game.is_label[FAST_GAMES.random_opening_plies :]]
+    labels = [label for game in games for label in game.is_label[RANDOM_OPENING_PLIES:]]
     share = 1 - sum(labels) / len(labels)
-    assert abs(share - FAST_GAMES.random_move_probability) < 5 * (0.08 * 0.92 / len(labels)) ** 0.5
+    assert abs(share - RANDOM_MOVE_PROBABILITY) < 5 * (0.08 * 0.92 / len(labels)) ** 0.5
     assert len({game.moves[:6] for game in games}) >= 9, "openings differ"
-    no_chance = EngineGames(nodes=(1,), max_plies=10, random_opening_plies=0, random_move_probability=0.0)
-    assert all(all(game.is_label) for game in games_only(played(players, 2, config=no_chance)))
 
 
+@pytest.mark.usefixtures("short_games")
 def test_games_that_nobody_wants_are_never_played(scripted: Scripted) -> None:
     healthy = scripted()
     wanted = {"engine-2-5", "engine-2-9"}
     with EnginePool(healthy.path, num_processes=1, options={}) as pool:
-        games = games_only(played(pool, 2, config=SHORT_GAMES, unit=2, is_wanted=wanted.__contains__))
+        games = games_only(played(pool, 2, unit=2, is_wanted=wanted.__contains__))
     assert {game.game_id for game in games} == wanted
     assert len(healthy.searches()) == sum(sum(game.is_label) for game in games)
 
 
-# An engine that fails.
-
-
 @pytest.fixture
-def without_fault(scripted: Scripted) -> Game | Rejection:
+def without_fault(scripted: Scripted, short_games: None) -> Game | Rejection:
     """Return the first game of an engine that remembers the game (its hash is kept): asked afresh in the middle it answers otherwise."""
     with EnginePool(scripted(has_memory=True).path, num_processes=1, options={}) as pool:
-        return played(pool, 1, config=SHORT_GAMES)[0]
+        return played(pool, 1)[0]
 
 
 @pytest.mark.parametrize("kind", ["crash", "illegal best move", "hang"])
@@ -120,15 +125,16 @@ def test_a_game_in_which_the_engine_fails_once_is_the_game_without_the_fault(
     monkeypatch.setattr("grpo.engine.process.SILENT_SECONDS", 1.5)
     faulty = scripted({"kind": kind, "nth": 6}, has_memory=True)
     with EnginePool(faulty.path, num_processes=1, options={}) as pool:
-        assert played(pool, 1, config=SHORT_GAMES) == [without_fault]
+        assert played(pool, 1) == [without_fault]
     fens = [search["fen"] for search in faulty.searches()]
     assert fens[6:12] == fens[:6], "played again from its start, and not from the move that failed"
 
 
+@pytest.mark.usefixtures("short_games")
 def test_a_game_in_which_the_engine_always_fails_is_left_out_and_counted_and_the_next_one_is_played(scripted: Scripted) -> None:
     faulty = scripted({"kind": "crash", "times": 2})
     with EnginePool(faulty.path, num_processes=1, options={}) as pool:
-        rejection, game = played(pool, 2, config=SHORT_GAMES)
+        rejection, game = played(pool, 2)
     assert rejection == Rejection(source="engine", offset=0, reason=Reason.ENGINE_FAILURE, detail="the engine has died")
     assert isinstance(game, Game)
     assert game.game_id == "engine-0-1"
@@ -143,5 +149,5 @@ def test_an_engine_that_fails_in_game_after_game_is_given_up_with_a_clear_error(
             EngineError, match=r"failed in 5 games in a row, last: .* the engine found no move; run it by hand.*CHESS_GRPO_STOCKFISH"
         ),
     ):
-        made += engine_games(SHORT_GAMES, unit=0, seed=0, pool=pool, is_wanted=lambda game_id: True)
+        made += engine_games(unit=0, seed=0, pool=pool, is_wanted=lambda game_id: True)
     assert len(broken.searches()) == 10, "soon: one that hangs costs half a minute each time"

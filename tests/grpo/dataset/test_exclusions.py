@@ -31,15 +31,11 @@ def positions_of(*moves: str) -> list[str]:
 
 def test_the_positions_of_a_list_their_mirrors_and_no_others_are_judged(tmp_path: Path, random_boards: list[chess.Board]) -> None:
     boards = [board for board in random_boards if board.halfmove_clock < 100 and not board.is_insufficient_material()]
-    listed, others = boards[::2], boards[1::2]
-    found = judged(tmp_path, list_epd="\n".join(board.fen() for board in listed))
-    keys = {position_key(board) for board in listed}
+    found = judged(tmp_path, list_epd="\n".join(board.fen() for board in boards[::2]))
+    keys = {position_key(board) for board in boards[::2]}
     assert len(found) == len(keys)
-    for board in listed:
-        assert position_key(board) in found
-        assert position_key(board.mirror()) in found
-    for board in others:
-        assert (position_key(board) in found) == (position_key(board) in keys)
+    for board in boards:
+        assert (position_key(board) in found) == (position_key(board.mirror()) in found) == (position_key(board) in keys)
 
 
 def test_every_position_in_which_a_puzzle_is_solved_is_judged(tmp_path: Path) -> None:
@@ -75,8 +71,6 @@ def test_all_unreadable_entries_of_all_files_are_one_error(tmp_path: Path) -> No
     assert "list.epd, byte 78: illegal position" in message
     assert "book.pgn, game 1: illegal move" in message
     assert "puzzles.csv, byte 93: illegal position (not a puzzle: only 1 cells)" in message
-    with pytest.raises(SourceError, match=r"30 entries .*(?s:.*)and 10 more$"):
-        judged(tmp_path, list_epd="rubbish\n" * 30, book_pgn=GAME, puzzles_csv=PUZZLES)
 
 
 def test_text_around_the_games_of_a_book_is_passed_over(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Games of PGN files: what can be used is read, and each other game is rejected for a reason and costs no other."""
 
 import io
+from typing import Any
 
 import chess
 import chess.pgn
@@ -8,7 +9,8 @@ import pytest
 from made_games import HEADER, PLANTED, random_pgn, with_planted_games
 
 from grpo.dataset.games import Game, Reason, Rejection
-from grpo.dataset.pgn import read_games
+from grpo.dataset.pgn import dropped_by, read_games, time_control
+from grpo.settings.tree import GameFilters, TimeControl
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +99,10 @@ def test_only_the_games_of_a_unit_are_read_and_those_that_a_filter_drops_are_cou
     data = random_pgn(6, max_plies=8).encode()
     units = [list(read_games(io.BytesIO(data), "x.pgn", is_mine=lambda number, unit=unit: number % 2 == unit)) for unit in (0, 1)]
     assert [[game.offset for game in unit] for unit in units] == [[0, 2, 4], [1, 3, 5]]
-    dropped = list(read_games(io.BytesIO(data), "x.pgn", dropped_by=lambda headers: "low" if headers["WhiteElo"] < "1003" else None))
-    assert [(entry.reason, entry.detail) for entry in dropped if isinstance(entry, Rejection)] == [(Reason.FILTERED, "low")] * 3
+    read = read_games(io.BytesIO(data), "x.pgn", filters=GameFilters(min_rating=1_003))
+    dropped = [entry for entry in read if isinstance(entry, Rejection)]
+    assert {entry.offset for entry in dropped} >= {0, 1, 2}
+    assert {(entry.reason, entry.detail) for entry in dropped} == {(Reason.FILTERED, "min_rating")}
 
 
 def test_the_identity_of_a_game_is_of_players_date_and_moves() -> None:
@@ -124,3 +128,50 @@ def test_a_date_is_one_of_the_calendar_in_one_form(text: str, expected: str | No
     [game] = entries(HEADER.replace("2020.01.02", text) + "\n1. e4 *\n")
     assert isinstance(game, Game)
     assert game.date == expected
+
+
+GOOD = {"WhiteElo": "2300", "BlackElo": "2400", "TimeControl": "300+3"}
+LEAST = {"min_rating": 2_300}
+BLITZ = {"time_controls": [TimeControl.BLITZ]}
+
+
+@pytest.mark.parametrize(
+    ("filters", "tags", "expected"),
+    [
+        ({}, {"WhiteElo": "?", "TimeControl": ""}, None),
+        (LEAST, {}, None),
+        (LEAST, {"WhiteElo": "2299"}, "min_rating"),
+        (LEAST, {"BlackElo": "?"}, "min_rating"),
+        (BLITZ, {}, None),
+        (BLITZ, {"TimeControl": "600+0"}, "time_controls"),
+        (BLITZ, {"TimeControl": "?"}, None),
+        (LEAST | BLITZ, {"WhiteElo": "", "TimeControl": "600+0"}, "min_rating"),
+    ],
+)
+def test_a_filter_drops_what_it_says_and_the_first_is_named(filters: dict[str, Any], tags: dict[str, str], expected: str | None) -> None:
+    assert dropped_by(GOOD | tags, GameFilters(**filters)) == expected
+
+
+@pytest.mark.parametrize(
+    ("tag", "expected"),
+    [
+        ("29+0", TimeControl.ULTRABULLET),
+        ("30+0", TimeControl.BULLET),
+        ("60+3", TimeControl.BLITZ),  # 60 + 40 * 3 = 180
+        ("479", TimeControl.BLITZ),
+        ("900+14", TimeControl.RAPID),  # 1,460
+        ("900+15", TimeControl.CLASSICAL),  # 1,500
+        ("10+0.1", TimeControl.ULTRABULLET),
+        ("40/300+3:60", TimeControl.BLITZ),
+        ("-", TimeControl.CORRESPONDENCE),
+        ("1/86400", TimeControl.CORRESPONDENCE),
+        ("40/86400", TimeControl.CLASSICAL),
+        ("", None),
+        ("*60", None),
+        ("0+0", None),
+        ("5 min", None),
+        ("9" * 5_000, None),
+    ],
+)
+def test_a_time_control_has_the_class_of_lichess(tag: str, expected: TimeControl | None) -> None:
+    assert time_control(tag) == expected

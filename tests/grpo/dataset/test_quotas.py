@@ -1,6 +1,5 @@
 """Quotas: filled exactly, of useful positions only, and with no game or position on two sides."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo.board.encoding import position_key
-from grpo.board.phases import PHASES, Phase, phase_of
+from grpo.board.phases import PHASES, Phase
 from grpo.dataset.games import Game, Reason, Rejection
 from grpo.dataset.quotas import (
-    Candidate,
     Quota,
     QuotaCell,
     SourceReport,
     cut_to_quota,
+    shortage_text,
     split_fractions,
     split_of_game,
 )
@@ -68,14 +67,6 @@ def listed(fen: str, *, game_id: str = "listed") -> Game:
     return Game(game_id=game_id, source="test.epd", offset=0, boards=(chess.Board(fen),), moves=(), is_label=(True,))
 
 
-def fens(candidates: Sequence[Candidate]) -> list[str]:
-    """Return where the candidates are."""
-    return [candidate.position.fen for candidate in candidates]
-
-
-# Splits.
-
-
 @pytest.mark.parametrize("sizes", [(48_000, 2_400, 900), (60, 15, 15), (3, 3_000, 3_000)])
 def test_the_shares_of_the_splits_sum_to_one_and_training_keeps_a_good_part(sizes: tuple[int, int, int]) -> None:
     train, validation, heldout = sizes
@@ -92,49 +83,33 @@ def test_the_split_of_a_game_is_the_same_on_every_machine() -> None:
     assert splits == ["train", "train", "heldout", "validation", "train", "heldout"]
 
 
-# What a quota takes.
-
-
 def test_a_quota_takes_labels_only_and_no_position_with_a_single_legal_move() -> None:
     # After 1 e4 f6 2 Qh5+ there is only 2 ... g6.
     quota, report = new_quota(9)
     taken = quota.offer(game_of("e2e4 f7f6 d1h5 g7g6 h5h4", is_label=[True, True, False, True, True]))
     assert sorted(candidate.position.label for candidate in taken) == ["e2e4", "f7f6", "h5h4"]
-    assert report.natural_phases == {Phase.OPENING: 5}, "all five were met"
+    assert report.natural_phases[Phase.OPENING] == 5, "all five were met"
     assert report.left_out == {}
 
 
-def test_a_candidate_says_all_that_is_known_of_it() -> None:
-    quota, _ = new_quota()
-    facts = {"white_rating": 1_500, "black_rating": None, "date": "2018.11.??", "result": "1-0"}
-    taken = quota.offer(game_of(MOVES, game_id="abc", fen=chess.STARTING_FEN, **facts))
-    assert len(taken) == len(MOVES.split()) == 10
-    for candidate in taken:
-        position = candidate.position
-        board = chess.Board()
-        for move in MOVES.split()[: position.ply]:
-            board.push_uci(move)
-        assert (position.fen, position.label) == (board.fen(), MOVES.split()[position.ply])
-        assert candidate.board.fen() == board.fen()
-        assert (position.key, position.phase) == (position_key(board), phase_of(board))
-        assert (position.game_id, position.source, position.offset) == ("abc", "test.pgn", 7)
-        assert (position.white_rating, position.black_rating, position.date) == (1_500, None, "2018.11.??")
+def test_a_game_with_a_board_is_a_row_with_all_its_moves() -> None:
+    quota, _ = new_quota(1)
+    facts = {"white_rating": 1_500, "black_rating": None, "date": "2018.11.??"}
+    [taken] = quota.offer(game_of(MOVES, game_id="abc", result="1-0", **facts))
     assert quota.games == {
         "abc": {
             "game_id": "abc",
             "source": "test.pgn",
             "offset": 7,
-            "split": taken[0].position.split.value,
+            "split": taken.position.split.value,
             "start_fen": chess.STARTING_FEN,
             "num_plies": 10,
             "result": "1-0",
-            "white_rating": 1_500,
-            "black_rating": None,
-            "date": "2018.11.??",
             "moves": MOVES.split(),
             "keys": [position_key(board) for board in game_of(MOVES).boards],
             "label_plies": list(range(10)),
         }
+        | facts
     }
 
 
@@ -164,8 +139,8 @@ def test_a_position_met_again_or_in_a_mirror_is_a_duplicate() -> None:
     mirrored = chess.Board().mirror().fen()
     [taken] = quota.offer(game_of("e7e5 e2e4 g8f6 g1f3", game_id="three", fen=mirrored))
     assert taken.position.label == "g1f3", "only the position before it is new"
-    assert report.num_duplicates == 6
-    assert report.num_games == 3
+    assert report.duplicates == 6
+    assert report.games == 3
 
 
 def test_what_a_quota_takes_from_a_game_depends_on_seed_and_game_alone() -> None:
@@ -173,7 +148,7 @@ def test_what_a_quota_takes_from_a_game_depends_on_seed_and_game_alone() -> None
         quota, _ = new_quota(seed=seed, max_per_game_and_phase=3)
         if after:
             quota.offer(game_of(after, game_id="other", fen=ROOK_ENDING))
-        return fens(quota.offer(game_of(MOVES)))
+        return [candidate.position.fen for candidate in quota.offer(game_of(MOVES))]
 
     assert taken(1) == taken(1) == taken(1, after="d4d7 f7e8")
     assert any(taken(1) != taken(seed) for seed in range(2, 6))
@@ -186,12 +161,9 @@ def test_judged_positions_and_their_mirrors_are_left_out_and_counted() -> None:
     taken = quota.offer(game_of("e2e4 e7e5 g1f3"))
     assert sorted(candidate.position.label for candidate in taken) == ["e2e4", "g1f3"]
     assert report.left_out == {"judged": 1}
-    assert report.num_duplicates == 0
+    assert report.duplicates == 0
     quota.offer(game_of("e2e4 e7e5 g1f3", game_id="again"))
     assert report.left_out == {"judged": 1}, "one position, counted once"
-
-
-# Giving back.
 
 
 def test_what_is_given_back_is_wanted_again_counted_and_never_taken_again() -> None:
@@ -208,43 +180,34 @@ def test_what_is_given_back_is_wanted_again_counted_and_never_taken_again() -> N
     assert quota.missing[cell] == 0
 
 
-# Reports.
-
-
-def rejection(reason: Reason, detail: str = "") -> Rejection:
-    """Return a rejection for a reason."""
-    return Rejection(source="s", offset=0, reason=reason, detail=detail)
-
-
 def test_joined_reports_are_the_sums_of_their_parts() -> None:
-    one, other = SourceReport(), SourceReport()
-    one.num_games, one.num_duplicates = 3, 1
-    other.num_games, other.num_duplicates = 4, 5
-    one.natural_phases.update({Phase.OPENING: 2})
-    other.natural_phases.update({Phase.OPENING: 1, Phase.ENDGAME: 7})
-    one.left_out.update({"judged": 1})
-    other.left_out.update({"judged": 2, "engine failure": 1})
-    one.reject(rejection(Reason.ILLEGAL_MOVE))
-    other.reject(rejection(Reason.ILLEGAL_MOVE))
+    one, other = SourceReport(games=3, duplicates=1), SourceReport(games=4, duplicates=5)
+    for report in (one, other):
+        report.natural_phases.update({Phase.OPENING: 2})
+        report.left_out.update({"judged": 1})
+        report.reject(Rejection(source="s", offset=0, reason=Reason.ILLEGAL_MOVE))
     assert SourceReport.joined([one.as_facts(), other.as_facts()]).as_facts() == {
         "games": 7,
         "rejected": {"illegal move": 2},
         "first_rejected": ["s, byte 0: illegal move ()"] * 2,
-        "natural_phases": {"opening": 3, "middlegame": 0, "endgame": 7},
+        "natural_phases": {"opening": 4, "middlegame": 0, "endgame": 0},
         "duplicates": 6,
-        "left_out": {"judged": 3, "engine failure": 1},
+        "left_out": {"judged": 2},
     }
 
 
-# Joining the parts.
+def test_a_shortage_is_told_by_phase_and_by_split() -> None:
+    missing = {**in_each_cell(0), (Split.HELDOUT, Phase.ENDGAME): 4}
+    said = shortage_text(in_each_cell(10), missing, SourceReport(games=9), BoardsConfig(files=("x.pgn",), source="files"))
+    assert "x.pgn: opening 30 of 30, middlegame 30 of 30, endgame 26 of 30 boards wanted" in said
+    assert "train 30 of 30, validation 30 of 30, heldout 26 of 30" in said
+    assert "from 9 games" in said
 
 
 def position(number: int, split: Split, phase: Phase, *, key: int | None = None) -> Position:
     """Return a made-up position."""
-    return Position(
-        fen=f"fen {number}", key=f"key {number if key is None else key}", phase=phase, split=split, label="e2e4",
-        game_id=f"game {number}", ply=number, source="test", offset=0,
-    )  # fmt: skip
+    named = f"key {number if key is None else key}"
+    return Position(fen="", key=named, phase=phase, split=split, label="", game_id=f"game {number}", ply=number, source="", offset=0)
 
 
 MADE_UP = [position(number, *cell) for number, cell in enumerate((split, phase) for split in Split for phase in PHASES for _ in range(7))]
@@ -265,15 +228,6 @@ def test_what_is_kept_does_not_depend_on_the_order_of_the_parts(order: list[int]
     kept, num_shuffled_duplicates, _ = cut_to_quota(shuffled, wanted, max_per_game_and_phase=1_000)
     assert [shuffled[index] for index in kept] == [MADE_UP[index] for index in straight]
     assert num_shuffled_duplicates == num_duplicates
-
-
-def test_what_is_kept_has_nothing_to_do_with_where_in_a_game_or_file_it_stood() -> None:
-    # By hash of the key, and so neither the first nor the last that were found.
-    cell = Split.TRAIN, Phase.OPENING
-    positions = [position(number, *cell) for number in range(200)]
-    kept, _, _ = cut_to_quota(positions, {**in_each_cell(0), cell: 100}, max_per_game_and_phase=1_000)
-    by_hash = sorted(range(200), key=lambda index: hashlib.sha256(positions[index].key.encode()).digest())
-    assert kept == by_hash[:100]
 
 
 def test_of_equal_positions_in_several_splits_the_one_that_judges_stays() -> None:

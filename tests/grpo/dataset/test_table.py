@@ -1,18 +1,16 @@
 """The dataset of positions: a table that is read back as it was written, and arrays whose columns belong together."""
 
-from pathlib import Path
 from typing import Any
 
 import chess
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from grpo.board.actions import action_move, legal_action_ids
 from grpo.board.encoding import decode, position_key
 from grpo.board.phases import PHASES, phase_of
-from grpo.dataset.table import BOARD_SCHEMA, Position, Split, board_arrays, board_row, board_table
+from grpo.dataset.table import Position, Split, board_arrays, board_row, board_table
 from grpo.engine.answers import Score
 from grpo.engine.move_values import ValueTable
 
@@ -73,13 +71,6 @@ def table() -> pa.Table:
     """Return a table of two splits, mixed."""
     rows = [row(fen, split) for split, fens in FENS.items() for fen in fens]
     return board_table([rows[0], rows[4], *rows[1:4], rows[5]])
-
-
-def test_a_table_is_read_back_from_parquet_as_it_was_written(table: pa.Table, tmp_path: Path) -> None:
-    pq.write_table(table, tmp_path / "boards.parquet")
-    back = pq.read_table(tmp_path / "boards.parquet")
-    assert back.schema.equals(BOARD_SCHEMA)
-    assert back.to_pylist() == table.to_pylist()
 
 
 def test_the_label_of_a_position_that_nobody_played_is_the_best_move_by_value() -> None:

@@ -3,7 +3,6 @@
 import io
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,15 @@ from scripted_engine import ScriptedEngine
 
 from grpo.board.encoding import position_key
 from grpo.board.phases import Phase, phase_of
-from grpo.dataset.engine_games import EngineGames
+from grpo.dataset.games import Game, SourceError
 from grpo.dataset.quotas import Candidate, Quota, QuotaCell, SourceReport, boards_per_cell
 from grpo.dataset.table import Position, Split
-from grpo.dataset.units import fill_unit, unit_boards_per_cell
+from grpo.dataset.units import file_games, fill_unit, unit_boards_per_cell
 from grpo.engine.pool import EnginePool
 from grpo.settings.tree import BoardsConfig
 
 SMALL: dict[str, Any] = {"num_train": 60, "num_validation": 15, "num_heldout": 15, "num_units": 2, "num_tasks": 1}
 ENDLESS: dict[str, Any] = {"num_train": 30_000, "num_validation": 30_000, "num_heldout": 30_000, "num_units": 1, "num_tasks": 1}
-FAST_GAMES = EngineGames(nodes=(1, 5), max_plies=160, random_opening_plies=6, random_move_probability=0.08)
 
 
 @dataclass
@@ -34,7 +32,6 @@ class Filled:
 
     positions: list[Position] = field(default_factory=list)
     report: SourceReport = field(default_factory=SourceReport)
-    batches: list[int] = field(default_factory=list)
     missing: dict[QuotaCell, int] = field(default_factory=dict)
     games: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -60,7 +57,6 @@ def filled(
     made = Filled()
 
     def value_candidates(candidates: list[Candidate], quota: Quota) -> None:
-        made.batches.append(len(candidates))
         for candidate in candidates:
             if refuses(candidate.position):
                 quota.discard(candidate, "refused")
@@ -113,12 +109,6 @@ def check_positions(positions: Sequence[Position]) -> None:
         assert board.legal_moves.count() > 1
 
 
-# What a unit wants.
-
-
-# Files.
-
-
 def test_a_file_fills_the_quotas_of_a_unit_exactly(long_games: Path) -> None:
     config = files_config(long_games)
     made = filled(config, unit=1)
@@ -148,8 +138,8 @@ def test_every_position_is_found_again_at_its_place_in_the_file(long_games: Path
 def test_units_share_no_game_and_together_have_all(long_games: Path) -> None:
     config = files_config(long_games, **{**ENDLESS, "num_units": 3})
     units = [filled(config, unit=unit) for unit in range(3)]
-    assert sum(unit.report.num_games for unit in units) == 60
-    assert all(unit.report.num_games > 8 for unit in units), "dealt out evenly, more or less"
+    assert sum(unit.report.games for unit in units) == 60
+    assert all(unit.report.games > 8 for unit in units), "dealt out evenly, more or less"
     found = Counter(game_id for unit in units for game_id in unit.games)
     assert len(found) == 60
     assert set(found.values()) == {1}
@@ -162,10 +152,6 @@ def test_a_list_of_positions_fills_the_quotas_without_a_move_to_imitate(games_te
     assert made.cells == unit_boards_per_cell(config)
     check_positions(made.positions)
     assert {(position.label, position.ply, position.source) for position in made.positions} == {("", 0, "list.epd")}
-    assert len({position.game_id for position in made.positions}) == len(made.positions)
-
-
-# Giving back, and knowing when to stop.
 
 
 def test_what_the_judge_gives_back_is_replaced_and_counted(long_games: Path) -> None:
@@ -180,12 +166,9 @@ def test_what_the_judge_gives_back_is_replaced_and_counted(long_games: Path) -> 
     check_positions(made.positions)
 
 
-# Engines.
-
-
 def test_two_equal_engine_units_are_equal_and_two_different_ones_share_no_game(stockfish: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = BoardsConfig(**{**SMALL, "num_train": 18, "num_validation": 6, "num_heldout": 6})
-    monkeypatch.setattr("grpo.dataset.units.EngineGames", lambda: FAST_GAMES)
+    monkeypatch.setattr("grpo.dataset.engine_games.NODES", (1, 5))
     first, second, again = (filled(config, unit=unit, engine=stockfish) for unit in (0, 1, 0))
     assert first == again
     assert filled(config, seed=1, engine=stockfish).keys != first.keys
@@ -196,14 +179,27 @@ def test_two_equal_engine_units_are_equal_and_two_different_ones_share_no_game(s
         assert {position.source for position in unit.positions} == {"engine"}
 
 
-def test_engine_games_that_add_nothing_come_to_an_end(
-    scripted: Callable[..., ScriptedEngine], within: Callable[[float], AbstractContextManager[None]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engine_games_that_add_nothing_come_to_an_end(scripted: Callable[..., ScriptedEngine], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("grpo.dataset.units.MAX_IDLE_GAMES", 20)
-    monkeypatch.setattr("grpo.dataset.units.EngineGames", lambda: EngineGames(nodes=(1,), max_plies=8))
+    monkeypatch.setattr("grpo.dataset.engine_games.MAX_PLIES", 8)
     config = BoardsConfig(**SMALL)
-    with within(300):
-        made = filled(config, unit=1, engine=scripted().path)
+    made = filled(config, unit=1, engine=scripted().path)
     assert made.missing[Split.TRAIN, Phase.ENDGAME] == unit_boards_per_cell(config)[Split.TRAIN, Phase.ENDGAME]
     assert made.report.natural_phases[Phase.ENDGAME] == 0
-    assert sum(made.batches) == len(made.positions) > 0
+    assert made.positions
+
+
+def test_files_give_a_game_each_in_turn_however_many_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo.dataset.units._MAX_OPEN", 2)
+    for name, count in (("a", 3), ("b", 1), ("c", 2)):
+        (tmp_path / f"{name}.pgn").write_text(random_pgn(count, max_plies=8, seed=ord(name)))
+    read = list(file_games(BoardsConfig(source="files", files=(str(tmp_path),), num_units=1, num_tasks=1), unit=0))
+    assert all(isinstance(entry, Game) for entry in read)
+    assert [entry.source for entry in read] == ["a.pgn", "b.pgn", "a.pgn", "a.pgn", "c.pgn", "c.pgn"]
+
+
+def test_a_table_of_puzzles_is_no_source_of_boards(tmp_path: Path) -> None:
+    (tmp_path / "puzzles.csv").write_text("PuzzleId,FEN,Moves\n")
+    config = BoardsConfig(source="files", files=(str(tmp_path / "puzzles.csv"),))
+    with pytest.raises(SourceError, match=r"a \.csv is read as a table of puzzles, which measure a policy"):
+        next(file_games(config, unit=0))

@@ -96,7 +96,7 @@ def test_a_small_collection_is_enough_and_the_run_says_what_it_has(
     rows = read_boards(build(settings, tmp_path / "out", scripted().path))
     said = capsys.readouterr().out
     assert f"opening {rows['phase'].to_pylist().count('opening'):,} of 500, middlegame " in said
-    assert "boards.max_per_game_and_phase = 10 holds back" in said
+    assert "raise boards.max_per_game_and_phase = 10" in said
     assert "The run goes on" in said
 
 
