@@ -56,21 +56,23 @@ def _board_row(row: Row, game: Row | None, num_splits: int, config: ValuesConfig
     board = None if row["fen"] is None else _board(row["fen"])
     legal = None if board is None else [ACTION_UCI[board.turn][index] for index in legal_action_ids(board)]
     values, scores = _values(row, legal), _scores(row, legal)
-    label_gain, label_variance = _gain(row, values)
+    of_label = None if values is None or row["label"] not in row["moves"] else values[row["moves"].index(row["label"])]
+    mean = math.fsum(values) / len(values) if values else 0.0
+    is_played = row["label_from"] == "game" and of_label is not None
     return {
         WHERE: str(row["fen"]),
         "missing": _num_missing(row, BOARD_SCHEMA),
         "fen_faults": None if row["fen"] is None else int(board is None),
         "phase_faults": None if board is None else int(row["phase"] != phase_of(board)),
         "key_faults": None if board is None else int(row["key"] != position_key(board)),
-        "move_faults": None if legal is None or row["moves"] is None else _num_differences(row["moves"], legal),
+        "move_faults": None if legal is None or row["moves"] is None else len(set(row["moves"]) ^ set(legal)) or int(row["moves"] != legal),
         "num_plies": None if game is None else game["num_plies"],
         "ply_faults": None if game is None else int(not 0 <= (row["ply"] or 0) < max(1, game["num_plies"] or 0)),
         "game_splits": num_splits,
         "values_lost": _num_lost(row["values"], legal),
         **_range("value", row["values"]),
         "score_faults": None if legal is None else _score_faults(row, len(legal)),
-        "value_error": None if values is None or scores is None else _largest_error(values, scores, config),
+        "value_error": None if values is None or scores is None else _value_error(values, scores, config),
         "false_mates": None if board is None or scores is None else _false_mates(board, row["moves"], scores),
         "false_draws": None if board is None or scores is None else _false_draws(board, row["moves"], scores),
         "strong_faults": int((row["strong_values"] is not None) != (row["split"] == Split.HELDOUT)),
@@ -78,9 +80,9 @@ def _board_row(row: Row, game: Row | None, num_splits: int, config: ValuesConfig
         **_range("strong", row["strong_values"]),
         "is_flat": None if values is None else float(min(values) == max(values)),
         "label_faults": None if legal is None else int(row["label"] not in legal),
-        "label_loss": _loss(row, values),
-        "label_gain": label_gain,
-        "label_variance": label_variance,
+        "label_loss": max(values) - of_label if values and of_label is not None and row["label_from"] == "engine" else None,
+        "label_gain": of_label - mean if of_label is not None and is_played else None,
+        "label_variance": math.fsum((value - mean) ** 2 for value in values) / len(values) if values and is_played else None,
         "unplayed_labels": _unplayed(row, game),
     }
 
@@ -96,10 +98,6 @@ def _board(fen: str) -> chess.Board | None:
     except ValueError:
         return None
     return board if board.is_valid() and len(fen.split()) == _NUM_FEN_FIELDS else None
-
-
-def _num_differences(moves: Sequence[str], legal: Sequence[str]) -> int:
-    return 0 if moves == legal else max(1, len(set(moves) ^ set(legal)))
 
 
 def _num_lost(values: Sequence[Any] | None, legal: Sequence[str] | None) -> int | None:
@@ -135,7 +133,7 @@ def _scores(row: Row, legal: list[str] | None) -> list[Score] | None:
     ]
 
 
-def _largest_error(values: Sequence[float], scores: Sequence[Score], config: ValuesConfig) -> float:
+def _value_error(values: Sequence[float], scores: Sequence[Score], config: ValuesConfig) -> float:
     """Return the largest difference of a value from what the settings make of its score."""
     return max((abs(value - value_of(score, config)) for value, score in zip(values, scores, strict=True)), default=0.0)
 
@@ -155,22 +153,6 @@ def _false_draws(board: chess.Board, moves: Sequence[str], scores: Sequence[Scor
     """Return how many moves draw by rule and have another score than 0."""
     drawing = {move.uci() for move in drawing_moves(board)}
     return sum(move in drawing and (score.is_mate or score.value != 0) for move, score in zip(moves, scores, strict=True))
-
-
-def _loss(row: Row, values: Sequence[float] | None) -> float | None:
-    """Return by how much a label of the engine is worse than the best move."""
-    if row["label_from"] != "engine" or values is None or row["label"] not in row["moves"]:
-        return None
-    of_label: float = values[row["moves"].index(row["label"])]
-    return max(values) - of_label
-
-
-def _gain(row: Row, values: Sequence[float] | None) -> tuple[float | None, float | None]:
-    """Return the gain of a played label over a random move, and the variance that the gain of a random label has."""
-    if row["label_from"] != "game" or values is None or row["label"] not in row["moves"]:
-        return None, None
-    mean = math.fsum(values) / len(values)
-    return values[row["moves"].index(row["label"])] - mean, math.fsum((value - mean) ** 2 for value in values) / len(values)
 
 
 def _unplayed(row: Row, game: Row | None) -> int | None:

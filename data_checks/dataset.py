@@ -192,10 +192,8 @@ def least_gain(variances: list[float]) -> float:
     """Return the least mean gain that played labels must have over random moves.
 
     The gain of random labels has mean 0 and a variance that follows exactly from the values, so no assumption about the players is needed.
-    From 300 boards on, random labels exceed 3 standard errors once in 740 datasets. Players with an expected gain of 0.3 standard
-    deviations per board (Stockfish at 60 to 960 nodes: 1.0) reach 5.2 standard errors there. With fewer boards weak players might fail, so
-    only labels that are clearly worse than random (for example of the wrong side) fail. The test does not detect that a part of the labels
-    is shuffled, if the rest compensates for it.
+    From 300 boards on, random labels exceed 3 standard errors once in 740 datasets; Stockfish at 60 to 960 nodes is far beyond. With fewer
+    boards weak players might fail, so only labels that are clearly worse than random (for example of the wrong side) fail.
     """
     standard_error = math.sqrt(math.fsum(variances)) / len(variances)
     return (1 if len(variances) >= MIN_BOARDS_FOR_CHANCE else -1) * _NUM_STANDARD_ERRORS * standard_error

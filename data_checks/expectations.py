@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from data_checks.columns import WHERE, Columns
-from data_checks.report import MAX_EXAMPLES, CheckReport, CheckResult
+from data_checks.report import MAX_EXAMPLES, CheckResult
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,7 +55,7 @@ def prepare_great_expectations() -> None:
         logging.captureWarnings(False)
 
 
-def run_suites(suites: Sequence[Suite], *, data_docs: Path | None = None) -> dict[str, CheckReport]:
+def run_suites(suites: Sequence[Suite], *, data_docs: Path | None = None) -> dict[str, list[CheckResult]]:
     """Run the suites and return their reports by name, without printing; only Data Docs are written, if requested.
 
     Call `prepare_great_expectations` before the expectations of the suites are made.
@@ -99,9 +99,7 @@ def run_suites(suites: Sequence[Suite], *, data_docs: Path | None = None) -> dic
         )
         # Great Expectations does not keep the order of the expectations.
         found = {(result.expectation_config.meta["check"], result.expectation_config.meta["label"]): result for result in outcome.results}
-        reports[suite.name] = CheckReport(
-            results=tuple(_result(check, [found[check.name, label] for label in check.expectations]) for check in suite.checks)
-        )
+        reports[suite.name] = [_result(check, [found[check.name, label] for label in check.expectations]) for check in suite.checks]
     if data_docs is not None:
         context.build_data_docs(site_names=[_SITE])
         _drop_unused_images(data_docs)
@@ -139,10 +137,6 @@ def _drop_unused_images(folder: Path) -> None:
             path.unlink()
 
 
-def _shown(value: float | None) -> str:
-    return "nothing" if value is None else f"{value:,.6g}"
-
-
 def _result(check: Check, results: "Sequence[ExpectationValidationResult]") -> CheckResult:
     num_checked = num_unexpected = 0
     examples: list[str] = []
@@ -151,7 +145,9 @@ def _result(check: Check, results: "Sequence[ExpectationValidationResult]") -> C
         if "observed_value" in found:
             num_checked += 1
             num_unexpected += not result.success
-            examples += [] if result.success else [f"{label}: {_shown(found['observed_value'])} found"]
+            if not result.success:
+                value = found["observed_value"]
+                examples.append(f"{label}: nothing found" if value is None else f"{label}: {value:,.6g} found")
         elif "unexpected_count" in found:
             num_checked += found["element_count"] - found.get("missing_count", 0)
             num_unexpected += found["unexpected_count"]

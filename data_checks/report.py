@@ -1,6 +1,6 @@
 """Reports of the data checks, as text and as plain data."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -20,61 +20,39 @@ class CheckResult:
     num_checked: int
     """Number of rows (or groups of rows) that could be checked; a row that violates an earlier rule may not be checkable."""
     num_unexpected: int
-    """Number of violations."""
     examples: tuple[str, ...]
     """At most `MAX_EXAMPLES` violations, each with the offending value."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CheckReport:
-    """The results of all checks of one table, in reading order."""
-
-    results: tuple[CheckResult, ...]
-
-    @property
-    def num_failed(self) -> int:
-        """Number of failed checks."""
-        return sum(not result.is_met for result in self.results)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain data for JSON."""
-        return {"is_met": not self.num_failed, "num_failed": self.num_failed, "results": [asdict(result) for result in self.results]}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class DatasetReport:
-    """The reports of all suites of a dataset."""
+    """The results of all suites of checks of a dataset."""
 
-    suites: Mapping[str, CheckReport]
+    suites: Mapping[str, Sequence[CheckResult]]
     """By name, in reading order."""
 
     @property
-    def is_met(self) -> bool:
-        """Whether every check of every suite is met."""
-        return not self.num_failed
-
-    @property
-    def num_failed(self) -> int:
-        """Number of failed checks over all suites."""
-        return sum(report.num_failed for report in self.suites.values())
+    def failed(self) -> list[tuple[str, CheckResult]]:
+        """The checks that are not met, each with the name of its suite."""
+        return [(name, result) for name, results in self.suites.items() for result in results if not result.is_met]
 
     @property
     def num_checks(self) -> int:
         """Number of checks over all suites."""
-        return sum(len(report.results) for report in self.suites.values())
+        return sum(map(len, self.suites.values()))
 
     @property
     def verdict(self) -> str:
         """The outcome in one line."""
-        if self.is_met:
+        if not self.failed:
             return f"all {self.num_checks} checks are met"
-        failed = [f"{name}: {result.name}" for name, report in self.suites.items() for result in report.results if not result.is_met]
-        return f"{self.num_failed} of {self.num_checks} checks failed: {', '.join(failed)}"
+        names = ", ".join(f"{suite}: {result.name}" for suite, result in self.failed)
+        return f"{len(self.failed)} of {self.num_checks} checks failed: {names}"
 
     def as_text(self) -> str:
         """Return the verdict, and of each failed check what breaks it and what to do."""
         lines = [self.verdict]
-        for result in (result for report in self.suites.values() for result in report.results if not result.is_met):
+        for _, result in self.failed:
             lines += [
                 "",
                 f"{result.name}: {result.num_unexpected:,} of {result.num_checked:,} break the rule: {result.meaning}",
@@ -85,9 +63,13 @@ class DatasetReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data for JSON, with the suites as a list to keep their order."""
-        return {
-            "is_met": self.is_met,
-            "num_failed": self.num_failed,
-            "num_checks": self.num_checks,
-            "suites": [{"name": name} | report.to_dict() for name, report in self.suites.items()],
-        }
+        suites = [
+            {
+                "name": name,
+                "is_met": all(result.is_met for result in results),
+                "num_failed": sum(not result.is_met for result in results),
+                "results": [asdict(result) for result in results],
+            }
+            for name, results in self.suites.items()
+        ]
+        return {"is_met": not self.failed, "num_failed": len(self.failed), "num_checks": self.num_checks, "suites": suites}

@@ -17,11 +17,11 @@ _MARKDOWN_MARKS: Final = "\\`*_{}[]()#+!|~$"
 def summary_markdown(report: DatasetReport, facts: Mapping[str, Any]) -> str:
     """Return verdict and counts as Markdown in at most about 5,000 characters."""
     lines = [
-        f"**{_plain(_capitalised(report.verdict))}.** {_size(facts)}",
+        f"**{_plain(report.verdict[:1].upper() + report.verdict[1:])}.** {_size(facts)}",
         "",
         "| phase | met in the source | kept |",
         "| --- | ---: | ---: |",
-        *(f"| {phase} | {met:,} | {kept:,} |" for phase, met, kept in _phases(facts)),
+        *(f"| {phase} | {facts['natural_phases'][phase]:,} | {facts['phases'][phase]:,} |" for phase in PHASES),
         "",
         *(f"- {title}: {_plain(_listed(counts))}" for title, counts in _countings(facts) if counts),
     ]
@@ -40,10 +40,6 @@ def _size(facts: Mapping[str, Any]) -> str:
     )
 
 
-def _phases(facts: Mapping[str, Any]) -> list[tuple[str, int, int]]:
-    return [(phase.value, facts["natural_phases"][phase], facts["phases"][phase]) for phase in PHASES]
-
-
 def _countings(facts: Mapping[str, Any]) -> list[tuple[str, Mapping[str, int]]]:
     return [
         ("Splits", {split.value: facts["splits"].get(split, 0) for split in Split}),
@@ -55,23 +51,12 @@ def _countings(facts: Mapping[str, Any]) -> list[tuple[str, Mapping[str, int]]]:
     ]
 
 
-def _commonest(counts: Mapping[str, int]) -> tuple[list[tuple[str, int]], int]:
+def _listed(counts: Mapping[str, int]) -> str:
     """Return the most frequent names (ties by name) with counts, and the number of other names."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return [(_cut(name), count) for name, count in ordered[:_MAX_LISTED]], len(ordered[_MAX_LISTED:])
-
-
-def _listed(counts: Mapping[str, int]) -> str:
-    shown, num_others = _commonest(counts)
-    return ", ".join(f"{name} {count:,}" for name, count in shown) + (f" and {num_others:,} more" if num_others else "")
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
-
-
-def _capitalised(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    shown = [f"{name if len(name) <= _MAX_NAME else f'{name[: _MAX_NAME - 1]}…'} {count:,}" for name, count in ordered[:_MAX_LISTED]]
+    others = len(ordered) - len(shown)
+    return ", ".join(shown) + (f" and {others:,} more" if others else "")
 
 
 def _plain(text: str) -> str:

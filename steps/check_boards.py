@@ -42,8 +42,8 @@ def body(work: Work) -> None:
     report = check_dataset_tables(
         table, read_game_table(boards), facts, settings.boards, settings.values, data_docs=work.folder / DATA_DOCS
     )
-    work.log(Record(0, {"checks/failed": float(report.num_failed)}))
-    if not report.is_met:
+    work.log(Record(0, {"checks/failed": float(len(report.failed))}))
+    if report.failed:
         raise ChecksError(f"the dataset is not fit to train on:\n{report.as_text()}\n\n== {boards} ==\n{summary_text(facts)}")
     write_json(work.folder / REPORT, report.to_dict() | {"dataset": facts})
     (work.folder / SUMMARY).write_text(summary_markdown(report, facts), encoding="utf-8")

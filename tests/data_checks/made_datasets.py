@@ -69,11 +69,11 @@ def check(dataset: Dataset, config: BoardsConfig = CONFIG, values: ValuesConfig 
 
 
 def failed(report: DatasetReport) -> set[str]:
-    return {result.name for suite in report.suites.values() for result in suite.results if not result.is_met}
+    return {result.name for suite in report.suites.values() for result in suite if not result.is_met}
 
 
 def result_of(report: DatasetReport, name: str) -> CheckResult:
-    return next(result for suite in report.suites.values() for result in suite.results if result.name == name)
+    return next(result for suite in report.suites.values() for result in suite if result.name == name)
 
 
 def game_id_in(split: Split, name: str, config: BoardsConfig = CONFIG) -> str:
@@ -155,24 +155,17 @@ def game_of(row: Row, *, start_fen: str = chess.STARTING_FEN, num_plies: int = 4
     }
 
 
-def random_game(rng: random.Random) -> Iterator[chess.Board]:
-    """Yield the positions of a game of up to 100 random moves, many of them captures, so that it gets to an endgame."""
-    board = chess.Board()
-    while board.fullmove_number <= 100 and (moves := list(board.legal_moves)):
-        yield board.copy(stack=False)
-        captures = list(board.generate_legal_captures())
-        board.push(rng.choice(captures if captures and rng.random() < 0.5 else moves))
-
-
 def random_boards(rng: random.Random) -> Iterator[chess.Board]:
-    """Yield for ever positions of random games, all different, that leave a choice."""
+    """Yield for ever different positions, with a choice, of games of random moves, many of them captures, so that they get to endgames."""
     seen: set[str] = set()
     while True:
-        for board in random_game(rng):
-            key = position_key(board)
-            if key not in seen and board.legal_moves.count() > 8 and board.fullmove_number > 3:
-                seen.add(key)
-                yield board
+        board = chess.Board()
+        while board.fullmove_number <= 100 and (moves := list(board.legal_moves)):
+            if position_key(board) not in seen and len(moves) > 8 and board.fullmove_number > 3:
+                seen.add(position_key(board))
+                yield board.copy(stack=False)
+            captures = list(board.generate_legal_captures())
+            board.push(rng.choice(captures if captures and rng.random() < 0.5 else moves))
 
 
 def sound_dataset(config: BoardsConfig = CONFIG, values: ValuesConfig = VALUES, *, seed: int = 0) -> Dataset:
@@ -181,10 +174,10 @@ def sound_dataset(config: BoardsConfig = CONFIG, values: ValuesConfig = VALUES, 
     waiting: dict[Phase, list[chess.Board]] = {phase: [] for phase in PHASES}
     wanted = boards_per_cell(config)
     needed = {phase: sum(number for (_, its), number in wanted.items() if its == phase) for phase in PHASES}
-    boards = random_boards(rng)
-    while any(len(waiting[phase]) < needed[phase] for phase in PHASES):
-        board = next(boards)
+    for board in random_boards(rng):
         waiting[phase_of(board)].append(board)
+        if all(len(waiting[phase]) >= needed[phase] for phase in PHASES):
+            break
     rows = []
     for (split, phase), number in wanted.items():
         for place in range(number):

@@ -3,14 +3,14 @@
 import pytest
 from made_datasets import Dataset, sound_dataset
 
-from data_checks.report import CheckReport, CheckResult, DatasetReport
+from data_checks.report import CheckResult, DatasetReport
 from data_checks.summary import summary_markdown, summary_text
 
 HOSTILE = '<script>alert(1)</script>" onload=x |` [a](b) *.pgn'
 FAILED = CheckResult(
     name="source_known", meaning="Known.", remedy="Mend it.", is_met=False, num_checked=18, num_unexpected=1, examples=(HOSTILE,)
 )
-UNFIT = DatasetReport(suites={"boards": CheckReport(results=(FAILED,))})
+UNFIT = DatasetReport(suites={"boards": [FAILED]})
 
 
 @pytest.fixture

@@ -3,11 +3,10 @@
 import errno
 import os
 import signal
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -52,25 +51,18 @@ def test_the_hashes_are_sha256(tmp_path: Path) -> None:
     assert sha256_json([1, "é"]) == sha256_text('[1,"\\u00e9"]')
 
 
-def test_equal_json_has_one_hash_whatever_the_order_of_its_keys() -> None:
-    assert sha256_json({"a": 1, "b": {"c": 2, "d": [3]}}) == sha256_json({"b": {"d": [3], "c": 2}, "a": 1})
+def test_equal_json_has_one_hash_and_equal_bytes_whatever_the_order_of_its_keys(tmp_path: Path) -> None:
+    value, other = {"a": 1, "b": {"c": 2.5, "d": [None, "é"]}}, {"b": {"d": [None, "é"], "c": 2.5}, "a": 1}
+    assert sha256_json(value) == sha256_json(other)
+    write_json(tmp_path / "1.json", value)
+    write_json(tmp_path / "2.json", other)
+    assert (tmp_path / "1.json").read_bytes() == (tmp_path / "2.json").read_bytes()
+    assert read_json(tmp_path / "1.json") == value
     values = [{"a": 1}, {"a": 1.0}, {"a": "1"}, {"a": True}, {"a": None}, {"a": [1]}, {"b": 1}, {}]
     assert len({sha256_json(value) for value in values}) == len(values)
-
-
-def test_a_number_that_is_not_finite_is_no_json(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        sha256_json({"a": float("nan")})
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        write_json(tmp_path / "x.json", [float("inf")])
-
-
-def test_what_is_written_as_json_is_read_back_and_equal_values_give_equal_bytes(tmp_path: Path) -> None:
-    value = {"b": [1, 2.5, None, "é"], "a": {"z": True}}
-    write_json(tmp_path / "1.json", value)
-    write_json(tmp_path / "2.json", {"a": {"z": True}, "b": [1, 2.5, None, "é"]})
-    assert read_json(tmp_path / "1.json") == value
-    assert (tmp_path / "1.json").read_bytes() == (tmp_path / "2.json").read_bytes()
+    for refuses in (sha256_json, partial(write_json, tmp_path / "x.json")):
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            refuses([float("nan")])
 
 
 def test_a_manifest_names_every_file_but_itself_with_its_hash(folder: Path) -> None:
@@ -109,19 +101,10 @@ def test_what_is_aside_is_in_the_manifest_and_not_in_the_hash(folder: Path, plac
     assert verified_manifest(folder)["aside"] == {f"{place}/docs/index.html": sha256_text("10:15:03")}
 
 
-def test_a_file_that_is_only_called_aside_is_a_file_like_others(folder: Path) -> None:
-    before = read_json(folder / MANIFEST)["output_hash"]
-    (folder / ASIDE).write_text("")
-    manifest = write_manifest(folder, {})
-    assert ASIDE in manifest["files"]
-    assert manifest["aside"] == {}
-    assert manifest["output_hash"] != before
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda page: flip_a_bit(page), "index.html is changed since it was written"),  # noqa: PLW0108 (defined below)
+        (lambda page: page.write_text("10:15:03"), "index.html is changed since it was written"),
         (lambda page: page.unlink(), "index.html is missing"),
         (lambda page: (page.parent / "more.html").write_text(""), "more.html is not in the manifest"),
     ],
@@ -135,12 +118,9 @@ def test_damage_to_what_is_aside_is_noticed_too(folder: Path, damage: Callable[[
 
 
 def test_a_file_cannot_be_moved_into_the_part_of_the_manifest_that_is_not_hashed(folder: Path) -> None:
-    with_aside(folder)
     manifest = write_manifest(folder, {})
     digest = manifest["files"].pop("a.txt")
-    write_json(
-        folder / MANIFEST, manifest | {"aside": manifest["aside"] | {"a.txt": digest}, "output_hash": sha256_json(manifest["files"])}
-    )
+    write_json(folder / MANIFEST, manifest | {"aside": {"a.txt": digest}, "output_hash": sha256_json(manifest["files"])})
     with pytest.raises(CorruptError, match=f"{MANIFEST} is changed"):
         verified_manifest(folder)
 
@@ -156,21 +136,15 @@ def flip_a_bit(path: Path) -> None:
     ("damage", "message"),
     [
         (lambda folder: flip_a_bit(folder / "b.bin"), "b.bin is changed since it was written"),
-        (lambda folder: (folder / "b.bin").write_bytes(bytes(range(255))), "b.bin is changed since it was written"),
         (lambda folder: (folder / "b.bin").write_bytes(b""), "b.bin is changed since it was written"),
         (lambda folder: (folder / "a.txt").unlink(), "a.txt is missing"),
         (lambda folder: (folder / "new").write_text(""), "new is not in the manifest"),
         (lambda folder: (folder / "sub" / MANIFEST).write_text("[]"), f"sub/{MANIFEST} is changed since it was written"),
         (lambda folder: (folder / MANIFEST).unlink(), f"{MANIFEST} is missing or unreadable"),
-        (lambda folder: (folder / MANIFEST).write_text(""), f"{MANIFEST} is damaged"),
         (lambda folder: (folder / MANIFEST).write_text("<html>"), f"{MANIFEST} is damaged"),
+        (lambda folder: (folder / MANIFEST).write_text("[" * 100_000), f"{MANIFEST} is damaged"),
         (lambda folder: (folder / MANIFEST).write_bytes(b"\xff\xfe"), f"{MANIFEST} is damaged"),
-        (lambda folder: (folder / MANIFEST).write_text('["files"]'), f"{MANIFEST} is damaged"),
         (lambda folder: (folder / MANIFEST).write_text('{"files": 3}'), f"{MANIFEST} is changed"),
-        (
-            lambda folder: write_json(folder / MANIFEST, {"files": file_hashes(folder), "output_hash": "0"}),
-            f"{MANIFEST} is changed since it was written",
-        ),
         (
             lambda folder: write_json(folder / MANIFEST, {**read_json(folder / MANIFEST), "output_hash": "0"}),
             f"{MANIFEST} is changed since it was written",
@@ -219,16 +193,6 @@ def test_a_disk_that_is_full_while_a_folder_is_copied_is_a_plain_error(tmp_path:
         copy_folder(tmp_path / "source", made / "copy", refuse)
     copy_folder(tmp_path / "source", tmp_path / "copy")
     assert (tmp_path / "copy" / "inner" / "x").read_text() == "1"
-
-
-def test_the_first_of_two_writers_wins_and_the_second_leaves_nothing(tmp_path: Path) -> None:
-    target = tmp_path / "target"
-    with atomic_folder(target) as late:
-        (late / "x").write_text("late")
-        with atomic_folder(target) as early:
-            (early / "x").write_text("early")
-    assert (target / "x").read_text() == "early"
-    assert list(tmp_path.iterdir()) == [target]
 
 
 def test_a_writer_who_comes_at_the_last_moment_wins_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,23 +244,6 @@ def test_what_a_living_writer_has_so_far_is_left_alone(tmp_path: Path) -> None:
         assert (slow / "half").exists()
 
 
-def test_a_writer_whose_new_folder_is_taken_for_abandoned_makes_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Path] = []
-    whole = tempfile.mkdtemp
-
-    def stolen(**named: Any) -> str:
-        made.append(Path(whole(**named)))
-        if len(made) == 1:
-            made[0].rmdir()
-        return str(made[-1])
-
-    monkeypatch.setattr(tempfile, "mkdtemp", stolen)
-    with atomic_folder(tmp_path / "target") as folder:
-        (folder / "file").write_text("x")
-    assert len(made) == 2
-    assert (tmp_path / "target" / "file").exists()
-
-
 def test_an_atomic_folder_is_on_the_disk_before_it_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "target"
     synced: list[tuple[str, bool]] = []
@@ -343,9 +290,3 @@ def test_a_flipped_bit_anywhere_in_a_manifest_is_noticed_or_changes_no_fact(fold
         with suppress(CorruptError):
             found = verified_manifest(folder)
             assert {name: found[name] for name in facts} == facts
-
-
-def test_a_manifest_nested_too_deeply_is_damaged(folder: Path) -> None:
-    (folder / MANIFEST).write_text("[" * 100_000)
-    with pytest.raises(CorruptError, match="is damaged"):
-        verified_manifest(folder)

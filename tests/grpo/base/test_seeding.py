@@ -33,16 +33,6 @@ def test_a_stream_begins_anew_each_time_it_is_asked_for() -> None:
     assert not torch.equal(torch.rand(5, generator=torch_stream(3, "games", 1)), torch.rand(5, generator=torch_stream(3, "moves", 1)))
 
 
-def test_drawing_from_one_stream_disturbs_no_other() -> None:
-    undisturbed = numpy_stream(3, "b").random(3).tolist()
-    first, second = numpy_stream(3, "a"), numpy_stream(3, "b")
-    drawn = []
-    for _ in range(3):
-        first.random(100)
-        drawn.append(second.random())
-    assert drawn == undisturbed
-
-
 def test_no_stream_touches_the_global_generators() -> None:
     torch.manual_seed(1)
     np.random.seed(1)
