@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 
 from grpo.base.files import write_json
 from grpo.dataset.exclusions import ExcludedPositions
-from grpo.dataset.quotas import Candidate, Quota, SourceReport
+from grpo.dataset.quotas import Candidate, Quota
 from grpo.dataset.table import GAME_SCHEMA, Split, board_row, board_table
-from grpo.dataset.units import fill_unit, unit_boards_per_cell
+from grpo.dataset.units import unit_boards_per_cell, unit_candidates
 from grpo.engine.answers import EngineError
 from grpo.engine.identity import EngineIdentity
 from grpo.engine.move_values import HASH_MIB, ValueTable, engine_options, value_tables
@@ -65,25 +65,15 @@ def _build_unit(
     folder: Path,
 ) -> dict[str, Any]:
     """Write the files of one unit and return the facts of its report."""
-    report = SourceReport()
+    boards = settings.boards
+    quota = Quota(unit_boards_per_cell(boards), boards, seed=settings.seed, excluded=excluded)
     parts: list[pa.Table] = [board_table([])]
-
-    def value_candidates(candidates: list[Candidate], quota: Quota) -> None:
+    for candidates in unit_candidates(quota, boards, unit=unit, seed=settings.seed, players=players):
         parts.append(board_table(valuer.rows(candidates, quota)))
         progress()
-
-    quota = fill_unit(
-        settings.boards,
-        unit=unit,
-        seed=settings.seed,
-        players=players,
-        report=report,
-        excluded=excluded,
-        on_candidates=value_candidates,
-    )
     pq.write_table(pa.concat_tables(parts), folder / f"unit-{unit:04d}.{BOARDS}")
     pq.write_table(pa.Table.from_pylist(list(quota.games.values()), schema=GAME_SCHEMA), folder / f"unit-{unit:04d}.{GAMES}")
-    return report.as_facts()
+    return quota.report.as_facts()
 
 
 class _Valuer:

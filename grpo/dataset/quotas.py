@@ -110,32 +110,24 @@ class Candidate:
 class Quota:
     """Selects positions from games until each cell of (split, phase) is full."""
 
-    def __init__(
-        self,
-        wanted: Mapping[QuotaCell, int],
-        config: BoardsConfig,
-        *,
-        seed: int,
-        report: SourceReport,
-        excluded: Container[str] = frozenset(),
-    ) -> None:
+    def __init__(self, wanted: Mapping[QuotaCell, int], config: BoardsConfig, *, seed: int, excluded: Container[str] = frozenset()) -> None:
         """Start with empty cells.
 
         Args:
             wanted: Number of boards for each cell.
             config: The dataset's settings.
             seed: Root of the random streams.
-            report: Where positions and rejections are counted.
-            excluded: Position keys that must not be selected.
+            excluded: Keys of evaluation positions, which must not be selected.
         """
         self.missing = dict(wanted)
         """Boards that each cell still needs."""
         self.games: dict[str, dict[str, Any]] = {}
         """Game id -> row of `GAME_SCHEMA`, of the games with a selected position."""
+        self.report = SourceReport()
+        """Counts of positions and rejections."""
         self._config = config
         self._fractions = split_fractions(config)
         self._seed = seed
-        self._report = report
         self._excluded = excluded
         self._seen: set[str] = set()
 
@@ -151,12 +143,12 @@ class Quota:
 
     def offer(self, game: Game) -> list[Candidate]:
         """Select the needed positions of a game, and return them."""
-        self._report.games += 1
+        self.report.games += 1
         split = split_of_game(game.game_id, self._fractions)
         plies: dict[Phase, list[int]] = {phase: [] for phase in PHASES}
         for ply, (board, is_label) in enumerate(zip(game.boards, game.is_label, strict=True)):
             phase = phase_of(board)
-            self._report.natural_phases[phase] += 1
+            self.report.natural_phases[phase] += 1
             if is_label:
                 plies[phase].append(ply)
         selected: list[Candidate] = []
@@ -192,7 +184,7 @@ class Quota:
     def discard(self, candidate: Candidate, reason: str) -> None:
         """Remove a selected candidate and count the reason; its position is not selected again."""
         self.missing[candidate.position.split, candidate.position.phase] += 1
-        self._report.left_out[reason] += 1
+        self.report.left_out[reason] += 1
 
     def _candidate(self, game: Game, ply: int, split: Split, phase: Phase) -> Candidate | None:
         board = game.boards[ply]
@@ -202,11 +194,11 @@ class Quota:
         fen = fen_of(board)
         key = key_of_fen(turned_fen(fen))
         if key in self._seen:
-            self._report.duplicates += 1
+            self.report.duplicates += 1
             return None
         self._seen.add(key)
         if key in self._excluded:
-            self._report.left_out["judged"] += 1
+            self.report.left_out["judged"] += 1
             return None
         position = Position(
             fen=fen,

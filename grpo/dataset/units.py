@@ -6,7 +6,7 @@ order with the same result.
 
 import math
 from collections import deque
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
@@ -14,7 +14,7 @@ from grpo.dataset.engine_games import MAX_IDLE_GAMES, engine_games
 from grpo.dataset.epd import read_positions
 from grpo.dataset.games import Game, Reason, Rejection, SourceError
 from grpo.dataset.pgn import read_games
-from grpo.dataset.quotas import Candidate, Quota, QuotaCell, SourceReport, boards_per_cell
+from grpo.dataset.quotas import Candidate, Quota, QuotaCell, boards_per_cell
 from grpo.dataset.streams import FileKind, SourceFile, find_files, opened
 from grpo.engine.pool import EnginePool
 from grpo.settings.tree import BoardsConfig
@@ -35,29 +35,11 @@ def unit_boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
     return {cell: math.ceil(_SURPLUS * part + _SURPLUS_SPREAD * math.sqrt(part)) for cell, part in parts.items()}
 
 
-def fill_unit(
-    config: BoardsConfig,
-    *,
-    unit: int,
-    seed: int,
-    players: EnginePool,
-    report: SourceReport,
-    excluded: Container[str],
-    on_candidates: Callable[[list[Candidate], Quota], None],
-) -> Quota:
-    """Fill the quota of one unit as far as its games go, and return the quota with the boards that are still missing.
+def unit_candidates(quota: Quota, config: BoardsConfig, *, unit: int, seed: int, players: EnginePool) -> Iterator[list[Candidate]]:
+    """Yield boards that fill a unit's quota, those of many games at a time, as far as its games go.
 
-    Args:
-        config: The dataset's settings.
-        unit: Number of the unit.
-        seed: Root of its random streams.
-        players: Engines for engine games, without MultiPV.
-        report: Where positions and rejections are counted.
-        excluded: Keys of evaluation positions, which must not be selected.
-        on_candidates: Called with the candidates of many games at a time; it discards unusable ones from the quota.
+    The caller discards unusable ones from the quota before it asks for more. `players` are engines for engine games, without MultiPV.
     """
-    quota = Quota(unit_boards_per_cell(config), config, seed=seed, report=report, excluded=excluded)
-
     games: Iterator[Game | Rejection]
     if config.source == "files":
         games = file_games(config, unit=unit)
@@ -67,20 +49,19 @@ def fill_unit(
     num_idle = 0
     for game in games:
         if isinstance(game, Rejection):
-            report.reject(game)
+            quota.report.reject(game)
             continue
         selected = quota.offer(game)
         pending += selected
         # Files end by themselves, so only engine games count as idle.
         num_idle = 0 if selected or config.source == "files" else num_idle + 1
         if pending and (len(pending) >= _CANDIDATES_AT_ONCE or quota.is_full):
-            on_candidates(pending, quota)
+            yield pending
             pending = []
         if num_idle >= MAX_IDLE_GAMES or quota.is_full:
             break
     if pending:
-        on_candidates(pending, quota)
-    return quota
+        yield pending
 
 
 def file_games(config: BoardsConfig, *, unit: int) -> Iterator[Game | Rejection]:

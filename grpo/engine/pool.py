@@ -4,6 +4,7 @@ It uses raw pipes instead of python-chess's wrapper, which waits forever for a s
 third of the speed (benchmarks/engine.py). One thread drives all processes of a pool.
 """
 
+import re
 import select
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -176,7 +177,8 @@ class EnginePool(AbstractContextManager["EnginePool"]):
     def _begin(self, job: _Job) -> None:
         """Send a search to an idle process. Raises EngineError if none starts, EngineMissingError if it can never score all moves."""
         process = self._idle_process()
-        most = process.maximum("MultiPV") or 1
+        declared = re.search(r" max (\d+)", process.declared.get("MultiPV", ""))
+        most = int(declared[1]) if declared else 1
         if job.query.moves is not None and most < _MAX_LEGAL_MOVES:
             raise EngineMissingError(
                 f"{process.name} searches at most {most} line{'s' * (most > 1)} at once (option MultiPV), and a position can have"

@@ -71,11 +71,6 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
             raise
         self._silent_seconds = SILENT_SECONDS
 
-    def maximum(self, option: str) -> int:
-        """Return the maximum of a numeric option, or 0 if the engine does not have it."""
-        words = self.declared.get(option, "").split()
-        return int(words[words.index("max") + 1]) if "max" in words else 0
-
     def send(self, commands: str) -> None:
         """Send commands, and restart the timeouts."""
         self._last_seen = self._asked = time.monotonic()

@@ -93,7 +93,7 @@ def test_a_game_depends_on_seed_unit_and_number_alone(players: EnginePool) -> No
     assert len(begun) == 12
 
 
-def test_random_moves_are_no_labels_and_as_many_as_the_settings_say(players: EnginePool) -> None:
+def test_random_moves_are_no_labels_and_as_many_as_is_said(players: EnginePool) -> None:
     games = games_only(played(players, 12))
     labels = [label for game in games for label in game.is_label[RANDOM_OPENING_PLIES:]]
     share = 1 - sum(labels) / len(labels)

@@ -80,11 +80,8 @@ def test_an_error_inside_python_chess_costs_one_game(monkeypatch: pytest.MonkeyP
     [
         (HEADER.replace("\n", "\n% escape\n") + "\n1. e4 e5\n% escape\n2. Nf3 *\n", [(3, "*")]),
         (HEADER + "\n1. e4 e5 1-0" + HEADER + "\n1. d4 *\n", [(2, "1-0"), (1, "*")]),
-        (HEADER + "\n1. e4 e5 *\n" + HEADER + "\n1. d4 *\n", [(2, "*"), (1, "*")]),
         (HEADER.replace('"*"', '"0.5-0.5"') + "\n1. e4 e5 0.5-0.5\n", [(2, "1/2-1/2")]),
-        (HEADER.replace('"*"', '"½-½"') + "\n1. e4 e5 ½-½\n", [(2, "1/2-1/2")]),
         (HEADER.replace('"*"', '"1:0"') + "\n1. e4 e5 1:0\n", [(2, "1-0")]),
-        (HEADER.replace('"*"', '"1-0 ff"') + "\n1. e4 e5 1-0\n", [(2, "1-0")]),
         ("\ufeff" + HEADER + "\r\n1. e4 (1. d4 d5 (1... Nf6)) 1... e5 $1 ; good\r\n2. Nf3! {yes} *\r\n", [(3, "*")]),
         ("1. e4 e5 *\n\n1. d4 d5 2. c4 *\n", [(2, "*"), (3, "*")]),
         (HEADER.replace('"a"', '"Müller"').encode("latin-1") + b"\n1. e4 *\n", [(1, "*")]),
@@ -116,12 +113,9 @@ def test_the_identity_of_a_game_is_of_players_date_and_moves() -> None:
     ("text", "expected"),
     [
         ("2020.01.31", "2020.01.31"),
-        ("2020-01-31", "2020.01.31"),
         ("2020.??.??", "2020.??.??"),
         ("2021.02.29", None),
         ("????.??.??", None),
-        ("0000.01.01", None),
-        ("January", None),
     ],
 )
 def test_a_date_is_one_of_the_calendar_in_one_form(text: str, expected: str | None) -> None:

@@ -37,8 +37,8 @@ def in_each_cell(count: int) -> dict[QuotaCell, int]:
 
 def new_quota(count: int = 50, *, seed: int = 0, excluded: Any = frozenset(), **config: Any) -> tuple[Quota, SourceReport]:
     """Return a quota of so many boards in every cell, and the report that it counts in."""
-    report = SourceReport()
-    return Quota(in_each_cell(count), BoardsConfig(**{**SMALL, **config}), seed=seed, report=report, excluded=excluded), report
+    quota = Quota(in_each_cell(count), BoardsConfig(**{**SMALL, **config}), seed=seed, excluded=excluded)
+    return quota, quota.report
 
 
 def game_of(moves: str, *, game_id: str = "g", is_label: Sequence[bool] | None = None, fen: str = chess.STARTING_FEN, **facts: Any) -> Game:
@@ -240,20 +240,6 @@ def test_of_equal_positions_in_several_splits_the_one_that_judges_stays() -> Non
         kept, num_duplicates, _ = cut_to_quota(equal, {**in_each_cell(0), (stays, phase): 1}, max_per_game_and_phase=1_000)
         assert [equal[index].split for index in kept] == [stays]
         assert num_duplicates == len(splits) - 1
-
-
-def test_a_board_that_judges_too_much_may_still_train() -> None:
-    # The held-out cell is full: its surplus is not kept, and so is no reason to leave the training board out.
-    phase = Phase.OPENING
-    boards = [position(0, Split.HELDOUT, phase), position(1, Split.HELDOUT, phase)]
-    kept, _, _ = cut_to_quota(boards, {**in_each_cell(0), (Split.HELDOUT, phase): 1}, max_per_game_and_phase=1_000)
-    [surplus] = {0, 1} - set(kept)
-    boards.append(position(2, Split.TRAIN, phase, key=surplus))
-    kept, num_duplicates, _ = cut_to_quota(
-        boards, {**in_each_cell(0), (Split.HELDOUT, phase): 1, (Split.TRAIN, phase): 1}, max_per_game_and_phase=1_000
-    )
-    assert sorted(kept) == sorted([1 - surplus, 2])
-    assert num_duplicates == 0
 
 
 def test_a_game_met_under_two_texts_gives_no_more_boards_than_any_other() -> None:

@@ -3,7 +3,7 @@
 import io
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ from scripted_engine import ScriptedEngine
 
 from grpo.board.encoding import position_key
 from grpo.board.phases import Phase, phase_of
-from grpo.dataset.games import Game, SourceError
-from grpo.dataset.quotas import Candidate, Quota, QuotaCell, SourceReport, boards_per_cell
+from grpo.dataset.games import SourceError
+from grpo.dataset.quotas import Quota, QuotaCell, boards_per_cell
 from grpo.dataset.table import Position, Split
-from grpo.dataset.units import file_games, fill_unit, unit_boards_per_cell
+from grpo.dataset.units import file_games, unit_boards_per_cell, unit_candidates
 from grpo.engine.pool import EnginePool
 from grpo.settings.tree import BoardsConfig
 
@@ -28,12 +28,10 @@ ENDLESS: dict[str, Any] = {"num_train": 30_000, "num_validation": 30_000, "num_h
 
 @dataclass
 class Filled:
-    """A unit: what it took, what it says of it, and what it left out."""
+    """A unit: what it took, and its quota."""
 
-    positions: list[Position] = field(default_factory=list)
-    report: SourceReport = field(default_factory=SourceReport)
-    missing: dict[QuotaCell, int] = field(default_factory=dict)
-    games: dict[str, dict[str, Any]] = field(default_factory=dict)
+    positions: list[Position]
+    quota: Quota
 
     @property
     def keys(self) -> set[str]:
@@ -51,29 +49,17 @@ def filled(
     seed: int = 0,
     engine: str = "true",  # A program that is no engine: for files none is asked.
     refuses: Callable[[Position], bool] = lambda _: False,
-    excluded: frozenset[str] = frozenset(),
 ) -> Filled:
     """Fill a unit; candidates that it `refuses` are discarded."""
-    made = Filled()
-
-    def value_candidates(candidates: list[Candidate], quota: Quota) -> None:
-        for candidate in candidates:
-            if refuses(candidate.position):
-                quota.discard(candidate, "refused")
-            else:
-                made.positions.append(candidate.position)
-
+    quota = Quota(unit_boards_per_cell(config), config, seed=seed)
+    made = Filled([], quota)
     with EnginePool(engine, num_processes=1, options={}) as pool:
-        quota = fill_unit(
-            config,
-            unit=unit,
-            seed=seed,
-            players=pool,
-            report=made.report,
-            excluded=excluded,
-            on_candidates=value_candidates,
-        )
-    made.missing, made.games = quota.missing, quota.games
+        for candidates in unit_candidates(quota, config, unit=unit, seed=seed, players=pool):
+            for candidate in candidates:
+                if refuses(candidate.position):
+                    quota.discard(candidate, "refused")
+                else:
+                    made.positions.append(candidate.position)
     return made
 
 
@@ -116,8 +102,8 @@ def test_a_file_fills_the_quotas_of_a_unit_exactly(long_games: Path) -> None:
     check_positions(made.positions)
     most = Counter((position.game_id, position.phase) for position in made.positions).most_common(1)[0][1]
     assert most == config.max_per_game_and_phase
-    assert set(made.games) == {position.game_id for position in made.positions}
-    assert not any(made.missing.values())
+    assert set(made.quota.games) == {position.game_id for position in made.positions}
+    assert not any(made.quota.missing.values())
 
 
 def test_every_position_is_found_again_at_its_place_in_the_file(long_games: Path, games_text: str) -> None:
@@ -138,9 +124,9 @@ def test_every_position_is_found_again_at_its_place_in_the_file(long_games: Path
 def test_units_share_no_game_and_together_have_all(long_games: Path) -> None:
     config = files_config(long_games, **{**ENDLESS, "num_units": 3})
     units = [filled(config, unit=unit) for unit in range(3)]
-    assert sum(unit.report.games for unit in units) == 60
-    assert all(unit.report.games > 8 for unit in units), "dealt out evenly, more or less"
-    found = Counter(game_id for unit in units for game_id in unit.games)
+    assert sum(unit.quota.report.games for unit in units) == 60
+    assert all(unit.quota.report.games > 8 for unit in units), "dealt out evenly, more or less"
+    found = Counter(game_id for unit in units for game_id in unit.quota.games)
     assert len(found) == 60
     assert set(found.values()) == {1}
 
@@ -161,7 +147,7 @@ def test_what_the_judge_gives_back_is_replaced_and_counted(long_games: Path) -> 
     made = filled(config, refuses=lambda position: position.key in bad)
     assert made.cells == boards_per_cell(config)
     assert bad.isdisjoint(made.keys)
-    assert made.report.left_out == {"refused": len(bad)}
+    assert made.quota.report.left_out == {"refused": len(bad)}
     assert made.keys >= plain.keys - bad, "what was good stays"
     check_positions(made.positions)
 
@@ -170,9 +156,9 @@ def test_two_equal_engine_units_are_equal_and_two_different_ones_share_no_game(s
     config = BoardsConfig(**{**SMALL, "num_train": 18, "num_validation": 6, "num_heldout": 6})
     monkeypatch.setattr("grpo.dataset.engine_games.NODES", (1, 5))
     first, second, again = (filled(config, unit=unit, engine=stockfish) for unit in (0, 1, 0))
-    assert first == again
+    assert (first.positions, first.quota.games) == (again.positions, again.quota.games)
     assert filled(config, seed=1, engine=stockfish).keys != first.keys
-    assert set(first.games).isdisjoint(second.games)
+    assert set(first.quota.games).isdisjoint(second.quota.games)
     for unit in (first, second):
         check_positions(unit.positions)
         assert unit.cells == unit_boards_per_cell(config)
@@ -184,18 +170,9 @@ def test_engine_games_that_add_nothing_come_to_an_end(scripted: Callable[..., Sc
     monkeypatch.setattr("grpo.dataset.engine_games.MAX_PLIES", 8)
     config = BoardsConfig(**SMALL)
     made = filled(config, unit=1, engine=scripted().path)
-    assert made.missing[Split.TRAIN, Phase.ENDGAME] == unit_boards_per_cell(config)[Split.TRAIN, Phase.ENDGAME]
-    assert made.report.natural_phases[Phase.ENDGAME] == 0
+    assert made.quota.missing[Split.TRAIN, Phase.ENDGAME] == unit_boards_per_cell(config)[Split.TRAIN, Phase.ENDGAME]
+    assert made.quota.report.natural_phases[Phase.ENDGAME] == 0
     assert made.positions
-
-
-def test_files_give_a_game_each_in_turn_however_many_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grpo.dataset.units._MAX_OPEN", 2)
-    for name, count in (("a", 3), ("b", 1), ("c", 2)):
-        (tmp_path / f"{name}.pgn").write_text(random_pgn(count, max_plies=8, seed=ord(name)))
-    read = list(file_games(BoardsConfig(source="files", files=(str(tmp_path),), num_units=1, num_tasks=1), unit=0))
-    assert all(isinstance(entry, Game) for entry in read)
-    assert [entry.source for entry in read] == ["a.pgn", "b.pgn", "a.pgn", "a.pgn", "c.pgn", "c.pgn"]
 
 
 def test_a_table_of_puzzles_is_no_source_of_boards(tmp_path: Path) -> None:

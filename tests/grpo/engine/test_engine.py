@@ -145,31 +145,6 @@ def test_a_program_that_is_no_engine_is_refused_with_the_remedy(name: str, monke
         identify(name)
 
 
-def test_one_search_scores_every_legal_move_for_the_mover(stockfish: str) -> None:
-    # White mates in one; Black, to move in the mirror, does too; in the third the mover is a queen down.
-    fens = ["6k1/5ppp/8/8/8/8/8/R3K3 w - - 0 1", "r3k3/8/8/8/8/8/5PPP/6K1 b - - 0 1", "3qk3/8/8/8/8/8/8/4K3 w - - 0 1"]
-    white, black, lost = answers_of(stockfish, [Query(fen=fen, limit="depth 3") for fen in fens])
-    assert isinstance(white, EngineAnswer)
-    assert isinstance(black, EngineAnswer)
-    assert isinstance(lost, EngineAnswer)
-    for fen, answer in zip(fens, (white, black, lost), strict=True):
-        assert set(answer.scores) == {move.uci() for move in chess.Board(fen).legal_moves}
-    assert (white.best_move, white.scores["a1a8"]) == ("a1a8", Score(1, is_mate=True))
-    assert (black.best_move, black.scores["a8a1"]) == ("a8a1", Score(1, is_mate=True))
-    assert all(score.value < -300 for score in lost.scores.values())
-
-
-def test_scores_depend_neither_on_the_order_of_the_queries_nor_on_the_number_of_processes(
-    stockfish: str, random_boards: list[chess.Board]
-) -> None:
-    queries = [Query(fen=board.fen(), limit="depth 4") for board in random_boards[3::281]]
-    once = answers_of(stockfish, queries)
-    assert len(queries) > 15
-    assert all(isinstance(answer, EngineAnswer) for answer in once)
-    assert answers_of(stockfish, queries[::-1])[::-1] == once
-    assert answers_of(stockfish, queries, num_processes=3) == once
-
-
 def test_every_process_has_one_thread_and_the_options_that_were_asked_for(tmp_path: Path, stockfish: str) -> None:
     spy = tmp_path / "spy"
     spy.write_text(f'#!/bin/sh\ntee "{tmp_path}/said" | "{stockfish}"\n')
@@ -289,12 +264,6 @@ def test_a_move_in_a_game_is_that_of_the_position_after_the_moves_made_and_the_h
                 board.push_uci(best)
     assert [search["is_fresh"] for search in healthy.searches()] == [True, False, False, False] * 2
     assert len({search["pid"] for search in healthy.searches()}) == 1
-
-
-def test_where_nobody_can_move_there_is_no_best_move(stockfish: str) -> None:
-    with EnginePool(stockfish, num_processes=1, options={"Hash": 1}) as pool:
-        assert pool.best_move(chess.STARTING_FEN, "f2f3 e7e5 g2g4 d8h4", "nodes 5", is_fresh=True) == ""
-        assert pool.best_move(chess.STARTING_FEN, "f2f3 e7e5 g2g4", "nodes 5", is_fresh=False) == "d8h4"
 
 
 @pytest.mark.parametrize("kind", ["crash", "hang"])

@@ -99,11 +99,6 @@ def test_a_table_has_every_legal_move_in_rising_order_of_its_id(stockfish: str, 
         assert ((table.values >= 0) & (table.values <= 1)).all()
 
 
-def test_the_position_with_218_moves_has_218_values(stockfish: str) -> None:
-    [table] = tables(stockfish, [chess.Board("R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1")], depth=1)
-    assert len(by_move(table)) == 218
-
-
 @pytest.mark.parametrize("is_mirrored", [False, True])
 @pytest.mark.parametrize("engine", ["stockfish", "fairy_stockfish"])
 def test_a_value_is_the_movers_chance_after_his_move(is_mirrored: bool, engine: str, request: pytest.FixtureRequest) -> None:

@@ -183,14 +183,6 @@ def test_a_search_without_end_tells_its_move_only_when_it_may(begin: str, end: s
     assert session.says(end) == []
 
 
-def test_ponderhit_does_not_end_an_infinite_search(session: Session) -> None:
-    session.says("go infinite")
-    assert session.says("ponderhit") == []
-    session.says("stop", "go infinite ponder")
-    assert session.says("ponderhit") == []
-    assert len(session.says("stop")) == 1
-
-
 def test_a_second_go_ends_the_first_whose_move_comes_first(session: Session) -> None:
     session.says("go infinite", "position startpos moves e2e4")
     said = [line.split()[1] for line in session.says("go depth 1") if line.startswith("bestmove")]
@@ -336,16 +328,3 @@ def test_a_seed_gives_the_same_game_again_and_another_seed_or_game_another(sessi
     assert game(1, 1) == first
     assert game(2, 1) != first
     assert game(1, 2) != first
-
-
-def test_a_drawn_move_is_the_first_line_and_the_others_follow_by_probability() -> None:
-    session = Session(temperature=5.0)
-    seen = set()
-    for _ in range(10):
-        said = session.says("ucinewgame", "setoption name MultiPV value 20", "go")
-        words = next(line for line in said if line.startswith("info string policy ")).split()[3:]
-        shares = [float(share) for share in words[1::2]]
-        assert said[-1] == f"bestmove {words[0]}"
-        assert shares[1:] == sorted(shares[1:], reverse=True)
-        seen.add(words[0])
-    assert len(seen) > 1
