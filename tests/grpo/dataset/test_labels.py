@@ -103,11 +103,3 @@ def test_the_boards_come_first_and_the_others_do_not_depend_on_the_games_order()
     assert len(few[0]) == 6
     assert few[0].keys() > {row["key"] for row in boards}
     assert imitated(label_arrays(*tables(boards, games), max_positions=1)).keys() == {row["key"] for row in boards}
-
-
-def test_a_position_with_one_legal_move_teaches_nothing() -> None:
-    moves = "e2e4 f7f5 d1h5 g7g6 h5g6"
-    plies = [ply for ply, board in enumerate(positions_of(moves)) if board.legal_moves.count() > 1]
-    assert plies == [0, 1, 2, 4]
-    arrays = label_arrays(*tables([board_at(moves, 0)], [game_row(moves)]), max_positions=100)
-    assert len(arrays) == len(plies)

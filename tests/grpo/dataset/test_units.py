@@ -152,19 +152,6 @@ def test_what_the_judge_gives_back_is_replaced_and_counted(long_games: Path) -> 
     check_positions(made.positions)
 
 
-def test_two_equal_engine_units_are_equal_and_two_different_ones_share_no_game(stockfish: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = BoardsConfig(**{**SMALL, "num_train": 18, "num_validation": 6, "num_heldout": 6})
-    monkeypatch.setattr("grpo.dataset.engine_games.NODES", (1, 5))
-    first, second, again = (filled(config, unit=unit, engine=stockfish) for unit in (0, 1, 0))
-    assert (first.positions, first.quota.games) == (again.positions, again.quota.games)
-    assert filled(config, seed=1, engine=stockfish).keys != first.keys
-    assert set(first.quota.games).isdisjoint(second.quota.games)
-    for unit in (first, second):
-        check_positions(unit.positions)
-        assert unit.cells == unit_boards_per_cell(config)
-        assert {position.source for position in unit.positions} == {"engine"}
-
-
 def test_engine_games_that_add_nothing_come_to_an_end(scripted: Callable[..., ScriptedEngine], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("grpo.dataset.units.MAX_IDLE_GAMES", 20)
     monkeypatch.setattr("grpo.dataset.engine_games.MAX_PLIES", 8)

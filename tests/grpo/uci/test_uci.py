@@ -121,13 +121,10 @@ def test_positions_are_read(words: str, fen: str) -> None:
         ("", "write `position startpos`"),
         ("startpos e2e4", "write `position startpos`"),
         ("fen", "not a FEN"),
-        ("fen 8/8/8/8/8/8/8/8 w - - 0 1", "NO_WHITE_KING"),
         ("fen 4k3/8/8/8/8/8/4R3/4K3 w - - 0 1", "OPPOSITE_CHECK"),
         ("fen 1k6/8/8/8/8/8/8/RK6 w A - 0 1", "castling of Chess960"),
         ("startpos moves e2e5", "move 1, 'e2e5', is illegal"),
         ("startpos moves e2e4 e7e5 e1e8 d7d5", "move 3, 'e1e8', is illegal"),
-        ("startpos moves 0000", "move 1, '0000', is illegal"),
-        ("startpos moves e4", "move 1, 'e4', is illegal"),
         ("fen 8/8/8/8/8/4k3/8/4K2R w K - 0 1 moves e1h1", "move 1, 'e1h1', is illegal"),
         ("fen 7k/P7/8/8/8/8/8/K7 w - - 0 1 moves a7a8", "move 1, 'a7a8', is illegal"),
     ],
@@ -299,20 +296,6 @@ def test_a_value_that_was_not_declared_is_refused_in_one_line_and_changes_nothin
 def found(policy: NetworkPolicy, board: chess.Board, *, seed: int = 0, num_games: int = 0, **options: float) -> UciSearchResult:
     finder = PolicyMoveFinder(policy)
     return finder.find(board, allowed=frozenset(), options=UciOptions(**options), seed=seed, num_games=num_games)  # type: ignore[arg-type]
-
-
-def test_drawn_moves_come_as_often_as_the_policy_says(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    board = some_boards(1, seed=8)[0]
-    positions = PositionBatch.from_boards([board])
-    known = {temperature: session.policy.distribution(positions, temperature=temperature).detach() for temperature in (0.2, 1.0)}
-    distribution = known[0.2]
-    monkeypatch.setattr(session.policy, "distribution", lambda _, *, temperature: known[temperature])  # Without a forward pass a draw.
-    top = found(session.policy, board, temperature=0.0, multipv=218).shown
-    num_draws = 1_000
-    counts = [found(session.policy, board, temperature=0.2, seed=seed).best for seed in range(num_draws)]
-    for move, share in zip(top, distribution.probs[0].sort(descending=True).values.tolist(), strict=True):
-        spread = (share * (1 - share) / num_draws) ** 0.5
-        assert abs(counts.count(move) / num_draws - share) < 4.5 * spread + 1e-9, move
 
 
 def test_a_seed_gives_the_same_game_again_and_another_seed_or_game_another(session: Session) -> None:
