@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from grpo.base.files import read_json, write_json
 from grpo.board.phases import PHASES, Phase
 from grpo.dataset.games import SourceError
-from grpo.dataset.quotas import LEAST_PER_CELL, SourceReport, boards_per_cell, cut_to_quota, shortage_text
+from grpo.dataset.quotas import SourceReport, boards_per_cell, cut_to_quota, refusal, shortage_text
 from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Position, Split, phase_counts
 from grpo.settings.metrics import Record
 from steps.run.dataset import preview
@@ -48,13 +48,8 @@ def body(work: Work) -> None:
     report.duplicates += num_joined_duplicates
     if any(missing.values()):
         shortage = shortage_text(wanted, missing, report, settings.boards)
-        kept_of = {cell: wanted[cell] - short for cell, short in missing.items()}
-        too_few = {cell: count for cell, count in kept_of.items() if count < min(wanted[cell], LEAST_PER_CELL)}
-        if too_few:
-            found = ", ".join(f"{split}/{phase} has {count}" for (split, phase), count in too_few.items())
-            raise SourceError(f"{shortage}\nAt least {LEAST_PER_CELL} of each split and phase are needed: {found}")
-        if sum(count for (split, _), count in kept_of.items() if split == Split.TRAIN) < settings.grpo.states_per_step:
-            raise SourceError(f"{shortage}\nA step of training needs grpo.states_per_step = {settings.grpo.states_per_step}: lower it")
+        if reason := refusal(wanted, missing, states_per_step=settings.grpo.states_per_step):
+            raise SourceError(f"{shortage}\n{reason}")
         print(f"{shortage}\nThe run goes on with these: there is less to learn from, and what is measured on them is less certain.")
     boards = boards.take(kept)
     games = _concatenated(folders, GAMES, GAME_SCHEMA)

@@ -14,12 +14,17 @@ from typing import Final
 import numpy as np
 
 from grpo.base.errors import PlainError
+from grpo.dataset.exclusions import ExcludedPositions
 from grpo.dataset.games import SourceError
+from grpo.dataset.quotas import QuotaCell, SourceReport, boards_per_cell, cut_to_quota, refusal, shortage_text
 from grpo.dataset.streams import SourceFile, find_files, opened
+from grpo.dataset.table import Position
+from grpo.dataset.units import fill_unit
 from grpo.engine.identity import EngineMissingError, identify
+from grpo.engine.pool import EnginePool
 from grpo.match.halving import halving_rounds
 from grpo.match.openings import OpeningsError, drawn_openings
-from grpo.settings.tree import ConfigError, Settings
+from grpo.settings.tree import ConfigError, Settings, preset_names, read_settings
 from steps.policies.kinds import KINDS
 from steps.run.machine import MIRROR, Machine, Mirror, holds_secret, sqlite_file
 from steps.run.objects import StoreError
@@ -64,13 +69,16 @@ def examine(settings: Settings | ConfigError, machine: Machine) -> list[Prefligh
     """Return all checks for a run with these settings, without changing anything; for invalid settings, those that do not need them."""
     usable = Settings() if isinstance(settings, ConfigError) else settings
     valid = _fine("settings", "every key is known, and no two contradict each other")
-    return [
+    checks = [
         _python(),
         _packages(),
         _wrong("settings", str(settings)) if isinstance(settings, ConfigError) else valid,
         *preflight(usable, machine, read_only=True),
         _wandb(machine, os.environ),
     ]
+    if usable.boards.source == "files" and all(check.is_fine for check in checks if check.what.startswith("boards.")):
+        checks.append(_boards(usable, machine))
+    return checks
 
 
 def table(checks: Sequence[PreflightCheck]) -> str:
@@ -188,6 +196,51 @@ def _files(what: str, names: Sequence[str]) -> PreflightCheck:
     if empty:
         return _wrong(what, f"{', '.join(empty)}: empty; give files with games or positions")
     return _fine(what, ", ".join(file.name for file in files[:_SHOWN]) + (f" and {len(files) - _SHOWN} more" * (len(files) > _SHOWN)))
+
+
+def _boards(settings: Settings, machine: Machine) -> PreflightCheck:
+    """Read the games as `build_boards` will, until there are boards enough, and say whether these suffice; no engine is asked."""
+    try:
+        wanted, missing, report = _counted(settings, machine)
+        if not any(missing.values()):
+            return _fine("boards", f"all {sum(wanted.values()):,} wanted are in the first {report.games:,} games that are read")
+        shortage = shortage_text(wanted, missing, report, settings.boards)
+        if not (reason := refusal(wanted, missing, states_per_step=settings.grpo.states_per_step)):
+            return _fine("boards", f"{shortage} A run goes on with these")
+        presets = {name: read_settings(f'preset = "{name}"') for name in preset_names()}
+        largest_first = sorted(presets, key=lambda name: -presets[name].boards.num_train)
+        fits = [name for name in largest_first if _is_enough(settings, presets[name], machine)]
+    except SourceError as error:
+        return _wrong("boards", str(error))
+    return _wrong("boards", f"{shortage}\n{reason}. {f'Enough for preset = {fits[0]!r}' if fits else 'There are too few for any preset'}")
+
+
+def _is_enough(settings: Settings, preset: Settings, machine: Machine) -> bool:
+    """Return whether a run of a preset can go on with the games of these settings."""
+    sizes = {name: getattr(preset.boards, name) for name in ("num_train", "num_validation", "num_heldout", "num_units")}
+    wanted, missing, _ = _counted(settings.model_copy(update={"boards": settings.boards.model_copy(update=sizes)}), machine)
+    return not refusal(wanted, missing, states_per_step=preset.grpo.states_per_step)
+
+
+def _counted(settings: Settings, machine: Machine) -> tuple[dict[QuotaCell, int], dict[QuotaCell, int], SourceReport]:
+    """Return the boards wanted and missing of each split and phase, and what was read."""
+    config, found, reports = settings.boards, list[Position](), list[SourceReport]()
+    excluded = ExcludedPositions.read(config.exclude) if config.exclude else frozenset[str]()
+    with EnginePool(machine.stockfish, num_processes=1, options={}) as players:  # It starts none: only engine games are played.
+        for unit in range(config.num_units):
+            reports.append(SourceReport())
+            fill_unit(
+                config,
+                unit=unit,
+                seed=settings.seed,
+                players=players,
+                report=reports[-1],
+                excluded=excluded,
+                on_candidates=lambda candidates, _: found.extend(candidate.position for candidate in candidates),
+            )
+    wanted = boards_per_cell(config)
+    missing = cut_to_quota(found, wanted, max_per_game_and_phase=config.max_per_game_and_phase)[2]
+    return wanted, missing, SourceReport.joined([report.as_facts() for report in reports])
 
 
 def _is_empty(file: SourceFile) -> bool:

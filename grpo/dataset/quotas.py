@@ -229,6 +229,17 @@ def shortage_text(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, i
     )
 
 
+def refusal(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, int], *, states_per_step: int) -> str:
+    """Return why a run cannot go on with the boards that there are; empty when it can."""
+    kept = {cell: wanted[cell] - short for cell, short in missing.items()}
+    if too_few := {cell: count for cell, count in kept.items() if count < min(wanted[cell], LEAST_PER_CELL)}:
+        found = ", ".join(f"{split}/{phase} has {count}" for (split, phase), count in too_few.items())
+        return f"At least {LEAST_PER_CELL} of each split and phase are needed: {found}"
+    if sum(count for (split, _), count in kept.items() if split == Split.TRAIN) < states_per_step:
+        return f"A step of training needs grpo.states_per_step = {states_per_step}: lower it"
+    return ""
+
+
 def cut_to_quota(
     positions: Sequence[Position], wanted: Mapping[QuotaCell, int], *, max_per_game_and_phase: int
 ) -> tuple[list[int], int, dict[QuotaCell, int]]:

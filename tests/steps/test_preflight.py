@@ -1,6 +1,7 @@
 """What would fail in an hour fails in seconds, with the remedy."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from doubles import some_boards
+from made_games import random_pgn
 
 from grpo.settings.tree import Settings, read_settings
 from steps import preflight as checks
@@ -100,6 +102,27 @@ def test_what_cannot_be_a_source_is_named_before_any_work(key: str, machine: Mac
     assert of(tmp_path / "empty.pgn") == "empty.pgn: empty; give files with games or positions"
     (tmp_path / "page.pgn.zst").write_text("<!DOCTYPE html> not found")
     assert of(tmp_path / "page.pgn.zst").startswith(f"{tmp_path}/page.pgn.zst: ")
+
+
+def test_a_doctor_reads_the_games_and_says_whether_they_suffice_and_for_which_preset(machine: Machine, tmp_path: Path) -> None:
+    games = random_pgn(40)
+    (tmp_path / "games.pgn").write_text(games)
+
+    def boards(**changes: int) -> tuple[bool, str]:
+        given = {"source": "files", "files": [str(tmp_path / "games.pgn")], "num_units": 1, "num_tasks": 1, **changes}
+        read = Settings.model_validate({"boards": given, "grpo": {"states_per_step": 64, "self_play": {"states_per_round": 200}}})
+        return next((check.is_fine, check.detail) for check in examine(read, machine) if check.what == "boards")
+
+    is_fine, detail = boards(num_train=90, num_validation=9, num_heldout=9)
+    assert is_fine, detail
+    assert detail.startswith("all 108 wanted are in the first ")
+    is_fine, detail = boards(num_train=900, num_validation=300, num_heldout=300)
+    assert is_fine
+    assert re.search(r"train \d+ of 900, .* A run goes on with these", detail)
+    (tmp_path / "games.pgn").write_text(games[: len(games) // 20])
+    is_fine, detail = boards()
+    assert not is_fine
+    assert "At least 10 of each split and phase are needed" in detail
 
 
 def test_machine_facts_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
