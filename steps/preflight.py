@@ -9,17 +9,17 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from grpo.base.errors import PlainError
 from grpo.dataset.exclusions import ExcludedPositions
 from grpo.dataset.games import SourceError
-from grpo.dataset.quotas import QuotaCell, SourceReport, boards_per_cell, cut_to_quota, refusal, shortage_text
+from grpo.dataset.quotas import Quota, QuotaCell, SourceReport, boards_per_cell, cut_to_quota, refusal, shortage_text
 from grpo.dataset.streams import SourceFile, find_files, opened
 from grpo.dataset.table import Position
-from grpo.dataset.units import fill_unit
+from grpo.dataset.units import unit_boards_per_cell, unit_candidates
 from grpo.engine.identity import EngineMissingError, identify
 from grpo.engine.pool import EnginePool
 from grpo.match.halving import halving_rounds
@@ -224,23 +224,17 @@ def _is_enough(settings: Settings, preset: Settings, machine: Machine) -> bool:
 
 def _counted(settings: Settings, machine: Machine) -> tuple[dict[QuotaCell, int], dict[QuotaCell, int], SourceReport]:
     """Return the boards wanted and missing of each split and phase, and what was read."""
-    config, found, reports = settings.boards, list[Position](), list[SourceReport]()
+    config, found, reports = settings.boards, list[Position](), list[dict[str, Any]]()
     excluded = ExcludedPositions.read(config.exclude) if config.exclude else frozenset[str]()
     with EnginePool(machine.stockfish, num_processes=1, options={}) as players:  # It starts none: only engine games are played.
         for unit in range(config.num_units):
-            reports.append(SourceReport())
-            fill_unit(
-                config,
-                unit=unit,
-                seed=settings.seed,
-                players=players,
-                report=reports[-1],
-                excluded=excluded,
-                on_candidates=lambda candidates, _: found.extend(candidate.position for candidate in candidates),
-            )
+            quota = Quota(unit_boards_per_cell(config), config, seed=settings.seed, excluded=excluded)
+            for candidates in unit_candidates(quota, config, unit=unit, seed=settings.seed, players=players):
+                found += [candidate.position for candidate in candidates]
+            reports.append(quota.report.as_facts())
     wanted = boards_per_cell(config)
     missing = cut_to_quota(found, wanted, max_per_game_and_phase=config.max_per_game_and_phase)[2]
-    return wanted, missing, SourceReport.joined([report.as_facts() for report in reports])
+    return wanted, missing, SourceReport.joined(reports)
 
 
 def _is_empty(file: SourceFile) -> bool:
