@@ -91,7 +91,7 @@ class NamedPolicy:
                 raise
         from steps.track import registry
 
-        return registry.fetch(self.version, machine)
+        return registry.fetch(self.version, machine) / "policy"
 
 
 def is_folder(name: str) -> bool:

@@ -1,7 +1,5 @@
 """What went wrong with a tracking store: an outage, which passes, or a refusal, which does not."""
 
-import errno
-import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,8 +21,12 @@ _NOT_FROM_MLFLOW: Final = "API request to"
 """MLflow's message begins so when the response did not come from an MLflow server: a proxy's page, or no response."""
 _TOO_LONG: Final = re.compile(r"value too long|Data too long|would be truncated", re.IGNORECASE)
 """A database's own words for a refusal, which MLflow passes on as BAD_REQUEST."""
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-_FULL_DATABASE: Final = re.compile(r"database or disk is full|disk I/O error|readonly database")
+_FULL: Final = re.compile(
+    r"No space left on device|Disk quota exceeded|File too large|Read-only file system|database or disk is full|disk I/O error"
+    r"|readonly database"
+)
+_REASON: Final = re.compile(r"(?:new connection:|resolve \S+) \(?\[Errno -?\d+\] ([^\"'()]+)")
+"""In the message of a lost connection: the system's reason, such as "Connection refused"."""
 
 
 class TrackingAwayError(PlainError, RuntimeError):
@@ -59,26 +61,18 @@ def failures_of(store: str, what: str) -> Iterator[None]:
         yield
     except TrackingAwayError:
         raise
+    except ModuleNotFoundError as error:
+        raise TrackingRefusedError(
+            f"the tracking store {store} needs the Python package {error.name}, which is not installed: `pip install` its driver,"
+            " or set MLFLOW_TRACKING_URI to another store"
+        ) from None
     except (MlflowException, SQLAlchemyError, OSError, BotoCoreError, ClientError) as error:
         text = str(error)
-        if full := _FULL_DATABASE.search(text):
+        reason = _REASON.search(text)
+        line = reason[1].strip() if reason else without_secrets(next(iter(text.splitlines()), type(error).__name__))
+        if full := _FULL.search(text):
             raise TrackingAwayError(f"the tracking store {store} cannot be written ({full[0]}): free disk space") from error
-        if isinstance(error, OSError) and error.errno in _FULL:
-            raise TrackingAwayError(f"the tracking store {store} cannot be written ({error.strerror}): free disk space") from error
-        if _TOO_LONG.search(text) or (
-            isinstance(error, MlflowException) and error.error_code in _REFUSALS and not text.startswith(_NOT_FROM_MLFLOW)
-        ):
-            raise TrackingRefusedError(f"the tracking store {store} refuses {what} ({first_line(error)})") from error
-        raise TrackingAwayError(f"the tracking store {store} does not answer ({first_line(error)})") from error
-
-
-def quiet_libraries() -> None:
-    """Let libraries print no traceback of what is raised as well, and no steps of making a database."""
-    for name, level in {"mlflow.store": logging.CRITICAL, "alembic": logging.WARNING, "sqlalchemy.pool": logging.CRITICAL}.items():
-        logging.getLogger(name).setLevel(level)
-
-
-def first_line(error: BaseException) -> str:
-    """Return an error's first line without secrets of addresses; of a lost connection the system's reason, such as "Connection refused"."""
-    found = re.search(r"(?:new connection:|resolve \S+) \(?\[Errno -?\d+\] ([^\"'()]+)", str(error))
-    return found[1].strip() if found else without_secrets(next(iter(str(error).splitlines()), type(error).__name__))
+        is_told = isinstance(error, MlflowException) and error.error_code in _REFUSALS and not text.startswith(_NOT_FROM_MLFLOW)
+        if is_told or _TOO_LONG.search(text):
+            raise TrackingRefusedError(f"the tracking store {store} refuses {what} ({line})") from error
+        raise TrackingAwayError(f"the tracking store {store} does not answer ({line})") from error

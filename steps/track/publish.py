@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from pathlib import PurePosixPath
 from typing import Any, Final
 
 from grpo.base.errors import PlainError
@@ -31,18 +30,20 @@ from steps.run.records import Attempt, Run, Runs, Status
 from steps.run.step import StepOutput, step_of
 from steps.run.store import Store
 from steps.run.work import JOURNAL, read_journal
-from steps.track.client import CHILD, METAFLOW_RUN, OUTPUT_HASH, RUN, VERSION, TrackingStore, cut, locked, waiting
+from steps.track.client import CHILD, METAFLOW_RUN, RUN, TrackingStore, cut, locked, waiting
 from steps.track.notes import run_name, run_note, step_note
 from steps.track.outages import TrackingRefusedError, failures_of
-from steps.track.registry import Registry
-from steps.track.wandb import Mirror, mirror_of
+from steps.track.registry import register
+from steps.track.wandb import mirror_of
 
 # isort: split
 # After `steps.track.client`, which sets what MLflow reads once.
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.entities import Run as Logged
+from mlflow.tracking import MlflowClient
 
 _LINES: Final = "chess_grpo.lines"
+_OUTPUT_HASH: Final = "chess_grpo.output_hash"
 _TEXTS: Final = "chess_grpo.texts"
 _REGISTERED: Final = "chess_grpo.champion"
 _NOTE: Final = "mlflow.note.content"
@@ -55,31 +56,18 @@ _LONGEST_TAG: Final = 7_500
 _LONGEST_PARAM: Final = 6_000
 _LONGEST_DIGEST: Final = 36
 _METRICS_PER_CALL: Final = 500  # MLflow takes 1,000; a call costs 28 ms whether it carries one or many.
-_PARAMS_PER_CALL: Final = 100
 _FINETUNE: Final = "finetune"
 _SECONDS_BETWEEN: Final = 5.0
 _SECONDS_AFTER_OUTAGE: Final = 30.0
 _SECONDS_AT_END: Final = 30.0
 
 
-def publish(run: Run, store: Store, machine: Machine, *, task: tuple[str, str] | None = None) -> str:
+def publish(run: Run, store: Store, machine: Machine) -> str:
     """Log what the run's tracking store lacks of it, and return why something is not logged yet; empty when everything is.
 
     It is idempotent, and several processes may do it at once. It raises nothing of the tracking store.
-
-    Args:
-        run: its records as they are now.
-        store: has the outputs.
-        machine: says how the run's tracking store is reached.
-        task: step and part that are to be logged, without others and without the run's end; None for all.
     """
-    try:
-        view = _View(run, store, machine)
-        with view.asking(f"run {run.name}"), locked(view.locks / f"{run.name}.lock"):
-            view.publish(task)
-    except PlainError as error:
-        return str(error)
-    return "; ".join(view.problems)
+    return _View(store, machine).publish(run)
 
 
 def publish_all(machine: Machine) -> dict[str, str]:
@@ -106,17 +94,33 @@ def journal_of(attempt: Attempt, store: Store) -> list[dict[str, Any]]:
 
 
 class _View:
-    """A run in its tracking store."""
+    """A run in its tracking store. What it has found or made there it keeps: to publish once more asks for nothing again."""
 
-    def __init__(self, run: Run, store: Store, machine: Machine) -> None:
-        self._run, self._store, self._tracking = run, store, TrackingStore.of_run(run.facts["tracking"], machine)
-        self.locks = machine.home / "tracking"
-        self._key = f"{run.name}@{round(1_000 * run.started)}"
-        self.problems: list[str] = []
-        """What was refused, or is not there after it was sent."""
+    def __init__(self, store: Store, machine: Machine) -> None:
+        self._store, self._machine, self._locks = store, machine, machine.home / "tracking"
+        self._logged: dict[str, Logged] = {}
+        """By key, as they are there."""
+        self._problems: list[str] = []
+        """What was refused."""
 
-    def publish(self, task: tuple[str, str] | None) -> None:
-        """Log the run with this task, or with all, and if it is over its end."""
+    def publish(self, run: Run, task: tuple[str, str] | None = None) -> str:
+        """Log what the store lacks of the run as it is now, and return why something is not logged yet; empty when everything is.
+
+        Args:
+            run: always the same.
+            task: step and part that are to be logged, without others and without the run's end; None for all.
+        """
+        self._run, self._key, self._problems = run, f"{run.name}@{round(1_000 * run.started)}", []
+        try:
+            with failures_of(run.facts["tracking"], f"run {run.name}"), locked(self._locks / f"{run.name}.lock"):
+                self._publish(task)
+        except PlainError as error:
+            self._problems = [str(error)]
+        if self._problems:
+            self._logged.clear()  # It may be otherwise there: calls whose answer was lost, or a double that another machine deleted.
+        return "; ".join(self._problems)
+
+    def _publish(self, task: tuple[str, str] | None) -> None:
         parent = self._parent()
         for name, attempt in self._run.latest().items():
             if task in (None, name) and not attempt.is_published and attempt.step not in (STEPS[0], STEPS[-1]):
@@ -124,37 +128,40 @@ class _View:
         self._set_status(parent, self._run.status, self._run.ended)
         if task is not None or self._run.status == "running":
             return
-        if self._run.status == "finished" and self._results is not None and _REGISTERED not in parent.data.tags:
+        results = self._results
+        if self._run.status == "finished" and results is not None and _REGISTERED not in parent.data.tags:
             # Of runs of one disk that end together the later one sees what the earlier one has registered.
-            with self._taking("the policies of `select`"), locked(self.locks / "registry.lock"):
-                peak, champion = Registry(self._tracking, self._run.facts["preset"]).enter(self._run, self._results, self._store, parent)
+            with self._taking("the policies of `select`"), locked(self._locks / "registry.lock"):
+                peak, champion = register(self._run, results, self._store, self._client, parent)
                 print(f"registry: {peak}\nregistry: {champion}", flush=True)
                 self._describe(parent, {"chess_grpo.peak": peak, _REGISTERED: champion})
-        if not self.problems:
+        if not self._problems:
             self._run.set_published()
-
-    @contextmanager
-    def asking(self, what: str) -> Iterator[None]:
-        """Raise the errors of `steps.track.outages` in the block."""
-        with failures_of(self._tracking.address, what):
-            yield
 
     @contextmanager
     def _taking(self, what: str) -> Iterator[None]:
         """Note what the store refuses, and what is damaged here, and go on with the rest."""
         try:
-            with self.asking(what):
+            with failures_of(self._run.facts["tracking"], what):
                 yield
         except (TrackingRefusedError, CorruptError) as error:
-            self.problems.append(str(error))
+            self._problems.append(str(error))
 
     @cached_property
+    def _tracking(self) -> TrackingStore:
+        return TrackingStore.of_run(self._run.facts["tracking"], self._machine)
+
+    @property
+    def _client(self) -> MlflowClient:
+        return self._tracking.client
+
+    @property
     def _results(self) -> Results | None:
         output = self._run.output_of("report")
         return None if output is None else read_results(self._store.file(output, RESULTS))
 
     def _parent(self) -> Logged:
-        facts = self._run.facts
+        facts, results = self._run.facts, self._results
         parent = self._one(RUN, self._key, facts["label"], self._run.started, {"chess_grpo.step": "flow"})
         tags = {
             **facts["tags"],
@@ -164,25 +171,25 @@ class _View:
             "mlflow.source.name": FLOW_FILE,
             "mlflow.source.type": "LOCAL",
             "mlflow.source.git.commit": str(facts["code"].get("commit", "")),
-            _NOTE: run_note(self._run, "" if self._results is None else description(self._results)),
+            _NOTE: run_note(self._run, "" if results is None else description(results)),
         }
-        if self._results is not None:
-            tags |= _verdict_tags(self._results, facts["label"])
+        if results is not None:
+            tags |= _verdict_tags(results, facts["label"])
         if _TEXTS not in parent.data.tags:
             for name, text in facts["texts"].items():
                 with self._taking(f"the file {name}"):
-                    self._tracking.client.log_text(parent.info.run_id, text, name)
+                    self._client.log_text(parent.info.run_id, text, name)
             tags |= {_TEXTS: ", ".join(facts["texts"])}
         self._describe(parent, tags, _params(facts["settings"]))
         return parent
 
     def _attempt(self, attempt: Attempt, parent: str) -> None:
         """Log what the store lacks of an attempt; note that it has all, once the attempt is over and its rows were counted."""
-        num_problems, declared = len(self.problems), step_of(attempt.step)
+        num_problems, declared = len(self._problems), step_of(attempt.step)
         name = run_name(attempt.step, attempt.part)
         key = f"{self._key}/{attempt.step}/{attempt.part}"
         child = self._one(CHILD, key, name, attempt.started, {_PARENT: parent, "chess_grpo.step": attempt.step})
-        tags = {_PARENT: parent, METAFLOW_RUN: self._run.name, VERSION: attempt.version, _NOTE: step_note(declared, attempt)}
+        tags = {_PARENT: parent, METAFLOW_RUN: self._run.name, "chess_grpo.version": attempt.version, _NOTE: step_note(declared, attempt)}
         with self._taking(f"rows of {attempt.step}"):
             rows = journal_of(attempt, self._store)
             new = rows[int(child.data.tags.get(_LINES, 0)) :]
@@ -190,22 +197,15 @@ class _View:
             self._log(child.info.run_id, _metrics(new))
             tags[_LINES] = str(len(rows))
             if attempt.ended is not None:
-                self._settle(child.info.run_id, _metrics(rows))
-                self._settle(parent, [*_curves(attempt.step, rows), *_headlines(rows, declared.headlines)])
+                self._log(child.info.run_id, self._missing(child.info.run_id, _metrics(rows)))
+                of_parent = [*_curves(attempt.step, rows), *_headlines(rows, declared.headlines)]
+                self._log(parent, self._missing(parent, of_parent))
         if attempt.ended is not None:
             tags |= self._send_pages(child, parent, attempt, declared.pages)
         self._describe(child, tags)
         self._set_status(child, attempt.status, attempt.ended)
-        if attempt.ended is not None and len(self.problems) == num_problems:
+        if attempt.ended is not None and len(self._problems) == num_problems:
             attempt.set_published()
-
-    def _settle(self, run_id: str, metrics: Sequence[Metric]) -> None:
-        """Send what the store lacks of these rows, by its own count, and note what it lacks then."""
-        if missing := self._missing(run_id, metrics):
-            self._log(run_id, missing)
-            if still := self._missing(run_id, missing):
-                names = ", ".join(sorted({metric.key for metric in still})[:3])
-                self.problems.append(f"the tracking store {self._tracking.address} lacks {len(still):,} rows that it was sent, of {names}")
 
     def _missing(self, run_id: str, metrics: Sequence[Metric]) -> list[Metric]:
         """Return the rows of the names and steps of which the store has fewer than these.
@@ -217,7 +217,7 @@ class _View:
         there = Counter(
             (metric.key, metric.step)
             for key in dict.fromkeys(metric.key for metric in metrics)
-            for metric in self._tracking.client.get_metric_history(run_id, key)
+            for metric in self._client.get_metric_history(run_id, key)
         )
         lacking = wanted - there
         return [metric for metric in metrics if (metric.key, metric.step) in lacking]
@@ -225,7 +225,7 @@ class _View:
     def _send_pages(self, child: Logged, parent: str, attempt: Attempt, names: Iterable[str]) -> dict[str, str]:
         """Log the pages of an output that is not logged yet, and return the tags that say which it is."""
         output, run_id = attempt.output, child.info.run_id
-        if output is None or child.data.tags.get(OUTPUT_HASH) == output["output_hash"]:
+        if output is None or child.data.tags.get(_OUTPUT_HASH) == output["output_hash"]:
             return {}
         tags = {"chess_grpo.reused": str(output["reused"])}
         for name in names:
@@ -235,13 +235,13 @@ class _View:
                 except FileNotFoundError:
                     continue
                 with waiting():
-                    self._tracking.client.log_artifact(run_id, str(path))
+                    self._client.log_artifact(run_id, str(path))
                 if name == FINDINGS:
                     tags["chess_grpo.findings"] = str(read_json(path)["tag"])
         if BOARDS in (files := self._store.manifest(output)["files"]):
             with self._taking(f"the dataset of {attempt.step}"):
                 self._send_dataset((run_id, parent), output, files[BOARDS])
-        return tags | {OUTPUT_HASH: output["output_hash"]}  # The last: it says that the others are there.
+        return tags | {_OUTPUT_HASH: output["output_hash"]}  # The last: it says that the others are there.
 
     def _send_dataset(self, run_ids: Iterable[str], output: StepOutput, digest: str) -> None:
         """Log an output's boards as the dataset of these runs."""
@@ -251,52 +251,48 @@ class _View:
         source = json.dumps({"uri": f"{self._store.place(output)}/{BOARDS}"})
         made = Dataset(name, digest[:_LONGEST_DIGEST], "local", source, profile=json.dumps(profile))
         for run_id in run_ids:
-            self._tracking.client.log_inputs(run_id, [DatasetInput(made, [InputTag("mlflow.data.context", "training")])])
+            self._client.log_inputs(run_id, [DatasetInput(made, [InputTag("mlflow.data.context", "training")])])
 
     def _one(self, tag: str, key: str, name: str, started: float, tags: Mapping[str, str]) -> Logged:
         """Return the run with this key, which is created when there is none; of two that were created at once the smaller id stays."""
-        client, experiment, condition = self._tracking.client, self._tracking.experiment, f"tags.`{tag}` = '{key}'"
-        found = client.search_runs([experiment], condition)
-        if not found:
-            made = {tag: key, **tags}
-            client.create_run(experiment, start_time=round(1_000 * started), run_name=cut(name, _LONGEST_KEY), tags=made)
-            found = client.search_runs([experiment], condition)
-        first, *doubles = sorted(found, key=lambda each: str(each.info.run_id))
-        for double in doubles:
-            client.delete_run(double.info.run_id)
-        return first
+        if key not in self._logged:
+            experiment, condition = self._tracking.experiment, f"tags.`{tag}` = '{key}'"
+            if not (found := self._client.search_runs([experiment], condition)):
+                made = {"start_time": round(1_000 * started), "run_name": cut(name, _LONGEST_KEY), "tags": {tag: key, **tags}}
+                self._client.create_run(experiment, **made)
+                found = self._client.search_runs([experiment], condition)
+            self._logged[key], *doubles = sorted(found, key=lambda each: str(each.info.run_id))
+            for double in doubles:
+                self._client.delete_run(double.info.run_id)
+        return self._logged[key]
 
     def _describe(self, run: Logged, tags: Mapping[str, str], params: Mapping[str, str] | None = None) -> None:
-        """Set the tags and parameters that the run does not have yet, cut to what every store takes; the whole text is a file then."""
-        client, run_id = self._tracking.client, run.info.run_id
-        known = run.data.params
-        new = [Param(cut(name, _LONGEST_KEY), cut(value, _LONGEST_PARAM)) for name, value in (params or {}).items()]
-        new = [param for param in new if param.key not in known]
-        for start in range(0, len(new), _PARAMS_PER_CALL):
-            with self._taking("parameters"):
-                client.log_batch(run_id, params=new[start : start + _PARAMS_PER_CALL])
-        longest = {_RUN_NAME: _LONGEST_KEY}
+        """Set the tags and parameters that the run does not have yet, cut to what every store takes."""
+        run_id = run.info.run_id
+        with self._taking("parameters"):
+            new = {name: cut(value, _LONGEST_PARAM) for name, value in (params or {}).items() if name not in run.data.params}
+            if new:
+                self._client.log_batch(run_id, params=[Param(name, value) for name, value in new.items()])
+                run.data.params.update(new)
         for name, value in tags.items():
-            short = cut(value, longest.get(name, _LONGEST_TAG))
-            if run.data.tags.get(name) == short:
-                continue
-            with self._taking(f"the tag {name}"):
-                if short != value:
-                    client.log_text(run_id, value, f"whole/{PurePosixPath(name).name}.txt")
-                client.log_batch(run_id, tags=[RunTag(cut(name, _LONGEST_KEY), short)])
+            short = cut(value, _LONGEST_KEY if name == _RUN_NAME else _LONGEST_TAG)
+            if run.data.tags.get(name) != short:
+                with self._taking(f"the tag {name}"):
+                    self._client.log_batch(run_id, tags=[RunTag(name, short)])
+                    run.data.tags[name] = short
 
     def _set_status(self, run: Logged, status: Status, ended: float | None) -> None:
-        wanted = _STATUS[status]
-        if run.info.status == wanted:
+        if run.info.status == _STATUS[status]:
             return
         if ended is None:
-            self._tracking.client.update_run(run.info.run_id, status=wanted)
+            self._client.update_run(run.info.run_id, status=_STATUS[status])
         else:
-            self._tracking.client.set_terminated(run.info.run_id, status=wanted, end_time=round(1_000 * ended))
+            self._client.set_terminated(run.info.run_id, status=_STATUS[status], end_time=round(1_000 * ended))
+        self._logged.clear()  # A run of MLflow's that was read keeps its status.
 
     def _log(self, run_id: str, metrics: Sequence[Metric]) -> None:
         for start in range(0, len(metrics), _METRICS_PER_CALL):
-            self._tracking.client.log_batch(run_id, metrics=metrics[start : start + _METRICS_PER_CALL])
+            self._client.log_batch(run_id, metrics=metrics[start : start + _METRICS_PER_CALL])
 
 
 def _metrics(rows: Sequence[Mapping[str, Any]]) -> list[Metric]:
@@ -350,14 +346,13 @@ class Publisher(threading.Thread):
     def __init__(self, machine: Machine, attempt: Attempt) -> None:
         """Prepare; `start` begins."""
         super().__init__(name="tracking", daemon=True)
-        self._machine, self._attempt, self._store = machine, attempt, Store.of(machine)
+        self._attempt, self._store = attempt, Store.of(machine)
+        self._view, self._mirror = _View(self._store, machine), mirror_of(machine, attempt, self._store, journal_of)
         self._is_over = threading.Event()
         self._has_warned = False
-        self._mirror: Mirror | None = None
 
     def start(self) -> None:
         """Begin, and mirror to W&B if that is on."""
-        self._mirror = mirror_of(self._machine, self._attempt, self._store, journal_of)
         if self._mirror is not None:
             self._mirror.start()
         super().start()
@@ -385,7 +380,7 @@ class Publisher(threading.Thread):
         try:
             run = Runs(self._store).get(self._attempt.run)
             assert run is not None
-            reason = publish(run, self._store, self._machine, task=(self._attempt.step, self._attempt.part))
+            reason = self._view.publish(run, (self._attempt.step, self._attempt.part))
         except Exception as error:  # noqa: BLE001 - No error of a tracker may end a step; it is reported as not logged.
             reason = f"{type(error).__name__}: {error}"
         if reason:

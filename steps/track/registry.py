@@ -5,6 +5,7 @@ compared. The alias moves when no version has it, when the initial policy is ano
 higher. So a later, worse run does not take it from a better one. `champion` is replaced only by a policy that has beaten it in games.
 """
 
+import json
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -22,13 +23,15 @@ from steps.run.names import CHECKPOINTS
 from steps.run.records import Run
 from steps.run.step import StepOutput
 from steps.run.store import Store
-from steps.track.client import CHILD, FILES, METAFLOW_RUN, OUTPUT_HASH, RUN, VERSION, TrackingStore, cut, locked
+from steps.track.client import CHILD, RUN, TrackingStore, cut, locked, waiting
 from steps.track.notes import flowing
 from steps.track.outages import ArtifactError
 
 # isort: split
 # After `steps.track.client`, which sets what MLflow reads once.
+from mlflow.artifacts import download_artifacts
 from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
 
 if TYPE_CHECKING:
     from mlflow.entities import Run as Logged
@@ -37,11 +40,10 @@ MODEL: Final = "chess-policy-"
 ORIGIN: Final = "origin.json"
 RESUMED_WITH: Final = STEPS[STEPS.index("join_boards") : STEPS.index("finetune")]
 """Steps whose outputs are beside a registered peak: a run that resumes from it takes them, and need not measure again."""
-_ROLE: Final = "chess_grpo.role"
-_POLICY_STEP: Final = "chess_grpo.policy_step"
-_LOW: Final = "chess_grpo.peak_lower_bound"
-_INITIAL: Final = "chess_grpo.initial_weights"
-_WEIGHTS: Final = "chess_grpo.weights"
+_POLICY: Final = "chess_grpo.policy"
+"""Tag of a version: what is known of its policy, as JSON."""
+_OUTPUT: Final = "chess_grpo.output"
+"""Tag of a version: hash of the output of `select` that has its files, and its role there."""
 _LONGEST: Final = 4_900
 """Of a description: its column takes 5,000 characters."""
 
@@ -74,28 +76,37 @@ class Version:
 
 def presets(machine: Machine) -> list[str]:
     """Return the presets that have a registered model, sorted; none when there is no store yet. Raises TrackingAwayError."""
-    tracking = TrackingStore.of(machine)
+    tracking = TrackingStore(machine.tracking_uri)
     if not tracking.exists:
         return []
-
-    def found() -> list[str]:
-        models = tracking.client.search_registered_models(f"name LIKE '{MODEL}%'", max_results=1_000)
-        return [model.name.removeprefix(MODEL) for model in models]
-
-    return sorted(tracking.ask("the registry", found))
+    models = tracking.ask("the registry", lambda: tracking.client.search_registered_models(f"name LIKE '{MODEL}%'", max_results=1_000))
+    return sorted(model.name.removeprefix(MODEL) for model in models)
 
 
 def named(name: str, preset: str, machine: Machine) -> Version | None:
     """Return the version of a preset that has this alias, or this number as `v7`; None when there is none. Raises TrackingAwayError."""
-    tracking = TrackingStore.of(machine)
-    if not tracking.exists:
-        return None
-    return tracking.ask(f"{preset}/{name}", lambda: Registry(tracking, preset).named(name))
+    tracking = TrackingStore(machine.tracking_uri)
+    return tracking.ask(f"{preset}/{name}", lambda: _named(name, preset, tracking.client)) if tracking.exists else None
 
 
 def fetch(version: Version, machine: Machine) -> Path:
-    """Return the folder of a version's policy below the home, downloaded from MLflow and verified by its hashes; raises ArtifactError."""
-    return _fetched(version, machine) / "policy"
+    """Return the folder of a version's files below the home, downloaded from MLflow and verified by its hashes; `policy` is in it.
+
+    Raises ArtifactError, TrackingAwayError.
+    """
+    target, tracking = machine.home / "registered" / f"{version.preset}-v{version.number}-{version.files[:12]}", machine.tracking_uri
+    with locked(target.with_suffix(".lock")):
+        if target.is_dir() and sha256_json(file_hashes(target)) == version.files:
+            return target
+        shutil.rmtree(target, ignore_errors=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder, waiting():
+            given = {"dst_path": folder, "tracking_uri": tracking}
+            what = f"the files of version {version.number} of {MODEL}{version.preset}"
+            found = Path(TrackingStore(tracking).ask(what, lambda: download_artifacts(f"{version.source}/artifacts", **given)))
+            if sha256_json(file_hashes(found)) != version.files:
+                raise ArtifactError(f"{what} in MLflow are damaged")
+            found.rename(target)
+    return target
 
 
 def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], dict[str, StepOutput]]:
@@ -104,8 +115,8 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
     Returns the settings of its run, and step -> output: those before `finetune` whole, of `finetune` this checkpoint alone.
     Raises ArtifactError, TrackingAwayError.
     """
-    folder, store = _fetched(version, machine), Store.of(machine)
-    if not (folder / "origin" / ORIGIN).is_file():
+    folder, store = fetch(version, machine), Store.of(machine)
+    if not (folder / "origin").is_dir():
         raise ArtifactError(
             f"version {version.number} of {MODEL}{version.preset} is a {version.role}, which has no checkpoint in MLflow: resume from"
             f" {version.preset}/{PEAK}, or where CHESS_GRPO_STORE has run {version.run}"
@@ -136,124 +147,82 @@ def _stored(store: Store, step: str, version: str, source: Path, manifest: Mappi
         return making.output
 
 
-def _fetched(version: Version, machine: Machine) -> Path:
-    """Return the folder of a version's files below the home."""
-    target = machine.home / "registered" / f"{version.preset}-v{version.number}-{version.files[:12]}"
-    with locked(target.with_suffix(".lock")):
-        if target.is_dir() and sha256_json(file_hashes(target)) == version.files:
-            return target
-        shutil.rmtree(target, ignore_errors=True)
-        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-            found = TrackingStore.of(machine).download(f"{version.source}/artifacts", Path(folder))
-            if sha256_json(file_hashes(found)) != version.files:
-                raise ArtifactError(f"the files of version {version.number} of {MODEL}{version.preset} in MLflow are damaged")
-            found.rename(target)
-    return target
+def register(run: Run, results: Results, store: Store, client: MlflowClient, parent: "Logged") -> tuple[str, str]:
+    """Register the policies that `select` chose, offer them the aliases, and say in a line each what `peak` and `champion` are now.
 
-
-class Registry:
-    """The registered model of a preset; its first run with a policy creates it."""
-
-    def __init__(self, tracking: TrackingStore, preset: str) -> None:
-        """Connect to nothing yet."""
-        self._tracking, self._preset, self._model = tracking, preset, f"{MODEL}{preset}"
-
-    def enter(self, run: Run, results: Results, store: Store, parent: "Logged") -> tuple[str, str]:
-        """Register the policies that `select` chose, offer them the aliases, and say in a line each what `peak` and `champion` are now.
-
-        After an outage another policy may have become champion meanwhile: it stays, because the chosen one has not played it. The call is
-        idempotent.
-        """
-        self._make_model()
-        peak, champion = (self._entered(role, run, results, store, parent) for role in (PEAK, CHAMPION))
-        best, held, decision = self.named(PEAK), self.named(CHAMPION), results.decision
-        if best is None or is_better_peak(peak, best):
-            self._give(PEAK, best := peak)
-        if held is None or (decision.replaces_previous and held.weights == decision.previous_weights):
-            self._give(CHAMPION, held := champion)
-        return f"{self._preset}/peak is version {best.number}", f"{self._preset}/champion is version {held.number}"
-
-    def named(self, name: str) -> Version | None:
-        """Return the version with this alias, or this number as `v7`."""
-        client = self._tracking.client
-        try:
-            if name in ALIASES:
-                found = client.get_model_version_by_alias(self._model, name)
-            else:
-                found = client.get_model_version(self._model, name.removeprefix("v"))
-        except MlflowException as error:
-            if error.error_code in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"):
-                return None
+    After an outage another policy may have become champion meanwhile: it stays, because the chosen one has not played it. The call is
+    idempotent.
+    """
+    preset, decision = run.facts["preset"], results.decision
+    model = f"{MODEL}{preset}"
+    try:
+        client.create_registered_model(model, description=cut(flowing(model_note(model)), _LONGEST))
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-        return self._version(found)
+    peak, champion = (_registered(role, run, results, store, client, parent) for role in (PEAK, CHAMPION))
+    best, held = (_named(role, preset, client) for role in (PEAK, CHAMPION))
+    if best is None or is_better_peak(peak, best):
+        client.set_registered_model_alias(model, PEAK, str(peak.number))
+        best = peak
+    if held is None or (decision.replaces_previous and held.weights == decision.previous_weights):
+        client.set_registered_model_alias(model, CHAMPION, str(champion.number))
+        held = champion
+    return f"{preset}/peak is version {best.number}", f"{preset}/champion is version {held.number}"
 
-    def _entered(self, role: str, run: Run, results: Results, store: Store, parent: "Logged") -> Version:
-        """Return a run's version for a role, which is registered if it is not yet."""
-        from steps.track.mlflow_model import log_model  # MLflow's flavours take seconds to import.
 
-        client, decision, output = self._tracking.client, results.decision, run.output_of("select")
-        assert output is not None
-        key = f"{parent.data.tags[RUN]}/{role}"
-        found = client.search_model_versions(f"name = '{self._model}' and tags.`{CHILD}` = '{key}'")
-        if found:
-            first, *doubles = sorted(map(self._version, found), key=lambda each: each.number)
-            for double in doubles:  # Created by a call whose response came too late.
-                client.delete_model_version(self._model, str(double.number))
-            return first
-        step = decision.peak_step if role == PEAK else decision.champion_step
-        weights = {PRETRAINED_STEP: decision.initial_weights, decision.candidate_step: decision.candidate_weights}.get(step)
-        model, files = log_model(self._tracking, run, store, role=role, policy_step=step, parent=parent.info.run_id)
-        tags = {
-            CHILD: key,
-            METAFLOW_RUN: run.name,
-            _ROLE: role,
-            _POLICY_STEP: str(step),
-            _INITIAL: decision.initial_weights,
-            _WEIGHTS: weights or "",
-            VERSION: output["version"],
-            OUTPUT_HASH: output["output_hash"],
-            FILES: files,
-        }
-        if role == PEAK and decision.peak_low is not None:
-            tags[_LOW] = repr(decision.peak_low)
-        made = client.create_model_version(
-            self._model,
-            # Not `models:/ID`: MLflow 3.17 would look for that in the store of the environment.
-            source=model.artifact_location,
-            run_id=parent.info.run_id,
-            model_id=model.model_id,
-            tags=tags,
-            description=cut(flowing(version_note(results, role)), _LONGEST),
-            await_creation_for=0,  # Creation is immediate: nothing is copied.
-        )
-        return self._version(made)
+def _registered(role: str, run: Run, results: Results, store: Store, client: MlflowClient, parent: "Logged") -> Version:  # noqa: PLR0917
+    """Return a run's version for a role, which is registered if it is not yet."""
+    from steps.track.mlflow_model import log_model  # MLflow's flavours take seconds to import.
 
-    def _make_model(self) -> None:
-        try:
-            self._tracking.client.create_registered_model(self._model, description=cut(flowing(model_note(self._model)), _LONGEST))
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                raise
+    decision, output, model = results.decision, run.output_of("select"), f"{MODEL}{run.facts['preset']}"
+    assert output is not None
+    tags = {CHILD: f"{parent.data.tags[RUN]}/{role}", _OUTPUT: f"{output['output_hash']}/{role}"}
+    found = [client.search_model_versions(f"name = '{model}' and tags.`{name}` = '{value}'") for name, value in tags.items()]
+    if found[0]:
+        first, *doubles = sorted(found[0], key=lambda each: int(each.version))
+        for double in doubles:  # Created by a call whose response came too late.
+            client.delete_model_version(model, double.version)
+        return _version(first, run.facts["preset"])
+    # Of an earlier run with the same output the files are there.
+    known = _version(found[1][0], run.facts["preset"]) if found[1] else None
+    source, files = (known.source, known.files) if known else log_model(run, store, role, client, parent)
+    step = decision.peak_step if role == PEAK else decision.champion_step
+    weights = {PRETRAINED_STEP: decision.initial_weights, decision.candidate_step: decision.candidate_weights}.get(step)
+    facts = {
+        "run": run.name,
+        "role": role,
+        "output": {**output, "reused": True},
+        "policy_step": step,
+        "weights": weights or "",
+        "initial_weights": decision.initial_weights,
+        "low": decision.peak_low if role == PEAK else None,
+        "files": files,
+    }
+    made = client.create_model_version(
+        model,
+        source=source,
+        run_id=parent.info.run_id,
+        tags=tags | {_POLICY: json.dumps(facts)},
+        description=cut(flowing(version_note(results, role)), _LONGEST),
+        await_creation_for=0,  # Creation is immediate: nothing is copied.
+    )
+    return _version(made, run.facts["preset"])
 
-    def _give(self, alias: str, version: Version) -> None:
-        self._tracking.client.set_registered_model_alias(self._model, alias, str(version.number))
 
-    def _version(self, found: Any) -> Version:
-        tags, low = found.tags, found.tags.get(_LOW)
-        output = StepOutput(step="select", version=tags[VERSION], output_hash=tags[OUTPUT_HASH], reused=True)
-        return Version(
-            preset=self._preset,
-            number=int(found.version),
-            run=tags[METAFLOW_RUN],
-            role=tags[_ROLE],
-            output=output,
-            policy_step=int(tags[_POLICY_STEP]),
-            source=found.source,
-            weights=tags[_WEIGHTS],
-            initial_weights=tags[_INITIAL],
-            low=None if low is None else float(low),
-            files=tags[FILES],
-        )
+def _named(name: str, preset: str, client: MlflowClient) -> Version | None:
+    """Return the version with this alias, or this number as `v7`."""
+    get = client.get_model_version_by_alias if name in ALIASES else client.get_model_version
+    try:
+        return _version(get(f"{MODEL}{preset}", name.removeprefix("v")), preset)
+    except MlflowException as error:
+        if error.error_code in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"):
+            return None
+        raise
+
+
+def _version(found: Any, preset: str) -> Version:
+    return Version(preset=preset, number=int(found.version), source=found.source, **json.loads(found.tags[_POLICY]))
 
 
 def is_better_peak(offered: Version, held: Version) -> bool:

@@ -4,6 +4,7 @@ import random
 import shutil
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -223,6 +224,9 @@ def without_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
+    import wandb
+
+    wandb.teardown()  # It keeps the address of the server of the test before.
     return replace(machine_of(tmp_path, "http://127.0.0.1:9"), mirror=Mirror.OFFLINE)
 
 
@@ -263,13 +267,13 @@ def assert_whole(server: WandbServer, run: TrackedRun) -> None:
     assert (found["groupName"], found["jobType"], found["displayName"]) == ("7", "finetune", "7/finetune")
 
 
-def synchronised(run: TrackedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def synchronised(run: TrackedRun, monkeypatch: pytest.MonkeyPatch, folders: str) -> None:
     """Upload the one folder that is there, as people do, and assert that it is whole."""
-    [folder] = (run.machine.home / "wandb").glob("offline-run-*")
+    [folder] = (run.machine.home / "wandb").glob(folders)
     with WandbServer() as server:
         monkeypatch.setenv("WANDB_API_KEY", KEY)
         monkeypatch.setenv("WANDB_BASE_URL", server.address)
-        command = [Path(sys.executable).with_name("wandb"), "sync", folder]
+        command = [Path(sys.executable).with_name("wandb"), "sync", "--no-skip-online", folder]
         subprocess.run(command, check=True, capture_output=True, cwd=run.machine.home)
         assert_whole(server, run)
 
@@ -295,7 +299,31 @@ def test_a_server_that_is_silent_or_gone_costs_the_step_a_line(
         attempt = run.begin("finetune")
         mirrored(run, attempt, lambda: run.step("finetune", curve("grpo/entropy", 4), attempt=attempt))
     assert "saved offline for W&B" in capsys.readouterr().out
-    synchronised(run, monkeypatch)
+    synchronised(run, monkeypatch, "offline-run-*")
+
+
+def test_a_server_that_goes_away_in_the_middle_costs_the_step_a_line_and_its_folder_has_every_row(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    monkeypatch.setattr(mirroring, "_SECONDS_AT_END", 2.0)
+    with WandbServer() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.address)
+        run = TrackedRun(replace(machine, mirror=Mirror.ONLINE))
+        attempt = run.begin("finetune")
+
+        def lose_it() -> None:
+            run.work(attempt, curve("grpo/entropy", 2))
+            while not server.runs:
+                time.sleep(0.05)
+            server.__exit__()
+            run.step("finetune", curve("grpo/entropy", 4), attempt=attempt)
+
+        mirrored(run, attempt, lose_it)
+    said = capsys.readouterr().out
+    assert "finetune: WARNING: not logged to W&B completely (TimeoutError" in said
+    assert "upload it by: wandb sync" in said
+    synchronised(run, monkeypatch, "run-*")
 
 
 def test_it_is_off_by_default_and_where_offline_files_would_be_lost(machine: Machine) -> None:

@@ -45,7 +45,6 @@ from steps.run.processes import LAUNCHER, own_token  # noqa: E402
 from steps.run.records import Attempt, Runs  # noqa: E402
 from steps.run.step import step_of  # noqa: E402
 from steps.task import parts, run  # noqa: E402
-from steps.track.registry import Registry  # noqa: E402
 
 NO_RETRY, RESUMABLE = 202, 75
 CODE = {"commit": "soak", "is_dirty": False, "lock": "soak"}
@@ -127,7 +126,7 @@ _PLACES: dict[str, tuple[Any, str]] = {
     "an artifact": (mlflow.tracking.MlflowClient, "log_artifact"),
     "a run's end": (mlflow.tracking.MlflowClient, "set_terminated"),
     "a registered version": (mlflow.tracking.MlflowClient, "create_model_version"),
-    "an alias": (Registry, "_give"),
+    "an alias": (mlflow.tracking.MlflowClient, "set_registered_model_alias"),
     "a step's version": (steps.task, "step_version"),
 }
 FAILPOINTS = sorted(f"{when} {place}" for place in _PLACES for when in ("before", "after"))

@@ -233,9 +233,12 @@ def picture(folder: Path) -> dict[str, Any]:
     def metrics(run_id: str, name: str) -> list[str]:
         return sorted(f"{point.step} {point.value}" for point in client.get_metric_history(run_id, name))
 
+    def is_told(path: Path) -> bool:
+        return path.is_file() and "policies" not in path.parts  # Of models, some files have the time in them.
+
     def files(run_id: str) -> dict[str, str]:
         roots = list((folder / "files").glob(f"*/{run_id}/artifacts"))
-        return {str(path.relative_to(root)): sha256_file(path) for root in roots for path in root.rglob("*") if path.is_file()}
+        return {str(path.relative_to(root)): sha256_file(path) for root in roots for path in root.rglob("*") if is_told(path)}
 
     runs = [
         {

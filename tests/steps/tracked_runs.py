@@ -184,8 +184,10 @@ def forget(run: TrackedRun) -> None:
 
 
 def _files(place: Path, run_id: str) -> list[str]:
+    """Return the names of a run's files but for those of its policies, which are of MLflow."""
     roots = list(place.glob(f"**/{run_id}/artifacts"))
-    return sorted(path.relative_to(root).as_posix() for root in roots for path in root.rglob("*") if path.is_file())
+    found = (path.relative_to(root) for root in roots for path in root.rglob("*") if path.is_file())
+    return sorted(path.as_posix() for path in found if path.parts[0] != "policies")
 
 
 def rows_of(found: dict[str, Any], step: str) -> dict[str, int]:

@@ -159,8 +159,8 @@ def test_an_alias_is_the_default_presets_or_the_only_ones(home: Machine, registe
 def test_a_version_whose_output_is_damaged_or_gone_comes_from_the_registry(
     damage: Callable[[Path], None], home: Machine, registered: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = shutil.copytree(find_policy("champion", home).folder, tmp_path / "kept")
-    monkeypatch.setattr(registry, "fetch", lambda version, _: kept if version.role == "champion" else None)
+    kept = shutil.copytree(find_policy("champion", home).folder, tmp_path / "policy")
+    monkeypatch.setattr(registry, "fetch", lambda version, _: kept.parent if version.role == "champion" else None)
     damage(find_policy("champion", home).folder / WEIGHTS)
     found = find_policy("champion", home)
     assert (found.folder, found.run, found.policy_step) == (kept, "run-1", CHAMPION_AT)
@@ -171,8 +171,8 @@ def test_a_version_whose_output_is_damaged_or_gone_comes_from_the_registry(
 def test_a_policy_of_a_run_that_the_store_does_not_have_comes_from_the_registry(
     home: Machine, registered: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = shutil.copytree(find_policy("peak", home).folder, tmp_path / "kept")
-    monkeypatch.setattr(registry, "fetch", lambda *_: kept)
+    kept = shutil.copytree(find_policy("peak", home).folder, tmp_path / "policy")
+    monkeypatch.setattr(registry, "fetch", lambda *_: kept.parent)
     elsewhere = machine_of(tmp_path / "elsewhere")
     assert find_policy("peak", elsewhere) == replace(find_policy("peak", home), folder=kept)
     assert named_policy("peak", elsewhere, role="peak").run is None

@@ -113,10 +113,9 @@ def version(run: TrackedRun, alias: str) -> Version:
 
 def test_a_policy_is_fetched_whole_or_not_at_all(run: TrackedRun, tmp_path: Path) -> None:
     champion = version(run, "champion")
-    folder = registry.fetch(champion, machine_of(tmp_path / "first", run.machine.tracking_uri))
+    folder = registry.fetch(champion, machine_of(tmp_path / "first", run.machine.tracking_uri)) / "policy"
     assert sorted(path.name for path in folder.iterdir()) == ["policy.json", "weights.safetensors"]
-    stored = champion.source.rpartition("/models/")[2]
-    weights = run.machine.home / "mlartifacts" / "models" / stored / "artifacts" / "policy" / "weights.safetensors"
+    weights = Path(champion.source.removeprefix("file://")) / "artifacts" / "policy" / "weights.safetensors"
     content = weights.read_bytes()
     weights.write_bytes(content[:-1] + b"x")
     second = machine_of(tmp_path / "second", run.machine.tracking_uri)
@@ -124,7 +123,7 @@ def test_a_policy_is_fetched_whole_or_not_at_all(run: TrackedRun, tmp_path: Path
         registry.fetch(champion, second)
     weights.unlink()
     weights.write_bytes(content)
-    assert (registry.fetch(champion, second) / weights.name).read_bytes() == content
+    assert (registry.fetch(champion, second) / "policy" / weights.name).read_bytes() == content
 
 
 def test_a_language_model_has_the_same_interface(tmp_path: Path, give_tables: Callable[[Path], Path]) -> None:

@@ -14,7 +14,7 @@ from steps.run.machine import Machine, sqlite_address
 from steps.run.step import StepOutput
 from steps.track import registry
 from steps.track.client import TrackingStore
-from steps.track.registry import Registry, Version, is_better_peak
+from steps.track.registry import Version, is_better_peak
 
 OUTPUT = StepOutput(step="select", version="v", output_hash="h", reused=True)
 HELD = Version(preset="p", number=3, run="7", role="peak", output=OUTPUT, policy_step=150, initial_weights="w", low=0.55)
@@ -145,11 +145,9 @@ def test_of_two_runs_that_end_together_neither_takes_what_the_other_has_won(
     assert champion.number == 2
 
 
-def test_two_first_runs_make_one_model_and_one_experiment(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    tracking = TrackingStore.of(machine)
-    Registry(tracking, "first")._make_model()
-    Registry(tracking, "first")._make_model()
-    other, answers = TrackingStore.of(machine), [None]
+def test_two_first_runs_make_one_experiment(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    tracking = TrackingStore(machine.tracking_uri)
+    other, answers = TrackingStore(machine.tracking_uri), [None]
     found = other.client.get_experiment_by_name
     monkeypatch.setattr(other.client, "get_experiment_by_name", lambda name: answers.pop() if answers else found(name))
     assert other.experiment == tracking.experiment
