@@ -5,14 +5,15 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import chess
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grpo.base.files import write_json
 from grpo.dataset.exclusions import ExcludedPositions
-from grpo.dataset.quotas import Candidate, Quota
-from grpo.dataset.table import GAME_SCHEMA, Split, board_row, board_table
-from grpo.dataset.units import unit_boards_per_cell, unit_candidates
+from grpo.dataset.quotas import Quota
+from grpo.dataset.table import GAME_SCHEMA, Position, Split, board_row, board_table
+from grpo.dataset.units import unit_boards_per_cell, unit_positions
 from grpo.engine.answers import EngineError
 from grpo.engine.identity import EngineIdentity
 from grpo.engine.move_values import HASH_MIB, ValueTable, engine_options, value_tables
@@ -68,8 +69,8 @@ def _build_unit(
     boards = settings.boards
     quota = Quota(unit_boards_per_cell(boards), boards, seed=settings.seed, excluded=excluded)
     parts: list[pa.Table] = [board_table([])]
-    for candidates in unit_candidates(quota, boards, unit=unit, seed=settings.seed, players=players):
-        parts.append(board_table(valuer.rows(candidates, quota)))
+    for positions in unit_positions(quota, boards, unit=unit, seed=settings.seed, players=players):
+        parts.append(board_table(valuer.rows(positions, quota)))
         progress()
     pq.write_table(pa.concat_tables(parts), folder / f"unit-{unit:04d}.{BOARDS}")
     pq.write_table(pa.Table.from_pylist(list(quota.games.values()), schema=GAME_SCHEMA), folder / f"unit-{unit:04d}.{GAMES}")
@@ -77,33 +78,28 @@ def _build_unit(
 
 
 class _Valuer:
-    """Makes rows of candidates, and discards those whose search failed."""
+    """Makes rows of positions, and discards those whose search failed."""
 
     def __init__(self, settings: Settings, engine: EngineIdentity, pool: EnginePool) -> None:
         self._settings, self._engine, self._pool = settings, str(engine), pool
         self.num_rows = 0
         """Made so far, over all units."""
 
-    def rows(self, candidates: Sequence[Candidate], quota: Quota) -> list[dict[str, Any]]:
+    def rows(self, positions: Sequence[Position], quota: Quota) -> list[dict[str, Any]]:
         depth = self._settings.values.depth
-        heldout = [candidate for candidate in candidates if candidate.position.split == Split.HELDOUT]
+        heldout = [position for position in positions if position.split == Split.HELDOUT]
         strong = dict(
-            zip(
-                [candidate.position.key for candidate in heldout],
-                self._tables(heldout, self._settings.evaluation.heldout_depth),
-                strict=True,
-            )
+            zip([position.key for position in heldout], self._tables(heldout, self._settings.evaluation.heldout_depth), strict=True)
         )
         rows = []
-        for candidate, table in zip(candidates, self._tables(candidates, depth), strict=True):
-            deeper = strong.get(candidate.position.key)
+        for position, table in zip(positions, self._tables(positions, depth), strict=True):
+            deeper = strong.get(position.key)
             if isinstance(table, EngineError) or isinstance(deeper, EngineError):
-                quota.discard(candidate, "engine failure")
+                quota.discard(position, "engine failure")
             else:
-                rows.append(board_row(candidate.position, table, deeper, engine=self._engine, limit=f"depth {depth}"))
+                rows.append(board_row(position, table, deeper, engine=self._engine, limit=f"depth {depth}"))
         self.num_rows += len(rows)
         return rows
 
-    def _tables(self, candidates: Sequence[Candidate], depth: int) -> Iterator[ValueTable | EngineError]:
-        boards = [candidate.board for candidate in candidates]
-        return value_tables(boards, self._pool, self._settings.values, depth=depth)
+    def _tables(self, positions: Sequence[Position], depth: int) -> Iterator[ValueTable | EngineError]:
+        return value_tables([chess.Board(position.fen) for position in positions], self._pool, self._settings.values, depth=depth)

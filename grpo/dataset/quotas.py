@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
-import chess
-
 from grpo.base.seeding import numpy_stream
 from grpo.board.encoding import fen_of, key_of_fen, position_key, turned_fen
 from grpo.board.phases import PHASES, Phase, phase_of
@@ -99,14 +97,6 @@ class SourceReport:
         return report
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A position that a quota selected from a game, with its board."""
-
-    position: Position
-    board: chess.Board
-
-
 class Quota:
     """Selects positions from games until each cell of (split, phase) is full."""
 
@@ -141,7 +131,7 @@ class Quota:
         split = split_of_game(game_id, self._fractions)
         return any(self.missing[split, phase] for phase in PHASES)
 
-    def offer(self, game: Game) -> list[Candidate]:
+    def offer(self, game: Game) -> list[Position]:
         """Select the needed positions of a game, and return them."""
         self.report.games += 1
         split = split_of_game(game.game_id, self._fractions)
@@ -151,16 +141,16 @@ class Quota:
             self.report.natural_phases[phase] += 1
             if is_label:
                 plies[phase].append(ply)
-        selected: list[Candidate] = []
+        selected: list[Position] = []
         rng = numpy_stream(self._seed, "positions", game.game_id)
         for phase, candidates in plies.items():
             num_needed = min(self._config.max_per_game_and_phase, self.missing[split, phase])
             if not num_needed or not candidates:
                 continue
             for choice in rng.permutation(len(candidates)):
-                candidate = self._candidate(game, candidates[choice], split, phase)
-                if candidate is not None:
-                    selected.append(candidate)
+                position = self._position(game, candidates[choice], split, phase)
+                if position is not None:
+                    selected.append(position)
                     self.missing[split, phase] -= 1
                     num_needed -= 1
                     if not num_needed:
@@ -181,12 +171,12 @@ class Quota:
             "label_plies": [ply for ply, key in enumerate(keys) if game.is_label[ply] and key not in self._excluded],
         }
 
-    def discard(self, candidate: Candidate, reason: str) -> None:
-        """Remove a selected candidate and count the reason; its position is not selected again."""
-        self.missing[candidate.position.split, candidate.position.phase] += 1
+    def discard(self, position: Position, reason: str) -> None:
+        """Remove a selected position and count the reason; it is not selected again."""
+        self.missing[position.split, position.phase] += 1
         self.report.left_out[reason] += 1
 
-    def _candidate(self, game: Game, ply: int, split: Split, phase: Phase) -> Candidate | None:
+    def _position(self, game: Game, ply: int, split: Split, phase: Phase) -> Position | None:
         board = game.boards[ply]
         # With one legal move all rewards of a group are equal, so there is nothing to learn.
         if len(list(islice(board.legal_moves, 2))) < 2:
@@ -200,7 +190,7 @@ class Quota:
         if key in self._excluded:
             self.report.left_out["judged"] += 1
             return None
-        position = Position(
+        return Position(
             fen=fen,
             key=key,
             phase=phase,
@@ -209,7 +199,6 @@ class Quota:
             ply=ply,
             **{name: getattr(game, name) for name in _OF_GAME},
         )
-        return Candidate(position, board)
 
 
 def shortage_text(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, int], report: SourceReport, config: BoardsConfig) -> str:

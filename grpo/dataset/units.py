@@ -14,14 +14,15 @@ from grpo.dataset.engine_games import MAX_IDLE_GAMES, engine_games
 from grpo.dataset.epd import read_positions
 from grpo.dataset.games import Game, Reason, Rejection, SourceError
 from grpo.dataset.pgn import read_games
-from grpo.dataset.quotas import Candidate, Quota, QuotaCell, boards_per_cell
+from grpo.dataset.quotas import Quota, QuotaCell, boards_per_cell
 from grpo.dataset.streams import FileKind, SourceFile, find_files, opened
+from grpo.dataset.table import Position
 from grpo.engine.pool import EnginePool
 from grpo.settings.tree import BoardsConfig
 
 _SURPLUS: Final = 1.06  # A unit collects more than its part, because two units may find the same opening positions ...
 _SURPLUS_SPREAD: Final = 2.0  # ... plus this many times the square root of its part, for the random variation of small parts.
-_CANDIDATES_AT_ONCE: Final = 512
+_POSITIONS_AT_ONCE: Final = 512
 _MAX_OPEN: Final = 24
 """Files that are open at once: each needs some MiB, and a connection if it is remote."""
 
@@ -35,8 +36,8 @@ def unit_boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
     return {cell: math.ceil(_SURPLUS * part + _SURPLUS_SPREAD * math.sqrt(part)) for cell, part in parts.items()}
 
 
-def unit_candidates(quota: Quota, config: BoardsConfig, *, unit: int, seed: int, players: EnginePool) -> Iterator[list[Candidate]]:
-    """Yield boards that fill a unit's quota, those of many games at a time, as far as its games go.
+def unit_positions(quota: Quota, config: BoardsConfig, *, unit: int, seed: int, players: EnginePool) -> Iterator[list[Position]]:
+    """Yield positions that fill a unit's quota, those of many games at a time, as far as its games go.
 
     The caller discards unusable ones from the quota before it asks for more. `players` are engines for engine games, without MultiPV.
     """
@@ -45,7 +46,7 @@ def unit_candidates(quota: Quota, config: BoardsConfig, *, unit: int, seed: int,
         games = file_games(config, unit=unit)
     else:
         games = engine_games(unit=unit, seed=seed, pool=players, is_wanted=quota.needs)
-    pending: list[Candidate] = []
+    pending: list[Position] = []
     num_idle = 0
     for game in games:
         if isinstance(game, Rejection):
@@ -55,7 +56,7 @@ def unit_candidates(quota: Quota, config: BoardsConfig, *, unit: int, seed: int,
         pending += selected
         # Files end by themselves, so only engine games count as idle.
         num_idle = 0 if selected or config.source == "files" else num_idle + 1
-        if pending and (len(pending) >= _CANDIDATES_AT_ONCE or quota.is_full):
+        if pending and (len(pending) >= _POSITIONS_AT_ONCE or quota.is_full):
             yield pending
             pending = []
         if num_idle >= MAX_IDLE_GAMES or quota.is_full:

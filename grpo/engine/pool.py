@@ -124,13 +124,18 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         num_yielded = 0
 
         def note(job: _Job, outcome: EngineAnswer | EngineError) -> None:
-            if isinstance(outcome, EngineError):
-                job.num_failures += 1
-                if job.num_failures < _NUM_ATTEMPTS:
-                    retries.append(job)
-                    return
-            self._count(outcome)
+            is_failure = isinstance(outcome, EngineError)
+            job.num_failures += is_failure
+            if is_failure and job.num_failures < _NUM_ATTEMPTS:
+                retries.append(job)
+                return
             finished[job.index] = outcome
+            self._failed_in_a_row = self._failed_in_a_row + 1 if is_failure else 0
+            if self._failed_in_a_row >= _MAX_FAILURES_IN_A_ROW:
+                raise EngineError(
+                    f"{self._path}: {self._failed_in_a_row} searches in a row failed on fresh processes, last: {outcome};"
+                    " run it by hand, reinstall it, or set CHESS_GRPO_STOCKFISH to another engine"
+                )
 
         try:
             while True:
@@ -219,15 +224,6 @@ class EnginePool(AbstractContextManager["EnginePool"]):
             else:
                 del self._running[process]
                 yield job, answer
-
-    def _count(self, outcome: EngineAnswer | EngineError) -> None:
-        """Raise EngineError when so many searches in a row failed that the engine is at fault."""
-        self._failed_in_a_row = self._failed_in_a_row + 1 if isinstance(outcome, EngineError) else 0
-        if self._failed_in_a_row >= _MAX_FAILURES_IN_A_ROW:
-            raise EngineError(
-                f"{self._path}: {self._failed_in_a_row} searches in a row failed on fresh processes, last: {outcome};"
-                " run it by hand, reinstall it, or set CHESS_GRPO_STOCKFISH to another engine"
-            )
 
     def _end(self, process: EngineProcess) -> None:
         self._processes.remove(process)

@@ -47,7 +47,7 @@ class PolicyMoveFinder:
 
     @torch.no_grad()
     def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> UciSearchResult:
-        """Return the most likely or a sampled move, and `MultiPV` lines by falling probability, renormalised over the allowed moves.
+        """Return the most likely or a sampled move, and `MultiPV` lines by falling probability over the allowed moves.
 
         The probabilities shown with a most likely move are those at the training temperature, 1.
         """

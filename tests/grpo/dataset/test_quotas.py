@@ -87,7 +87,7 @@ def test_a_quota_takes_labels_only_and_no_position_with_a_single_legal_move() ->
     # After 1 e4 f6 2 Qh5+ there is only 2 ... g6.
     quota, report = new_quota(9)
     taken = quota.offer(game_of("e2e4 f7f6 d1h5 g7g6 h5h4", is_label=[True, True, False, True, True]))
-    assert sorted(candidate.position.label for candidate in taken) == ["e2e4", "f7f6", "h5h4"]
+    assert sorted(position.label for position in taken) == ["e2e4", "f7f6", "h5h4"]
     assert report.natural_phases[Phase.OPENING] == 5, "all five were met"
     assert report.left_out == {}
 
@@ -101,7 +101,7 @@ def test_a_game_with_a_board_is_a_row_with_all_its_moves() -> None:
             "game_id": "abc",
             "source": "test.pgn",
             "offset": 7,
-            "split": taken.position.split.value,
+            "split": taken.split.value,
             "start_fen": chess.STARTING_FEN,
             "num_plies": 10,
             "result": "1-0",
@@ -126,7 +126,7 @@ def test_a_quota_takes_no_more_from_one_game_and_phase_than_allowed_and_no_more_
     short, _ = new_quota(2, max_per_game_and_phase=4)
     taken = short.offer(game_of(MOVES))
     assert len(taken) == 2
-    cell = taken[0].position.split, Phase.OPENING
+    cell = taken[0].split, Phase.OPENING
     assert short.missing == {**in_each_cell(2), cell: 0}
     assert not short.is_full
     assert short.offer(game_of("d2d4 d7d5", game_id="g")) == [], "the cell is full"
@@ -138,7 +138,7 @@ def test_a_position_met_again_or_in_a_mirror_is_a_duplicate() -> None:
     assert quota.offer(game_of("e2e4 e7e5 g1f3", game_id="two")) == []
     mirrored = chess.Board().mirror().fen()
     [taken] = quota.offer(game_of("e7e5 e2e4 g8f6 g1f3", game_id="three", fen=mirrored))
-    assert taken.position.label == "g1f3", "only the position before it is new"
+    assert taken.label == "g1f3", "only the position before it is new"
     assert report.duplicates == 6
     assert report.games == 3
 
@@ -148,7 +148,7 @@ def test_what_a_quota_takes_from_a_game_depends_on_seed_and_game_alone() -> None
         quota, _ = new_quota(seed=seed, max_per_game_and_phase=3)
         if after:
             quota.offer(game_of(after, game_id="other", fen=ROOK_ENDING))
-        return [candidate.position.fen for candidate in quota.offer(game_of(MOVES))]
+        return [position.fen for position in quota.offer(game_of(MOVES))]
 
     assert taken(1) == taken(1) == taken(1, after="d4d7 f7e8")
     assert any(taken(1) != taken(seed) for seed in range(2, 6))
@@ -159,7 +159,7 @@ def test_judged_positions_and_their_mirrors_are_left_out_and_counted() -> None:
     judged.push_uci("e2e4")
     quota, report = new_quota(excluded={position_key(judged.mirror())})
     taken = quota.offer(game_of("e2e4 e7e5 g1f3"))
-    assert sorted(candidate.position.label for candidate in taken) == ["e2e4", "g1f3"]
+    assert sorted(position.label for position in taken) == ["e2e4", "g1f3"]
     assert report.left_out == {"judged": 1}
     assert report.duplicates == 0
     quota.offer(game_of("e2e4 e7e5 g1f3", game_id="again"))
@@ -168,15 +168,15 @@ def test_judged_positions_and_their_mirrors_are_left_out_and_counted() -> None:
 
 def test_what_is_given_back_is_wanted_again_counted_and_never_taken_again() -> None:
     quota, report = new_quota(1)
-    [candidate] = quota.offer(listed(ROOK_ENDING))
-    cell = candidate.position.split, Phase.ENDGAME
+    [position] = quota.offer(listed(ROOK_ENDING))
+    cell = position.split, Phase.ENDGAME
     assert quota.missing == {**in_each_cell(1), cell: 0}
-    quota.discard(candidate, "engine failure")
+    quota.discard(position, "engine failure")
     assert quota.missing == in_each_cell(1)
     assert report.left_out == {"engine failure": 1}
     assert quota.offer(listed(ROOK_ENDING)) == []
     [other] = quota.offer(listed("8/5k2/8/8/4R3/8/5K2/8 w - - 0 1"))
-    assert other.position.fen != candidate.position.fen
+    assert other.fen != position.fen
     assert quota.missing[cell] == 0
 
 

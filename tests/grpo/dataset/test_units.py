@@ -18,7 +18,7 @@ from grpo.board.phases import Phase, phase_of
 from grpo.dataset.games import SourceError
 from grpo.dataset.quotas import Quota, QuotaCell, boards_per_cell
 from grpo.dataset.table import Position, Split
-from grpo.dataset.units import file_games, unit_boards_per_cell, unit_candidates
+from grpo.dataset.units import file_games, unit_boards_per_cell, unit_positions
 from grpo.engine.pool import EnginePool
 from grpo.settings.tree import BoardsConfig
 
@@ -50,16 +50,16 @@ def filled(
     engine: str = "true",  # A program that is no engine: for files none is asked.
     refuses: Callable[[Position], bool] = lambda _: False,
 ) -> Filled:
-    """Fill a unit; candidates that it `refuses` are discarded."""
+    """Fill a unit; positions that it `refuses` are discarded."""
     quota = Quota(unit_boards_per_cell(config), config, seed=seed)
     made = Filled([], quota)
     with EnginePool(engine, num_processes=1, options={}) as pool:
-        for candidates in unit_candidates(quota, config, unit=unit, seed=seed, players=pool):
-            for candidate in candidates:
-                if refuses(candidate.position):
-                    quota.discard(candidate, "refused")
+        for positions in unit_positions(quota, config, unit=unit, seed=seed, players=pool):
+            for position in positions:
+                if refuses(position):
+                    quota.discard(position, "refused")
                 else:
-                    made.positions.append(candidate.position)
+                    made.positions.append(position)
     return made
 
 
