@@ -5,7 +5,6 @@ child's tag `chess_grpo.lines` says how many lines of the journal it has; lines 
 ignores a row with an equal name, time, step and value. Nothing is called logged before the store's rows were counted.
 """
 
-import json
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,9 +24,9 @@ from steps.pages.templates import description
 from steps.run.commands import FLOW_FILE
 from steps.run.launch import launch_of
 from steps.run.machine import Machine
-from steps.run.names import BOARDS, FINDINGS, REPORT, RESULTS
+from steps.run.names import FINDINGS, RESULTS
 from steps.run.records import Attempt, Run, Runs, Status
-from steps.run.step import StepOutput, step_of
+from steps.run.step import step_of
 from steps.run.store import Store
 from steps.run.work import JOURNAL, read_journal
 from steps.track.client import CHILD, METAFLOW_RUN, RUN, TrackingStore, cut, locked, waiting
@@ -38,7 +37,7 @@ from steps.track.wandb import mirror_of
 
 # isort: split
 # After `steps.track.client`, which sets what MLflow reads once.
-from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
+from mlflow.entities import Metric, Param, RunTag
 from mlflow.entities import Run as Logged
 from mlflow.tracking import MlflowClient
 
@@ -54,7 +53,6 @@ _STATUS: Final[Mapping[Status, str]] = {"running": "RUNNING", "finished": "FINIS
 _LONGEST_KEY: Final = 250
 _LONGEST_TAG: Final = 7_500
 _LONGEST_PARAM: Final = 6_000
-_LONGEST_DIGEST: Final = 36
 _METRICS_PER_CALL: Final = 500  # MLflow takes 1,000; a call costs 28 ms whether it carries one or many.
 _FINETUNE: Final = "finetune"
 _SECONDS_BETWEEN: Final = 5.0
@@ -201,7 +199,7 @@ class _View:
                 of_parent = [*_curves(attempt.step, rows), *_headlines(rows, declared.headlines)]
                 self._log(parent, self._missing(parent, of_parent))
         if attempt.ended is not None:
-            tags |= self._send_pages(child, parent, attempt, declared.pages)
+            tags |= self._send_pages(child, attempt, declared.pages)
         self._describe(child, tags)
         self._set_status(child, attempt.status, attempt.ended)
         if attempt.ended is not None and len(self._problems) == num_problems:
@@ -222,9 +220,9 @@ class _View:
         lacking = wanted - there
         return [metric for metric in metrics if (metric.key, metric.step) in lacking]
 
-    def _send_pages(self, child: Logged, parent: str, attempt: Attempt, names: Iterable[str]) -> dict[str, str]:
+    def _send_pages(self, child: Logged, attempt: Attempt, names: Iterable[str]) -> dict[str, str]:
         """Log the pages of an output that is not logged yet, and return the tags that say which it is."""
-        output, run_id = attempt.output, child.info.run_id
+        output = attempt.output
         if output is None or child.data.tags.get(_OUTPUT_HASH) == output["output_hash"]:
             return {}
         tags = {"chess_grpo.reused": str(output["reused"])}
@@ -235,23 +233,10 @@ class _View:
                 except FileNotFoundError:
                     continue
                 with waiting():
-                    self._client.log_artifact(run_id, str(path))
+                    self._client.log_artifact(child.info.run_id, str(path))
                 if name == FINDINGS:
                     tags["chess_grpo.findings"] = str(read_json(path)["tag"])
-        if BOARDS in (files := self._store.manifest(output)["files"]):
-            with self._taking(f"the dataset of {attempt.step}"):
-                self._send_dataset((run_id, parent), output, files[BOARDS])
         return tags | {_OUTPUT_HASH: output["output_hash"]}  # The last: it says that the others are there.
-
-    def _send_dataset(self, run_ids: Iterable[str], output: StepOutput, digest: str) -> None:
-        """Log an output's boards as the dataset of these runs."""
-        report = read_json(self._store.file(output, REPORT))
-        profile = {"num_rows": report["rows"]} | {name: report[name] for name in ("phases", "splits", "sources", "labels")}
-        name = f"{self._run.facts['preset']} boards, {report['rows']:,}"
-        source = json.dumps({"uri": f"{self._store.place(output)}/{BOARDS}"})
-        made = Dataset(name, digest[:_LONGEST_DIGEST], "local", source, profile=json.dumps(profile))
-        for run_id in run_ids:
-            self._client.log_inputs(run_id, [DatasetInput(made, [InputTag("mlflow.data.context", "training")])])
 
     def _one(self, tag: str, key: str, name: str, started: float, tags: Mapping[str, str]) -> Logged:
         """Return the run with this key, which is created when there is none; of two that were created at once the smaller id stays."""
@@ -334,8 +319,6 @@ def _verdict_tags(results: Results, label: str) -> dict[str, str]:
         short = short_verdict(decision.verdict, decision.claims[0].interval.estimate, decision.ladder_gain.finding)
     return {
         "chess_grpo.verdict": decision.verdict,
-        "chess_grpo.verdict_sentence": decision.sentence,
-        "chess_grpo.peak_step": str(decision.peak_step),
         _RUN_NAME: f"{short} · {label}",
     }
 

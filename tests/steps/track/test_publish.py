@@ -1,6 +1,5 @@
 """Whatever happens to a tracking store: in the end the one that a run belongs to has every row of it once, and no other has any."""
 
-import json
 import sqlite3
 from collections import Counter
 from pathlib import Path
@@ -13,9 +12,7 @@ from mlflow.tracking import MlflowClient
 from ports import free_port
 from tracked_runs import SETTINGS, TrackedRun, counts, curve, forget, publish_in_a_process, rows_of, told
 
-from grpo.base.files import sha256_text, write_json
 from steps.run.machine import Machine, sqlite_address
-from steps.run.names import BOARDS, REPORT
 from steps.track.client import TrackingStore
 from steps.track.publish import publish_all
 
@@ -41,35 +38,6 @@ def test_a_run_is_there_with_parameters_curves_pages_and_its_verdict(here: Machi
     assert parent["files"] == ["settings.json"]
     assert runs["11 report"]["files"] == ["report.md", "results.json"]
     assert found["aliases"] == {"chess-policy-default": {"peak": 1, "champion": 2}}
-
-
-def test_the_boards_are_the_dataset_of_their_step_and_of_the_run(here: Machine) -> None:
-    def fill(folder: Path) -> None:
-        (folder / BOARDS).write_bytes(b"boards")
-        write_json(folder / REPORT, {"rows": 3, "phases": {"opening": 3}, "splits": {"train": 3}, "sources": {"engine": 3}, "labels": {}})
-
-    run = TrackedRun(here)
-    run.step("join_boards", fill=fill)
-    assert run.publish() == ""
-    forget(run)
-    assert run.publish() == ""
-    found = MlflowClient(here.tracking_uri).search_runs(["1"])
-    assert len(found) == 2
-    for each in found:
-        [given] = each.inputs.dataset_inputs
-        assert (given.dataset.name, given.dataset.digest) == ("default boards, 3", sha256_text("boards")[:36])
-        assert json.loads(given.dataset.profile)["num_rows"] == 3
-
-
-def test_what_is_published_again_changes_nothing_and_writes_nothing(here: Machine) -> None:
-    run = TrackedRun(here)
-    run.select()
-    assert run.publish() == ""
-    before = told(here.home)
-    forget(run)
-    assert run.publish() == ""
-    assert told(here.home) == before
-    assert publish_all(here) == {}, "all is logged"
 
 
 def test_a_run_that_belongs_to_another_disk_creates_nothing_here(here: Machine, tmp_path: Path) -> None:
