@@ -19,7 +19,7 @@ from grpo.dataset.games import SourceError
 from grpo.dataset.quotas import Quota, QuotaCell, SourceReport, boards_per_cell, cut_to_quota, refusal, shortage_text
 from grpo.dataset.streams import SourceFile, find_files, opened
 from grpo.dataset.table import Position
-from grpo.dataset.units import unit_boards_per_cell, unit_candidates
+from grpo.dataset.units import unit_boards_per_cell, unit_positions
 from grpo.engine.identity import EngineMissingError, identify
 from grpo.engine.pool import EnginePool
 from grpo.match.halving import halving_rounds
@@ -229,8 +229,8 @@ def _counted(settings: Settings, machine: Machine) -> tuple[dict[QuotaCell, int]
     with EnginePool(machine.stockfish, num_processes=1, options={}) as players:  # It starts none: only engine games are played.
         for unit in range(config.num_units):
             quota = Quota(unit_boards_per_cell(config), config, seed=settings.seed, excluded=excluded)
-            for candidates in unit_candidates(quota, config, unit=unit, seed=settings.seed, players=players):
-                found += [candidate.position for candidate in candidates]
+            for positions in unit_positions(quota, config, unit=unit, seed=settings.seed, players=players):
+                found += positions
             reports.append(quota.report.as_facts())
     wanted = boards_per_cell(config)
     missing = cut_to_quota(found, wanted, max_per_game_and_phase=config.max_per_game_and_phase)[2]

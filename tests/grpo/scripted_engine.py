@@ -37,15 +37,14 @@ class ScriptedEngine:
         """Write the engine.
 
         Args:
-            folder: where launcher, plan and journal lie; it is in the command line of every process of this engine.
-            faults: each a dict of `kind`, and optionally `fen` (only there), `nth` (only that search, from 1), `times` (1) and `seconds`
-                (that those take which last).
-            name: as the engine names itself. Pools send searches ahead to those whose name begins with Stockfish.
-            multi_pv: most lines at once; None for an engine without the option.
+            folder: For launcher, plan and journal; it is in the command line of every process of this engine.
+            faults: Each a dict of `kind`, and optionally `fen` (only there), `nth` (only that search, from 1), `times` (1), `seconds`.
+            name: As the engine names itself.
+            multi_pv: Most lines at once; None for an engine without the option.
             start: `well`, `silent` or `dies`.
-            has_memory: answers depend on the positions searched since the last `ucinewgame`, like those of a kept hash.
+            has_memory: Answers depend on the positions searched since the last `ucinewgame`, like those of a kept hash.
             positions: FENs that it will be asked; an engine that is asked no others starts in a third of the time.
-            scores: UCI move -> what the engine says of it (`cp 900`, `mate -2`, `cp 13`), instead of the hash.
+            scores: UCI move -> what the engine says of it (`cp 900`, `mate -2`), instead of the hash.
         """
         import chess
 

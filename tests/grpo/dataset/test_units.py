@@ -100,8 +100,6 @@ def test_a_file_fills_the_quotas_of_a_unit_exactly(long_games: Path) -> None:
     made = filled(config, unit=1)
     assert made.cells == unit_boards_per_cell(config)
     check_positions(made.positions)
-    most = Counter((position.game_id, position.phase) for position in made.positions).most_common(1)[0][1]
-    assert most == config.max_per_game_and_phase
     assert set(made.quota.games) == {position.game_id for position in made.positions}
     assert not any(made.quota.missing.values())
 
