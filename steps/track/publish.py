@@ -317,10 +317,7 @@ def _verdict_tags(results: Results, label: str) -> dict[str, str]:
     short = "no candidate"
     if decision.claims and decision.ladder_gain is not None:
         short = short_verdict(decision.verdict, decision.claims[0].interval.estimate, decision.ladder_gain.finding)
-    return {
-        "chess_grpo.verdict": decision.verdict,
-        _RUN_NAME: f"{short} · {label}",
-    }
+    return {"chess_grpo.verdict": decision.verdict, _RUN_NAME: f"{short} · {label}"}
 
 
 class Publisher(threading.Thread):

@@ -40,8 +40,6 @@ class Fault(StrEnum):
     LOST = "lost"
     """It is done, and the connection is closed before the answer."""
     ERROR = "500"
-    UNAVAILABLE = "503"
-    TOO_MANY = "429"
     PAGE = "502"
     """A proxy answers in the server's place, with a page."""
     UNAUTHORISED = "401"
@@ -133,7 +131,7 @@ class ToggledServer:
                 number = len(self.calls)
                 self.calls.append(call)
             fault = self.fault(number, call)
-            if fault in (Fault.ERROR, Fault.UNAVAILABLE, Fault.TOO_MANY, Fault.PAGE, Fault.UNAUTHORISED):
+            if fault in (Fault.ERROR, Fault.PAGE, Fault.UNAUTHORISED):
                 start(f"{fault} fault", [("Content-Type", "text/html"), ("Retry-After", "60")])
                 return [b"<html>sorry</html>"]
             if fault == Fault.SILENT:

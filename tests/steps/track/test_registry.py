@@ -76,6 +76,8 @@ def test_a_later_worse_run_does_not_take_peak_away(finished: Callable[..., Track
     for low, number in ((0.55, 1), (0.53, 1), (0.56, 5)):
         finished(peak_low=low, replaces_previous=False)
         assert held(machine) == {"peak": number, "champion": 2}
+    found = [registry.named(name, "default", machine) for name in ("v1", "v3", "v5")]
+    assert len({version and version.source for version in found}) == 1, "of equal outputs the files are there once"
 
 
 def test_a_champion_is_replaced_only_by_who_has_beaten_that_one(
