@@ -115,7 +115,7 @@ def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = Non
     if name != LAST and _RUN.fullmatch(name) and (named := runs.get(name)) is not None:
         return named
     known = list(runs.all())
-    if name == LAST and (meant := next(filter(has or _is_over, known), None)) is not None:
+    if name == LAST and (meant := next(filter(has or (lambda run: run.status != "running"), known), None)) is not None:
         if meant is not known[0]:
             print(f"last: run {meant.name}; run {known[0].name} is newer", file=sys.stderr)
         return meant
@@ -130,10 +130,6 @@ def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = Non
     else:
         why = f"no run or policy in {store} is called {name!r}; {nearest(name, [LAST, *ALIASES, *ids])}give {names}"
     raise NotFoundError(f"{why}; the newest runs are {', '.join(ids[:3])} (`chess-grpo runs` shows all)")
-
-
-def _is_over(run: Run) -> bool:
-    return run.status != "running"
 
 
 def find_policy(name: str, machine: Machine, *, tells: bool = True) -> FoundPolicy:
@@ -172,7 +168,7 @@ def named_policy(name: str, machine: Machine, *, role: str, preset: str = "") ->
     """
     store = Store.of(machine)
     if match := _REGISTERED.fullmatch(name):
-        return _of_version(_registered(match["name"], match["preset"] or preset, machine), store)
+        return _registered(match["name"], match["preset"] or preset, machine)
     of, slash, step = name.partition("/")
     if slash and _REGISTERED.fullmatch(of):
         raise NotFoundError(f"{of} is one checkpoint already; for another give RUN/STEP, with the id of its run")
@@ -214,8 +210,8 @@ def checkpoint_of(manifest: dict[str, Any], step: str) -> tuple[int, str]:
     )
 
 
-def _registered(name: str, preset: str, machine: Machine) -> "Version":
-    """Return the version of the registry that an alias or `v7` names. Raises NotFoundError, TrackingAwayError."""
+def _registered(name: str, preset: str, machine: Machine) -> NamedPolicy:
+    """Return the policy of the registry that an alias or `v7` names. Raises NotFoundError, TrackingAwayError."""
     from grpo.settings.tree import DEFAULT_PRESET
     from steps.track import registry  # MLflow takes seconds to import.
 
@@ -226,11 +222,7 @@ def _registered(name: str, preset: str, machine: Machine) -> "Version":
         others = ", ".join(f"{each}/{name}" for each in presets if each != of)
         what = f"there may be {others}" if others else "let a run finish first"
         raise NotFoundError(f"no policy of preset {of} in {machine.shown_uri} is called {name!r}; {what}; give {POLICY_NAMES}")
-    return version
-
-
-def _of_version(version: "Version", store: Store) -> NamedPolicy:
-    run = Runs(store).get(version.run)
+    run = Runs(Store.of(machine)).get(version.run)
     return NamedPolicy(
         run_id=version.run, run=run, policy_step=version.policy_step, output=version.output, part=version.role, version=version
     )

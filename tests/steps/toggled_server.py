@@ -201,17 +201,10 @@ class ServerProcess:
                 time.sleep(0.1)
         raise TimeoutError((self.folder / "log").read_text())
 
-    def stop(self) -> None:
-        """Ask it to end, and wait until it has."""
-        self._end(signal.SIGTERM)
-
     def kill(self) -> None:
         """Kill it and all its workers, whatever they are doing."""
-        self._end(signal.SIGKILL)
-
-    def _end(self, how: signal.Signals) -> None:
         if self._process is not None:
-            os.killpg(self._process.pid, how)
+            os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
 
