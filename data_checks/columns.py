@@ -25,7 +25,6 @@ from grpo.settings.tree import BoardsConfig, ValuesConfig
 
 WHERE: Final = "where"
 """Column with the name of the row."""
-_NUM_FEN_FIELDS: Final = 6
 _NO_NUMBER: Final = -1.0
 """In place of a value that is missing or NaN: outside of every range."""
 
@@ -97,7 +96,7 @@ def _board(fen: str) -> chess.Board | None:
         board = chess.Board(fen)
     except ValueError:
         return None
-    return board if board.is_valid() and len(fen.split()) == _NUM_FEN_FIELDS else None
+    return board if board.is_valid() and len(fen.split()) == 6 else None
 
 
 def _num_lost(values: Sequence[Any] | None, legal: Sequence[str] | None) -> int | None:

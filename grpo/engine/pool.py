@@ -13,6 +13,7 @@ from typing import Final
 
 import chess
 
+from grpo.board.actions import MAX_LEGAL_MOVES
 from grpo.engine.answers import EngineAnswer, EngineError, parse_answer, parse_best_move
 from grpo.engine.identity import EngineMissingError, find_engine
 from grpo.engine.process import SILENT_SECONDS, EngineProcess
@@ -25,7 +26,6 @@ PLAYING_HASH_MIB: Final = 1
 The hash is cleared before each move, so that equal positions get equal answers; a small hash is cheap to clear.
 """
 
-_MAX_LEGAL_MOVES: Final = 218
 _NUM_ATTEMPTS: Final = 3  # Each on a fresh process.
 _MAX_FAILURES_IN_A_ROW: Final = 5  # Queries; after so many the engine is at fault, not a position.
 _NEW_GAME: Final = "ucinewgame\n"
@@ -42,10 +42,6 @@ class Query:
     """If given, exactly these moves (UCI) must be scored."""
     board: chess.Board | None = field(default=None, compare=False)
     """The position, if the caller has it; parsing the FEN only to check that the answer is legal takes half as long as the search."""
-
-    def commands(self) -> str:
-        """Return the UCI commands of the search; the hash is cleared first, so that the answer does not depend on earlier searches."""
-        return f"{_NEW_GAME}position fen {self.fen}\ngo {self.limit}"
 
 
 def verify(answer: EngineAnswer, query: Query) -> None:
@@ -85,12 +81,9 @@ class EnginePool(AbstractContextManager["EnginePool"]):
     """
 
     def __init__(self, path: str, *, num_processes: int, options: Mapping[str, str | int]) -> None:
-        """Find the engine; processes start on demand. Each has one thread, because searches with more are not reproducible.
+        """Find the engine; up to `num_processes` start on demand. Each has one thread: searches with more are not reproducible.
 
-        Args:
-            path: The engine.
-            num_processes: Most processes at a time.
-            options: UCI options by name; those that an engine does not declare are not sent.
+        `options` are UCI options by name; those that an engine does not declare are not sent.
         """
         self._path = find_engine(path)
         self._options: dict[str, str | int] = {"Threads": 1, **options}
@@ -184,12 +177,13 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         process = self._idle_process()
         declared = re.search(r" max (\d+)", process.declared.get("MultiPV", ""))
         most = int(declared[1]) if declared else 1
-        if job.query.moves is not None and most < _MAX_LEGAL_MOVES:
+        if job.query.moves is not None and most < MAX_LEGAL_MOVES:
             raise EngineMissingError(
                 f"{process.name} searches at most {most} line{'s' * (most > 1)} at once (option MultiPV), and a position can have"
-                f" {_MAX_LEGAL_MOVES} moves; install Stockfish (apt-get install stockfish), or set CHESS_GRPO_STOCKFISH to another engine"
+                f" {MAX_LEGAL_MOVES} moves; install Stockfish (apt-get install stockfish), or set CHESS_GRPO_STOCKFISH to another engine"
             )
-        process.send(job.query.commands())
+        # The hash is cleared first, so that the answer does not depend on earlier searches.
+        process.send(f"{_NEW_GAME}position fen {job.query.fen}\ngo {job.query.limit}")
         self._running[process] = job
 
     def _idle_process(self) -> EngineProcess:

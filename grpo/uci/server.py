@@ -36,14 +36,9 @@ class UciEngine:
     def __init__(
         self, *, name: str, options: UciOptions, load: "Callable[[], MoveFinder]", random_seed: int, write: Callable[[str], None]
     ) -> None:
-        """Prepare the engine.
+        """Take the name of the `id` line, the options' defaults, and what loads the policy: it is called once, at the latest possible time.
 
-        Args:
-            name: Name in the `id` line.
-            options: The defaults.
-            load: Loads the policy; called once, when the engine must be ready.
-            random_seed: The seed to use if the option Seed is `RANDOM_SEED`.
-            write: Sends a line to the chess program.
+        `random_seed` is used if the option Seed is `RANDOM_SEED`; `write` sends a line to the chess program.
         """
         self._name = name
         self._defaults = self._options = options
@@ -58,11 +53,7 @@ class UciEngine:
         """or before `ponderhit` if this is set."""
 
     def handle(self, line: str) -> bool:
-        """Answer one line; words before the first known command are skipped, as the protocol requires.
-
-        Returns:
-            Whether to continue: False after `quit`.
-        """
+        """Answer one line, and return whether to continue; words before the first known command are skipped, as the protocol requires."""
         words = line.split()
         start = next((index for index, word in enumerate(words) if word in _COMMANDS), None)
         if start is None:
