@@ -58,8 +58,7 @@ def preflight(settings: Settings, machine: Machine, *, read_only: bool = False) 
     checks = [_engine(machine), _disk(machine, read_only=read_only), _tracking(machine), _device(machine)]
     if machine.store:
         checks.append(_store(machine, read_only=read_only))
-    if (ask := KINDS[settings.policy.kind].preflight) is not None:
-        checks.append(PreflightCheck(f"{settings.policy.kind} model", *ask(settings)))
+    checks.append(PreflightCheck(settings.policy.kind, *KINDS[settings.policy.kind].preflight(settings)))
     if settings.evaluation.opening_book:
         checks.append(_book(settings))
     return checks + [_files(f"boards.{name}", names) for name in ("files", "exclude") if (names := getattr(settings.boards, name))]

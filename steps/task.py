@@ -168,7 +168,7 @@ class _Task:
         share = {} if self.part.count == 1 else {"part": self.part.number, "of": self.part.count}
         return step_version(
             self.step,
-            self.settings.policy.kind,
+            self.settings.policy,
             settings=self.step.settings(self.settings) | share,
             inputs=dict(self._inputs(label)),
             code=self.job["code"],

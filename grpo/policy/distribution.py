@@ -19,7 +19,7 @@ from grpo.board.actions import action_id, legal_action_ids
 from grpo.board.draws import repeating_moves
 from grpo.board.encoding import encode
 from grpo.dataset.table import LabelArrays
-from grpo.policy.network import PolicyNetwork
+from grpo.policy.networks import make_network
 from grpo.settings.tree import PolicyConfig
 
 PRECISIONS: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -211,4 +211,4 @@ def new_policy(config: PolicyConfig, *, seed: int, device: torch.device) -> Netw
     """Return a policy with random weights that depend only on the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(named_seed(seed, "network"))
-        return NetworkPolicy(PolicyNetwork(config), device)
+        return NetworkPolicy(make_network(config), device)

@@ -109,6 +109,8 @@ class PolicyConfig(Section):
     kind: PolicyKindName = "network"
     """`network` is a neural network that gives every legal move a probability. `language` is a language model that writes its moves
     (see `[language]` and `docs/language.md`); it changes some defaults of `[grpo]`."""
+    network: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")] = "afterstates"
+    """Name of a file of `grpo/policy/networks`, whose `Network` it is: one's own stand beside `afterstates` (docs/library.md)."""
     width: Annotated[int, Field(ge=8, le=4_096, multiple_of=8)] = 256
     """Width of the embeddings whose sum describes the position after a move."""
     hidden_width: Annotated[int, Field(ge=8, le=1_024)] = 32

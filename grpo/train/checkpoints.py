@@ -26,7 +26,7 @@ from grpo.base.files import (
 )
 from grpo.policy.distribution import NetworkPolicy
 from grpo.policy.files import ACTION_TABLE_HASH, NETWORK, POLICY, WEIGHTS, IncompatibleError, policy_facts, policy_kind
-from grpo.policy.network import PolicyNetwork
+from grpo.policy.networks import make_network
 from grpo.policy.trainable import PolicyFormat, TrainablePolicy, refuse_non_finite
 from grpo.settings.tree import PolicyConfig
 
@@ -57,7 +57,7 @@ def load_policy(folder: Path, device: torch.device) -> tuple[NetworkPolicy, Poli
         raise CorruptError(f"{folder / WEIGHTS} is damaged or cut off ({error}): copy it again from where the policy was made") from error
     try:
         config = PolicyConfig.model_validate(described)
-        network = PolicyNetwork(config)
+        network = make_network(config)
         network.load_state_dict(weights)
     except (ValueError, RuntimeError) as error:  # Of pydantic for settings, of torch for weights, that this code does not know.
         reason = " ".join(str(error).split())

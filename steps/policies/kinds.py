@@ -18,8 +18,15 @@ class PolicyKind:
 
     has_lines: bool
     """Whether it ranks all legal moves, so that the UCI engine can show several lines."""
-    preflight: "Callable[[Settings], tuple[bool, str]] | None"
-    """Returns whether its first weights are there, and the detail or the remedy; None where it needs none."""
+    preflight: "Callable[[Settings], tuple[bool, str]]"
+    """Returns whether what it begins with is there, and the detail or the remedy."""
+
+
+def _network_preflight(settings: "Settings") -> tuple[bool, str]:
+    from grpo.policy.networks import is_network
+
+    name = settings.policy.network
+    return is_network(name), f"policy.network = {name!r}" + ("" if is_network(name) else f": put it into grpo/policy/networks/{name}.py")
 
 
 def _language_preflight(settings: "Settings") -> tuple[bool, str]:
@@ -38,7 +45,7 @@ def _language_preflight(settings: "Settings") -> tuple[bool, str]:
 
 
 KINDS: Final[Mapping[str, PolicyKind]] = {
-    NETWORK: PolicyKind(has_lines=True, preflight=None),
+    NETWORK: PolicyKind(has_lines=True, preflight=_network_preflight),
     LANGUAGE: PolicyKind(has_lines=False, preflight=_language_preflight),
 }
 """By `policy.kind`; of a policy's folder `grpo.policy.files.policy_kind` says it."""

@@ -23,6 +23,8 @@ _OF_KIND: Final[Mapping[str, tuple[str, ...]]] = {
     "language": ("grpo.language.", "steps.language.", "steps.policies.language"),
 }
 """Kind of policy -> what only its runs reach, although others import it where they open a policy."""
+_NETWORKS: Final = "grpo.policy.networks"
+"""Where this is imported, the one network that the settings name is reached by its name."""
 _VIEWS: Final = ("steps.live_diagnosis",)
 """What a step's code imports to tell people what happens, and no output depends on."""
 _IN_EVERY_STEP: Final = (
@@ -72,14 +74,20 @@ class _Module:
 
 
 @cache
-def code_hash(module: str, kind: str) -> str:
-    """Return the hash of the code that computes what a module computes for a kind of policy, and of the data files that it reads."""
-    pieces = code_of(module, kind)
+def code_hash(module: str, kind: str, network: str = "afterstates") -> str:
+    """Return the hash of the code that computes what a module computes for a policy, and of the data files that it reads.
+
+    Args:
+        module: dotted name.
+        kind: `policy.kind`.
+        network: `policy.network`.
+    """
+    pieces = code_of(module, kind, network)
     data = {path.relative_to(ROOT).as_posix(): sha256_file(path) for path in _data_files(pieces.values())}
     return sha256_json({name: sha256_text(piece.text) for name, piece in pieces.items()} | data)
 
 
-def code_of(module: str, kind: str) -> dict[str, _Piece]:
+def code_of(module: str, kind: str, network: str = "afterstates") -> dict[str, _Piece]:
     """Return the modules, and of some modules the definitions, that a module's results depend on, by dotted name."""
     others = (*_VIEWS, *(name for other, names in _OF_KIND.items() if other != kind for name in names))
     found: dict[str, _Piece] = {}
@@ -93,6 +101,7 @@ def code_of(module: str, kind: str) -> dict[str, _Piece]:
         name, piece = located
         found[name] = piece
         waiting += [target for _, target in piece.imports]
+        waiting += [f"{_NETWORKS}.{network}"] if name == _NETWORKS else []
         if not isinstance(piece.node, ast.Module):
             waiting += [f"{piece.module.name}.{each}" for each in piece.names & piece.module.definitions.keys()]
     return dict(sorted(found.items()))

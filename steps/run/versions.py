@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo.base.files import sha256_file, sha256_json
+from grpo.settings.tree import PolicyConfig
 from steps.run.code import ROOT, code_hash
 from steps.run.step import Step
 
@@ -28,12 +29,14 @@ class StepVersion:
     parts: Mapping[str, Any]
 
 
-def step_version(step: Step, kind: str, *, settings: Mapping[str, Any], inputs: Mapping[str, str], code: Mapping[str, Any]) -> StepVersion:
+def step_version(
+    step: Step, policy: PolicyConfig, *, settings: Mapping[str, Any], inputs: Mapping[str, str], code: Mapping[str, Any]
+) -> StepVersion:
     """Return the version of a step.
 
     Args:
         step: its name, and the module with its body.
-        kind: of policy; says which module that is.
+        policy: its kind says which module that is, and its network is code too.
         settings: the part of the settings that it reads, JSON-able.
         inputs: name -> hash of each input from other steps, files, engine or machine.
         code: from `describe_code`; only its lock counts, because a commit may not affect this step.
@@ -42,7 +45,7 @@ def step_version(step: Step, kind: str, *, settings: Mapping[str, Any], inputs: 
         "step": step.name,
         "settings": dict(settings),
         "inputs": dict(inputs),
-        "sources": code_hash(step.module_for(kind), kind),
+        "sources": code_hash(step.module_for(policy.kind), policy.kind, policy.network),
         "lock": code["lock"],
     }
     return StepVersion(version=sha256_json(parts)[:24], parts=parts)

@@ -11,7 +11,7 @@ from torch import Tensor
 from grpo.board.afterstates import NUM_CONTROLS, afterstates
 from grpo.board.encoding import CASTLING, HALFMOVE_CLOCK
 from grpo.policy.distribution import PositionBatch
-from grpo.policy.network import PolicyNetwork
+from grpo.policy.networks.afterstates import Network
 from grpo.settings.tree import PolicyConfig
 from tests.grpo.doubles import some_boards
 
@@ -19,10 +19,10 @@ CONFIG = PolicyConfig(width=16, hidden_width=8)
 ENDGAME = chess.Board("4k3/1P6/8/8/8/8/8/R3K2R w KQ - 3 1")
 
 
-def lively(config: PolicyConfig) -> PolicyNetwork:
+def lively(config: PolicyConfig) -> Network:
     """Return a network in which every weight matters."""
     torch.manual_seed(0)
-    made = PolicyNetwork(config).eval()
+    made = Network(config).eval()
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
@@ -30,16 +30,16 @@ def lively(config: PolicyConfig) -> PolicyNetwork:
 
 
 @pytest.fixture
-def network() -> PolicyNetwork:
+def network() -> Network:
     return lively(CONFIG)
 
 
-def logits_of(network: PolicyNetwork, *boards: chess.Board) -> Tensor:
+def logits_of(network: Network, *boards: chess.Board) -> Tensor:
     positions = PositionBatch.from_boards(boards)
     return network(*positions.inputs)
 
 
-def test_the_sum_of_an_afterstate_by_its_changes_is_the_plain_sum_over_its_squares(network: PolicyNetwork) -> None:
+def test_the_sum_of_an_afterstate_by_its_changes_is_the_plain_sum_over_its_squares(network: Network) -> None:
     positions = PositionBatch.from_boards(some_boards(60))
     rows, columns = positions.is_legal.nonzero(as_tuple=True)
     ids = positions.action_ids[rows, columns]
@@ -56,7 +56,7 @@ def test_the_sum_of_an_afterstate_by_its_changes_is_the_plain_sum_over_its_squar
     torch.testing.assert_close(fast, plain, rtol=0, atol=1e-12)
 
 
-def test_the_score_of_a_move_depends_neither_on_which_others_are_asked_for_nor_on_their_order(network: PolicyNetwork) -> None:
+def test_the_score_of_a_move_depends_neither_on_which_others_are_asked_for_nor_on_their_order(network: Network) -> None:
     positions = PositionBatch.from_boards([chess.Board()])
     everything = network(*positions.inputs)
     columns = torch.tensor([[7, 3, 3, 19]])
@@ -70,7 +70,7 @@ def test_the_score_of_a_move_depends_neither_on_which_others_are_asked_for_nor_o
 
 
 @pytest.mark.parametrize("byte", [0, 7, 63, CASTLING.start, HALFMOVE_CLOCK])
-def test_what_stands_where_rights_and_clock_matter(byte: int, network: PolicyNetwork) -> None:
+def test_what_stands_where_rights_and_clock_matter(byte: int, network: Network) -> None:
     positions = PositionBatch.from_boards([ENDGAME])
     changed = positions.encodings.clone()
     changed[0, byte] = 0 if changed[0, byte] else 1
@@ -86,24 +86,24 @@ def back_and_forth() -> chess.Board:
     return board
 
 
-def test_a_move_that_returns_to_an_earlier_position_has_another_score_and_a_fresh_network_ignores_it(network: PolicyNetwork) -> None:
+def test_a_move_that_returns_to_an_earlier_position_has_another_score_and_a_fresh_network_ignores_it(network: Network) -> None:
     game = back_and_forth()
     positions, without = (PositionBatch.from_boards([board]) for board in (game, game.copy(stack=False)))
     assert int(positions.repeats.sum()) == 1
     assert not without.repeats.any()
-    for made, differs in ((network, True), (PolicyNetwork(CONFIG), False)):
+    for made, differs in ((network, True), (Network(CONFIG), False)):
         scores, plain = (made(*each.inputs) for each in (positions, without))
         assert torch.equal(scores[~positions.repeats], plain[~positions.repeats])
         assert torch.equal(scores, plain) is not differs
 
 
-def test_every_weight_is_reached_by_the_gradient(network: PolicyNetwork) -> None:
+def test_every_weight_is_reached_by_the_gradient(network: Network) -> None:
     logits_of(network, ENDGAME, back_and_forth(), *some_boards(20)).square().sum().backward()
     without = [name for name, parameter in network.named_parameters() if parameter.grad is None or not parameter.grad.any()]
     assert without == []
 
 
-def test_under_bfloat16_the_inside_is_coarse_and_the_heads_are_not(network: PolicyNetwork) -> None:
+def test_under_bfloat16_the_inside_is_coarse_and_the_heads_are_not(network: Network) -> None:
     seen: dict[str, torch.dtype] = {}
     layers = {"hidden": network.hidden, "score": network.score, "short cut": network.short_cut}
     handles = [

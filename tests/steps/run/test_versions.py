@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from grpo.base.files import sha256_file
-from grpo.settings.tree import Settings, read_settings
+from grpo.settings.tree import PolicyConfig, Settings, read_settings
 from steps import STEPS
 from steps.run import code, versions
 from steps.run.code import code_hash, code_of
@@ -47,7 +47,7 @@ def version(**changes: Any) -> str:
         "settings": {"seed": 0, "policy": {"width": 16}},
         "inputs": {"boards": "hash-1"},
         "code": CODE,
-        "kind": "network",
+        "policy": PolicyConfig(),
     }
     return step_version(**{**given, **changes}).version
 
@@ -229,6 +229,18 @@ def project(at: Path) -> Path:
     for package in ("steps", "grpo", "data_checks"):
         shutil.copytree(Path(versions.__file__).parents[2] / package, at / package, ignore=shutil.ignore_patterns("__pycache__"))
     return at
+
+
+def test_the_network_that_the_settings_name_is_code_and_another_is_not(project: Path) -> None:
+    (project / "grpo/policy/networks/other.py").write_text("class Network: pass\n")
+    forget()
+    usual, other = (code_hash("steps.pretrain", "network", name) for name in ("afterstates", "other"))
+    assert usual != other
+    (project / "grpo/policy/networks/other.py").write_text("class Network: wide = True\n")
+    forget()
+    assert code_hash("steps.pretrain", "network") == usual
+    assert code_hash("steps.pretrain", "network", "other") != other
+    assert code_hash("steps.check_boards", "network", "other") == code_hash("steps.check_boards", "network")
 
 
 def all_hashes() -> dict[str, str]:

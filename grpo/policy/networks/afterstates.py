@@ -20,7 +20,7 @@ from grpo.settings.tree import PolicyConfig
 _EMBEDDING_SCALE: Final = 0.1  # A sum of 128 embeddings then begins with numbers near 1.
 
 
-class PolicyNetwork(nn.Module):
+class Network(nn.Module):
     """The score of the position after each move; no dropout, no batch statistics: a move's score does not depend on the others."""
 
     def __init__(self, config: PolicyConfig) -> None:

@@ -1,0 +1,55 @@
+"""The network of docs/library.md, in a file of its own, through imitation, GRPO, checkpoints and a game."""
+
+from pathlib import Path
+
+import chess
+import pyarrow.parquet as pq
+import pytest
+import torch
+from doubles import CPU
+from made_work import work_in
+from page_code import blocks
+from tiny_training import finetune, prepare, settings
+
+from grpo.base.files import read_json
+from grpo.dataset.table import GAME_SCHEMA
+from grpo.policy import networks
+from grpo.policy.files import POLICY, IncompatibleError
+from grpo.settings.tree import Settings
+from grpo.train.checkpoints import load_policy
+from steps import pretrain
+from steps.policies.kinds import KINDS
+from steps.policies.open import open_policy
+from steps.run.names import CHECKPOINTS, GAMES
+
+NAME = "linear"
+
+
+def test_a_network_of_ones_own_is_trained_saved_and_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [code] = [block for block in blocks("library.md") if block.startswith(f"# grpo/policy/networks/{NAME}.py")]
+    (tmp_path / "networks").mkdir()
+    (tmp_path / "networks" / f"{NAME}.py").write_text(code)
+    changes = {"policy": {"network": NAME, "width": 16}, "pretrain": {"max_steps": 4, "steps_per_validation": 2, "batch_size": 8}}
+    given = Settings.model_validate(settings(num_steps=2).model_dump() | changes)
+    is_fine, remedy = KINDS["network"].preflight(given)
+    assert not is_fine
+    assert "grpo/policy/networks/linear.py" in remedy
+    monkeypatch.setattr(networks, "__path__", [*networks.__path__, str(tmp_path / "networks")])
+    assert KINDS["network"].preflight(given)[0]
+    prepare(tmp_path / "inputs")
+    pq.write_table(GAME_SCHEMA.empty_table(), tmp_path / "inputs" / "boards" / GAMES)
+    pretrain.body(work_in(tmp_path / "pretrained", given, inputs={"boards": tmp_path / "inputs" / "boards"}))
+    inputs = tmp_path / "both"
+    inputs.mkdir()
+    (inputs / "boards").symlink_to(tmp_path / "inputs" / "boards")
+    (inputs / "network").symlink_to(tmp_path / "pretrained")
+    made = finetune(tmp_path / "home", inputs, given) / CHECKPOINTS / "step-00000002"
+    assert read_json(made / POLICY)["policy"]["network"] == NAME
+    start, trained = (load_policy(folder, CPU)[0].network.state_dict() for folder in (tmp_path / "pretrained", made))
+    assert start.keys() == {"layers.0.weight", "layers.0.bias", "layers.2.weight", "layers.2.bias"}
+    assert any(not torch.equal(trained[name], weights) for name, weights in start.items())
+    [move] = open_policy(made, CPU).best_player("own", seed=0, stream=()).choose([chess.Board()], [0])
+    assert chess.Board().is_legal(move)
+    monkeypatch.undo()
+    with pytest.raises(IncompatibleError, match="no grpo/policy/networks/linear"):
+        load_policy(made, CPU)
