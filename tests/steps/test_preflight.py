@@ -39,7 +39,7 @@ def failures(machine: Machine, settings: Settings | None = None) -> dict[str, st
 
 def test_a_healthy_machine_has_no_failure_and_a_known_engine(machine: Machine) -> None:
     found = preflight(read_settings("test"), machine)
-    assert [check.what for check in found] == ["stockfish", "disk", "tracking", "device"]
+    assert [check.what for check in found] == ["stockfish", "disk", "tracking", "device", "network"]
     assert all(check.is_fine for check in found), table(found)
     assert found[0].detail.startswith("Stockfish")
 
@@ -181,7 +181,7 @@ def test_a_machine_is_looked_at_and_left_as_it_was_and_no_key_is_printed(
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     lines = found(replace(untouched, store=str(tmp_path / "store")))
     assert {what for what, (is_fine, _) in lines.items() if not is_fine} <= {"packages"}, "a developer's packages may be newer"
-    assert {"python", "packages", "settings", "stockfish", "disk", "tracking", "device", "store", "W&B"} == lines.keys()
+    assert {"python", "packages", "settings", "stockfish", "disk", "tracking", "device", "store", "network", "W&B"} == lines.keys()
     assert KEY not in str(lines)
     assert list(tmp_path.iterdir()) == []
 

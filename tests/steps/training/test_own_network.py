@@ -1,5 +1,6 @@
 """The network of docs/library.md, in a file of its own, through imitation, GRPO, checkpoints and a game."""
 
+import sys
 from pathlib import Path
 
 import chess
@@ -51,5 +52,6 @@ def test_a_network_of_ones_own_is_trained_saved_and_played(tmp_path: Path, monke
     [move] = open_policy(made, CPU).best_player("own", seed=0, stream=()).choose([chess.Board()], [0])
     assert chess.Board().is_legal(move)
     monkeypatch.undo()
+    sys.modules.pop(f"{networks.__name__}.{NAME}")
     with pytest.raises(IncompatibleError, match="no grpo/policy/networks/linear"):
         load_policy(made, CPU)
