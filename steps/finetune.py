@@ -80,7 +80,7 @@ def _states(
 ) -> tuple[DatasetStates, SelfPlay | None]:
     config, seed = work.settings.grpo, work.settings.seed
     num_dataset, num_own = state_counts(config.states_per_step, config.self_play.fraction)
-    dataset = DatasetStates(train, states_per_step=num_dataset, seed=seed, mirrors_boards=config.mirrors_boards)
+    dataset = DatasetStates(train, states_per_step=num_dataset, seed=seed, mirrors_boards=True)
     if not num_own:
         return dataset, None
     return dataset, SelfPlay(
@@ -89,7 +89,7 @@ def _states(
         states_per_step=num_own,
         first_step=first,
         seed=seed,
-        mirrors_boards=config.mirrors_boards,
+        mirrors_boards=True,
         # Held-out positions are never learnt from, wherever they come from.
         exclude=frozenset(position_key(decode(row)) for row in heldout.encodings),
         say=work.say,

@@ -99,7 +99,7 @@ CHECKS: Final = (
         "The entropy bonus was raised again and again, and entropy collapsed anyway: a sampled bonus, -mean(log p), has no expected"
         " gradient on-policy, a KL to the old policy is its opposite, and after a collapse even an exact bonus has no gradient left.",
         "Act while entropy is normal, with the exact entropy; go back to a healthy checkpoint, or add KL(reference || policy), whose"
-        " gradient does not vanish (`grpo.recovery.kind`); lower `grpo.learning_rate`.",
+        " gradient does not vanish (`grpo.recovery`); lower `grpo.learning_rate`.",
     ),
     Check(
         "entropy_collapse",

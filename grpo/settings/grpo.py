@@ -1,10 +1,13 @@
 """Settings of GRPO. Coefficients are win probability per nat; entropies and divergences are exact and in nats."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
 from grpo.settings.types import Count, NotNegative, Positive, Section
+
+ENTROPY_BOUNDS: Final = (0.005, 0.05)
+"""Of the entropy coefficient under `entropy_schedule = "target"`. The lower is above 0, so that the coefficient can rise again."""
 
 
 class SelfPlayConfig(Section):
@@ -16,34 +19,12 @@ class SelfPlayConfig(Section):
     """Distinct positions taken from the games of one round; the engine computes the move values of each once."""
     steps_per_round: Count = 100
     """Steps that train on the states of one round, before the current policy plays the next round."""
-    temperature: Positive = 0.25
-    """Sampling temperature of both sides. Far below 1, so that the games resemble evaluation games with best moves: at 0.7, a tenth of
-    the games end by repetition, with best moves half."""
-    opening_plies: Annotated[int, Field(ge=0, le=40)] = 6
-    """Each game starts with up to this many random legal plies from the initial position."""
     max_plies: Count = 160
     """Games are truncated after this many plies."""
 
 
-class EntropyTarget(Section):
-    """The default controller: adjusts the entropy coefficient so that entropy stays near a fraction of ln(number of legal moves)."""
-
-    fraction: Annotated[float, Field(gt=0, lt=1)] = 0.6
-    """Target entropy at T = 1, as a fraction of the mean ln(number of legal moves)."""
-    min_coefficient: Positive = 0.005
-    """Lower bound of the coefficient; above 0, so that it can rise again."""
-    max_coefficient: Positive = 0.05
-    """Upper bound of the coefficient. The integral is clamped too (anti-windup)."""
-
-    @model_validator(mode="after")
-    def _is_possible(self) -> Self:
-        if self.min_coefficient > self.max_coefficient:
-            raise ValueError(f"min_coefficient ({self.min_coefficient}) cannot exceed max_coefficient ({self.max_coefficient})")
-        return self
-
-
 class FieldNotesRecovery(Section):
-    """The recovery controller of the field notes, unchanged. It has no defaults: its numbers depend on the reward."""
+    """The recovery controller of the field notes. These numbers of it have no defaults: they depend on the reward."""
 
     entropy_floor: Positive
     """Entropy, in nats at T = 1, below which steps are counted."""
@@ -51,29 +32,8 @@ class FieldNotesRecovery(Section):
     """Entropy, in nats at T = 1, below which training saves and stops immediately."""
     steps_threshold: Count
     """Number of consecutive steps below the floor after which it acts; the count then restarts."""
-    entropy_boost_factor: Annotated[float, Field(ge=1)]
-    """Factor of the entropy coefficient."""
     max_entropy_coefficient: Positive
     """Upper bound of the entropy coefficient."""
-    kl_reduction_factor: Annotated[float, Field(gt=0, le=1)]
-    """Factor of the KL coefficient."""
-    min_kl_coefficient: NotNegative
-    """Lower bound of the KL coefficient."""
-    temperature_boost: NotNegative
-    """Increase of the temperature."""
-    max_temperature: Positive
-    """Upper bound of the temperature."""
-
-
-class RecoveryConfig(Section):
-    """What happens when entropy is critical. An entropy bonus does not help then: its gradient vanishes with the entropy."""
-
-    kind: Literal["stop", "forward_kl"] = "forward_kl"
-    """`stop` saves and stops. `forward_kl` adds KL(reference || policy), whose gradient does not vanish, until entropy is healthy."""
-    coefficient: Positive = 0.3
-    """`forward_kl`: coefficient of KL(reference || policy) during recovery."""
-    healthy_entropy: Positive = 1.0
-    """Entropy, in nats at T = 1, at which `forward_kl` ends."""
 
 
 class GrpoConfig(Section):
@@ -84,11 +44,7 @@ class GrpoConfig(Section):
     states_per_step: Count = 512
     """Initial states of a rollout."""
     num_minibatches: Count = 2
-    """Optimiser steps per inner epoch; each uses an equal part of the rollout."""
-    num_inner_epochs: Count = 1
-    """Maximum number of passes over one rollout."""
-    mirrors_boards: bool = True
-    """Whether a random half of the states without castling rights is mirrored left-right: twice the boards for the cost of one search."""
+    """Optimiser steps of a rollout; each uses an equal part of it."""
     max_states_per_forward: Count = 512
     """Micro-batch size (gradient accumulation): affects memory, not the result."""
 
@@ -103,10 +59,8 @@ class GrpoConfig(Section):
     """Temperature of the policy, the same for sampling and for the loss."""
     learning_rate: Positive = 1e-3
     """Learning rate of Adam."""
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Steps of the learning rate warm-up."""
     learning_rate_decay: Literal["constant", "cosine"] = "cosine"
-    """Learning rate schedule from the end of the warm-up to `num_steps`."""
+    """Learning rate schedule up to `num_steps`."""
     weight_averaging: Annotated[float, Field(ge=0, lt=1)] = 0.97
     """Decay of the exponential moving average (EMA) of the weights. The EMA policy is evaluated, saved and played; training updates the
     raw weights. 0 turns the EMA off."""
@@ -114,15 +68,14 @@ class GrpoConfig(Section):
     """The probability ratio is clipped below at `1 - clip_low`."""
     clip_high: Positive = 0.28
     """The probability ratio is clipped above at `1 + clip_high`. Wider than `clip_low`, so that rare moves can gain probability."""
-    max_kl_old: NotNegative = 0.1
-    """Trust region: the steps of a rollout stop when the exact KL(old || new) of a minibatch exceeds 1.5 times this. 0 is no limit."""
 
     entropy_coefficient: NotNegative = 0.015
     """Coefficient of the exact entropy bonus; the initial value of its schedule."""
     entropy_schedule: Literal["constant", "target", "field_notes"] = "target"
-    """`target` is the controller of `entropy_target`. `field_notes` is that of `[grpo.field_notes]`, which also adjusts the KL coefficient
-    and the temperature."""
-    entropy_target: EntropyTarget = EntropyTarget()
+    """`target` keeps entropy near `target_entropy`. `field_notes` is the controller of `[grpo.field_notes]`, which also adjusts the KL
+    coefficient and the temperature."""
+    target_entropy: Annotated[float, Field(gt=0, lt=1)] = 0.6
+    """Target entropy at T = 1, as a fraction of the mean ln(number of legal moves)."""
     field_notes: FieldNotesRecovery | None = None
     """The numbers of `entropy_schedule = "field_notes"`."""
     kl_coefficient: NotNegative = 0.03
@@ -133,7 +86,9 @@ class GrpoConfig(Section):
 
     critical_entropy: NotNegative = 0.2
     """Entropy is critical when its mean over ten steps, in nats at T = 1, is below this; 0 turns the check off."""
-    recovery: RecoveryConfig = RecoveryConfig()
+    recovery: Literal["stop", "forward_kl"] = "forward_kl"
+    """What happens then: `stop` saves and stops. `forward_kl` adds KL(reference || policy) until entropy is healthy: its gradient does not
+    vanish with the entropy, as that of an entropy bonus does."""
 
     steps_per_checkpoint: Count = 100
     """Steps between two checkpoints; each is evaluated on the held-out boards."""
@@ -158,7 +113,7 @@ class GrpoConfig(Section):
             )
         if self.entropy_schedule == "field_notes" and self.kl_target is not None:
             raise ValueError('entropy_schedule = "field_notes" adjusts the KL coefficient too: leave kl_target out')
-        low, high = self.entropy_target.min_coefficient, self.entropy_target.max_coefficient
+        low, high = ENTROPY_BOUNDS
         if self.entropy_schedule == "target" and not low <= self.entropy_coefficient <= high:
-            raise ValueError(f"entropy_coefficient ({self.entropy_coefficient}) must lie within entropy_target's bounds, {low} to {high}")
+            raise ValueError(f"entropy_coefficient ({self.entropy_coefficient}) must lie within the controller's bounds, {low} to {high}")
         return self

@@ -22,7 +22,6 @@ KIND_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "states_per_step": 8,
         "group_size": 8,
         "num_minibatches": 1,
-        "mirrors_boards": False,
         "self_play": {"fraction": 0.0},
         "learning_rate": 1e-6,
         "learning_rate_decay": "constant",
@@ -33,7 +32,7 @@ KIND_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "entropy_schedule": "constant",
         "kl_coefficient": 1e-3,
         "critical_entropy": 0.05,
-        "recovery": {"kind": "stop", "healthy_entropy": 0.2},
+        "recovery": "stop",
     },
 }
 """`policy.kind` -> defaults of `[grpo]` that differ: learning rate, clipping and KL are those of the field notes."""
@@ -114,9 +113,9 @@ def refuse_for_language(grpo: GrpoConfig, language: LanguageConfig) -> None:
     wrong = {
         "num_own_moves must be 1": grpo.num_own_moves != 1,
         "self_play.fraction must be 0": grpo.self_play.fraction > 0,
-        "mirrors_boards must be false": grpo.mirrors_boards,
         "weight_averaging must be 0": grpo.weight_averaging > 0,
         'entropy_schedule must be "constant"': grpo.entropy_schedule != "constant",
+        'recovery must be "stop"': grpo.recovery != "stop",
     }
     if reasons := [reason for reason, holds in wrong.items() if holds]:
         raise ValueError(f'with policy.kind = "language", in [grpo]: {"; ".join(reasons)}')

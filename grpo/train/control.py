@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from grpo.settings.grpo import EntropyTarget, FieldNotesRecovery, GrpoConfig
+from grpo.settings.grpo import ENTROPY_BOUNDS, FieldNotesRecovery, GrpoConfig
 from grpo.settings.metrics import ENTROPY_CRITICAL, NOTHING_TO_LEARN, Event
 
 CRITICAL_WINDOW: Final = 10
@@ -31,6 +31,12 @@ _ENTROPY_RATE: Final = 0.1  # Each step changes the log of the coefficient by th
 _DEAD_BAND: Final = 0.1  # Nats from the target within which the coefficient does not change.
 _MAX_KL_ERROR: Final = 0.2  # Ziegler et al., arXiv 1909.08593, section 2.2: the relative error is clipped to this.
 _KL_HORIZON: Final = 20.0  # Steps.
+_NOTES_ENTROPY_FACTOR, _NOTES_KL_FACTOR = 1.5, 0.5  # Of the field notes' recovery: factors of the two coefficients, and of the temperature
+_NOTES_TEMPERATURE_BOOST, _NOTES_MAX_TEMPERATURE = 0.2, 2.5  # the increase and the bound.
+RECOVERY_COEFFICIENT: Final = 0.3
+"""Coefficient of KL(reference || policy) while recovering. 0.1 recovers to a nearly uniform policy (docs/objective.md)."""
+HEALTHY_ENTROPY: Final = 1.0
+"""Mean entropy, in nats at T = 1, at which a recovery ends."""
 _MIN_KL_COEFFICIENT, _MAX_KL_COEFFICIENT = 1e-4, 0.1  # The lower bound is above 0, so that it can rise again.
 
 
@@ -110,9 +116,9 @@ class EntropyTargetController(Controller):
     bound is above 0, so the coefficient can always recover.
     """
 
-    def __init__(self, settings: EntropyTarget, coefficient: float) -> None:
+    def __init__(self, fraction: float, coefficient: float) -> None:
         super().__init__(entropy_coefficient=coefficient)
-        self._settings = settings
+        self._fraction = fraction
 
     def knobs(self) -> dict[str, float]:
         """Return the entropy coefficient."""
@@ -120,9 +126,9 @@ class EntropyTargetController(Controller):
 
     def observe(self, seen: Observation) -> Outcome:
         """Change the coefficient."""
-        error = self._settings.fraction * seen.log_num_legal - seen.entropy
+        error = self._fraction * seen.log_num_legal - seen.entropy
         if abs(error) > _DEAD_BAND:
-            low, high = self._settings.min_coefficient, self._settings.max_coefficient
+            low, high = ENTROPY_BOUNDS
             log_coefficient = math.log(self.state["entropy_coefficient"]) + _ENTROPY_RATE * error
             # Compared as logarithms, so that no exponential overflows and a bound is hit exactly.
             if log_coefficient >= math.log(high):
@@ -137,7 +143,8 @@ class EntropyTargetController(Controller):
     @property
     def is_saturated(self) -> bool:
         """Whether the coefficient is at a bound."""
-        return not self._settings.min_coefficient < self.state["entropy_coefficient"] < self._settings.max_coefficient
+        low, high = ENTROPY_BOUNDS
+        return not low < self.state["entropy_coefficient"] < high
 
 
 class FieldNotesController(Controller):
@@ -175,19 +182,18 @@ class FieldNotesController(Controller):
 
     def _boosted(self) -> dict[str, float]:
         """Return the values after one more boost."""
-        settings = self._settings
         entropy, kl, temperature = (self.state["knobs"][name] for name in ("entropy_coefficient", "kl_coefficient", "temperature"))
         return {
-            "entropy_coefficient": max(entropy, min(entropy * settings.entropy_boost_factor, settings.max_entropy_coefficient)),
-            "kl_coefficient": min(kl, max(kl * settings.kl_reduction_factor, settings.min_kl_coefficient)),
-            "temperature": max(temperature, min(temperature + settings.temperature_boost, settings.max_temperature)),
+            "entropy_coefficient": max(entropy, min(entropy * _NOTES_ENTROPY_FACTOR, self._settings.max_entropy_coefficient)),
+            "kl_coefficient": kl * _NOTES_KL_FACTOR,
+            "temperature": max(temperature, min(temperature + _NOTES_TEMPERATURE_BOOST, _NOTES_MAX_TEMPERATURE)),
         }
 
     @property
     def is_saturated(self) -> bool:
-        """Whether one more boost would change nothing; multiplication never takes a KL coefficient to a bound of 0."""
-        ignored = "kl_coefficient" if self._settings.min_kl_coefficient == 0 else ""
-        return all(value == self.state["knobs"][name] for name, value in self._boosted().items() if name != ignored)
+        """Whether one more boost would change neither entropy coefficient nor temperature; the KL coefficient has no bound above 0."""
+        boosted = self._boosted()
+        return all(boosted[name] == self.state["knobs"][name] for name in ("entropy_coefficient", "temperature"))
 
 
 class AdaptiveKlController(Controller):
@@ -234,26 +240,25 @@ class CriticalEntropyController(Controller):
 
     def knobs(self) -> dict[str, float]:
         """Return the coefficient of KL(reference || policy)."""
-        return {"recovery_coefficient": self._recovery.coefficient if self.is_recovering else 0.0}
+        return {"recovery_coefficient": RECOVERY_COEFFICIENT if self.is_recovering else 0.0}
 
     def observe(self, seen: Observation) -> Outcome:
         """Begin a recovery, go on with it, end it, or stop."""
-        state, recovery = self.state, self._recovery
+        state = self.state
         state["entropies"] = [*state["entropies"], seen.entropy][-CRITICAL_WINDOW:]
         mean = self.mean_entropy
         is_critical = len(state["entropies"]) == CRITICAL_WINDOW and mean < self._critical
-        healthy = f"{recovery.healthy_entropy:g} nats (grpo.recovery.healthy_entropy)"
         if self.is_recovering:
             state["steps_recovering"] += 1
             taken = f"at step {seen.step}, {state['steps_recovering']} steps of KL(reference || policy)"
-            if mean >= recovery.healthy_entropy and not is_critical:
+            if mean >= HEALTHY_ENTROPY and not is_critical:
                 state["steps_recovering"] = None
                 return Outcome(events=(Event("recovery_ended", f"{taken} have brought mean entropy to {mean:.3g} nats"),))
             if state["steps_recovering"] < _MAX_RECOVERY_STEPS:
                 return Outcome()
             return _critical(
-                f"{taken} have not brought mean entropy, {mean:.3g} nats, to {healthy}: raise grpo.recovery.coefficient or the learning"
-                " rate, or go back to an earlier checkpoint"
+                f"{taken} have not brought mean entropy, {mean:.3g} nats, to {HEALTHY_ENTROPY:g}: raise the learning rate, or go back to an"
+                " earlier checkpoint"
             )
         if not is_critical:
             return Outcome()
@@ -261,7 +266,7 @@ class CriticalEntropyController(Controller):
             f"at step {seen.step}, mean entropy over the last {CRITICAL_WINDOW} steps is {mean:.3g} nats at T = 1, critical below"
             f" grpo.critical_entropy = {self._critical:g}; action agreement {seen.agreement:.2f}"
         )
-        if recovery.kind == "stop" or state["num_recoveries"] >= MAX_RECOVERIES:
+        if self._recovery == "stop" or state["num_recoveries"] >= MAX_RECOVERIES:
             return _critical(
                 f"{message}, after {state['num_recoveries']} recoveries: lower grpo.learning_rate or raise grpo.entropy_coefficient, and go"
                 " back to an earlier checkpoint"
@@ -270,7 +275,7 @@ class CriticalEntropyController(Controller):
         state["steps_recovering"] = 0
         started = (
             f"recovery {state['num_recoveries']} of at most {MAX_RECOVERIES} begins after step {seen.step}: KL(reference || policy) joins"
-            f" the loss with grpo.recovery.coefficient = {recovery.coefficient:g}, until mean entropy is {healthy}"
+            f" the loss with coefficient {RECOVERY_COEFFICIENT:g}, until mean entropy is {HEALTHY_ENTROPY:g} nats"
         )
         return Outcome(events=(Event("entropy_critical", message), Event("recovery_started", started)))
 
@@ -304,7 +309,7 @@ def entropy_controller(config: GrpoConfig) -> Controller:
         case "constant":
             return Controller()
         case "target":
-            return EntropyTargetController(config.entropy_target, config.entropy_coefficient)
+            return EntropyTargetController(config.target_entropy, config.entropy_coefficient)
         case "field_notes":
             assert config.field_notes is not None
             return FieldNotesController(
@@ -318,17 +323,13 @@ def entropy_controller(config: GrpoConfig) -> Controller:
 def scheduled_learning_rate(config: GrpoConfig, *, steps_done: int) -> float:
     """Return the learning rate of the rollout after `steps_done` rollouts of the run.
 
-    Step s, from 0, has (s + 1) / (warmup + 1) of the rate while s < warmup, so that it is never 0. From s = warmup on it decays, and would
-    reach its final fraction at s = num_steps, one after the last step.
+    A decaying one would reach its final fraction at step `num_steps`, counted from 0: one after the last.
     """
-    rate, warmup = config.learning_rate, config.warmup_steps
-    if steps_done < warmup:
-        return rate * (steps_done + 1) / (warmup + 1)
     if config.learning_rate_decay == "constant":
-        return rate
-    progress = min((steps_done - warmup) / max(config.num_steps - warmup, 1), 1.0)
+        return config.learning_rate
+    progress = min(steps_done / config.num_steps, 1.0)
     left = (1 + math.cos(math.pi * progress)) / 2
-    return rate * (_FINAL_FRACTION + (1 - _FINAL_FRACTION) * left)
+    return config.learning_rate * (_FINAL_FRACTION + (1 - _FINAL_FRACTION) * left)
 
 
 class Control:

@@ -18,6 +18,11 @@ from grpo.settings.grpo import SelfPlayConfig
 from grpo.train.batch import States
 from grpo.train.states import ValueSource, first_images, valued_states
 
+TEMPERATURE: Final = 0.25
+"""Of both sides. Far below 1, so that the games resemble evaluation games with best moves: at 0.7, a tenth of the games end by repetition,
+with best moves half."""
+OPENING_PLIES: Final = 6
+"""Each game starts with up to this many random legal plies from the initial position."""
 _MIN_OPENINGS_PER_BATCH: Final = 32  # Two games each, the colours changed, and all in lock-step.
 _STATES_PER_OPENING: Final = 75  # Twice what two games give: a batch gives half a round. A move costs less in a large batch.
 _MIN_BATCHES: Final = 4  # That many, and one game a state on top, before a round is given up.
@@ -145,9 +150,7 @@ class SelfPlay:
         config = self._config
         opening_rng = numpy_stream(self._seed, "own_games", number, "openings")
         choice_rng = numpy_stream(self._seed, "own_games", number, "positions")
-        player = SamplingPlayer(
-            policy, "policy", temperature=config.temperature, rng=torch_stream(self._seed, "own_games", number, "moves")
-        )
+        player = SamplingPlayer(policy, "policy", temperature=TEMPERATURE, rng=torch_stream(self._seed, "own_games", number, "moves"))
         num_openings = max(_MIN_OPENINGS_PER_BATCH, config.states_per_round // _STATES_PER_OPENING)
         found: dict[str, chess.Board] = {}
         games: list[PlayedGame] = []
@@ -157,9 +160,9 @@ class SelfPlay:
                 raise SelfPlayError(
                     f"self-play, round {number}: {len(games)} games gave only {len(found)} distinct positions with a choice of moves, and"
                     f" {config.states_per_round} are asked for. The policy plays the same over and over, or its games are too short: raise"
-                    " self_play.temperature, self_play.opening_plies or self_play.max_plies, or lower self_play.states_per_round"
+                    " self_play.max_plies, or lower self_play.states_per_round"
                 )
-            openings = random_openings(num_openings, max_plies=config.opening_plies, rng=opening_rng)
+            openings = random_openings(num_openings, max_plies=OPENING_PLIES, rng=opening_rng)
             played = play_match(player, player, openings, max_plies=config.max_plies).games
             games += played
             for game in played:

@@ -30,8 +30,10 @@ from grpo.train.probes import Measured
 
 MAX_GRADIENT_NORM: Final = 1.0
 """Gradient clipping: maximum Euclidean norm of the gradient."""
+MAX_KL_OLD: Final = 0.1
+"""Trust region, in nats: of the exact KL(old || policy) of a minibatch."""
 _BEYOND: Final = 1.5
-"""Times `grpo.max_kl_old`: a divergence above ends a rollout's optimiser steps."""
+"""Times `MAX_KL_OLD`: a divergence above ends a rollout's optimiser steps."""
 
 _Policy = TypeVar("_Policy", bound=TrainablePolicy)
 
@@ -207,7 +209,7 @@ class Trainer(Generic[_Policy]):
     def _learn(self, rollout: Rollout, knobs: Knobs, events: list[Event]) -> dict[str, float]:
         """Take the optimiser steps of a rollout, and return what was measured of them."""
         taken: list[Measured] = []
-        num_skipped, limit, refused = 0, self._config.max_kl_old, None
+        num_skipped, refused = 0, None
         for group in self._optimiser.param_groups:
             group["lr"] = knobs.learning_rate
         for rows in self._minibatches(rollout.rows):
@@ -215,11 +217,11 @@ class Trainer(Generic[_Policy]):
                 measured = self._backward(rollout, rows, knobs, is_first=not taken)
             if not taken:
                 assert_on_policy(measured, max_log_ratio=self.task.max_log_ratio)
-            elif limit and measured.kl_old > _BEYOND * limit:
+            elif measured.kl_old > _BEYOND * MAX_KL_OLD:
                 refused = measured
                 message = (
                     f"step {self.num_steps_done + 1:,}: KL(old || policy) is {measured.kl_old:.3g} after {len(taken)} optimiser steps,"
-                    f" above {_BEYOND:g} times grpo.max_kl_old = {limit:g}: the rest of this rollout's were left out"
+                    f" above {_BEYOND:g} times {MAX_KL_OLD:g}: the rest of this rollout's were left out"
                 )
                 events.append(Event("trust_region", message))
                 break
@@ -236,12 +238,10 @@ class Trainer(Generic[_Policy]):
         return {**(self.task.inner_metrics(taken, refused) if taken else {}), **counts}
 
     def _minibatches(self, rows: Tensor) -> Iterator[Tensor]:
-        """Yield the rows of each optimiser step: all, in an order of its own each epoch."""
-        for epoch in range(self._config.num_inner_epochs):
-            rng = torch_stream(self._seed, "minibatches", self.num_steps_done, epoch)
-            order = rows[torch.randperm(len(rows), generator=rng)]
-            # A minibatch is empty where the engine failed on too many states.
-            yield from (chosen for chosen in order.tensor_split(self._config.num_minibatches) if len(chosen))
+        """Yield the rows of each optimiser step."""
+        order = rows[torch.randperm(len(rows), generator=torch_stream(self._seed, "minibatches", self.num_steps_done, 0))]
+        # A minibatch is empty where the engine failed on too many states.
+        yield from (chosen for chosen in order.tensor_split(self._config.num_minibatches) if len(chosen))
 
     def _backward(self, rollout: Rollout, rows: Tensor, knobs: Knobs, *, is_first: bool) -> Measured:
         """Leave the minibatch's gradient in the parameters, whole over all pieces, and return what was measured."""

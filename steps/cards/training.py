@@ -6,6 +6,7 @@ from typing import Any, Final
 from grpo.board.phases import PHASES
 from grpo.policy.files import LANGUAGE
 from grpo.settings.metrics import REWARD_PARTS, TASKS, TERMS
+from grpo.train.control import HEALTHY_ENTROPY
 from steps.cards.charts import ALARM, Figure
 from steps.cards.page import CardPart, page_part
 from steps.cards.state import Seen
@@ -74,7 +75,7 @@ def finetune_page(seen: Seen) -> list[CardPart]:
 
 
 def _network_figures(config: Mapping[str, Any]) -> Iterable[Figure]:
-    healthy = {"healthy (floor)": (float(config["recovery"]["healthy_entropy"]), _HEALTHY)}
+    healthy = {"healthy (floor)": (HEALTHY_ENTROPY, _HEALTHY)}
     yield Figure(
         title="reward gain over the reference",
         names={"grpo/reward_gain": "policy less reference, same states"},

@@ -28,12 +28,7 @@ FIELD_NOTES: Final = FieldNotesRecovery(
     entropy_floor=1.5,
     entropy_critical=0.5,
     steps_threshold=100,
-    entropy_boost_factor=1.5,
     max_entropy_coefficient=1.5,
-    kl_reduction_factor=0.5,
-    min_kl_coefficient=0.0,
-    temperature_boost=0.2,
-    max_temperature=2.5,
 )
 """The recovery controller of the field notes, with their numbers."""
 CPU: Final = torch.device("cpu")

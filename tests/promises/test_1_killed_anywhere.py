@@ -29,7 +29,6 @@ FOLDERS = {"outputs", "outputs/finetune", "outputs/finetune/v1", "progress", "pr
 EVERYTHING: dict[str, Any] = {
     "self_play": {"fraction": 0.5, "states_per_round": 12, "steps_per_round": 5, "max_plies": 20},
     "num_own_moves": 2,
-    "num_inner_epochs": 2,
     "kl_coefficient": 0.01,
     "weight_averaging": 0.9,
 }

@@ -7,7 +7,7 @@ import pytest
 from doubles import FIELD_NOTES, copied, fake_arrays, lively_policy, some_boards
 
 from grpo.policy.distribution import NetworkPolicy
-from grpo.settings.grpo import GrpoConfig, RecoveryConfig
+from grpo.settings.grpo import GrpoConfig
 from grpo.train.network_task import NetworkTask
 from grpo.train.states import DatasetStates
 from grpo.train.trainer import Trainer
@@ -63,7 +63,7 @@ def test_from_a_collapsed_policy_the_forward_divergence_comes_back_and_the_field
 
     noted = after(entropy_schedule="field_notes", field_notes=AS_NOTED, kl_coefficient=0.001)
     assert max(noted) < 0.5
-    ours = after(critical_entropy=0.2, recovery=RecoveryConfig(kind="forward_kl"))
+    ours = after(critical_entropy=0.2, recovery="forward_kl")
     assert ours[0] == pytest.approx(noted[0]), "both start from the same collapse"
     assert max(ours) > 1
     assert ours[-1] < 1, "and it does not last, for what made it collapse is still there: too small a bonus for this learning rate"

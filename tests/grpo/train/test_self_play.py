@@ -9,6 +9,7 @@ import pytest
 import torch
 from doubles import CPU, TINY, MadeUpValues, WrittenPolicy, fake_arrays, legal_moves, made_up_number, some_boards
 
+import grpo.train.self_play as self_playing
 from grpo.board.encoding import decode, position_key
 from grpo.board.phases import PHASES, phase_of
 from grpo.engine.answers import EngineError
@@ -53,6 +54,12 @@ def always(moves: Sequence[str]) -> WrittenPolicy:
         line[board.fen().split(" ", 2)[0], board.turn] = uci
         board.push_uci(uci)
     return WrittenPolicy(lambda board, move: 100.0 * (line.get((board.board_fen(), board.turn)) == move.uci()))
+
+
+@pytest.fixture
+def from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let games begin at the initial position."""
+    monkeypatch.setattr(self_playing, "OPENING_PLIES", 0)
 
 
 def own_games(values: Any = None, *, size: int = 8, first_step: int = 0, seed: int = 3, **settings: Any) -> SelfPlay:
@@ -123,8 +130,9 @@ def test_each_move_has_its_own_value_and_each_board_its_phase(policy: NetworkPol
         assert PHASES[int(states.phases[row])] is phase_of(board)
 
 
+@pytest.mark.usefixtures("from_the_start")
 def test_a_game_that_repeats_itself_ends_and_gives_each_position_once() -> None:
-    own = own_games(size=4, states_per_round=4, opening_plies=0, max_plies=12)
+    own = own_games(size=4, states_per_round=4, max_plies=12)
 
     states = own.states(0, always(SHUFFLE))
 
@@ -139,14 +147,16 @@ def test_a_game_that_repeats_itself_ends_and_gives_each_position_once() -> None:
     assert metrics["self_play/plies"] == 8, "twice around is the third time of the start position"
 
 
+@pytest.mark.usefixtures("from_the_start")
 def test_games_that_give_too_little_are_given_up() -> None:
     with pytest.raises(SelfPlayError, match=r"round 0: \d+ games gave only 4 distinct positions"):
-        own_games(size=4, states_per_round=5, opening_plies=0, max_plies=12).states(0, always(SHUFFLE))
+        own_games(size=4, states_per_round=5, max_plies=12).states(0, always(SHUFFLE))
 
 
+@pytest.mark.usefixtures("from_the_start")
 def test_a_forced_move_is_left_out() -> None:
     values = MadeUpValues()
-    own = own_games(values, size=4, states_per_round=4, opening_plies=0)
+    own = own_games(values, size=4, states_per_round=4)
 
     states = own.states(0, always(FOOLISH))
 
@@ -177,13 +187,14 @@ def test_plies_are_taken_evenly_not_all_and_of_both_sides(num_plies: int) -> Non
     assert num_plies < 10 or min(map(len, taken)) >= min((num_plies - 1) // 3, 19), "no more than that: 98 plies with gaps of 5 give 19"
 
 
-def test_all_games_of_a_step_move_together_at_the_temperature_of_the_settings(policy: NetworkPolicy) -> None:
+@pytest.mark.usefixtures("from_the_start")
+def test_all_games_of_a_step_move_together_at_one_temperature(policy: NetworkPolicy) -> None:
     watched = Watched(policy)
-    own = own_games(temperature=0.9, max_plies=10, opening_plies=0)
+    own = own_games(max_plies=10)
 
     own.states(0, watched)
 
-    assert {temperature for _, temperature in watched.calls} == {0.9}
+    assert {temperature for _, temperature in watched.calls} == {self_playing.TEMPERATURE}
     assert len(watched.calls) == 2 * 10, "a forward for each colour and ply, whatever the number of games"
     assert own.round_metrics()["self_play/games"] == 64 == len(watched.calls[0][0]) + len(watched.calls[1][0])
 
@@ -295,7 +306,7 @@ def test_restored_own_games_go_on_as_if_never_stopped(num_done: int, policy: Net
 
 
 def test_the_second_epoch_of_a_round_shows_the_other_mirror_images(policy: NetworkPolicy) -> None:
-    config = SelfPlayConfig(states_per_round=40, steps_per_round=12, max_plies=80, temperature=2.0)
+    config = SelfPlayConfig(states_per_round=40, steps_per_round=12, max_plies=80)
     plain, mirrored = (
         SelfPlay(MadeUpValues(), config, states_per_step=40, first_step=0, seed=3, mirrors_boards=mirrors) for mirrors in (False, True)
     )
@@ -339,9 +350,10 @@ def pool(stockfish: str) -> Iterator[EnginePool]:
         yield pool
 
 
+@pytest.mark.usefixtures("from_the_start")
 def test_live_values_are_those_of_the_value_tables_and_a_move_back_into_the_game_is_worth_a_draw(pool: EnginePool) -> None:
     config = ValuesConfig(depth=1)
-    own = own_games(LiveValues(pool, config), size=1, states_per_round=2, max_plies=6, opening_plies=0)
+    own = own_games(LiveValues(pool, config), size=1, states_per_round=2, max_plies=6)
     states = own._play_round(0, always([*SHUFFLE, "g1f3", "g8f6"]))
 
     drawn = 0

@@ -26,6 +26,7 @@ from doubles import (
 from doubles import trainer_of as any_trainer_of
 from torch import Tensor, nn
 
+import grpo.train.control as controlling
 from grpo.base.errors import NonFiniteError
 from grpo.dataset.table import BoardArrays
 from grpo.policy.distribution import MoveDistribution, NetworkPolicy, Policy, PositionBatch, new_policy
@@ -108,31 +109,31 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return found
 
 
+@pytest.fixture
+def no_trust_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every optimiser step be taken."""
+    monkeypatch.setattr(training, "MAX_KL_OLD", math.inf)
+
+
+@pytest.mark.usefixtures("no_trust_region")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("temperature", [0.7, 1.3])
 def test_a_healthy_run_is_on_policy_at_every_temperature(temperature: float, kind: dict[str, Any], checked: list[float]) -> None:
-    trainer = trainer_of(**kind, temperature=temperature, learning_rate=5e-3, max_kl_old=0.0)
+    trainer = trainer_of(**kind, temperature=temperature, learning_rate=5e-3)
     records = steps(trainer, 2)
     assert len(checked) == 2, "once a rollout"
     assert max(checked) < 1e-4, "a tenth of what is allowed"
     assert all(abs(record.metrics["grpo/ratio_max"] - 1) > 1e-3 for record in records), "the second inner step is off-policy"
 
 
-@pytest.mark.parametrize(("num_minibatches", "num_inner_epochs", "max_states_per_forward"), [(1, 1, 3), (8, 2, 512)])
-def test_a_healthy_run_is_on_policy_at_every_split(
-    num_minibatches: int, num_inner_epochs: int, max_states_per_forward: int, checked: list[float]
-) -> None:
-    trainer = trainer_of(
-        num_minibatches=num_minibatches,
-        num_inner_epochs=num_inner_epochs,
-        max_states_per_forward=max_states_per_forward,
-        learning_rate=5e-3,
-        max_kl_old=0.0,
-    )
+@pytest.mark.usefixtures("no_trust_region")
+@pytest.mark.parametrize(("num_minibatches", "max_states_per_forward"), [(1, 3), (8, 512)])
+def test_a_healthy_run_is_on_policy_at_every_split(num_minibatches: int, max_states_per_forward: int, checked: list[float]) -> None:
+    trainer = trainer_of(num_minibatches=num_minibatches, max_states_per_forward=max_states_per_forward, learning_rate=5e-3)
     records = steps(trainer, 2)
     assert len(checked) == 2
     assert max(checked) < 1e-4
-    assert [record.metrics["grpo/optimiser_steps"] for record in records] == [num_minibatches * num_inner_epochs] * 2
+    assert [record.metrics["grpo/optimiser_steps"] for record in records] == [num_minibatches] * 2
 
 
 @pytest.mark.parametrize(("precision", "allowed"), [("float64", 1e-12), ("bfloat16", 0.05)])
@@ -330,7 +331,7 @@ def resumed(first: Trainer[NetworkPolicy], folder: Path, make: Callable[[Network
 
 SCHEDULES: dict[str, dict[str, Any]] = {
     "target": {"entropy_schedule": "target", "entropy_coefficient": 0.015, "kl_coefficient": 0.01, "kl_target": 0.3},
-    "decay": {"num_steps": 6, "learning_rate_decay": "cosine", "warmup_steps": 2, **TRAJECTORIES},
+    "decay": {"num_steps": 6, "learning_rate_decay": "cosine", **TRAJECTORIES},
     "field_notes": {"entropy_schedule": "field_notes", "field_notes": NOTES, "kl_coefficient": 0.01},
     "recovering": {"critical_entropy": 100.0},
 }
@@ -341,7 +342,7 @@ def test_saved_and_gone_on_in_a_new_trainer_it_ends_bit_for_bit_as_if_never_stop
     num_before = CRITICAL_WINDOW + 1 if schedule == "recovering" else 2
 
     def make(policy: NetworkPolicy | None = None) -> Trainer[NetworkPolicy]:
-        return trainer_of(policy=policy, reference=lively_policy(seed=9), **SCHEDULES[schedule], num_inner_epochs=2)
+        return trainer_of(policy=policy, reference=lively_policy(seed=9), **SCHEDULES[schedule])
 
     whole = make()
     whole_records = steps(whole, num_before + 1)
@@ -363,7 +364,7 @@ def test_another_reference_is_refused_with_its_hash(tmp_path: Path) -> None:
 
 
 def test_a_new_run_from_a_checkpoint_begins_at_what_was_judged_with_its_optimiser_and_everything_else_anew(tmp_path: Path) -> None:
-    changes = {"warmup_steps": 4, "learning_rate": 1e-3}
+    changes = {"num_steps": 6, "learning_rate_decay": "cosine", "learning_rate": 1e-3}
     first = trainer_of(**changes)
     steps(first, 3)
     saved = save_checkpoint(tmp_path, first.evaluation_policy, TINY, first.state({}), NETWORK_FORMAT)
@@ -374,7 +375,7 @@ def test_a_new_run_from_a_checkpoint_begins_at_what_was_judged_with_its_optimise
     assert state_of(second)[1] == state_of(first)[1]
     record = second.step()
     assert record.step == 4
-    assert record.metrics["control/learning_rate"] == pytest.approx(1e-3 / 5)
+    assert record.metrics["control/learning_rate"] == pytest.approx(1e-3)
     # The average warms up anew: after one step it keeps a tenth.
     expected = copied(policy)
     for mean, weights in zip(expected.network.parameters(), second.policy.network.parameters(), strict=True):
@@ -408,7 +409,7 @@ def test_two_trainers_that_begin_from_one_state_do_not_share_it() -> None:
 
 @pytest.mark.parametrize("kind", ["stop", "forward_kl"])
 def test_a_collapse_is_noticed_as_soon_as_the_window_is_full_of_it(kind: str) -> None:
-    trainer = trainer_of(policy=sharpened(lively_policy(), 1_000), critical_entropy=0.2, recovery={"kind": kind})
+    trainer = trainer_of(policy=sharpened(lively_policy(), 1_000), critical_entropy=0.2, recovery=kind)
     stops = []
     for _ in range(CRITICAL_WINDOW):
         assert trainer.step().metrics["grpo/entropy"] < 0.2
@@ -441,7 +442,8 @@ def test_the_pieces_that_a_minibatch_is_cut_into_decide_nothing(kind: dict[str, 
     assert largest_difference(whole.policy, cut.policy) < 1e-10
 
 
-def test_each_inner_epoch_takes_every_state_once_in_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("no_trust_region")
+def test_each_rollout_takes_every_state_once_in_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[list[bytes]] = []
     original = Measured.add
 
@@ -450,13 +452,14 @@ def test_each_inner_epoch_takes_every_state_once_in_an_order_of_its_own(monkeypa
         original(self, piece, *rest)
 
     monkeypatch.setattr(Measured, "add", listening)
-    steps(trainer_of(num_minibatches=4, num_inner_epochs=2, max_kl_old=0.0), 2)
-    assert [len(rows) for rows in taken] == [4] * 16
-    epochs = [[tuple(rows) for rows in taken[start : start + 4]] for start in range(0, 16, 4)]
-    shown = [sorted(row for rows in epoch for row in rows) for epoch in epochs]
-    assert [len(set(rows)) for rows in shown] == [16] * 4
-    assert (shown[0], shown[2]) == (shown[1], shown[3])
-    assert len({tuple(epoch) for epoch in epochs}) == 4
+    trainer = trainer_of(num_minibatches=4)
+    for _ in range(2):
+        taken.clear()
+        trainer.step()
+        shown = [row for rows in taken for row in rows]
+        assert [len(rows) for rows in taken] == [4] * 4
+        assert len(set(shown)) == 16
+        assert shown != sorted(shown)
 
 
 def test_every_weight_moves_but_that_of_repetitions_which_these_boards_have_not() -> None:
@@ -470,30 +473,27 @@ def test_every_weight_moves_but_that_of_repetitions_which_these_boards_have_not(
 # Trust region and learning rate.
 
 
-def test_the_trust_region_ends_the_inner_steps_and_a_limit_of_zero_never_does() -> None:
-    changes = {"num_inner_epochs": 4, "num_minibatches": 4, "learning_rate": 1e-3}
-    found = {}
-    for limit in (0.0, 0.05, 0.005, 1e-12):
-        record = double_trainer(**changes, max_kl_old=limit).step()
-        found[limit] = record.metrics["grpo/optimiser_steps"]
-        # What ended the steps is told, though it was not taken.
-        assert (record.metrics["grpo/kl_old"] > 1.5 * limit) if limit else (record.metrics["grpo/kl_old"] > 0)
-        assert event_names(record).count("trust_region") == (limit > 0)
-    assert found[0.0] == 16 > found[0.05] > found[0.005] >= found[1e-12] == 1, "never before the first step"
+def test_the_trust_region_ends_the_optimiser_steps_of_a_rollout_but_never_before_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "MAX_KL_OLD", 1e-12)
+    record = double_trainer(num_minibatches=4, learning_rate=1e-3).step()
+    assert record.metrics["grpo/optimiser_steps"] == 1
+    assert record.metrics["grpo/kl_old"] > 1e-12, "what ended the steps is told, though it was not taken"
+    assert event_names(record) == ["trust_region"]
 
 
 @pytest.mark.parametrize(("times", "is_ended"), [(1.4, False), (1.6, True)])
-def test_the_trust_region_ends_at_one_and_a_half_times_its_bound(times: float, is_ended: bool) -> None:
-    reached = double_trainer(learning_rate=1e-3, max_kl_old=0.0).step().metrics["grpo/kl_old"]
-    record = double_trainer(learning_rate=1e-3, max_kl_old=reached / times).step()
+def test_the_trust_region_ends_at_one_and_a_half_times_its_bound(times: float, is_ended: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    reached = double_trainer(learning_rate=1e-3).step().metrics["grpo/kl_old"]
+    monkeypatch.setattr(training, "MAX_KL_OLD", reached / times)
+    record = double_trainer(learning_rate=1e-3).step()
     assert record.metrics["grpo/optimiser_steps"] == 2 - is_ended
     assert event_names(record) == ["trust_region"] * is_ended
 
 
 def test_the_learning_rates_schedule_reaches_the_optimiser() -> None:
-    # Warm-up over two steps: a third, two thirds; then from the whole at step 2 to the share 0.05, which step 6 would have.
-    expected = [1 / 3, 2 / 3, 1, 0.05 + 0.475 * (1 + 0.5**0.5)]
-    trainer = trainer_of(learning_rate=1e-3, warmup_steps=2, num_steps=6, learning_rate_decay="cosine")
+    # From the whole to the share 0.05, which step 4 would have.
+    expected = [1, 0.05 + 0.475 * (1 + 0.5**0.5), 0.525, 0.05 + 0.475 * (1 - 0.5**0.5)]
+    trainer = trainer_of(learning_rate=1e-3, num_steps=4, learning_rate_decay="cosine")
     used = []
     for _ in range(4):
         record = trainer.step()
@@ -588,11 +588,12 @@ def test_logits_that_are_not_finite_are_left_out_too_and_stop_training_in_the_en
     assert trainer.step().metrics["grpo/skipped"] == 0
 
 
+@pytest.mark.usefixtures("no_trust_region")
 def test_one_bad_minibatch_of_eight_costs_only_itself() -> None:
     # One board of the 48 has values that are not finite.
     values = ARRAYS.values.copy()
     values[0] = np.nan
-    trainer = trainer_of(arrays=with_values(values), states_per_step=48, num_minibatches=8, max_kl_old=0.0)
+    trainer = trainer_of(arrays=with_values(values), states_per_step=48, num_minibatches=8)
     before = weights_hash(trainer.policy)
     record = trainer.step()
     assert record.metrics["grpo/skipped"] == 1
@@ -664,7 +665,9 @@ def test_it_ends_near_the_optimum_of_value_plus_entropy() -> None:
     assert ((start.probs - optimum.probs).abs().sum(1) / 2).min() > 0.15
 
 
-def test_a_collapsed_policy_comes_back_by_the_forward_divergence_of_its_recovery() -> None:
+@pytest.mark.usefixtures("no_trust_region")
+def test_a_collapsed_policy_comes_back_by_the_forward_divergence_of_its_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controlling, "RECOVERY_COEFFICIENT", 1.0)
     # Pushed far onto one wrong move: an entropy bonus has no gradient there, KL(reference || policy) has.
     policy = sharpened(lively_policy(), 20)
     assert few_now(policy).entropy().mean() < 0.1
@@ -673,8 +676,6 @@ def test_a_collapsed_policy_comes_back_by_the_forward_divergence_of_its_recovery
         group_size=64,
         learning_rate=3e-2,
         critical_entropy=0.2,
-        recovery={"kind": "forward_kl", "coefficient": 1.0, "healthy_entropy": 1.0},
-        max_kl_old=0.0,
     )
     names: list[str] = []
     for _ in range(60):

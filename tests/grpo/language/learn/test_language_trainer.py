@@ -80,7 +80,7 @@ def test_a_group_answers_one_prompt_of_one_task_and_is_compared_with_itself_alon
 
 
 def test_a_run_that_goes_on_from_a_checkpoint_is_the_run_that_was_not_stopped(tmp_path: Path) -> None:
-    config = settings(**{"grpo.num_minibatches": 2, "grpo.num_inner_epochs": 2})
+    config = settings(**{"grpo.num_minibatches": 2})
     whole = trainer_of(config)
     records = []
     for step in range(3):
@@ -193,7 +193,7 @@ def test_a_rollout_of_nothing_but_cut_answers_changes_nothing() -> None:
 
 
 def test_weights_that_change_between_writing_and_scoring_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = trainer_of(settings(**{"grpo.num_inner_epochs": 2}))
+    trainer = trainer_of(settings())
     learn = Trainer._learn
 
     def meddle(self: Trainer, *given: Any) -> Any:
