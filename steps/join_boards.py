@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from grpo.base.files import read_json, write_json
-from grpo.board.phases import PHASES, Phase
+from grpo.board.phases import Phase
 from grpo.dataset.games import SourceError
 from grpo.dataset.quotas import SourceReport, boards_per_cell, cut_to_quota, refusal, shortage_text
 from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Position, Split, phase_counts
@@ -64,22 +64,7 @@ def body(work: Work) -> None:
     write_json(work.folder / REPORT, facts)
     (work.folder / BOARDS_PREVIEW).parent.mkdir(exist_ok=True)
     (work.folder / BOARDS_PREVIEW).write_bytes(preview(work.folder / BOARDS))
-    work.log(
-        Record(
-            0,
-            {
-                "boards/games": facts["games"],
-                "boards/rejected_games": sum(facts["rejected"].values()),
-                "boards/duplicates": facts["duplicates"],
-                "boards/dropped": facts["left_out"].get("engine failure", 0),
-                "boards/left_out": sum(facts["left_out"].values()),
-                "boards/missing": sum(missing.values()),
-                "boards/rows": facts["rows"],
-                **{f"boards/natural/{phase}": facts["natural_phases"][phase] for phase in PHASES},
-                **{f"boards/kept/{phase}": facts["phases"][phase] for phase in PHASES},
-            },
-        )
-    )
+    work.log(Record(0, {"boards/rows": facts["rows"]}))
 
 
 def _dataset_facts(boards: pa.Table, games: pa.Table) -> dict[str, Any]:

@@ -252,9 +252,8 @@ def _metrics(contest: _Contest) -> dict[str, float]:
     """Return what is logged: scores, gains and ratings with their intervals, and the candidate's held-out regret."""
     names = {CONFIRMATION: "best", SAMPLED: "sampled", PREVIOUS: "previous"}
     intervals = {names[stage]: result.interval() for stage, result in contest.played.items()}
-    intervals["adjudicated"] = contest.confirmed.interval(adjudicated=True)
     elo, gain = elo_estimate(contest.confirmed.interval().estimate), contest.gain
-    gains = {"verdict_elo": elo, "ladder_gain": gain.played, "ladder_gain_adjudicated": gain.adjudicated}
+    gains = {"verdict_elo": elo, "ladder_gain": gain.played}
     ratings = dict(zip(("rating", "rating_pretrained"), contest.placed, strict=True))
     found = {
         **{f"score_{name}": (each.score, each.low, each.high) for name, each in intervals.items()},

@@ -27,14 +27,13 @@ def heldout_metrics(policy: Policy, boards: BoardArrays) -> dict[str, float]:
     columns: dict[str, list[Tensor]] = {}
     for distribution, of_moves in _distributions(policy, boards):
         probs, is_legal = distribution.probs, distribution.is_legal
-        top, best = of_moves.masked_fill(~is_legal, -torch.inf).max(1)
+        top = of_moves.masked_fill(~is_legal, -torch.inf).amax(1)
         expected = distribution.expectation(of_moves)
         found = {
             "heldout/expected_value": expected,
             "heldout/regret_sampled": top - expected,
             "heldout/regret_best": top - of_moves.gather(1, distribution.best()[:, None])[:, 0],
             "heldout/entropy": distribution.entropy(),
-            "heldout/best_move_probability": probs.gather(1, best[:, None])[:, 0],
             "heldout/blunder_mass": (probs * (top[:, None] - of_moves >= BLUNDER) * is_legal).sum(1),
         }
         for name, column in found.items():

@@ -67,27 +67,19 @@ REWARD_PARTS: Final[Mapping[str, str]] = {
 """Parts of a language model's graded reward -> meaning."""
 
 
+def _with_interval(name: str, unit: str, better: Better, meaning: str) -> list[MetricSpec]:
+    """Return the metric and the ends of its 95 % interval."""
+    ends = (("low", "Lower"), ("high", "Upper"))
+    specs = (MetricSpec(f"{name}_{end}", unit, better, f"{word} end of its 95 % interval.") for end, word in ends)
+    return [MetricSpec(name, unit, better, meaning), *specs]
+
+
 def _by_pair(name: str, meaning: str) -> list[MetricSpec]:
     return [MetricSpec(f"{name}/{one}_{other}", "factor", Better.NEITHER, meaning) for one, other in TERM_PAIRS]
 
 
 _SPECS: Final = [
-    MetricSpec("boards/games", "games", Better.NEITHER, "Usable games (and listed positions) of the source."),
-    MetricSpec("boards/rejected_games", "games", Better.LOWER, "Rejected games; the reasons are in the step's report."),
-    MetricSpec(
-        "boards/duplicates", "boards", Better.NEITHER, "Boards dropped because they (or their colour mirror) were in the dataset already."
-    ),
-    MetricSpec("boards/dropped", "boards", Better.LOWER, "Boards dropped because the engine failed on them three times."),
-    MetricSpec(
-        "boards/left_out",
-        "boards",
-        Better.NEITHER,
-        "Positions of usable games that a filter dropped, that are evaluation positions, or that the engine failed on.",
-    ),
-    MetricSpec("boards/missing", "boards", Better.LOWER, "Boards missing from the quota: the source has no more."),
     MetricSpec("boards/rows", "boards", Better.NEITHER, "Boards in the dataset."),
-    *_by_phase("boards/natural", "positions", Better.NEITHER, "Positions in the source, before balancing."),
-    *_by_phase("boards/kept", "boards", Better.NEITHER, "Boards in the dataset, after balancing."),
     MetricSpec("checks/failed", "expectations", Better.LOWER, "Expectations about the dataset that do not hold."),
     MetricSpec("imitation/train_loss", "nats", Better.LOWER, "Mean cross-entropy of the move played, since the last validation."),
     MetricSpec(
@@ -100,7 +92,6 @@ _SPECS: Final = [
     MetricSpec("imitation/top1", "fraction of boards", Better.HIGHER, "How often the most likely move is the move played."),
     MetricSpec("imitation/top5", "fraction of boards", Better.HIGHER, "How often the move played is among the five most likely moves."),
     MetricSpec("imitation/entropy", "nats", Better.NEITHER, "Mean exact entropy of the policy at T = 1."),
-    MetricSpec("imitation/perplexity", "moves", Better.LOWER, "exp(validation loss): the number of equally likely moves with this loss."),
     MetricSpec("imitation/learning_rate", "factor", Better.NEITHER, "Learning rate of the optimiser."),
     MetricSpec("grpo/loss", "win probability", Better.NEITHER, "The minimised loss; its level says little, see its terms below."),
     *_by_term("grpo/logit_gradient", "win probability", "Norm of the weighted term's gradient in logits, root mean square over states."),
@@ -157,11 +148,9 @@ _SPECS: Final = [
         Better.LOWER,
         "Zero-variance groups: all rewards are equal, so that all advantages are 0.",
     ),
-    MetricSpec("grpo/group_std_mean", "win probability", Better.NEITHER, "Mean standard deviation of rewards within a group."),
     MetricSpec("grpo/agreement", "fraction of moves", Better.NEITHER, "Mean fraction of a group that its most frequent move makes up."),
     MetricSpec("grpo/gradient_norm", "factor", Better.NEITHER, "Euclidean norm of the gradient before clipping, mean over the step."),
     MetricSpec("grpo/skipped", "steps", Better.LOWER, "Optimiser steps of this rollout that were skipped because of NaN or infinity."),
-    MetricSpec("grpo/states", "states", Better.NEITHER, "States used for training: those with several legal moves and with values."),
     MetricSpec(
         "grpo/states_dropped",
         "states",
@@ -184,7 +173,6 @@ _SPECS: Final = [
         "language/kl_term", "points", Better.NEITHER, "The KL term in the loss: coefficient times the exact KL of a token's distribution."
     ),
     *_by_task("language/reward_mean", "points", Better.HIGHER, "Mean graded reward of the step's answers, all parts at full weight."),
-    MetricSpec("language/reward_stderr", "points", Better.NEITHER, "Standard error of `language/reward_mean`, over prompts."),
     MetricSpec("language/reward_std", "points", Better.NEITHER, "Standard deviation of the graded reward over all answers."),
     MetricSpec(
         "language/reward_trained", "points", Better.HIGHER, "Mean of the reward used for training, including the warm-up of its parts."
@@ -194,8 +182,6 @@ _SPECS: Final = [
         for part, words in REWARD_PARTS.items()
     ),
     *_by_task("language/parse_rate", "fraction of answers", Better.HIGHER, "Answers in which every field can be parsed."),
-    *_by_task("language/structure_rate", "fraction of answers", Better.HIGHER, "Answers with all sections."),
-    *_by_task("language/malformed", "fraction of answers", Better.LOWER, "Answers without any section."),
     MetricSpec("language/legal_rate", "fraction of answers", Better.HIGHER, "Answers of the policy task with a legal best move."),
     *_by_task(
         "language/truncated",
@@ -237,14 +223,11 @@ _SPECS: Final = [
     *_by_task(
         "language/agreement", "fraction of answers", Better.NEITHER, "Mean fraction of a group that its most frequent answer makes up."
     ),
-    MetricSpec("language/advantage_max", "points", Better.NEITHER, "Largest absolute advantage."),
     MetricSpec("language/gradient_norm", "factor", Better.NEITHER, "Euclidean norm of the gradient before clipping, mean over the step."),
     MetricSpec("language/skipped", "steps", Better.LOWER, "Optimiser steps of this rollout that were skipped because of NaN or infinity."),
     MetricSpec("language/optimiser_steps", "steps", Better.NEITHER, "Optimiser steps of this rollout."),
-    MetricSpec("language/prompts", "prompts", Better.NEITHER, "Prompts of this rollout, each with a group of answers."),
     MetricSpec("self_play/games", "games", Better.NEITHER, "Self-play games of this round."),
     MetricSpec("self_play/dropped", "states", Better.LOWER, "Positions dropped because the engine failed to value them."),
-    MetricSpec("self_play/plies", "plies", Better.NEITHER, "Mean length of the self-play games."),
     MetricSpec("self_play/decisive", "fraction of games", Better.NEITHER, "Self-play games that ended in checkmate."),
     MetricSpec("self_play/repeated", "fraction of games", Better.NEITHER, "Self-play games that ended by repetition."),
     *(
@@ -279,7 +262,6 @@ _SPECS: Final = [
     *_by_phase("heldout/regret_best", "win probability", Better.LOWER, "Best value minus value of the most likely move, stronger search."),
     MetricSpec("heldout/entropy", "nats", Better.NEITHER, "Mean exact entropy at T = 1 on held-out boards."),
     *_by_phase("heldout/entropy", "nats", Better.NEITHER, "Mean exact entropy at T = 1."),
-    MetricSpec("heldout/best_move_probability", "probability", Better.HIGHER, "Mean probability at T = 1 of the move with the best value."),
     MetricSpec(
         "heldout/blunder_mass",
         "probability",
@@ -288,13 +270,6 @@ _SPECS: Final = [
     ),
     MetricSpec(
         "heldout/reward", "points", Better.HIGHER, "Language model: graded reward of answers sampled at T = 1 on validation boards."
-    ),
-    MetricSpec("heldout/reward_stderr", "points", Better.NEITHER, "Standard error of `heldout/reward`, over prompts."),
-    MetricSpec(
-        "heldout/parse_rate_drawn",
-        "fraction of answers",
-        Better.HIGHER,
-        "Language model: answers sampled at T = 1 in which every field can be parsed.",
     ),
     MetricSpec(
         "heldout/parse_rate", "fraction of answers", Better.HIGHER, "Language model: greedy answers in which every field can be parsed."
@@ -309,82 +284,51 @@ _SPECS: Final = [
             ("other", "GRPO step: measurements and everything else."),
         )
     ),
-    MetricSpec(
-        "time/transitions_per_second", "per second", Better.HIGHER, "Moves with an advantage per second of a GRPO step's wall time."
-    ),
-    MetricSpec(
+    *_with_interval(
         "ladder/rating",
         "Elo",
         Better.NEITHER,
         "Rating of a rung above the random mover; the MLflow step is the rung's number, and 0 is the random mover.",
     ),
-    MetricSpec("ladder/rating_low", "Elo", Better.NEITHER, "Lower end of its 95 % interval."),
-    MetricSpec("ladder/rating_high", "Elo", Better.NEITHER, "Upper end of its 95 % interval."),
-    MetricSpec(
+    *_with_interval(
         "baseline/score_random", "score", Better.HIGHER, "Pretrained policy (best moves) against a random mover; a win is 1, a draw 0.5."
     ),
-    MetricSpec("baseline/score_random_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
-    MetricSpec("baseline/score_random_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
-    MetricSpec(
+    *_with_interval(
         "baseline/score_engine",
         "score",
         Better.HIGHER,
         "Pretrained policy (best moves) against Stockfish with `evaluation.opponent_nodes`, as played.",
     ),
-    MetricSpec("baseline/score_engine_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
-    MetricSpec("baseline/score_engine_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
-    MetricSpec(
+    *_with_interval(
         "baseline/rating",
         "Elo",
         Better.HIGHER,
         "Pretrained policy (best moves) on the ladder before GRPO: Elo above a random mover. The candidate meets other openings, so compare"
         " its rating with `selection/rating_pretrained`.",
     ),
-    MetricSpec("baseline/rating_low", "Elo", Better.HIGHER, "Lower end of its 95 % interval, with the rungs' ratings taken as exact."),
-    MetricSpec("baseline/rating_high", "Elo", Better.HIGHER, "Upper end of its 95 % interval, with the rungs' ratings taken as exact."),
-    MetricSpec("selection/score_best", "score", Better.HIGHER, "Confirmation games: candidate against pretrained policy, best moves."),
-    MetricSpec("selection/score_best_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
-    MetricSpec("selection/score_best_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
-    MetricSpec("selection/score_adjudicated", "score", Better.HIGHER, "The same games with undecided ones adjudicated by the engine."),
-    MetricSpec("selection/score_adjudicated_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
-    MetricSpec("selection/score_adjudicated_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
-    MetricSpec(
+    *_with_interval("selection/score_best", "score", Better.HIGHER, "Confirmation games: candidate against pretrained policy, best moves."),
+    *_with_interval(
         "selection/verdict_elo",
         "Elo",
         Better.HIGHER,
         "`selection/score_best` in Elo: what the verdict's sentence and the run's name state.",
     ),
-    MetricSpec("selection/verdict_elo_low", "Elo", Better.HIGHER, "Lower end of its 95 % interval."),
-    MetricSpec("selection/verdict_elo_high", "Elo", Better.HIGHER, "Upper end of its 95 % interval."),
-    MetricSpec("selection/score_previous", "score", Better.HIGHER, "Candidate against the registry's previous champion, best moves."),
-    MetricSpec("selection/score_previous_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
-    MetricSpec("selection/score_previous_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
-    MetricSpec("selection/rating", "Elo", Better.HIGHER, "The candidate on the ladder: Elo above a random mover."),
-    MetricSpec("selection/rating_low", "Elo", Better.HIGHER, "Lower end of its 95 % interval, the ladder taken as exact."),
-    MetricSpec("selection/rating_high", "Elo", Better.HIGHER, "Upper end of its 95 % interval, the ladder taken as exact."),
-    MetricSpec(
+    *_with_interval("selection/score_previous", "score", Better.HIGHER, "Candidate against the registry's previous champion, best moves."),
+    *_with_interval("selection/rating", "Elo", Better.HIGHER, "The candidate on the ladder: Elo above a random mover."),
+    *_with_interval(
         "selection/rating_pretrained",
         "Elo",
         Better.HIGHER,
         "The pretrained policy on the ladder, against the candidate's rungs on the candidate's openings.",
     ),
-    MetricSpec("selection/rating_pretrained_low", "Elo", Better.HIGHER, "Lower end of its 95 % interval, the ladder taken as exact."),
-    MetricSpec("selection/rating_pretrained_high", "Elo", Better.HIGHER, "Upper end of its 95 % interval, the ladder taken as exact."),
-    MetricSpec(
+    *_with_interval(
         "selection/ladder_gain",
         "Elo",
         Better.HIGHER,
         "Candidate's ladder rating less the pretrained policy's: same rungs, same openings, best moves, as played.",
     ),
-    MetricSpec("selection/ladder_gain_low", "Elo", Better.HIGHER, "Lower end of its 95 % interval, paired by opening."),
-    MetricSpec("selection/ladder_gain_high", "Elo", Better.HIGHER, "Upper end of its 95 % interval; below 0 the candidate is worse."),
-    MetricSpec("selection/ladder_gain_adjudicated", "Elo", Better.HIGHER, "The same with undecided games adjudicated by the engine."),
-    MetricSpec("selection/ladder_gain_adjudicated_low", "Elo", Better.HIGHER, "Lower end of its 95 % interval, paired by opening."),
-    MetricSpec("selection/ladder_gain_adjudicated_high", "Elo", Better.HIGHER, "Upper end of its 95 % interval, paired by opening."),
     MetricSpec("selection/heldout_regret", "win probability", Better.LOWER, "`heldout/regret_best` of the candidate."),
-    MetricSpec("selection/score_sampled", "score", Better.HIGHER, "Candidate against pretrained policy, sampled moves at T = 1."),
-    MetricSpec("selection/score_sampled_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
-    MetricSpec("selection/score_sampled_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
+    *_with_interval("selection/score_sampled", "score", Better.HIGHER, "Candidate against pretrained policy, sampled moves at T = 1."),
 ]
 
 METRICS: Final[Mapping[str, MetricSpec]] = {spec.name: spec for spec in _SPECS}
@@ -415,8 +359,7 @@ _SECONDARY: Final = frozenset(
             "grpo/kl_old",
         ),
         *("heldout/regret_sampled", "heldout/expected_value", "heldout/blunder_mass", "heldout/reward"),
-        "time/transitions_per_second",
-        *("language/parse_rate", "language/structure_rate", "language/truncated", "language/answer_tokens", "language/clip_fraction"),
+        *("language/parse_rate", "language/truncated", "language/answer_tokens", "language/clip_fraction"),
         *("language/zero_variance_groups", "language/clone_loss", "language/clone_validation_loss", "language/gradient_norm"),
     )
 )

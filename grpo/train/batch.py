@@ -110,11 +110,6 @@ class Batch(Generic[_States]):
         """Weight of each row in means, [B], on the CPU."""
         return self.state_weights.cpu()
 
-    @property
-    def num_transitions(self) -> int:
-        """Moves with an advantage."""
-        return int((self.weights > 0).sum())
-
 
 def select_rows(batch: Batch[States], rows: Tensor) -> Batch[States]:
     """Return the given states with their moves, no wider than they need to be."""

@@ -103,7 +103,7 @@ def imitate(
 
 @torch.no_grad()
 def validation_metrics(policy: NetworkPolicy, boards: LabelArrays) -> dict[str, float]:
-    """Return loss, top-1, top-5, entropy and perplexity of the policy on these boards, at T = 1."""
+    """Return loss, top-1, top-5 and entropy of the policy on these boards, at T = 1."""
     positions, played = PositionBatch.from_arrays(boards), torch.from_numpy(boards.played)
     losses, ranks, entropies = [], [], []
     for rows in torch.split(torch.arange(len(boards)), _VALIDATION_BATCH):
@@ -118,7 +118,6 @@ def validation_metrics(policy: NetworkPolicy, boards: LabelArrays) -> dict[str, 
     loss, rank = torch.cat(losses).mean(), torch.cat(ranks)
     return {
         "imitation/validation_loss": loss.item(),
-        "imitation/perplexity": loss.exp().item(),
         "imitation/top1": (rank < 1).float().mean().item(),
         "imitation/top5": (rank < 5).float().mean().item(),
         "imitation/entropy": torch.cat(entropies).mean().item(),

@@ -49,7 +49,6 @@ def rollout_metrics(batch: Batch[States]) -> dict[str, float]:
     }
     of_groups = {
         "zero_variance_groups": (high == low) | (spread < _ZERO_SPREAD),
-        "group_std_mean": spread,
         "agreement": fractions_BA.amax(1),
     }
     columns = {name: column.double().cpu() for name, column in {**of_states, **of_groups}.items()}
@@ -70,7 +69,6 @@ def rollout_metrics(batch: Batch[States]) -> dict[str, float]:
         **{f"grpo/{name}": columns[name][is_group].mean().item() if is_group.any() else float(name == "agreement") for name in of_groups},
         "grpo/reward_mean": reward_mean.item(),
         "grpo/reward_std": (of_moves * (rewards - reward_mean) ** 2).sum().sqrt().item(),
-        "grpo/states": float(len(batch)),
         "grpo/states_dropped": float(batch.num_dropped),
     }
 

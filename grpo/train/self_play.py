@@ -139,7 +139,6 @@ class SelfPlay:
         self._metrics = {
             "self_play/games": float(len(ends)),
             "self_play/dropped": float(num_dropped),
-            "self_play/plies": sum(len(game.moves) for game in games) / len(ends),
             "self_play/decisive": ends.count(End.CHECKMATE) / len(ends),
             "self_play/repeated": ends.count(End.REPETITION) / len(ends),
         }

@@ -49,10 +49,6 @@ class Rollout(Protocol):
     def row_weights(self) -> Tensor:
         """Weight of each row in the mean that a minibatch's loss is."""
 
-    @property
-    def num_transitions(self) -> int:
-        """Moves or tokens with an advantage."""
-
 
 class Task(Protocol[_Policy]):
     """What differs between the kinds of policies; states and rollouts are of types of its own."""
@@ -133,7 +129,6 @@ class Trainer(Generic[_Policy]):
         self._parameters = [parameter for parameter in policy.network.parameters() if parameter.requires_grad]
         self._optimiser = torch.optim.Adam(self._parameters, lr=config.learning_rate)
         self._seconds: dict[str, float] = {}
-        self._num_transitions = 0
 
     @property
     def evaluation_policy(self) -> _Policy:
@@ -151,7 +146,7 @@ class Trainer(Generic[_Policy]):
         Raises InvariantError when the first optimiser step does not score as the sampler did, NonFiniteError after too many non-finite
         steps in a row.
         """
-        started, self._seconds, self._num_transitions = time.perf_counter(), {}, 0
+        started, self._seconds = time.perf_counter(), {}
         name, events = self.task.name, list[Event]()
         knobs = self.control.knobs(self.num_steps_done)
         metrics = {f"control/{knob}": getattr(knobs, knob) for knob in Knobs.__dataclass_fields__}
@@ -168,7 +163,6 @@ class Trainer(Generic[_Policy]):
             metrics |= self._learn(rollout, knobs, events)
             self.num_steps_done += 1
             self._update_average(has_learnt=metrics[f"{name}/optimiser_steps"] > 0)
-            self._num_transitions = rollout.num_transitions
             self.outcome = self.control.observe(self._observation(metrics))
             metrics |= self.control.metrics()
         self._seconds["total"] = time.perf_counter() - started
@@ -194,9 +188,8 @@ class Trainer(Generic[_Policy]):
         """Return where the last step's time went: it differs between equal runs."""
         parts = {part: self._seconds.get(part, 0.0) for part in ("states", "rollout", "update")}
         total = self._seconds.get("total", 0.0)
-        rate = self._num_transitions / total if total else 0.0
         times = {f"time/{part}": seconds for part, seconds in {**parts, "other": max(0.0, total - sum(parts.values()))}.items()}
-        return Record(self.num_steps_done, {**times, "time/transitions_per_second": rate})
+        return Record(self.num_steps_done, times)
 
     # Parts of a step.
 

@@ -144,8 +144,6 @@ class HeldoutReward:
         """Return mean, its standard error, and the fraction of answers that can be read."""
         return {
             "heldout/reward": float(self.rewards.mean()),
-            "heldout/reward_stderr": _stderr(self.rewards),
-            "heldout/parse_rate_drawn": float(self.is_readable.mean()),
         }
 
 

@@ -3,7 +3,6 @@
 Legend: N prompts, G answers of a group, B = N G answers, T tokens of the longest answer.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -79,11 +78,6 @@ class LanguageRollout:
     def row_weights(self) -> Tensor:
         """Tokens of each answer, [B]."""
         return self.batch.is_token.sum(1).cpu()
-
-    @property
-    def num_transitions(self) -> int:
-        """Tokens with an advantage."""
-        return int(self.row_weights[self.rows].sum())
 
     @property
     def largest_gap(self) -> float:
@@ -174,21 +168,17 @@ def rollout_metrics(rollout: LanguageRollout) -> dict[str, float]:
     entropies, divergences = rollout.measures.of_answers()
     num_tokens = rollout.measures.mask.sum()
     token_entropy = (entropies.sum() / num_tokens).item()
-    of_prompts = totals.view(-1, rollout.group_size).mean(1)
     moves = rollout.of_task(LanguageTask.MOVE)
     legal = [answer.grades.is_legal_best for answer in rollout.answers if answer.example.task == LanguageTask.MOVE]
     return {
         **metrics,
         **({"language/legal_rate": sum(legal) / len(legal)} if moves.any() else {}),
-        **({"language/reward_stderr": (of_prompts.std() / math.sqrt(len(of_prompts))).item()} if len(of_prompts) > 1 else {}),
         **_reward_parts(rollout),
         "language/reward_std": totals.std().item(),
         "language/reward_trained": rewards.mean().item(),
         "language/token_entropy": token_entropy,
         "language/kl_max": divergences.max().item(),
         "language/sampled_scored_gap": rollout.largest_gap,
-        "language/advantage_max": rollout.advantages.abs().max().item(),
-        "language/prompts": float(len(rollout.answers) // rollout.group_size),
     }
 
 
@@ -202,8 +192,6 @@ def _of(rollout: LanguageRollout, rows: Tensor) -> dict[str, float]:
     return {
         "reward_mean": rollout.totals[rows].mean().item(),
         "parse_rate": _fraction(answer.is_readable for answer in read),
-        "structure_rate": _fraction(answer.has_structure for answer in read),
-        "malformed": _fraction(answer.is_malformed for answer in read),
         "truncated": rollout.is_truncated[rows].double().mean().item(),
         "answer_tokens": sum(len(answer.answer.token_ids) for answer in answers) / len(answers),
         "entropy": entropies.mean().item(),

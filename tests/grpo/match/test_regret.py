@@ -45,7 +45,6 @@ def test_regret_worked_by_hand() -> None:
             **of_endgames,
             **{f"{name}/endgame": value for name, value in of_endgames.items()},
             "heldout/regret_best_stderr": 0.0,
-            "heldout/best_move_probability": 0.25,
             # All but a1a2 and a8b7 lose 0.1 or more.
             "heldout/blunder_mass": 0.75,
         },

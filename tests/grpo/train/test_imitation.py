@@ -230,7 +230,6 @@ def test_the_measures_worked_by_hand() -> None:
     assert metrics == pytest.approx(
         {
             LOSS: loss,
-            "imitation/perplexity": math.exp(loss),
             "imitation/top1": 1 / 3,
             "imitation/top5": 2 / 3,
             "imitation/entropy": (2 * corner + middle) / 3,

@@ -144,7 +144,6 @@ def test_a_game_that_repeats_itself_ends_and_gives_each_position_once() -> None:
     metrics = own.round_metrics()
     assert metrics["self_play/repeated"] == 1
     assert metrics["self_play/decisive"] == 0
-    assert metrics["self_play/plies"] == 8, "twice around is the third time of the start position"
 
 
 @pytest.mark.usefixtures("from_the_start")
@@ -170,7 +169,6 @@ def test_a_forced_move_is_left_out() -> None:
     metrics = own.round_metrics()
     assert metrics["self_play/decisive"] == 1
     assert metrics["self_play/repeated"] == 0
-    assert metrics["self_play/plies"] == 6
 
 
 @pytest.mark.parametrize("num_plies", [0, 3, 97, 98, 1_000])
