@@ -228,7 +228,7 @@ def remove_folder(folder: Path) -> None:
     """Delete a folder atomically: even after a crash, no reader finds half of it under its name."""
     going = Path(tempfile.mkdtemp(prefix=f".{folder.name}.{_TEMPORARY}", dir=folder.parent))
     folder.rename(going)  # Onto an empty folder.
-    shutil.rmtree(going)
+    shutil.rmtree(going, ignore_errors=True)  # Another process may take it for abandoned, and delete it too.
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -80,9 +80,11 @@ class Store:
         A damaged one is set aside with a printed warning. Raises StoreError when S3 does not answer.
         """
         found = self._found(step, version)
-        if found is not None and self._has_progress(step, version):  # Its maker was killed before it deleted that.
-            with suppress(BlockingIOError, StoreError), _lock(self.progress(step, version), say=None):
-                self._remove_progress(step, version)
+        if found is not None:
+            if self._has_progress(step, version):  # Its maker was killed before it deleted that,
+                with suppress(BlockingIOError, StoreError), _lock(self.progress(step, version), say=None):
+                    self._remove_progress(step, version)
+            remove_abandoned(self.progress(step, version))  # or while it did.
         return found
 
     def open(self, output: StepOutput) -> Path:
