@@ -75,7 +75,7 @@ def examine(settings: Settings | ConfigError, machine: Machine) -> list[Prefligh
         *preflight(usable, machine, read_only=True),
         _wandb(machine, os.environ),
     ]
-    if usable.boards.source == "files" and all(check.is_fine for check in checks if check.what.startswith("boards.")):
+    if usable.boards.source == "files" and all(check.is_fine for check in checks if check.what.startswith(("boards.", "stockfish"))):
         checks.append(_boards(usable, machine))
     return checks
 

@@ -108,10 +108,12 @@ def test_a_doctor_reads_the_games_and_says_whether_they_suffice_and_for_which_pr
     games = random_pgn(40)
     (tmp_path / "games.pgn").write_text(games)
 
-    def boards(**changes: int) -> tuple[bool, str]:
+    def read(**changes: int) -> Settings:
         given = {"source": "files", "files": [str(tmp_path / "games.pgn")], "num_units": 1, "num_tasks": 1, **changes}
-        read = Settings.model_validate({"boards": given, "grpo": {"states_per_step": 64, "self_play": {"states_per_round": 200}}})
-        return next((check.is_fine, check.detail) for check in examine(read, machine) if check.what == "boards")
+        return Settings.model_validate({"boards": given, "grpo": {"states_per_step": 64, "self_play": {"states_per_round": 200}}})
+
+    def boards(**changes: int) -> tuple[bool, str]:
+        return next((check.is_fine, check.detail) for check in examine(read(**changes), machine) if check.what == "boards")
 
     is_fine, detail = boards(num_train=90, num_validation=9, num_heldout=9)
     assert is_fine, detail
@@ -119,6 +121,7 @@ def test_a_doctor_reads_the_games_and_says_whether_they_suffice_and_for_which_pr
     is_fine, detail = boards(num_train=900, num_validation=300, num_heldout=300)
     assert is_fine
     assert re.search(r"train \d+ of 900, .* A run goes on with these", detail)
+    assert "boards" not in [check.what for check in examine(read(), replace(machine, stockfish="/nowhere"))], "it is told once"
     (tmp_path / "games.pgn").write_text(games[: len(games) // 20])
     is_fine, detail = boards()
     assert not is_fine

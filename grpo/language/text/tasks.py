@@ -77,11 +77,6 @@ class Reading:
     text can be read, or not, without its board."""
 
     @property
-    def has_structure(self) -> bool:
-        """Whether all sections are present, and no others."""
-        return self.num_sections == self.num_sections_expected
-
-    @property
     def is_malformed(self) -> bool:
         """Whether no section is present."""
         return self.num_sections == 0
