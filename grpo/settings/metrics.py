@@ -297,7 +297,7 @@ _SPECS: Final = [
         "baseline/score_engine",
         "score",
         Better.HIGHER,
-        "Pretrained policy (best moves) against Stockfish with `evaluation.opponent_nodes`, as played.",
+        "Pretrained policy (best moves) against Stockfish with one node a move, as played.",
     ),
     *_with_interval(
         "baseline/rating",

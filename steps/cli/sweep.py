@@ -46,7 +46,7 @@ def command(settings: str, seed: int, further_seeds: tuple[int, ...], values: tu
 
     machine = Machine.here()
     plan = plan_sweep(settings, seeds, values, made_by="")  # Refuses bad settings before a missing engine.
-    made_by = f"{_code({run.kind for run in plan})} {identify(machine.stockfish)}"
+    made_by = f"{_code({(run.policy.kind, run.policy.network) for run in plan})} {identify(machine.stockfish)}"
     plan = plan_sweep(settings, seeds, values, made_by=made_by)
     store = Store.of(machine)
     if not only_shows:
@@ -62,15 +62,15 @@ def command(settings: str, seed: int, further_seeds: tuple[int, ...], values: tu
     return 1 if failed else 0
 
 
-def _code(kinds: Iterable[str]) -> str:
-    """Return the hash of the code of all steps that compute something, for these kinds of policies."""
+def _code(policies: Iterable[tuple[str, str]]) -> str:
+    """Return the hash of the code of all steps that compute something, for policies of these kinds and networks."""
     from grpo.base.files import sha256_json
     from steps import STEPS
     from steps.run.code import code_hash
     from steps.run.step import step_of
 
     steps = [step_of(name) for name in STEPS[1:-1]]  # The first and the last compute nothing.
-    return sha256_json([code_hash(step.module_for(kind), kind) for kind in sorted(kinds) for step in steps])
+    return sha256_json([code_hash(step.module_for(kind), kind, network) for kind, network in sorted(policies) for step in steps])
 
 
 def _run_all(plan: Sequence["PlannedRun"], folder: Path, store: "Store") -> None:

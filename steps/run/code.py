@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo.base.files import sha256_file, sha256_json, sha256_text
+from grpo.settings.tree import PolicyConfig
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _PACKAGES: Final = ("steps", "data_checks", "grpo")
@@ -25,6 +26,7 @@ _OF_KIND: Final[Mapping[str, tuple[str, ...]]] = {
 """Kind of policy -> what only its runs reach, although others import it where they open a policy."""
 _NETWORKS: Final = "grpo.policy.networks"
 """Where this is imported, the one network that the settings name is reached by its name."""
+_USUAL_NETWORK: Final = str(PolicyConfig.model_fields["network"].default)
 _VIEWS: Final = ("steps.live_diagnosis",)
 """What a step's code imports to tell people what happens, and no output depends on."""
 _IN_EVERY_STEP: Final = (
@@ -74,7 +76,7 @@ class _Module:
 
 
 @cache
-def code_hash(module: str, kind: str, network: str = "afterstates") -> str:
+def code_hash(module: str, kind: str, network: str = _USUAL_NETWORK) -> str:
     """Return the hash of the code that computes what a module computes for a policy, and of the data files that it reads.
 
     Args:
@@ -87,7 +89,7 @@ def code_hash(module: str, kind: str, network: str = "afterstates") -> str:
     return sha256_json({name: sha256_text(piece.text) for name, piece in pieces.items()} | data)
 
 
-def code_of(module: str, kind: str, network: str = "afterstates") -> dict[str, _Piece]:
+def code_of(module: str, kind: str, network: str = _USUAL_NETWORK) -> dict[str, _Piece]:
     """Return the modules, and of some modules the definitions, that a module's results depend on, by dotted name."""
     others = (*_VIEWS, *(name for other, names in _OF_KIND.items() if other != kind for name in names))
     found: dict[str, _Piece] = {}

@@ -14,7 +14,7 @@ from typing import Any, Final
 from grpo.base.files import sha256_json
 from grpo.match.intervals import Estimate, Unit
 from grpo.match.pooling import between_runs, within_runs
-from grpo.settings.tree import ConfigError, read_settings
+from grpo.settings.tree import ConfigError, PolicyConfig, read_settings
 from steps.pages.results import read_results
 from steps.pages.templates import gains
 from steps.run.launch import Launch, launch_of
@@ -45,8 +45,7 @@ class PlannedRun:
     seed: int
     key: str
     """Hash of all its settings, of the code of all steps and of the engine: a finished run of this key is not run again."""
-    kind: str
-    """Of the policy."""
+    policy: PolicyConfig
     launch: Launch
 
     @property
@@ -74,7 +73,7 @@ def plan_sweep(settings: str, seeds: Sequence[int], grid: Sequence[str], *, made
             plain = found.model_dump(mode="json")
             key = sha256_json({"settings": plain, "made by": made_by})[:24]
             # The launch is complete: a settings file that is edited while the sweep is under way changes nothing.
-            run = PlannedRun(combination=", ".join(lines), seed=seed, key=key, kind=found.policy.kind, launch=launch_of(plain))
+            run = PlannedRun(combination=", ".join(lines), seed=seed, key=key, policy=found.policy, launch=launch_of(plain))
             if key in runs:  # One run that counts twice makes an interval too narrow.
                 raise ConfigError(f"settings: two runs are the same: {runs[key].name}, and {run.name}; give each seed and value once")
             runs[key] = run
