@@ -6,7 +6,7 @@ from grpo.base.files import write_json
 from grpo.base.seeding import numpy_stream
 from grpo.match.ladder import Rung
 from grpo.match.players import Player
-from grpo.settings.metrics import Record
+from grpo.settings.metrics import Record, interval_names
 from steps.measure import Arena, read_ladder
 from steps.policies.open import open_policy
 from steps.run.dataset import position_keys, read_boards
@@ -45,8 +45,8 @@ def body(work: Work) -> None:
         arena.expect(2 * (2 * arena.config.num_baseline_pairs + num_placed), "games at most")
         matches = _matches(work, arena, player, used)
         [placement] = arena.place([player], ladder, arena.openings(num_placed, used, "placement", "pretrained"), "pretrained")
-    rating = {"baseline/rating": placement.rating, "baseline/rating_low": placement.low, "baseline/rating_high": placement.high}
-    work.log(Record(0, rating))
+    rating = (placement.rating, placement.low, placement.high)
+    work.log(Record(0, dict(zip(interval_names("baseline/rating"), rating, strict=True))))
     write_json(work.folder / REPORT, {"heldout": heldout, "matches": matches, "ladder": placement.facts(ladder)})
 
 
@@ -58,8 +58,8 @@ def _matches(work: Work, arena: Arena, player: Player, used: set[str]) -> dict[s
     for kind, rung in opponents.items():  # The same openings for both: these scores are never added up.
         result = arena.match(player, rung.player(arena.pool, numpy_stream(work.settings.seed, "baseline", kind)), openings)
         matches[rung.name] = result.facts()
-        interval, name = result.interval(), f"baseline/score_{kind}"
-        work.log(Record(0, {name: interval.score, f"{name}_low": interval.low, f"{name}_high": interval.high}))
+        interval, names = result.interval(), interval_names(f"baseline/score_{kind}")
+        work.log(Record(0, dict(zip(names, (interval.score, interval.low, interval.high), strict=True))))
     return matches
 
 

@@ -8,7 +8,7 @@ from grpo.match.intervals import expected_score
 from grpo.match.ladder import LADDER_NOTE, Ladder, Rung, ladder_pairings, make_rungs, rate_rungs
 from grpo.match.matches import MatchResult, play_match
 from grpo.match.openings import make_openings
-from grpo.settings.metrics import Record
+from grpo.settings.metrics import Record, interval_names
 from steps.measure import Arena
 from steps.run.names import REPORT
 from steps.run.step import Step
@@ -25,7 +25,7 @@ STEP: Final = Step(
         "evaluation.max_plies",
     ),
     takes=("engine", "book"),
-    shows=("ladder/rating", "ladder/rating_low", "ladder/rating_high"),
+    shows=interval_names("ladder/rating"),
     axis="rung",
     pages=(REPORT,),
     resources="games",
@@ -39,8 +39,7 @@ def body(work: Work) -> None:
     results = _play(work, rungs)
     ladder = rate_rungs(rungs, {meeting: result.pair_scores() for meeting, result in results.items()})
     for index in range(len(rungs)):
-        rating, low, high = ladder.interval(index)
-        work.log(Record(index, {"ladder/rating": rating, "ladder/rating_low": low, "ladder/rating_high": high}))
+        work.log(Record(index, dict(zip(interval_names("ladder/rating"), ladder.interval(index), strict=True))))
     meetings = [_meeting_facts(ladder, meeting, result) for meeting, result in results.items()]
     write_json(work.folder / REPORT, {"engine": str(work.engine), **ladder.facts(), "meetings": meetings, "note": LADDER_NOTE})
 

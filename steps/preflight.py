@@ -208,10 +208,10 @@ def _boards(settings: Settings, machine: Machine) -> PreflightCheck:
             return _fine("boards", f"{shortage} A run goes on with these")
         presets = {name: read_settings(f'preset = "{name}"') for name in preset_names()}
         largest_first = sorted(presets, key=lambda name: -presets[name].boards.num_train)
-        fits = [name for name in largest_first if _is_enough(settings, presets[name], machine)]
+        fits = next((name for name in largest_first if _is_enough(settings, presets[name], machine)), None)
     except SourceError as error:
         return _wrong("boards", str(error))
-    return _wrong("boards", f"{shortage}\n{reason}. {f'Enough for preset = {fits[0]!r}' if fits else 'There are too few for any preset'}")
+    return _wrong("boards", f"{shortage}\n{reason}. {f'Enough for preset = {fits!r}' if fits else 'There are too few for any preset'}")
 
 
 def _is_enough(settings: Settings, preset: Settings, machine: Machine) -> bool:

@@ -19,7 +19,7 @@ from grpo.match.phase_guard import phase_changes
 from grpo.match.verdict import Decision, LadderGain, Verdict, decide, peak_step
 from grpo.match.viewer import viewer_page
 from grpo.policy.files import copy_policy
-from grpo.settings.metrics import Record
+from grpo.settings.metrics import Record, interval_names
 from steps.measure import (
     CONFIRMATION,
     LADDER,
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from steps.cards.page import CardPart
     from steps.cards.state import Seen
 
-_ENDS: Final = ("", "_low", "_high")
 STEP: Final = Step(
     name="select",
     module=__name__,
@@ -54,10 +53,10 @@ STEP: Final = Step(
     " previous champion. Registers two policies: `champion`, to play, and `peak`, to resume from.",
     reads=("seed", "language", "evaluation", "selection"),
     takes=("boards", "pretrained", "calibrated", "finetuned", "screened", "engine", "device"),
-    shows=(*(f"selection/{name}{end}" for name in ("score_best", "ladder_gain") for end in _ENDS), "selection/score_sampled"),
+    shows=(*interval_names("selection/score_best"), *interval_names("selection/ladder_gain"), "selection/score_sampled"),
     pages=(REPORT, DECISIONS, GAMES_PAGE, PGN),
     headlines=(
-        *(f"selection/{name}{end}" for name in ("verdict_elo", "score_best") for end in _ENDS),
+        *(*interval_names("selection/verdict_elo"), *interval_names("selection/score_best")),
         *(f"selection/{name}" for name in ("ladder_gain", "heldout_regret", "rating", "rating_pretrained")),
     ),
     resources="games",
@@ -260,7 +259,7 @@ def _metrics(contest: _Contest) -> dict[str, float]:
         **{name: (each.value, each.low, each.high) for name, each in gains.items()},
         **{name: (each.rating, each.low, each.high) for name, each in ratings.items()},
     }
-    metrics = {f"selection/{name}{end}": value for name, ends in found.items() for end, value in zip(_ENDS, ends, strict=True)}
+    metrics = {of: value for name, ends in found.items() for of, value in zip(interval_names(f"selection/{name}"), ends, strict=True)}
     return metrics | {"selection/heldout_regret": contest.screened["heldout_regret_best"][str(contest.step)]["mean"]}
 
 

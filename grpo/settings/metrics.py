@@ -67,11 +67,14 @@ REWARD_PARTS: Final[Mapping[str, str]] = {
 """Parts of a language model's graded reward -> meaning."""
 
 
+def interval_names(name: str) -> tuple[str, str, str]:
+    """Return the names of a metric and of the lower and the upper end of its 95 % interval."""
+    return name, f"{name}_low", f"{name}_high"
+
+
 def _with_interval(name: str, unit: str, better: Better, meaning: str) -> list[MetricSpec]:
-    """Return the metric and the ends of its 95 % interval."""
-    ends = (("low", "Lower"), ("high", "Upper"))
-    specs = (MetricSpec(f"{name}_{end}", unit, better, f"{word} end of its 95 % interval.") for end, word in ends)
-    return [MetricSpec(name, unit, better, meaning), *specs]
+    meanings = (meaning, *(f"{word} end of its 95 % interval." for word in ("Lower", "Upper")))
+    return [MetricSpec(each, unit, better, its) for each, its in zip(interval_names(name), meanings, strict=True)]
 
 
 def _by_pair(name: str, meaning: str) -> list[MetricSpec]:
