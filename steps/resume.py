@@ -67,8 +67,8 @@ class Job(TypedDict):
     settings: dict[str, Any]
     code: dict[str, Any]
     """Commit, dirty flag and locks of the launching checkout."""
-    is_fresh: bool
-    """Compute every output, even one that is in the store."""
+    since: float
+    """Seconds since 1970; what the store has from before is computed anew."""
     origin: Origin | None
     """What the run resumes from."""
     seconds: dict[str, float]

@@ -54,19 +54,8 @@ def run(step: Step, flow: Any, parts: Sequence[StepOutput] = ()) -> StepOutput:
     """
     task = _Task(step, flow, parts)
     with task.recorded() as attempt:
-        output = task.found()
-        if output is None:
-            print(f"{step.name}: {_progress(step.name, task.job['seconds'])}", flush=True)
-            with task.store.making(step.name, task.version.version, is_fresh=task.is_fresh) as making:
-                if making.output is None:  # Else another process has made it while this one waited.
-                    with making.filling({"parts": task.version.parts, "code": task.job["code"]}) as folder:
-                        work = task.work(folder, making)
-                        task.module.body(work)
-                        task.terminal.finish()
-                        work.write_history()
-                output = making.output
-            assert output is not None
-        else:
+        output = taken_over(task.job["origin"], task.version, task.store) or task.made()
+        if output["reused"]:
             print(f"{step.name}: {_progress(step.name)}: reusing version {output['version'][:12]}", flush=True)
         attempt.end("finished", output=output)
         task.show(output)
@@ -82,7 +71,6 @@ class _Task:
         self.machine = Machine.here()
         self.store = Store.of(self.machine)
         self.settings = Settings.model_validate(self.job["settings"])
-        self.is_fresh = self.job["is_fresh"] and self.machine.attempt == 0  # What an earlier attempt of this task has computed is fresh.
         given = getattr(flow, "input", None)
         self.part = Part(number=0, count=1) if given is None else Part(**given)
         self.taken = {name: getattr(flow, name) for name in step.takes if name not in (*OUTSIDE, *_OF_RUN)}
@@ -102,16 +90,18 @@ class _Task:
             return Incumbent()
         return incumbent_of(launch_of(self.job["settings"]).preset, self.step, self.machine, lambda label: self._version(label).version)
 
-    def found(self) -> StepOutput | None:
-        """Return the output that need not be computed, verified by its hashes, or None."""
-        if (output := taken_over(self.job["origin"], self.version, self.store)) is not None:
-            return output
-        found = self.store.find(self.step.name, self.version.version)
-        if found is not None and self.is_fresh:
-            self.store.set_aside(self.step.name, self.version.version)
-            print(f"{self.step.name}: --fresh: version {self.version.version} is set aside", flush=True)
-            return None
-        return found
+    def made(self) -> StepOutput:
+        """Return the output of its version, which the body makes if the store does not have it."""
+        with self.store.making(self.step.name, self.version.version, since=self.job["since"]) as making:
+            if making.output is None:
+                print(f"{self.step.name}: {_progress(self.step.name, self.job['seconds'])}", flush=True)
+                with making.filling({"parts": self.version.parts, "code": self.job["code"]}) as folder:
+                    work = self.work(folder, making)
+                    self.module.body(work)
+                    self.terminal.finish()
+                    work.write_history()
+        assert making.output is not None
+        return making.output
 
     def work(self, folder: Path, making: Making) -> Work:
         """Return what the body works with."""

@@ -17,7 +17,7 @@ from grpo.settings.tree import Settings, TaskResources
 from steps.batch.destination import batch_place, forwarded, secret_names, sends_to_batch
 from steps.batch.spot_notice import sigterm_on_spot_notice
 from steps.run.commands import pasteable, resume_command
-from steps.run.machine import ATTEMPT, STORE, TASK, Machine, is_container
+from steps.run.machine import STORE, TASK, Machine, is_container
 from steps.run.processes import LAUNCHER, own_token
 from steps.run.records import Runs
 from steps.run.step import step_of
@@ -59,10 +59,9 @@ class Deployment(FlowMutator):  # type: ignore[misc]
 
 @contextmanager
 def as_task(flow: Any) -> Iterator[None]:
-    """Set the task's environment variables, and send SIGTERM on a spot interruption."""
+    """Set the task's environment variable, and send SIGTERM on a spot interruption."""
     _register_task(flow)
     os.environ[TASK] = f"{current.run_id}/{current.step_name}/{current.task_id}"
-    os.environ[ATTEMPT] = str(current.retry_count or 0)
     with sigterm_on_spot_notice(current.get("spot_termination_notice")):
         yield
 

@@ -16,7 +16,6 @@ _DEBIAN_STOCKFISH: Final = "/usr/games/stockfish"  # Not on root's PATH.
 STORE: Final = "CHESS_GRPO_STORE"
 """Variable: the store of outputs and records, a folder or `s3://BUCKET/PREFIX`."""
 TASK: Final = "CHESS_GRPO_TASK"
-ATTEMPT: Final = "CHESS_GRPO_ATTEMPT"
 BATCH_JOB: Final = "AWS_BATCH_JOB_ID"
 """Variable that AWS Batch sets in each of its containers."""
 SECRETS: Final = "CHESS_GRPO_SECRETS"
@@ -59,8 +58,6 @@ class Machine:
     """Whether the disk is ephemeral: it vanishes with the task."""
     task: str = ""
     """CHESS_GRPO_TASK, set by the flow: RUN/STEP/TASK; empty outside of a flow."""
-    attempt: int = 0
-    """CHESS_GRPO_ATTEMPT, set by the flow: the attempt of that task, from 0."""
     mirror: Mirror = Mirror.OFF
     """CHESS_GRPO_WANDB; not a setting, because it changes no output."""
 
@@ -77,7 +74,6 @@ class Machine:
             store=store_place(os.environ),
             is_container=is_container(os.environ),
             task=os.environ.get(TASK) or "",
-            attempt=int(os.environ.get(ATTEMPT) or 0),
             mirror=_mirror(os.environ.get(MIRROR) or Mirror.OFF),
         )
 

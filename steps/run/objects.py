@@ -5,8 +5,9 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from grpo.base.errors import PlainError
 from grpo.base.files import atomic_file, create_file
@@ -14,9 +15,8 @@ from grpo.settings.types import S3_SCHEME
 
 NUM_AT_ONCE: Final = 16
 """Requests to S3: each waits for the network, not for this machine."""
-_MAX_BREAKS: Final = 5
-"""In a row, without a byte read between them."""
-_BACK_OFF_SECONDS: Final = 0.5  # After the first break, doubled after each further one: 15 s in total.
+_PAUSES: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Seconds after each time that the connection breaks in an object."""
 _CHUNK_SIZE: Final = 2**20
 _CONFLICTS: Final = ("PreconditionFailed", "ConditionalRequestConflict")
 """S3's error codes when another writer was first, or is writing right now."""
@@ -28,11 +28,10 @@ _REMEDIES: Final = {
     "ExpiredToken": "the credentials have expired: log in again (aws sso login), or renew them",
     "InvalidAccessKeyId": "correct the credentials (aws configure)",
     "SignatureDoesNotMatch": "correct the credentials (aws configure)",
-    "PreconditionFailed": "the object was replaced while it was read: start again when nothing writes it",
     "PermanentRedirect": "set AWS_DEFAULT_REGION to the bucket's region",
     "NoCredentialsError": "there are no credentials: log in (aws configure, aws sso login) or set AWS_PROFILE",
 }
-_OTHER_REMEDY: Final = "check credentials, clock, network and the address (AWS_ENDPOINT_URL), and start again"
+_REMEDY: Final = "check credentials, clock, network and the address (AWS_ENDPOINT_URL), and start again"
 
 
 class StoreError(PlainError, OSError):
@@ -82,12 +81,17 @@ class S3Objects:
         with self._in_words(""):
             self._client = _new_client()
 
+    def __str__(self) -> str:
+        return self._address
+
     def get(self, key: str) -> bytes | None:
         """Return an object's content; None when there is none."""
+        content = BytesIO()
         try:
-            return b"".join(self._pieces(key))
+            self._read(key, content)
         except KeyError:
             return None
+        return content.getvalue()
 
     def put(self, key: str, data: bytes) -> None:
         """Write an object unconditionally."""
@@ -137,30 +141,22 @@ class S3Objects:
     def _download(self, key: str, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(path) as made, made.open("wb") as file:
-            file.writelines(self._pieces(key))
+            self._read(key, file)
 
-    def _pieces(self, key: str) -> Iterator[bytes]:
-        """Yield an object's bytes, all of one version; goes on where a connection broke. Raises KeyError when there is no such object."""
-        breaks = _breaks()
-        start, num_breaks = 0, 0
-        version: dict[str, str] = {}
-        while True:
+    def _read(self, key: str, file: BinaryIO) -> None:
+        """Write an object's bytes to a file; goes on where a connection broke. Raises KeyError when there is no such object."""
+        broken = _breaks()
+        for seconds in (*_PAUSES, None):
+            rest = {"Range": f"bytes={start}-"} if (start := file.tell()) else {}
             try:
-                with self._in_words(key, but=breaks):
-                    rest = {"Range": f"bytes={start}-"} if start else {}
-                    answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key, **rest, **version)
-                version = {"IfMatch": answer["ETag"]}
+                with self._in_words(key, but=broken):
+                    answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key, **rest)
                 for piece in answer["Body"].iter_chunks(_CHUNK_SIZE):
-                    yield piece
-                    start, num_breaks = start + len(piece), 0
-            except breaks as error:
-                num_breaks += 1
-                if num_breaks > _MAX_BREAKS:
-                    raise StoreError(
-                        f"{self._address}/{key}: the connection broke {num_breaks} times in a row at byte {start:,} ({error});"
-                        f" {_OTHER_REMEDY}"
-                    ) from error
-                time.sleep(_BACK_OFF_SECONDS * 2 ** (num_breaks - 1))
+                    file.write(piece)
+            except broken as error:
+                if seconds is None:
+                    raise StoreError(f"{self._address}/{key}: the connection broke at byte {file.tell():,} ({error}); {_REMEDY}") from error
+                time.sleep(seconds)
             else:
                 return
 
@@ -175,7 +171,7 @@ class S3Objects:
             code = _code(error)
             if code == _ABSENT:
                 raise KeyError(key) from None
-            remedy = _REMEDIES.get(code or type(error).__name__, _OTHER_REMEDY)
+            remedy = _REMEDIES.get(code or type(error).__name__, _REMEDY)
             raise StoreError(f"{self._address}/{key}: S3 {'refuses' if code else 'cannot be used'} ({error}); {remedy}") from error
 
 

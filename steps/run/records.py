@@ -2,14 +2,11 @@
 
 `runs/RUN/start.json` describes a run. `runs/RUN/STEP/PART/NUMBER.begun.json` begins an attempt of a task, `NUMBER.ended.json` ends it.
 `runs/RUN/COUNT.over` says that a run was over after so many attempts, `COUNT.published` that its tracking store had all of it then: where
-it is resumed, further attempts make both void. `index/started/TIME-RUN` tells the order of runs in one listing. Trackers, pages and
-commands are views of these records and of the outputs that they name.
+it is resumed, further attempts make both void. Trackers, pages and commands are views of these records and of the outputs that they name.
 """
 
 import os
 import time
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Literal, TypedDict, cast
@@ -23,7 +20,6 @@ LAST: Final = "end"
 """The step with which a run is finished."""
 _BEGUN, _ENDED, _PUBLISHED_ATTEMPT = ".begun.json", ".ended.json", ".published.json"
 _OVER, _PUBLISHED = ".over", ".published"
-_STARTED: Final = "index/started/"
 
 
 class Failure(TypedDict):
@@ -109,9 +105,9 @@ class Attempt:
 class Run:
     """A run; each record is read once, when it is first asked for: a new object sees what has happened since."""
 
-    def __init__(self, store: Store, facts: RunFacts) -> None:
-        """Take what was known of the run when it started."""
-        self._store, self.facts, self.name = store, facts, facts["run"]
+    def __init__(self, store: Store, facts: RunFacts, keys: frozenset[str]) -> None:
+        """Take what was known of the run when it started, and the keys of its records."""
+        self._store, self.facts, self.name, self._keys = store, facts, facts["run"], keys
 
     @cached_property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -145,7 +141,7 @@ class Run:
         if self.attempts and (self.attempts[-1].step, self.attempts[-1].status) == (LAST, "finished"):
             return "finished"
         states = {attempt.status for attempt in self.latest().values()}
-        launcher = "gone" if self._has(_OVER) else state_of(self.launcher)
+        launcher = "gone" if self.is_over else state_of(self.launcher)
         if launcher == "alive" or (launcher == "unknown" and ("running" in states or not states & {"failed", "killed"})):
             return "running"
         return "failed" if "failed" in states else "killed"
@@ -180,26 +176,25 @@ class Run:
     @property
     def is_published(self) -> bool:
         """Whether the tracking store has all of the run as it ended."""
-        return self._has(_PUBLISHED)
+        return self._mark(_PUBLISHED) in self._keys
 
     def set_published(self) -> None:
         """Record that the tracking store has all of it; of a run that is not recorded as over nobody has all."""
         if self.status != "running" and all(attempt.ended is not None for attempt in self.attempts):
             self._store.create(self._mark(_PUBLISHED), {})
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it is recorded that it is over."""
+        return self._mark(_OVER) in self._keys
+
     def set_over(self) -> None:
         """Record that it is over."""
         self._store.create(self._mark(_OVER), {})
 
-    def _has(self, state: str) -> bool:
-        return self._mark(state) in self._keys
-
     def _mark(self, state: str) -> str:
-        return _mark(self.name, sum(key.endswith(_BEGUN) for key in self._keys), state)
-
-    @cached_property
-    def _keys(self) -> frozenset[str]:
-        return frozenset(self._store.keys(f"runs/{self.name}/"))
+        """Return the key that says that it was in a state after as many attempts as it has."""
+        return f"runs/{self.name}/{sum(key.endswith(_BEGUN) for key in self._keys)}{state}"
 
     @property
     def _broken(self) -> Attempt | None:
@@ -216,10 +211,8 @@ class Runs:
 
     def begin_run(self, facts: RunFacts) -> RunFacts:
         """Record that a run starts, and return its facts: of a task that is tried again, those of the first try."""
-        key = f"runs/{facts['run']}/start.json"
-        if self._store.read(key) is None:
-            self._store.create(f"{_STARTED}{round(facts['started'] * 1_000):013d}-{facts['run']}", {})
-            self._store.create(key, facts)
+        key = _start(facts["run"])
+        self._store.create(key, facts)
         return cast(RunFacts, self._store.read(key))
 
     def begin(self, run: str, step: str, part: str, version: str, *, task: str = "") -> Attempt:
@@ -232,24 +225,23 @@ class Runs:
             number += 1
         return Attempt(**facts, number=number, store=self._store)
 
-    def all(self) -> Iterator[Run]:
-        """Yield all runs, the newest first: one listing, and one record is read of each that is asked for."""
-        return self._without(set())
-
-    def unpublished(self) -> Iterator[Run]:
-        """Yield the runs of which no tracking store has all as they ended, the newest first."""
-        return self._without(self._marked(_PUBLISHED))
+    def all(self) -> list[Run]:
+        """Return all runs, the newest first; one whose record is damaged is named in a warning, and left out."""
+        keys: dict[str, set[str]] = {}
+        for key in self._store.keys("runs/"):
+            keys.setdefault(key.split("/")[1], set()).add(key)
+        found = self._store.read_all(map(_start, keys)).values()
+        runs = [Run(self._store, cast(RunFacts, facts), frozenset(keys[facts["run"]])) for facts in found]
+        return sorted(runs, key=lambda run: run.started, reverse=True)
 
     def get(self, run: str) -> Run | None:
         """Return a run by Metaflow's id; one whose record is damaged is named in a warning, and not found."""
-        if "/" in run:
-            return None
-        found = self._store.read_all([key := f"runs/{run}/start.json"]).get(key)
-        return None if found is None else Run(self._store, cast(RunFacts, found))
+        found = None if "/" in run else self._store.read_all([_start(run)]).get(_start(run))
+        return None if found is None else Run(self._store, cast(RunFacts, found), frozenset(self._store.keys(f"runs/{run}/")))
 
     def close_gone(self) -> list[Run]:
         """Record that the runs are over whose launchers are gone, and return those that this ended; of another machine nobody is judged."""
-        gone = (run for run in self._without(self._marked(_OVER)) if state_of(run.launcher) == "gone")
+        gone = [run for run in self.all() if not run.is_over and state_of(run.launcher) == "gone"]
         return [over for run in gone if (over := self._closed(run)).status != "finished"]
 
     def close(self, run: str) -> Run | None:
@@ -264,26 +256,13 @@ class Runs:
                 last = max(attempt.started, self._store.last_record(attempt.step, attempt.version))
                 attempt.end("killed", error=_GONE, at=last)
         run.set_over()
-        return Run(self._store, run.facts)
-
-    def _marked(self, state: str) -> set[str]:
-        """Return the names of the runs that are in a state; one listing."""
-        keys = set(self._store.keys("runs/"))
-        begun = Counter(key.split("/")[1] for key in keys if key.endswith(_BEGUN))
-        return {name for name, count in begun.items() if _mark(name, count, state) in keys}
-
-    def _without(self, passed: set[str]) -> Iterator[Run]:
-        """Yield the runs but these, the newest first."""
-        for key in reversed(self._store.keys(_STARTED)):
-            name = key.removeprefix(_STARTED).partition("-")[2]
-            if name not in passed and (run := self.get(name)) is not None:
-                yield run
-            passed.add(name)  # Two tasks that began it at once may have named it twice.
+        over = self.get(run.name)
+        assert over is not None
+        return over
 
 
-def _mark(run: str, num_attempts: int, state: str) -> str:
-    """Return the key that says that a run was in a state after so many attempts."""
-    return f"runs/{run}/{num_attempts}{state}"
+def _start(run: str) -> str:
+    return f"runs/{run}/start.json"
 
 
 def _place(run: str, step: str, part: str) -> str:

@@ -1,22 +1,22 @@
 """The store: outputs of steps by version, the progress of unfinished ones, and records; in a folder or in S3.
 
-A writer of `outputs/STEP/VERSION/` fills a folder of its own, then the manifest (hash of each file), then one rename; what is there by then
-stands, because equal versions have equal outputs. Nobody changes what another has written, so nobody needs a lock between machines. On one
+A writer of `outputs/STEP/VERSION/` fills a folder of its own, then the manifest (hash of each file), then one rename. Nobody changes what
+another has written, and equal versions have equal outputs, so nobody needs a lock between machines: the newest whole output stands. On one
 disk, a lock that ends with its process lets a second one wait for the first, so that they share `progress/STEP/VERSION/`.
 
 Where the store is S3 (`steps.run.copies`), these folders lie in the home: outputs as a cache, progress for processes of this disk.
 """
 
-import itertools
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from fcntl import LOCK_EX, LOCK_NB, flock
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, Final, Self, TextIO
+from typing import Any, Final, Self
 
 from grpo.base.files import (
     CorruptError,
@@ -32,14 +32,16 @@ from grpo.base.files import (
     write_manifest,
 )
 from grpo.settings.types import S3_SCHEME
-from steps.run.copies import Copies, Copy, name_of, new_attempt
+from steps.run.copies import Copies, Copy, made_at, new_attempt
 from steps.run.machine import Machine
 from steps.run.names import HISTORY
 from steps.run.objects import NUM_AT_ONCE, FolderObjects, S3Objects, StoreError
 from steps.run.step import StepOutput
 
 _SET_ASIDE: Final = ".set-aside-"
-"""Between an output's version and a number, in the name of a folder that is not found by its version any more."""
+"""Behind an output's version in the name of a folder that is not found by its version any more."""
+_TICK: Final = 10_000_000
+"""Nanoseconds by which a disk's clock may be behind: it has coarser ticks."""
 
 
 class Store:
@@ -74,19 +76,6 @@ class Store:
         root = self._folder if self._copies is None else self
         return f"{root}/outputs/{output['step']}/{output['version']}"
 
-    def find(self, step: str, version: str) -> StepOutput | None:
-        """Return the output of this version, with all its files verified and on this machine; None when there is none.
-
-        A damaged one is set aside with a printed warning. Raises StoreError when S3 does not answer.
-        """
-        found = self._found(step, version)
-        if found is not None:
-            if self._has_progress(step, version):  # Its maker was killed before it deleted that,
-                with suppress(BlockingIOError, StoreError), _lock(self.progress(step, version), say=None):
-                    self._remove_progress(step, version)
-            remove_abandoned(self.progress(step, version))  # or while it did.
-        return found
-
     def open(self, output: StepOutput) -> Path:
         """Return the verified folder of an output, from S3 if it is only there; raises CorruptError when it is nowhere whole."""
         folder = self.folder(output["step"], output["version"])
@@ -100,7 +89,7 @@ class Store:
             if manifest["output_hash"] == output["output_hash"]:
                 return place
             problem = f"{place} has hash {manifest['output_hash'][:12]}: other code has recomputed it"
-        copies = itertools.chain(*self._copies.of(output["step"], output["version"])) if self._copies is not None else ()
+        copies = () if self._copies is None else self._copies.of(output["step"], output["version"])
         if any(copy.manifest["output_hash"] == output["output_hash"] and self._fetch(copy, folder) for copy in copies):
             return folder
         raise CorruptError(f"the output {output['output_hash'][:12]} of {output['step']} is nowhere whole in {self}: {problem}")
@@ -115,50 +104,43 @@ class Store:
             raise FileNotFoundError(f"the output of {output['step']} has no {name}")
         return path
 
-    def set_aside(self, step: str, version: str) -> None:
-        """Let `find` return this output no more; who has its hash can still open it."""
-        if self._copies is not None:
-            self._copies.set_aside(step, version)
-        _set_aside(self.folder(step, version))
-
     @contextmanager
-    def making(self, step: str, version: str, *, is_fresh: bool = False) -> Iterator["Making"]:
-        """Yield what makes the output of this version: one process of this disk at a time, the others wait and say for whom.
+    def making(self, step: str, version: str, *, since: float = 0) -> Iterator["Making"]:
+        """Yield what has the output of this version or makes it: one process of this disk at a time, the others wait and say for whom.
 
         The progress folder survives kills; it is deleted at the end when the output is in the store, and stays otherwise. In S3 it begins
-        as the newest whole one of anybody, unless this disk's own has gone on from that.
+        as the newest whole one of anybody, unless this disk's own has gone on since.
 
         Args:
             step: name of the step.
             version: of the output.
-            is_fresh: set an output that is there aside, and begin with an empty progress folder.
+            since: seconds since 1970; what was made or begun before is made anew. Who has an older output's hash can still open it.
         """
         progress = self.progress(step, version)
-        with _lock(progress, say=lambda text: print(f"{step}: {text}", flush=True)):
+        with _lock(self._folder / "locks" / f"{step}-{version}", step) as begun:
             # Temporary files of killed processes hold hard links to files of outputs, which would keep them on the disk.
             for place in (progress, self.folder(step, version)):
                 remove_abandoned(place)
-            if is_fresh:
-                self.set_aside(step, version)
-                self._remove_progress(step, version)
-            making = Making(self, step, version)
+            making = Making(self, step, version, since=round(since * 1e9) - _TICK, begun=begun)
             yield making
             if making.output is not None:
                 with suppress(StoreError):  # The next who finds the output deletes it.
                     self._remove_progress(step, version)
 
-    def _found(self, step: str, version: str) -> StepOutput | None:
+    def _find(self, step: str, version: str, since: int) -> StepOutput | None:
+        """Return the newest whole output of this version that was made since then (ns), which is on this machine afterwards.
+
+        A damaged one is told of and passed over. Raises StoreError when S3 does not answer.
+        """
         folder, local = self.folder(step, version), self._local(step, version)
+        if local is not None and made_at(folder) < since:
+            local = None
         if self._copies is not None:
-            valid, fresh = self._copies.of(step, version)
-            for copy in valid:  # The first whole one stands.
+            for copy in takewhile(lambda copy: copy.time >= since, self._copies.of(step, version)):
                 if local is not None and local["output_hash"] == copy.manifest["output_hash"]:
                     return _output(local)
                 if self._fetch(copy, folder):
                     return _output(copy.manifest)
-            if local is not None and name_of(folder) in [copy.name for copy in fresh]:
-                _set_aside(folder)
-                return None
             if local is not None:
                 self._copies.publish(folder)
         return None if local is None else _output(local)
@@ -179,7 +161,8 @@ class Store:
             with atomic_folder(folder) as made:
                 self._copies.fetch(copy, made)
                 _set_aside(folder)
-        except CorruptError:
+        except CorruptError as error:
+            print(f"{copy.manifest['step']}: WARNING: {error}; this copy is passed over", flush=True)
             return False
         print(f"{copy.manifest['step']}: output {copy.manifest['output_hash'][:12]} fetched from {self}", flush=True)
         return True
@@ -195,11 +178,6 @@ class Store:
         with suppress(FileNotFoundError):
             return (self.progress(step, version) / HISTORY).stat().st_mtime
         return 0
-
-    def _has_progress(self, step: str, version: str) -> bool:
-        path = self.progress(step, version)
-        is_here = path.exists() or _lock_file(path).exists()
-        return is_here or (self._copies is not None and self._copies.has_progress(step, version))
 
     def _remove_progress(self, step: str, version: str) -> None:
         if self._copies is not None:
@@ -244,17 +222,20 @@ class Store:
 class Making:
     """An output that is being made by this process; `Store.making` gives it."""
 
-    def __init__(self, store: Store, step: str, version: str) -> None:
+    def __init__(self, store: Store, step: str, version: str, *, since: int, begun: int) -> None:
         self._store, self._step, self._version = store, step, version
-        self._attempt, self._known = new_attempt(step, version), set[str]()
+        self._attempt, self._known = new_attempt(step, version, begun), set[str]()
         self.progress = store.progress(step, version)
         """A folder that survives kills: what is there at first is from the process before."""
-        self.output = store._found(step, version)
-        """The output, once it is in the store; from the beginning if another process was first."""
+        self.output = store._find(step, version, since)
+        """The output, once it is in the store: from the beginning if it need not be made."""
         if self.output is None:
+            if self.progress.exists() and self.progress.stat().st_mtime_ns < since:
+                remove_folder(self.progress)
             if store._copies is not None:
-                store._copies.fetch_progress(step, version, self.progress)
-            self.progress.mkdir(exist_ok=True)
+                store._copies.fetch_progress(step, version, self.progress, since)
+            with explain_write_errors(None, self.progress):
+                self.progress.mkdir(parents=True, exist_ok=True)
             remove_leftovers(self.progress)
 
     def save(self) -> None:
@@ -268,13 +249,14 @@ class Making:
     @contextmanager
     def filling(self, facts: Mapping[str, Any]) -> Iterator[Path]:
         """Yield an empty folder that becomes the output, with these facts in its manifest, when the block succeeds."""
-        with atomic_folder(self._store.folder(self._step, self._version)) as folder:
+        target = self._store.folder(self._step, self._version)
+        with atomic_folder(target) as folder:
             yield folder
-            write_manifest(folder, {"step": self._step, "version": self._version, **facts})
-            self._store._local(self._step, self._version)  # What is there stands, unless it is damaged.
-        found = self._store._found(self._step, self._version)
-        assert found is not None
-        self.output = StepOutput(**{**found, "reused": False})
+            manifest = write_manifest(folder, {"step": self._step, "version": self._version, **facts})
+            _set_aside(target)
+        if self._store._copies is not None:
+            self._store._copies.publish(target)
+        self.output = StepOutput(**{**_output(manifest), "reused": False})
 
 
 def _output(manifest: Mapping[str, Any]) -> StepOutput:
@@ -283,56 +265,32 @@ def _output(manifest: Mapping[str, Any]) -> StepOutput:
 
 def _set_aside(folder: Path) -> Path:
     """Give a folder, if it is there, a name that is not found; return that."""
-    number = 1
-    while (aside := folder.with_name(f"{folder.name}{_SET_ASIDE}{number}")).exists():
-        number += 1
-    with suppress(FileNotFoundError):  # Another process was first.
+    aside = folder.with_name(f"{folder.name}{_SET_ASIDE}{os.urandom(4).hex()}")
+    with suppress(FileNotFoundError):
         folder.rename(aside)
     return aside
 
 
-def _lock_file(progress: Path) -> Path:
-    return progress.with_name(f"{progress.name}.lock")
-
-
 @contextmanager
-def _lock(progress: Path, *, say: Callable[[str], None] | None) -> Iterator[None]:
-    """Hold the lock of a progress folder while the block lasts; wait for the process that has it, and say once which.
+def _lock(path: Path, step: str) -> Iterator[int]:
+    """Hold a lock file while the block lasts, and yield since when (ns, by the disk's clock); wait for the process that has it.
 
-    Raises BlockingIOError instead where there is nobody to say it to.
+    The file stays: a lock on a file that another process deletes protects nothing.
     """
-    path, is_said = _lock_file(progress), False
-    while True:
-        with explain_write_errors(None, path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
-        with path.open("a+", encoding="utf-8") as file:
-            try:
-                flock(file, LOCK_EX | LOCK_NB)
-            except BlockingIOError:
-                if say is None:
-                    raise
-                file.seek(0)
-                if not is_said:
-                    say(f"{file.read() or 'another process'} makes this output now (it holds {path}): waiting for it")
-                is_said = True
-                flock(file, LOCK_EX)
-            if not _is_at(path, file):
-                continue  # The process before has deleted the file, so that this lock protects nothing.
-            with suppress(OSError):  # On a full disk nobody learns for whom he waits.
-                file.truncate(0)
-                file.write(f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now(UTC).isoformat(timespec='seconds')},")
-                file.flush()
-            try:
-                yield
-            finally:
-                with suppress(OSError):  # A disk that is lost by now has been told of.
-                    path.unlink()
-            return
-
-
-def _is_at(path: Path, file: TextIO) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
+    with explain_write_errors(None, path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+b", buffering=0)
+    with file:
+        try:
+            flock(file, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            who = file.read().decode() or "another process"
+            print(f"{step}: {who} makes this output now (it holds {path}): waiting for it", flush=True)
+            flock(file, LOCK_EX)
+        file.truncate(0)
+        with suppress(OSError):  # On a full disk nobody learns for whom he waits.
+            since = datetime.now(UTC).isoformat(timespec="seconds")
+            file.write(f"process {os.getpid()} on {socket.gethostname()}, since {since},".encode())
+        os.utime(file.fileno())
+        yield os.fstat(file.fileno()).st_mtime_ns

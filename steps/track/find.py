@@ -114,7 +114,7 @@ def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = Non
     runs = Runs(store)
     if name != LAST and _RUN.fullmatch(name) and (named := runs.get(name)) is not None:
         return named
-    known = list(runs.all())
+    known = runs.all()
     if name == LAST and (meant := next(filter(has or (lambda run: run.status != "running"), known), None)) is not None:
         if meant is not known[0]:
             print(f"last: run {meant.name}; run {known[0].name} is newer", file=sys.stderr)

@@ -71,7 +71,8 @@ def publish(run: Run, store: Store, machine: Machine) -> str:
 def publish_all(machine: Machine) -> dict[str, str]:
     """Publish all runs of the machine's store that are not logged yet; return run -> why something is not, empty when all is."""
     store, found, away = Store.of(machine), dict[str, str](), dict[str, str]()
-    for run in reversed(list(Runs(store).unpublished())):  # In their order: the registry compares a policy with those before it.
+    # In their order: the registry compares a policy with those before it.
+    for run in reversed([run for run in Runs(store).all() if not run.is_published]):
         address = run.facts["tracking"]
         found[run.name] = away.get(address) or publish(run, store, machine)
         if "does not answer" in found[run.name]:

@@ -11,7 +11,7 @@ from metaflow.user_decorators.mutable_step import MutableStep
 from grpo.settings.tree import read_settings
 from steps.batch import deployment
 from steps.batch.deployment import Deployment, as_task
-from steps.run.machine import ATTEMPT, TASK, Machine
+from steps.run.machine import TASK, Machine
 
 WITH = {"shared_memory": 64, "queue": "default", "image": "default"}
 """What `--with batch` has put on each step before the flow's own decorators come."""
@@ -68,10 +68,8 @@ def test_each_kind_of_step_asks_for_what_the_settings_say(monkeypatch: pytest.Mo
 
 
 def test_a_task_knows_which_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (TASK, ATTEMPT):
-        monkeypatch.setenv(name, "")
-    now = SimpleNamespace(run_id="7", step_name="finetune", task_id="9", retry_count=2, get=lambda name: None)
+    monkeypatch.setenv(TASK, "")
+    now = SimpleNamespace(run_id="7", step_name="finetune", task_id="9", get=lambda name: None)
     monkeypatch.setattr(deployment, "current", now)
     with as_task(SimpleNamespace()):
-        machine = Machine.here()
-    assert (machine.task, machine.attempt) == ("7/finetune/9", 2)
+        assert Machine.here().task == "7/finetune/9"

@@ -132,7 +132,6 @@ def finetune(job: dict[str, Any]) -> None:
             Path(job["prepared"]),
             given,
             say=lambda text: print(text, flush=True),
-            is_fresh=job.get("is_fresh", False),
         )
 
 

@@ -58,7 +58,7 @@ def do_run(name: str) -> Run:
     """Do the steps of a run that are not done, and return its records."""
     runs = Runs(Store.of(Machine.here()))
     facts = runs.begin_run(facts_of(name))
-    job = Job(run=name, settings=facts["settings"], code=CODE, is_fresh=False, origin=None, seconds={}, checks={})
+    job = Job(run=name, settings=facts["settings"], code=CODE, since=0.0, origin=None, seconds={}, checks={})
     flow = SimpleNamespace(job=job, input=None)
     for attribute, step in STEPS.items():
         setattr(flow, attribute, run_step(step, flow))

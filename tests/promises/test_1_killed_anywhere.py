@@ -25,7 +25,7 @@ from steps.run.store import Store
 OPERATIONS = ("open", "os.rename", "os.mkdir", "os.link", "os.chmod", "os.truncate", "os.utime")
 ANYWHERE = ("os.remove", "os.rmdir", "fcntl.flock")
 """Operations that name no whole path."""
-FOLDERS = {"outputs", "outputs/finetune", "outputs/finetune/v1", "progress", "progress/finetune"}
+FOLDERS = {"locks", "locks/finetune-v1", "outputs", "outputs/finetune", "outputs/finetune/v1", "progress", "progress/finetune"}
 EVERYTHING: dict[str, Any] = {
     "self_play": {"fraction": 0.5, "states_per_round": 12, "steps_per_round": 5, "max_plies": 20},
     "num_own_moves": 2,

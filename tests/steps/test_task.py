@@ -1,5 +1,6 @@
 """A step's output comes from the store if its version is there, else from its body; each try is recorded with what came of it."""
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ from steps.resume import Job
 from steps.run.machine import Machine
 from steps.run.records import Run, RunFacts, Runs
 from steps.run.step import StepOutput
-from steps.run.store import Store
+from steps.run.store import _TICK, Store
 from steps.task import run
 
 CODE = {"commit": "c", "is_dirty": False, "lock": "l"}
@@ -41,7 +42,7 @@ def boards_in(store: Store, content: str = "boards") -> StepOutput:
     return making.output
 
 
-def flow_of(store: Store, name: str = "run-1", *, boards: str = "boards", is_fresh: bool = False) -> SimpleNamespace:
+def flow_of(store: Store, name: str = "run-1", *, boards: str = "boards", since: float = 0.0) -> SimpleNamespace:
     settings = read_settings("test").model_dump(mode="json")
     Runs(store).begin_run(
         RunFacts(
@@ -60,7 +61,7 @@ def flow_of(store: Store, name: str = "run-1", *, boards: str = "boards", is_fre
             launcher="",
         )
     )
-    job = Job(run=name, settings=settings, code=CODE, is_fresh=is_fresh, origin=None, seconds={}, checks={})
+    job = Job(run=name, settings=settings, code=CODE, since=since, origin=None, seconds={}, checks={})
     return SimpleNamespace(job=job, boards=boards_in(store, boards), input=None)
 
 
@@ -88,7 +89,10 @@ def test_another_input_is_another_version(store: Store) -> None:
 
 def test_a_fresh_run_computes_what_the_store_has(store: Store) -> None:
     run(made_step.STEP, flow_of(store))
-    assert not run(made_step.STEP, flow_of(store, "run-2", is_fresh=True))["reused"]
+    time.sleep(_TICK / 1e9)
+    fresh = flow_of(store, "run-2", since=time.time())
+    assert not run(made_step.STEP, fresh)["reused"]
+    assert run(made_step.STEP, fresh)["reused"], "what the run itself has made is fresh"
     assert len(made_step.calls) == 2
 
 

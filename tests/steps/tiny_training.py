@@ -67,11 +67,10 @@ def finetune(
     terminal: Listener | None = None,
     say: Callable[[str], None] = print,
     checkpoint: Path | None = None,
-    is_fresh: bool = False,
 ) -> Path:
     """Return the folder of the step's output, computed unless it is there."""
     kind, store = given.policy.kind, Store(home, home)
-    with store.making("finetune", VERSION, is_fresh=is_fresh) as making:
+    with store.making("finetune", VERSION) as making:
         if making.output is None:
             with making.filling({}) as folder:
                 work = Work(

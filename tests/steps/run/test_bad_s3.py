@@ -187,12 +187,6 @@ def test_an_answer_that_breaks_off_is_not_taken_for_the_whole(read: Use, days: B
         assert days.seen[1:] == [f"GET bytes={start}-" for start in (1_000, 71_000)], "only what was missing is asked for again"
 
 
-def test_what_is_replaced_while_it_is_read_is_told(days: BadDays, pauses: list[float], tmp_path: Path) -> None:
-    days.faults = ["cut 1000", "412 PreconditionFailed"]
-    with pytest.raises(StoreError, match="replaced while it was read"):
-        download(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("fault", "remedy", "read"),
     [

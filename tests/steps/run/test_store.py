@@ -1,16 +1,17 @@
 """Outputs by version and the progress of unfinished ones: whole or not there, never changed, in a folder and in S3 alike."""
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from grpo.base.files import CorruptError
+from grpo.base.files import CorruptError, json_text, sha256_json, write_manifest
 from steps.run.objects import S3Objects, StoreError
 from steps.run.step import StepOutput
-from steps.run.store import Making, Store
+from steps.run.store import _TICK, Making, Store
 
 Body = Callable[[Making, Path], None]
 
@@ -58,13 +59,18 @@ class Machines:
     def store(self, name: str = "one") -> Store:
         return Store(self.place, self.homes / name)
 
-    def make(self, name: str = "one", body: Body = write, *, version: str = "v1", is_fresh: bool = False) -> StepOutput:
-        with self.store(name).making("finetune", version, is_fresh=is_fresh) as making:
+    def make(self, name: str = "one", body: Body = write, *, version: str = "v1", since: float = 0) -> StepOutput:
+        with self.store(name).making("finetune", version, since=since) as making:
             if making.output is None:
                 with making.filling({"parts": {"seed": 0}}) as folder:
                     body(making, folder)
         assert making.output is not None
         return making.output
+
+    def found(self, name: str = "one", version: str = "v1") -> StepOutput | None:
+        """Return what a machine finds, and make nothing."""
+        with self.store(name).making("finetune", version) as making:
+            return making.output
 
     def killed(self, name: str, number: int) -> None:
         with pytest.raises(Killed):
@@ -107,8 +113,8 @@ def test_what_one_machine_made_all_find_by_its_version_and_open_by_its_hash(mach
     assert (folder / "deep" / "weights").read_bytes() == b"weights"
     assert (folder / "aside" / "page.html").read_text() == "noon"
     assert store.manifest(made)["parts"] == {"seed": 0}
-    assert machines.store("three").find("finetune", "v1") == {**made, "reused": True}
-    assert store.find("finetune", "v2") is store.find("baseline", "v1") is None
+    assert machines.found("three") == {**made, "reused": True}
+    assert machines.found("three", "v2") is None
     assert machines.make("four") == {**made, "reused": True}
     assert machines.make("one", version="v2")["output_hash"] == made["output_hash"]
     assert machines.make("one", count_to(1), version="v3")["output_hash"] != made["output_hash"]
@@ -117,12 +123,12 @@ def test_what_one_machine_made_all_find_by_its_version_and_open_by_its_hash(mach
 def test_the_home_holds_no_copy_where_the_store_is_a_folder_and_nothing_is_left_beside_the_output(tmp_path: Path) -> None:
     Machines(tmp_path / "store", tmp_path).make()
     names = ["aside/page.html", "deep/weights", "manifest.json"]
-    assert files(tmp_path) == [f"store/outputs/finetune/v1/{name}" for name in names]
+    assert files(tmp_path) == ["store/locks/finetune-v1", *(f"store/outputs/finetune/v1/{name}" for name in names)]
 
 
 def test_a_step_that_fails_leaves_no_output_and_its_progress(machines: Machines) -> None:
     machines.killed("one", 2)
-    assert machines.store().find("finetune", "v1") is None
+    assert machines.found() is None
     assert not any("outputs" in name for name in files(machines.homes))
     assert sum("number-" in name for name in files(machines.homes)) == 3
 
@@ -137,10 +143,11 @@ def test_a_damaged_output_is_told_of_set_aside_and_computed_again(machines: Mach
     else:
         with pytest.raises(CorruptError, match=r"deep/weights is changed"):
             store.open(made)
-    assert store.find("finetune", "v1") is None
+    assert machines.found() is None
     assert "WARNING" in (said := capsys.readouterr().out)
     assert "deep/weights is changed" in said
-    assert (path.parents[1].with_name("v1.set-aside-1") / "deep" / "weights").read_bytes() == b"Weights"
+    [aside] = path.parents[2].glob("v1.set-aside-*")
+    assert (aside / "deep" / "weights").read_bytes() == b"Weights"
     assert machines.make("two") == made
     assert (machines.store("three").open(made) / "deep" / "weights").read_bytes() == b"weights"
 
@@ -160,21 +167,23 @@ def test_a_file_or_folder_of_an_output_is_had_by_its_name(machines: Machines) ->
         store.file(made, "dee")
 
 
-def test_fresh_sets_an_output_aside_for_all_and_who_has_its_hash_still_opens_it(machines: Machines) -> None:
+def now() -> float:
+    """Return a time that is later than all that was made."""
+    time.sleep(_TICK / 1e9)
+    return time.time()
+
+
+def test_what_was_made_before_a_time_is_made_anew_for_all_and_who_has_its_hash_still_opens_it(machines: Machines) -> None:
     made = machines.make("one", count_to(3))
     machines.store("two").open(made)
-    machines.store("two").set_aside("finetune", "v1")
+    assert machines.make("two", count_to(3), since=now()) == made, "an equal output is made, not found"
+    since = now()
+    other = machines.make("two", count_to(4), since=since)
+    assert other["output_hash"] != made["output_hash"]
+    assert machines.make("three", since=since) == {**other, "reused": True}
     for name in ("one", "two", "three"):
-        assert machines.store(name).find("finetune", "v1") is None
+        assert machines.found(name) == {**other, "reused": True}, "the newest stands"
         assert (machines.store(name).open(made) / "numbers").read_text() == "3"
-        machines.store(name).set_aside("finetune", "v1")
-    again = machines.make("two", count_to(3), is_fresh=True)
-    assert again == made, "an equal output is not taken for the one that was set aside"
-    for name in ("one", "two", "three"):
-        assert machines.store(name).find("finetune", "v1") == {**made, "reused": True}
-    assert machines.make("two", count_to(4), is_fresh=True)["output_hash"] != made["output_hash"]
-    assert machines.store("one").find("finetune", "v1") != made
-    assert (machines.store("one").open(made) / "numbers").read_text() == "3"
 
 
 # S3.
@@ -202,23 +211,20 @@ def test_a_damaged_copy_is_used_by_nobody_and_computed_again(damage: str, cloud:
         case "elsewhere":  # With a right hash of its own.
             folder = cloud.homes / "bad"
             (folder / "x").mkdir(parents=True)
-            from grpo.base.files import write_manifest
-
             written = write_manifest(folder, {"step": "finetune", "version": "v1"})
-            from grpo.base.files import json_text, sha256_json
-
             written["files"] = {"../../../evil": "0"}
             written["output_hash"] = sha256_json(written["files"])
             del written["manifest_hash"]
             written["manifest_hash"] = sha256_json(written)
             objects().put(manifest, json_text(written).encode())
-    assert cloud.store("two").find("finetune", "v1") is None
+    assert cloud.found("two") is None
     assert "WARNING" in capsys.readouterr().out
     assert not list(cloud.homes.rglob("evil"))
-    assert files(cloud.homes / "two") == []
+    assert files(cloud.homes / "two") == ["locks/finetune-v1"]
     assert cloud.make("three")["output_hash"] == made["output_hash"]
+    capsys.readouterr()
     assert (cloud.store("four").open(made) / "deep" / "weights").read_bytes() == b"weights"
-    assert "WARNING" not in capsys.readouterr().out, "it is told of once"
+    assert "WARNING" not in capsys.readouterr().out, "the newest is whole"
 
 
 def test_an_upload_that_is_cut_off_is_no_output_for_others_and_gone_on_with_by_the_next(
@@ -233,15 +239,15 @@ def test_an_upload_that_is_cut_off_is_no_output_for_others_and_gone_on_with_by_t
     with pytest.raises(StoreError):
         cloud.make("one")
     monkeypatch.setattr(S3Objects, "create", create)
-    assert cloud.store("two").find("finetune", "v1") is None
+    assert cloud.found("two") is None
     uploaded = objects().keys("outputs/")
-    found = cloud.store("one").find("finetune", "v1")
+    found = cloud.found("one")
     assert objects().keys("outputs/") == sorted([*uploaded, *cloud_keys()]), "nothing was left by the first try"
     assert found is not None
-    assert cloud.store("two").find("finetune", "v1") == found
+    assert cloud.found("two") == found
 
 
-def test_two_machines_that_make_one_version_at_once_both_end_and_the_first_output_stands(cloud: Machines) -> None:
+def test_two_machines_that_make_one_version_at_once_both_end_with_one_output(cloud: Machines) -> None:
     gate, made = threading.Barrier(2), {}
 
     def body(making: Making, folder: Path) -> None:
@@ -254,7 +260,7 @@ def test_two_machines_that_make_one_version_at_once_both_end_and_the_first_outpu
         thread.start()
     for thread in threads:
         thread.join()
-    assert made["one"] == made["two"] == {**(cloud.store("three").find("finetune", "v1") or {}), "reused": False}
+    assert made["one"] == made["two"] == {**(cloud.found("three") or {}), "reused": False}
     assert objects().keys("progress/") == []
 
 
@@ -331,7 +337,7 @@ def test_of_damaged_progress_the_newest_whole_one_is_taken(damage: str, cloud: M
 
 def test_fresh_takes_nobodys_progress(machines: Machines, capsys: pytest.CaptureFixture[str]) -> None:
     machines.killed("one", 2)
-    machines.make("two", count_to(6), is_fresh=True)
+    machines.make("two", count_to(6), since=now())
     assert begun_from(capsys) == ["from 0", "from 0"]
 
 
@@ -377,7 +383,7 @@ def test_the_progress_of_one_who_was_killed_with_the_output_in_the_store_goes_wh
     for name, content in kept.items():
         (progress / name).write_bytes(content)
     (progress.parent / ".v1.half-made-by-one-who-was-killed").mkdir()
-    assert machines.store("one").find("finetune", "v1") is not None
+    assert machines.found() is not None
     assert list(progress.parent.iterdir()) == []
 
 
