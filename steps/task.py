@@ -22,7 +22,7 @@ from steps.run.outside import OUTSIDE
 from steps.run.records import Attempt, Failure, Runs, Status
 from steps.run.step import Step, StepOutput
 from steps.run.store import Making, Store
-from steps.run.terminal import TerminalSink, time_text
+from steps.run.terminal import TerminalSink, duration
 from steps.run.versions import StepVersion, step_version
 from steps.run.work import Part, Work
 from steps.track.publish import Publisher
@@ -222,7 +222,7 @@ def _progress(step: str, seconds: Mapping[str, float] | None = None) -> str:
     names = STEPS[STEPS.index("start") + 1 : STEPS.index("end")]
     number = names.index(step)
     left = [(seconds or {}).get(name) for name in names[number:]]
-    estimate = "" if None in left else f", {time_text(sum(filter(None, left)))} left in all"
+    estimate = "" if None in left else f", about {duration(sum(filter(None, left)))} left in all"
     return f"step {number + 1} of {len(names)}{estimate}"
 
 

@@ -117,7 +117,7 @@ class TrainingLoop:
 
         Raises NotLearnableError at the beginning where nothing could be learnt.
         """
-        known = self._work.known_history()
+        known = self._work.history()
         remove_leftovers(self._folder)
         self._delete_damaged(last=known[-1].step if known else -1)
         if saved := checkpoint_folders(self._checkpoints):

@@ -14,7 +14,7 @@ from steps.run.machine import Machine
 from steps.run.names import HISTORY
 from steps.run.records import Run
 from steps.run.store import Store
-from steps.run.work import counting, read_history, read_journal, record_of
+from steps.run.work import read_history, read_journal, record_of
 from steps.track.find import LAST, NotFoundError, find_run, is_folder
 
 EXIT_CODES = {HEALTHY: 0, FINDINGS: 1, NOT_JUDGED: 3}
@@ -87,6 +87,6 @@ def _trained(run: Run, store: Store) -> list[Record]:
 
 def _logged(folder: Path) -> list[Record]:
     """Return the records of a step at work or done, up to the first that is torn; of a copied history too, which is no journal."""
-    if rows := counting(read_journal(folder)):
+    if rows := read_journal(folder):
         return [record_of(row["record"]) for row in rows if not row["aside"]]
     return [record_of(row) for row in read_lines(folder / HISTORY) if "step" in row]

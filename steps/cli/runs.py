@@ -7,8 +7,9 @@ import click
 
 from grpo.base.files import CorruptError
 from steps.cli.options import COUNT
-from steps.cli.tables import duration, when
+from steps.cli.tables import when
 from steps.run.machine import Machine
+from steps.run.terminal import duration
 
 if TYPE_CHECKING:
     from steps.pages.results import Results

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from steps.cli.runs import boards_text, findings_of, origin_of, results_of, status_of
-from steps.cli.tables import duration, text_table, when
+from steps.cli.tables import text_table, when
 from steps.run.commands import pasteable, resume_command
 from steps.run.machine import Machine
+from steps.run.terminal import duration
 from steps.track.find import LAST
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def _steps(run: "Run", results: "Results | None") -> Iterator[str]:
 
 def _step(attempt: "Attempt") -> tuple[str, ...]:
     name = f"{attempt.step} {attempt.part}".rstrip()
-    took = duration(None if attempt.ended is None else attempt.ended - attempt.started)
+    took = "" if attempt.ended is None else duration(attempt.ended - attempt.started)
     made = "" if attempt.output is None else "reused" if attempt.output["reused"] else "computed"
     return name, attempt.status, took, made, attempt.version[:_HASH]
 

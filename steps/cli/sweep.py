@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from steps.cli.tables import duration, text_table
+from steps.cli.tables import text_table
 from steps.run.machine import Machine
+from steps.run.terminal import duration
 
 if TYPE_CHECKING:
     from steps.run.store import Store

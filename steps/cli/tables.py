@@ -21,19 +21,3 @@ def text_table(rows: Iterable[Sequence[str]], *, indent: str = "") -> str:
 def when(seconds: float) -> str:
     """Format seconds since 1970 as local date and time."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
-
-
-def duration(seconds: float | None) -> str:
-    """Format a duration with its two largest units.
-
-    >>> [duration(each) for each in (0.4, 75, 3_725, None)]
-    ['0 s', '1 min 15 s', '1 h 02 min', '']
-    """
-    if seconds is None:
-        return ""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02} min"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Self
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 from grpo.base.errors import PlainError
 
@@ -135,8 +135,6 @@ def sqlite_file(tracking_uri: str) -> Path | None:
 
 
 _ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]*://)(\S*)", re.IGNORECASE)
-_SECRET: Final = re.compile(r"pass|pwd|secret|token|odbc_connect", re.IGNORECASE)
-"""In names of query parameters."""
 
 
 def without_secrets(text: str) -> str:
@@ -158,7 +156,5 @@ def _shown(address: re.Match[str]) -> str:
 
 
 def holds_secret(address: str) -> bool:
-    """Return whether an address holds a user's name or a password."""
-    if sqlite_file(address) is not None:
-        return False
-    return "@" in address or any(_SECRET.search(name) for name in parse_qs(urlsplit(address).query, keep_blank_values=True))
+    """Return whether an address may hold a user's name or a password: whether it has more than scheme, host and path."""
+    return without_secrets(address) != address

@@ -9,44 +9,46 @@ from grpo.settings.metrics import Record
 
 _SECONDS_TO_FIRST_LINE: Final = 10.0
 _SECONDS_BETWEEN_LINES: Final = 60.0
-_WINDOW_SECONDS: Final = 120.0
+_WINDOW: Final = 100
+"""How many calls the pace is of: it changes while a run goes on."""
 _MIN_UNITS: Final = 5
 """Fewer give no estimate of the time left: the first ones include what is done once, such as loading."""
 _MIN_SECONDS: Final = 5.0
 
 
 class Pace:
-    """How far work is, and how long it will still take at the pace of its latest two minutes."""
+    """How far work is, and how long it will still take at its latest pace."""
 
     def __init__(self) -> None:
         """Begin with the first call of `text`: what was done before this process does not count."""
-        self._seen: deque[tuple[float, int]] = deque()
+        self._seen: deque[tuple[float, int]] = deque(maxlen=_WINDOW)
 
     def text(self, done: int, total: int, unit: str) -> str:
-        """Return "1,200 of 3,000 steps, 14/s, about 2 min left"; without rate and estimate until there is something to go by."""
-        now = time.monotonic()
+        """Return "1,200 of 3,000 steps, 14/s, about 2 min 08 s left"; without rate and estimate until there is something to go by."""
         if self._seen and done < self._seen[-1][1]:
             self._seen.clear()  # Other work, or the same again.
-        self._seen.append((now, done))
-        while now - self._seen[1 if len(self._seen) > 1 else 0][0] > _WINDOW_SECONDS:
-            self._seen.popleft()
-        since, at_first = self._seen[0]
+        self._seen.append((time.monotonic(), done))
+        (since, at_first), (now, _) = self._seen[0], self._seen[-1]
         text = f"{done:,} of {total:,} {unit}"
-        if done >= total:
-            return text
-        if done - at_first < _MIN_UNITS or now - since < _MIN_SECONDS:
+        if done >= total or done - at_first < _MIN_UNITS or now - since < _MIN_SECONDS:
             return text
         rate = (done - at_first) / (now - since)
         shown = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
-        return f"{text}, {shown}/s, {time_text((total - done) / rate)} left"
+        return f"{text}, {shown}/s, about {duration((total - done) / rate)} left"
 
 
-def time_text(seconds: float) -> str:
-    """Return a length of time as people say it."""
-    minutes = round(seconds / 60)
-    if minutes == 0:
-        return "under a minute"
-    return f"about {minutes} min" if minutes < 120 else f"about {minutes // 60} h {minutes % 60} min"
+def duration(seconds: float) -> str:
+    """Return a length of time in its two largest units.
+
+    >>> [duration(each) for each in (0.4, 75, 3_725)]
+    ['0 s', '1 min 15 s', '1 h 02 min']
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
 
 
 class TerminalSink:

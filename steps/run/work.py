@@ -1,14 +1,14 @@
 """What a step's body works with: settings, inputs, a folder to fill, and the journal of its records.
 
-The journal is `history.jsonl` while the step works, a line a record with its time and its number. It lies in the progress folder and is
-only appended to: a step that goes on after a kill says the same records again, and those that the journal has are not written twice. So a
-tracker that counts the lines it has logged logs each once. Should a record differ from that of its number, its line voids the earlier one
-and all that followed it. The output holds the history without times, and the journal aside.
+The journal is `history.jsonl` while the step works, a line a record with its time. It lies in the progress folder. A step that goes on
+after a kill cuts it back to where it goes on, and says the same records again, each with its first time. So the line of a number is always
+the same, and a tracker that counts the lines it has logged logs each once. The output holds the history without times, the journal aside.
 """
 
 import json
 import shutil
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -79,16 +79,13 @@ class Work:
     observe: Callable[[Record], tuple[Event, ...]] = lambda _: ()
     """Finds events in a record of the history for those that listen; they are no part of it."""
     _rows: list[dict[str, Any]] = field(default_factory=list)
-    """The journal's lines that count, from before a kill too."""
-    _num_said: int = 0
-    """How many of them this process has said again, or written."""
+    """The journal's lines, from before a kill too."""
+    _again: deque[dict[str, Any]] | None = None
+    """Of these, once this process has begun its own: those that it will say again."""
 
     def __post_init__(self) -> None:
-        """Read the journal from before a kill; a torn end goes."""
-        rows, path = read_journal(self.progress_folder), self.progress_folder / HISTORY
-        self._rows = counting(rows)
-        if path.exists() and path.stat().st_size != len(content := "".join(f"{_text(row)}\n" for row in rows).encode()):
-            replace_file(path, content)
+        """Read the journal from before a kill."""
+        self._rows = read_journal(self.progress_folder)
 
     @cached_property
     def engine(self) -> EngineIdentity:
@@ -120,35 +117,40 @@ class Work:
         self.on_saved()
 
     def history(self) -> tuple[Record, ...]:
-        """Return all records so far, those from before a kill included."""
-        return tuple(record_of(row["record"]) for row in self._rows[: self._num_said] if not row["aside"])
-
-    def known_history(self) -> tuple[Record, ...]:
-        """Return all records of the journal, also those that this process has not said again yet."""
+        """Return all records of the journal, those from before a kill included."""
         return tuple(record_of(row["record"]) for row in self._rows if not row["aside"])
 
     def go_on_after(self, step: int) -> None:
-        """Make the journal's records up to this step, from before a kill, the history so far. Listeners see them again."""
-        self._num_said = next((number for number, row in enumerate(self._rows) if row["record"]["step"] > step), len(self._rows))
-        for row in self._rows[: self._num_said]:
+        """Cut the journal from before a kill back to its records up to this step. Listeners see them again."""
+        before = self._rows
+        self._rows = list(takewhile(lambda row: row["record"]["step"] <= step, before))
+        self._again = deque(before[len(self._rows) :])
+        path = self.progress_folder / HISTORY
+        if path.exists():  # A torn end goes, too.
+            replace_file(path, "".join(f"{_text(row)}\n" for row in self._rows).encode())
+        for row in self._rows:
             seen = self._observed(record_of(row["record"]), is_aside=row["aside"])
             for listener in self.listeners:
                 listener.log(seen)
 
     def write_history(self) -> None:
         """Write the history into the folder, as part of the output, and the journal aside."""
+        if self._again is None:
+            self.go_on_after(-1)
         (self.folder / HISTORY).write_text("".join(f"{_text(record_row(record))}\n" for record in self.history()), encoding="utf-8")
-        if (self.progress_folder / HISTORY).exists():
+        if self._rows:
             (self.folder / JOURNAL).parent.mkdir(exist_ok=True)
             shutil.copyfile(self.progress_folder / HISTORY, self.folder / JOURNAL)
 
     def _append(self, record: Record, *, is_aside: bool) -> None:
-        number = self._num_said
-        row = {"number": number, "time": time.time_ns() // 1_000_000, "aside": is_aside, "record": record_row(record)}
-        if number == len(self._rows) or not _is_again(row, self._rows[number]):
-            append_line(self.progress_folder / HISTORY, _text(row))
-            self._rows[number:] = [row]
-        self._num_said += 1
+        if self._again is None:
+            self.go_on_after(-1)
+        row = {"time": time.time_ns() // 1_000_000, "aside": is_aside, "record": record_row(record)}
+        if self._again:  # A tracker may have seen that line: it keeps its time, and aside its numbers, which differ each time.
+            known = self._again.popleft()
+            row = known if is_aside and known["aside"] else row | {"time": known["time"]}
+        append_line(self.progress_folder / HISTORY, _text(row))
+        self._rows.append(row)
         seen = self._observed(record, is_aside=is_aside)
         for listener in self._all_listeners():
             listener.log(seen)
@@ -161,21 +163,6 @@ class Work:
         return self.listeners if self.terminal is None else (*self.listeners, self.terminal)
 
 
-def _is_again(row: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
-    """Return whether a line says again what the journal has: the same record; aside, where times differ, a record of the same step."""
-    if row["aside"] or known["aside"]:
-        return bool(row["aside"] == known["aside"] and row["record"]["step"] == known["record"]["step"])
-    return _text(row["record"]) == _text(known["record"])
-
-
-def counting(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the lines that count: a line voids an earlier one of its number, and all that followed it."""
-    found: list[dict[str, Any]] = []
-    for row in rows:
-        found[row["number"] :] = [dict(row)]
-    return found
-
-
 def read_history(folder: Path) -> list[Record]:
     """Return the records of a finished step. Raises CorruptError at a line that is no JSON object."""
     path = folder / HISTORY
@@ -183,17 +170,14 @@ def read_history(folder: Path) -> list[Record]:
 
 
 def read_journal(folder: Path) -> list[dict[str, Any]]:
-    """Return the journal's lines of a step at work (its progress folder) or done (its output), up to the first that is torn.
-
-    They are in the order of writing, void ones included, for those who count lines.
-    """
+    """Return the journal's lines of a step at work (its progress folder) or done (its output), up to the first that is torn."""
     path = folder / JOURNAL if (folder / JOURNAL).exists() else folder / HISTORY
     return list(takewhile(_is_whole, read_lines(path)))
 
 
 def _is_whole(row: Mapping[str, Any]) -> bool:
     match row:
-        case {"number": int(), "time": int(), "aside": bool(), "record": {"step": int()}}:
+        case {"time": int(), "aside": bool(), "record": {"step": int()}}:
             try:
                 record_of(row["record"])
             except (TypeError, ValueError):  # Another code's metrics: a version says nothing of their names.

@@ -81,9 +81,8 @@ def test_what_finds_no_room_leaves_nothing_of_itself_and_all_that_was_there_and_
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.parent.name != "locks" and path.name != "filling"
-    }
+    found = (path for path in folder.rglob("*") if path.is_file() and path.parent.name != "locks" and path.name != "filling")
+    return {str(path): path.read_bytes() for path in found}
 
 
 @pytest.mark.parametrize("kind", ["full", "limited", "read-only"])  # A journal that is open to this user stays so.

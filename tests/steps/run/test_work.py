@@ -52,37 +52,30 @@ def test_the_history_gives_back_every_record_to_the_last_bit_and_nothing_of_what
         assert [record for record in listener.records if "time/rollout" not in record.metrics] == [*RECORDS, WARNED]
 
 
-def test_what_is_said_again_after_a_kill_is_not_written_again_and_keeps_its_time(tmp_path: Path) -> None:
+def test_after_a_kill_the_journal_is_cut_to_where_the_step_goes_on_and_each_line_is_the_same_again(tmp_path: Path) -> None:
     say(at_work(tmp_path), RECORDS[:3])
-    before = (tmp_path / "progress" / HISTORY).read_bytes()
+    before = (tmp_path / "progress" / HISTORY).read_bytes().splitlines()
     work = at_work(tmp_path)
+    assert list(work.history()) == RECORDS[:3]
     work.go_on_after(0)
-    say(work, RECORDS[1:3])
-    assert (tmp_path / "progress" / HISTORY).read_bytes() == before
-    say(work, RECORDS[3:])
-    assert (tmp_path / "progress" / HISTORY).read_bytes().startswith(before)
+    assert list(work.history()) == RECORDS[:1]
+    assert (tmp_path / "progress" / HISTORY).read_bytes().splitlines() == before[:2]
+    say(work, RECORDS[1:])
+    assert (tmp_path / "progress" / HISTORY).read_bytes().splitlines()[:6] == before, "with its times"
     assert journal(tmp_path) == [(step, is_aside) for step in range(4) for is_aside in (False, True)]
     assert list(work.history()) == RECORDS
-
-
-def test_the_history_is_what_was_said_so_far_and_the_known_history_what_the_journal_has(tmp_path: Path) -> None:
-    say(at_work(tmp_path), RECORDS)
-    work = at_work(tmp_path)
-    assert (list(work.history()), list(work.known_history())) == ([], RECORDS)
-    work.go_on_after(1)
-    assert list(work.history()) == RECORDS[:2]
 
 
 @pytest.mark.parametrize(
     "torn",
     [
         b"",
-        b'{"aside": false, "number": 6, "record": {"st',
+        b'{"aside": false, "record": {"st',
         b"\0\0\0\0\n",
-        b'{"number": 6, "time": 1, "aside": false, "record": {}}\n',
+        b'{"time": 1, "aside": false, "record": {}}\n',
         b"[]\n",
         b"\xff\n",
-        b'{"number": 6, "time": 1, "aside": false, "record": {"step": 3, "no/such": 1}}\n',
+        b'{"time": 1, "aside": false, "record": {"step": 3, "no/such": 1}}\n',
     ],
 )
 def test_a_journal_counts_up_to_the_first_torn_line_and_the_rest_goes(torn: bytes, tmp_path: Path) -> None:
@@ -92,8 +85,8 @@ def test_a_journal_counts_up_to_the_first_torn_line_and_the_rest_goes(torn: byte
     path.write_bytes(whole + torn)
     assert len(read_journal(tmp_path / "progress")) == 6
     work = at_work(tmp_path)
-    assert path.read_bytes() == whole
     work.go_on_after(2)
+    assert path.read_bytes() == whole
     say(work, RECORDS[3:])
     assert path.read_bytes().startswith(whole)
     assert len(journal(tmp_path)) == 8
@@ -106,27 +99,13 @@ def test_a_line_that_is_damaged_in_the_middle_costs_those_behind_it_which_are_sa
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:4], b"\0\n", *lines[5:]]))
     work = at_work(tmp_path)
-    assert [record.step for record in work.known_history()] == [0, 1]
+    assert [record.step for record in work.history()] == [0, 1]
     work.go_on_after(1)
     say(work, RECORDS[2:])
     assert [json.loads(line)["record"] for line in path.read_bytes().splitlines()] == [json.loads(line)["record"] for line in lines]
 
 
-def test_a_record_that_differs_voids_what_followed_it_and_no_line_is_taken_from_those_who_count(tmp_path: Path) -> None:
-    say(at_work(tmp_path), RECORDS)
-    before = (tmp_path / "progress" / HISTORY).read_bytes()
-    work = at_work(tmp_path)
-    work.go_on_after(0)
-    other = Record(1, {"grpo/loss": 0.5})
-    say(work, [other])
-    assert (tmp_path / "progress" / HISTORY).read_bytes().startswith(before)
-    assert list(work.history()) == [RECORDS[0], other] == list(at_work(tmp_path).known_history())
-    work.write_history()
-    assert read_history(tmp_path / "output") == [RECORDS[0], other]
-    assert len(read_journal(tmp_path / "output")) == 10
-
-
-def test_what_is_known_and_not_said_again_is_in_no_history(tmp_path: Path) -> None:
+def test_what_a_step_that_begins_anew_does_not_say_again_is_in_no_history(tmp_path: Path) -> None:
     say(at_work(tmp_path), RECORDS)
     work = at_work(tmp_path)
     say(work, RECORDS[:2])
