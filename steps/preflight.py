@@ -6,7 +6,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
@@ -15,19 +15,17 @@ import numpy as np
 
 from grpo.base.errors import PlainError
 from grpo.dataset.exclusions import ExcludedPositions
-from grpo.dataset.games import SourceError
 from grpo.dataset.quotas import Quota, QuotaCell, SourceReport, boards_per_cell, cut_to_quota, refusal, shortage_text
 from grpo.dataset.streams import SourceFile, find_files, opened
 from grpo.dataset.table import Position
 from grpo.dataset.units import unit_boards_per_cell, unit_positions
-from grpo.engine.identity import EngineMissingError, identify
+from grpo.engine.identity import identify
 from grpo.engine.pool import EnginePool
 from grpo.match.halving import halving_rounds
-from grpo.match.openings import OpeningsError, drawn_openings
+from grpo.match.openings import drawn_openings
 from grpo.settings.tree import ConfigError, Settings, preset_names, read_settings
 from steps.policies.kinds import KINDS
 from steps.run.machine import MIRROR, Machine, Mirror, holds_secret, sqlite_file
-from steps.run.objects import StoreError
 from steps.run.store import Store
 from steps.run.versions import LOCK, describe_code, installed_lock
 from steps.track.wandb import KEY
@@ -40,7 +38,7 @@ _SHOWN: Final = 5
 
 
 class PreflightError(PlainError, RuntimeError):
-    """Something that the run needs is missing; the message is the table with remedies."""
+    """Something that the run needs is missing or wrong; the message has the remedy, that of a run all in a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,29 +53,45 @@ class PreflightCheck:
 
 def preflight(settings: Settings, machine: Machine, *, read_only: bool = False) -> list[PreflightCheck]:
     """Return the checks; with `read_only` neither home nor store is created or written."""
-    checks = [_engine(machine), _disk(machine, read_only=read_only), _tracking(machine), _device(machine)]
+    looks: dict[str, Callable[[], str]] = {
+        "stockfish": lambda: f"{identify(machine.stockfish)} at {machine.stockfish}",
+        "disk": lambda: _disk(machine, read_only=read_only),
+        "tracking": lambda: _tracking(machine),
+        "device": lambda: _device(machine),
+    }
     if machine.store:
-        checks.append(_store(machine, read_only=read_only))
-    checks.append(PreflightCheck(settings.policy.kind, *KINDS[settings.policy.kind].preflight(settings)))
+        looks["store"] = lambda: _store(machine, read_only=read_only)
+    looks[settings.policy.kind] = lambda: KINDS[settings.policy.kind].preflight(settings)
     if settings.evaluation.opening_book:
-        checks.append(_book(settings))
-    return checks + [_files(f"boards.{name}", names) for name in ("files", "exclude") if (names := getattr(settings.boards, name))]
+        looks["evaluation.opening_book"] = lambda: _book(settings)
+    if settings.boards.files:
+        looks["boards.files"] = lambda: _files(settings.boards.files)
+    if settings.boards.exclude:
+        looks["boards.exclude"] = lambda: _files(settings.boards.exclude)
+    return [_checked(what, look) for what, look in looks.items()]
 
 
 def examine(settings: Settings | ConfigError, machine: Machine) -> list[PreflightCheck]:
     """Return all checks for a run with these settings, without changing anything; for invalid settings, those that do not need them."""
     usable = Settings() if isinstance(settings, ConfigError) else settings
-    valid = _fine("settings", "every key is known, and no two contradict each other")
     checks = [
-        _python(),
-        _packages(),
-        _wrong("settings", str(settings)) if isinstance(settings, ConfigError) else valid,
+        _checked("python", _python),
+        _checked("packages", _packages),
+        _checked("settings", lambda: _valid(settings)),
         *preflight(usable, machine, read_only=True),
-        _wandb(machine, os.environ),
+        _checked("W&B", lambda: _wandb(machine, os.environ)),
     ]
     if usable.boards.source == "files" and all(check.is_fine for check in checks if check.what.startswith(("boards.", "stockfish"))):
-        checks.append(_boards(usable, machine))
+        checks.append(_checked("boards", lambda: _boards(usable, machine)))
     return checks
+
+
+def _checked(what: str, look: Callable[[], str]) -> PreflightCheck:
+    """Return what a look has found, or its error, which says how to fix it."""
+    try:
+        return PreflightCheck(what, is_fine=True, detail=look())
+    except PlainError as error:
+        return PreflightCheck(what, is_fine=False, detail=str(error))
 
 
 def table(checks: Sequence[PreflightCheck]) -> str:
@@ -86,22 +100,7 @@ def table(checks: Sequence[PreflightCheck]) -> str:
     return "\n".join(f"  {'ok  ' if check.is_fine else 'FAIL'}  {check.what:<{width}}  {check.detail}" for check in checks)
 
 
-def _fine(what: str, detail: str) -> PreflightCheck:
-    return PreflightCheck(what=what, is_fine=True, detail=detail)
-
-
-def _wrong(what: str, detail: str) -> PreflightCheck:
-    return PreflightCheck(what=what, is_fine=False, detail=detail)
-
-
-def _engine(machine: Machine) -> PreflightCheck:
-    try:
-        return _fine("stockfish", f"{identify(machine.stockfish)} at {machine.stockfish}")
-    except EngineMissingError as error:
-        return _wrong("stockfish", str(error))
-
-
-def _disk(machine: Machine, *, read_only: bool) -> PreflightCheck:
+def _disk(machine: Machine, *, read_only: bool) -> str:
     try:
         if not read_only:
             machine.home.mkdir(parents=True, exist_ok=True)
@@ -109,28 +108,26 @@ def _disk(machine: Machine, *, read_only: bool) -> PreflightCheck:
         with tempfile.TemporaryFile(dir=existing) as probe:  # An anonymous file.
             probe.write(b"probe")
     except OSError as error:
-        return _wrong("disk", f"{machine.home} is not writable ({error.strerror}); set CHESS_GRPO_HOME to a writable folder")
+        raise PreflightError(f"{machine.home} is not writable ({error.strerror}); set CHESS_GRPO_HOME to a writable folder") from error
     free = shutil.disk_usage(existing).free
     detail = f"{free / 1024**3:.1f} GiB free at {machine.home}"
     if free < _FREE_BYTES:
         needed = f"{_FREE_BYTES / 1024**3:.0f} GiB"
-        return _wrong("disk", f"{detail}, {needed} needed; free some space, or set CHESS_GRPO_HOME to another disk")
-    return _fine("disk", detail)
+        raise PreflightError(f"{detail}, {needed} needed; free some space, or set CHESS_GRPO_HOME to another disk")
+    return detail
 
 
-def _tracking(machine: Machine) -> PreflightCheck:
+def _tracking(machine: Machine) -> str:
     """Refuse an address that cannot be right; a store that is away is told, and logged to when it is back."""
     if machine.is_container and sqlite_file(machine.tracking_uri) is not None:
-        return _wrong(
-            "tracking",
+        raise PreflightError(
             f"{machine.shown_uri} is a file of this container, which is not persistent; set MLFLOW_TRACKING_URI, where the run is launched,"
-            " to the address of an MLflow server (docs/aws.md)",
+            " to the address of an MLflow server (docs/aws.md)"
         )
     if holds_secret(machine.tracking_uri):
-        return _wrong(
-            "tracking",
+        raise PreflightError(
             "MLFLOW_TRACKING_URI holds a name or password, which would appear in logs: leave name and password out of it, and set"
-            " MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (for a database, what its driver reads, such as PGUSER and PGPASSWORD)",
+            " MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (for a database, what its driver reads, such as PGUSER and PGPASSWORD)"
         )
     from steps.track.client import TrackingStore  # MLflow takes seconds to import.
     from steps.track.outages import TrackingAwayError
@@ -140,30 +137,25 @@ def _tracking(machine: Machine) -> PreflightCheck:
         if (store := TrackingStore(machine.tracking_uri)).exists:
             store.ask("its experiments", lambda: store.client.search_experiments(max_results=1))
     except TrackingAwayError as error:
-        return _fine("tracking", f"{error}: the run goes on, and is logged when it is back")
-    return _fine("tracking", machine.shown_uri)
+        return f"{error}: the run goes on, and is logged when it is back"
+    return machine.shown_uri
 
 
-def _store(machine: Machine, *, read_only: bool) -> PreflightCheck:
+def _store(machine: Machine, *, read_only: bool) -> str:
     """Write and read a small record; or only ask for it."""
-    try:
-        if not read_only:
-            Store.of(machine).probe()
-    except StoreError as error:
-        return _wrong("store", str(error))
-    return _fine("store", f"{machine.store}{': it is written to when a run starts' if read_only else ''}")
+    if read_only:
+        return f"{machine.store}: it is written to when a run starts"
+    Store.of(machine).probe()
+    return machine.store
 
 
-def _device(machine: Machine) -> PreflightCheck:
-    from steps.run.device import DeviceError, torch_device
+def _device(machine: Machine) -> str:
+    from steps.run.device import torch_device
 
-    try:
-        return _fine("device", f"{torch_device(machine)}, {machine.num_threads} threads")
-    except DeviceError as error:
-        return _wrong("device", str(error))
+    return f"{torch_device(machine)}, {machine.num_threads} threads"
 
 
-def _book(settings: Settings) -> PreflightCheck:
+def _book(settings: Settings) -> str:
     """Check that the opening book has enough distinct openings for the step that needs most of them."""
     from grpo.match.ladder import ladder_pairings, make_rungs, num_openings_to_place
 
@@ -178,40 +170,31 @@ def _book(settings: Settings) -> PreflightCheck:
         + selection.num_sampled_pairs
         + placement,
     )
-    try:
-        drawn_openings(evaluation.opening_book, count=needed, rng=np.random.default_rng(0), exclude=set())
-    except (SourceError, OpeningsError) as error:
-        return _wrong("evaluation.opening_book", str(error))
-    return _fine("evaluation.opening_book", f"{evaluation.opening_book}: has the {needed:,} openings that are needed")
+    drawn_openings(evaluation.opening_book, count=needed, rng=np.random.default_rng(0), exclude=set())
+    return f"{evaluation.opening_book}: has the {needed:,} openings that are needed"
 
 
-def _files(what: str, names: Sequence[str]) -> PreflightCheck:
+def _files(names: Sequence[str]) -> str:
     """Read only the beginning of each file: large files are read once, by the step that needs them."""
-    try:
-        files = find_files(names)
-        empty = [file.name for file in files if _is_empty(file)]
-    except SourceError as error:
-        return _wrong(what, str(error))
-    if empty:
-        return _wrong(what, f"{', '.join(empty)}: empty; give files with games or positions")
-    return _fine(what, ", ".join(file.name for file in files[:_SHOWN]) + (f" and {len(files) - _SHOWN} more" * (len(files) > _SHOWN)))
+    files = find_files(names)
+    if empty := [file.name for file in files if _is_empty(file)]:
+        raise PreflightError(f"{', '.join(empty)}: empty; give files with games or positions")
+    return ", ".join(file.name for file in files[:_SHOWN]) + (f" and {len(files) - _SHOWN} more" * (len(files) > _SHOWN))
 
 
-def _boards(settings: Settings, machine: Machine) -> PreflightCheck:
+def _boards(settings: Settings, machine: Machine) -> str:
     """Read the games as `build_boards` will, until there are boards enough, and say whether these suffice; no engine is asked."""
-    try:
-        wanted, missing, report = _counted(settings, machine)
-        if not any(missing.values()):
-            return _fine("boards", f"all {sum(wanted.values()):,} wanted are in the first {report.games:,} games that are read")
-        shortage = shortage_text(wanted, missing, report, settings.boards)
-        if not (reason := refusal(wanted, missing, states_per_step=settings.grpo.states_per_step)):
-            return _fine("boards", f"{shortage} A run goes on with these")
-        presets = {name: read_settings(f'preset = "{name}"') for name in preset_names()}
-        largest_first = sorted(presets, key=lambda name: -presets[name].boards.num_train)
-        fits = next((name for name in largest_first if _is_enough(settings, presets[name], machine)), None)
-    except SourceError as error:
-        return _wrong("boards", str(error))
-    return _wrong("boards", f"{shortage}\n{reason}. {f'Enough for preset = {fits!r}' if fits else 'There are too few for any preset'}")
+    wanted, missing, report = _counted(settings, machine)
+    if not any(missing.values()):
+        return f"all {sum(wanted.values()):,} wanted are in the first {report.games:,} games that are read"
+    shortage = shortage_text(wanted, missing, report, settings.boards)
+    if not (reason := refusal(wanted, missing, states_per_step=settings.grpo.states_per_step)):
+        return f"{shortage} A run goes on with these"
+    presets = {name: read_settings(f'preset = "{name}"') for name in preset_names()}
+    largest_first = sorted(presets, key=lambda name: -presets[name].boards.num_train)
+    fits = next((name for name in largest_first if _is_enough(settings, presets[name], machine)), None)
+    enough = "There are too few for any preset" if fits is None else f"Enough for preset = {fits!r}"
+    raise PreflightError(f"{shortage}\n{reason}. {enough}")
 
 
 def _is_enough(settings: Settings, preset: Settings, machine: Machine) -> bool:
@@ -241,26 +224,29 @@ def _is_empty(file: SourceFile) -> bool:
         return not stream.read(1)
 
 
-def _python() -> PreflightCheck:
-    here = sys.version_info[:2]
+def _valid(settings: Settings | ConfigError) -> str:
+    if isinstance(settings, ConfigError):
+        raise settings
+    return "every key is known, and no two contradict each other"
+
+
+def _python() -> str:
     detail = f"{platform.python_version()} at {sys.executable}"
-    if here == PYTHON:
-        return _fine("python", detail)
-    wanted = ".".join(map(str, PYTHON))
-    return _wrong("python", f"{detail}, but Python {wanted} is needed: `make setup PYTHON=python{wanted}`")
+    if sys.version_info[:2] != PYTHON:
+        wanted = ".".join(map(str, PYTHON))
+        raise PreflightError(f"{detail}, but Python {wanted} is needed: `make setup PYTHON=python{wanted}`")
+    return detail
 
 
-def _packages() -> PreflightCheck:
+def _packages() -> str:
     """Compare the installed packages with the pins of the lock file, and the lock file with the one that the installer recorded."""
-    what, pins = "packages", dict(_PIN.findall(LOCK.read_text(encoding="utf-8")))
-    others = [f"{each} {here}, not {pin}" for each, pin in pins.items() if (here := _installed(each)) not in (None, pin)]
-    if others:
+    pins = dict(_PIN.findall(LOCK.read_text(encoding="utf-8")))
+    if others := [f"{each} {here}, not {pin}" for each, pin in pins.items() if (here := _installed(each)) not in (None, pin)]:
         shown = "; ".join(others[:_SHOWN]) + (f"; and {len(others) - _SHOWN} more" if len(others) > _SHOWN else "")
-        return _wrong(what, f"not as in {LOCK.name}: {shown}: `make setup` installs those of the lock")
+        raise PreflightError(f"not as in {LOCK.name}: {shown}: `make setup` installs those of the lock")
     if installed_lock() not in ("", describe_code()["lock"]):
-        detail = f"installed from another {LOCK.name} than this checkout's: `make setup` installs the current one"
-        return _wrong(what, detail)
-    return _fine(what, f"{sum(_installed(each) is not None for each in pins)} as in {LOCK.name}")
+        raise PreflightError(f"installed from another {LOCK.name} than this checkout's: `make setup` installs the current one")
+    return f"{sum(_installed(each) is not None for each in pins)} as in {LOCK.name}"
 
 
 def _installed(name: str) -> str | None:
@@ -271,13 +257,12 @@ def _installed(name: str) -> str | None:
         return None
 
 
-def _wandb(machine: Machine, environment: Mapping[str, str]) -> PreflightCheck:
+def _wandb(machine: Machine, environment: Mapping[str, str]) -> str:
     """Say whether runs are mirrored to Weights & Biases and whether an API key is set, never which."""
     key = f"a key is in {KEY}" if environment.get(KEY) else f"there is no {KEY}"
     local = f"saved below {machine.home}, for `wandb sync`"
-    detail = {
+    return {
         Mirror.OFF: f"off ({MIRROR}={Mirror.ONLINE} turns it on)",
         Mirror.OFFLINE: f"offline: {local}",
         Mirror.ONLINE: f"online; {key}" + ("" if environment.get(KEY) else f", so it is {local}"),
-    }
-    return _fine("W&B", detail[machine.mirror])
+    }[machine.mirror]

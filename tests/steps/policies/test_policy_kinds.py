@@ -4,6 +4,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
 
+import pytest
+
+from grpo.base.errors import PlainError
 from grpo.policy.files import LANGUAGE
 from grpo.settings.tree import PolicyConfig, Settings
 from steps import finetune, pretrain
@@ -19,20 +22,16 @@ def test_every_kind_that_the_settings_name_has_a_row_an_opener_and_bodies() -> N
         assert all(find_spec(step.module_for(name)) for name in names)
 
 
-def found(model: str = "small") -> tuple[bool, str]:
+def found(model: str) -> str:
     given: dict[str, Any] = {"policy": {"kind": LANGUAGE}, "language": {"model": model, "cloning": {"learning_rate": 1e-4}}}
-    look = KINDS[LANGUAGE].preflight
-    assert look is not None
-    return look(Settings.model_validate(given))
+    return KINDS[LANGUAGE].preflight(Settings.model_validate(given))
 
 
 def test_a_folder_without_a_model_is_found_and_a_hubs_name_is_left_to_pretrain(tmp_path: Path) -> None:
-    is_fine, detail = found(str(tmp_path / "nowhere"))
-    assert not is_fine
-    assert f"language.model = '{tmp_path}/nowhere' is not an existing folder" in detail
-    is_fine, detail = found(str(tmp_path))
-    assert not is_fine
-    assert "has no config.json" in detail
+    with pytest.raises(PlainError, match=f"language.model = '{tmp_path}/nowhere' is not an existing folder"):
+        found(str(tmp_path / "nowhere"))
+    with pytest.raises(PlainError, match=r"has no config\.json"):
+        found(str(tmp_path))
     (tmp_path / "config.json").write_text("{}")
-    assert found(str(tmp_path)) == (True, f"the folder {tmp_path}")
-    assert found("jrahn/RookWorld-LM-124M")[0]
+    assert found(str(tmp_path)) == f"the folder {tmp_path}"
+    assert "RookWorld" in found("jrahn/RookWorld-LM-124M")

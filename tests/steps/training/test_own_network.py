@@ -12,6 +12,7 @@ from made_work import work_in
 from page_code import blocks
 from tiny_training import finetune, prepare, settings
 
+from grpo.base.errors import PlainError
 from grpo.base.files import read_json
 from grpo.dataset.table import GAME_SCHEMA
 from grpo.policy import networks
@@ -32,11 +33,10 @@ def test_a_network_of_ones_own_is_trained_saved_and_played(tmp_path: Path, monke
     (tmp_path / "networks" / f"{NAME}.py").write_text(code)
     changes = {"policy": {"network": NAME, "width": 16}, "pretrain": {"max_steps": 4, "steps_per_validation": 2, "batch_size": 8}}
     given = Settings.model_validate(settings(num_steps=2).model_dump() | changes)
-    is_fine, remedy = KINDS["network"].preflight(given)
-    assert not is_fine
-    assert "grpo/policy/networks/linear.py" in remedy
+    with pytest.raises(PlainError, match=r"grpo/policy/networks/linear\.py"):
+        KINDS["network"].preflight(given)
     monkeypatch.setattr(networks, "__path__", [*networks.__path__, str(tmp_path / "networks")])
-    assert KINDS["network"].preflight(given)[0]
+    assert NAME in KINDS["network"].preflight(given)
     prepare(tmp_path / "inputs")
     pq.write_table(GAME_SCHEMA.empty_table(), tmp_path / "inputs" / "boards" / GAMES)
     pretrain.body(work_in(tmp_path / "pretrained", given, inputs={"boards": tmp_path / "inputs" / "boards"}))
