@@ -15,7 +15,8 @@ from grpo_step import arrays_of, random_boards
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from grpo.policy.distribution import PRECISIONS, NetworkPolicy, PositionBatch, new_policy
+from grpo.policy.distribution import PRECISIONS, PositionBatch
+from grpo.policy.policy import NetworkPolicy, new_policy
 from grpo.settings.tree import Settings, read_settings
 from grpo.train.network_task import NetworkTask
 from grpo.train.states import DatasetStates

@@ -25,7 +25,8 @@ from grpo.board.phases import PHASES, phase_of
 from grpo.dataset.table import BoardArrays
 from grpo.engine.move_values import engine_options, value_tables
 from grpo.engine.pool import EnginePool
-from grpo.policy.distribution import NetworkPolicy, PositionBatch, new_policy
+from grpo.policy.distribution import PositionBatch
+from grpo.policy.policy import NetworkPolicy, new_policy
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.tree import PolicyConfig, ValuesConfig
 from grpo.train.network_task import NetworkTask

@@ -7,8 +7,9 @@ from grpo.dataset.table import BoardArrays, Split, board_arrays
 from grpo.engine.move_values import engine_options
 from grpo.engine.pool import EnginePool
 from grpo.match.regret import heldout_metrics
+from grpo.policy.checkpoints import load_checkpoint
 from grpo.policy.files import LANGUAGE
-from grpo.train.checkpoints import NETWORK_FORMAT, load_checkpoint, load_policy
+from grpo.policy.policy import NetworkPolicy
 from grpo.train.network_task import NetworkTask
 from grpo.train.self_play import SelfPlay, state_counts
 from grpo.train.states import DatasetStates, LiveValues
@@ -54,10 +55,10 @@ def body(work: Work) -> None:
     table = read_boards(work.inputs["boards"])
     train = board_arrays(table, split=Split.TRAIN)
     heldout = board_arrays(table, split=Split.HELDOUT, strong=True)
-    reference, _ = load_policy(work.inputs["pretrained"], work.device)
-    policy, policy_config = load_policy(work.inputs["pretrained"], work.device)
-    origin = None if checkpoint is None else load_checkpoint(checkpoint, work.device, NETWORK_FORMAT)
-    first = 0 if origin is None else origin[2].step
+    reference = NetworkPolicy.load(work.inputs["pretrained"], work.device)
+    policy = reference.copied()
+    origin = None if checkpoint is None else load_checkpoint(checkpoint, work.device, NetworkPolicy)
+    first = 0 if origin is None else origin[1].step
     # The engine starts when it is first asked, and is asked only of states that no dataset has.
     with EnginePool(work.machine.stockfish, num_processes=work.machine.num_threads, options=engine_options()) as pool:
         values = LiveValues(pool, settings.values)
@@ -69,8 +70,6 @@ def body(work: Work) -> None:
         TrainingLoop(
             work,
             trainer,
-            policy_config,
-            NETWORK_FORMAT,
             heldout=lambda: heldout_metrics(trainer.evaluation_policy, heldout),
         ).run()
 

@@ -14,7 +14,7 @@ from grpo.match.ladder import Ladder, LadderPlacement, Rung, num_openings_to_pla
 from grpo.match.matches import UNDECIDED, Adjudication, MatchResult, PlayedGame, play_match
 from grpo.match.openings import make_openings
 from grpo.match.players import Player
-from grpo.train.checkpoints import checkpoint_name
+from grpo.policy.checkpoints import checkpoint_name
 from steps.run.names import CHECKPOINTS, REPORT
 from steps.run.work import Work
 

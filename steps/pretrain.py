@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Final
 from grpo.base.files import write_json
 from grpo.dataset.labels import label_arrays
 from grpo.dataset.table import Split, board_arrays
-from grpo.policy.distribution import new_policy
 from grpo.policy.files import LANGUAGE
-from grpo.train.checkpoints import save_policy, weights_hash
+from grpo.policy.policy import new_policy, weights_hash
 from grpo.train.imitation import ImitationResult, imitate
 from steps.run.dataset import read_boards, read_game_table
 from steps.run.names import REPORT
@@ -57,7 +56,7 @@ def body(work: Work) -> None:
         else:
             work.log(outcome)
             work.progress(outcome.step, settings.pretrain.max_steps, "steps at most")
-    save_policy(work.folder, policy, settings.policy)
+    policy.save(work.folder)
     write_json(
         work.folder / REPORT,
         {

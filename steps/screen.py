@@ -10,8 +10,8 @@ from grpo.base.errors import NonFiniteError
 from grpo.base.files import write_json
 from grpo.match.halving import HalvingTrace, sequential_halving
 from grpo.match.verdict import candidates_by_regret
+from grpo.policy.checkpoints import checkpoint_folders, checkpoint_step
 from grpo.policy.files import copy_policy
-from grpo.train.checkpoints import checkpoint_folders, checkpoint_step
 from steps.measure import (
     CONFIRMATION,
     LADDER,

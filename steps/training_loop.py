@@ -28,10 +28,7 @@ from grpo.base.files import (
     replace_file,
     verified_manifest,
 )
-from grpo.policy.trainable import PolicyFormat
-from grpo.settings.metrics import BUDGET_SPENT, Record
-from grpo.settings.tree import PolicyConfig
-from grpo.train.checkpoints import (
+from grpo.policy.checkpoints import (
     TrainingState,
     checkpoint_folders,
     checkpoint_name,
@@ -39,8 +36,9 @@ from grpo.train.checkpoints import (
     checkpoints_to_delete,
     load_checkpoint,
     save_checkpoint,
-    weights_hash,
 )
+from grpo.policy.policy import Policy, weights_hash
+from grpo.settings.metrics import BUDGET_SPENT, Record
 from grpo.train.trainer import Trainer
 from steps.live_diagnosis import LiveDiagnosis
 from steps.run.exit_codes import RESUMABLE
@@ -51,9 +49,9 @@ from steps.run.work import Work
 _REGRET: Final = "heldout/regret_best"
 
 
-def begin_from(origin: tuple[Any, PolicyConfig, TrainingState], trainer: Trainer[Any], work: Work) -> None:
+def begin_from(origin: tuple[Policy, TrainingState], trainer: Trainer[Any], work: Work) -> None:
     """Begin a run at a checkpoint of another, with its optimiser unless the objective is another."""
-    policy, _, state = origin
+    policy, state = origin
     # Adam's moments of one objective do not fit another.
     is_same = state.facts["settings"]["grpo"]["num_own_moves"] == work.facts["settings"]["grpo"]["num_own_moves"]
     trainer.begin_from(state, policy.network.state_dict(), takes_optimiser=is_same)
@@ -68,8 +66,6 @@ class TrainingLoop:
         self,
         work: Work,
         trainer: Trainer[Any],
-        policy_config: PolicyConfig,
-        policy_format: PolicyFormat[Any],
         *,
         heldout: Callable[[], Mapping[str, float]],
     ) -> None:
@@ -78,14 +74,10 @@ class TrainingLoop:
         Args:
             work: with the facts that each checkpoint holds: where it comes from.
             trainer: at the step at which this run begins.
-            policy_config: what its policy's network is.
-            policy_format: how checkpoints hold the policy.
             heldout: measures the trainer's evaluation policy, as it is now.
         """
         self._work = work
         self._trainer = trainer
-        self._policy_config = policy_config
-        self._format = policy_format
         self._config = work.settings.grpo
         self._first = trainer.num_steps_done
         self._last = self._first + self._config.num_steps
@@ -121,7 +113,7 @@ class TrainingLoop:
         remove_leftovers(self._folder)
         self._delete_damaged(last=known[-1].step if known else -1)
         if saved := checkpoint_folders(self._checkpoints):
-            policy, _, state = load_checkpoint(saved[-1], torch.device("cpu"), self._format)
+            policy, state = load_checkpoint(saved[-1], torch.device("cpu"), type(self._trainer.policy))
             self._trainer.restore(state, policy.network.state_dict())
             self._work.say(f"resuming from {self._place()}")
             self._work.go_on_after(state.step)
@@ -178,7 +170,7 @@ class TrainingLoop:
     def _save(self) -> None:
         """Save a checkpoint, and delete those that are too many."""
         state = self._trainer.state(self._work.facts)
-        save_checkpoint(self._checkpoints, self._trainer.evaluation_policy, self._policy_config, state, self._format)
+        save_checkpoint(self._checkpoints, self._trainer.evaluation_policy, state)
         self._prune()
         self._work.saved()
 

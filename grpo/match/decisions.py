@@ -13,7 +13,7 @@ from grpo.board.actions import action_move
 from grpo.board.encoding import decode
 from grpo.board.phases import PHASES
 from grpo.dataset.table import BoardArrays
-from grpo.policy.distribution import Policy, PositionBatch
+from grpo.policy.distribution import MovePolicy, PositionBatch
 
 _BATCH = 512
 
@@ -67,7 +67,7 @@ class NotableDecisions:
         return asdict(self)
 
 
-def notable_decisions(policy: Policy, boards: BoardArrays, *, count: int, before: Policy | None = None) -> NotableDecisions:
+def notable_decisions(policy: MovePolicy, boards: BoardArrays, *, count: int, before: MovePolicy | None = None) -> NotableDecisions:
     """Return a policy's worst and best greedy decisions at T = 1; `values` must be those of the stronger search.
 
     Boards with one legal move are skipped; ties go to the first board.
@@ -116,7 +116,7 @@ def notable_decisions(policy: Policy, boards: BoardArrays, *, count: int, before
 
 
 @torch.no_grad()
-def _probabilities(policy: Policy, boards: BoardArrays) -> NDArray[np.float64]:
+def _probabilities(policy: MovePolicy, boards: BoardArrays) -> NDArray[np.float64]:
     """Return the probability at T = 1 of each legal move, [N, A], 0 on padding."""
     positions = PositionBatch.from_arrays(boards)
     found = np.zeros(boards.is_legal.shape)

@@ -18,7 +18,7 @@ from grpo.board.encoding import fen_of
 from grpo.engine.answers import EngineError
 from grpo.engine.pool import EnginePool, Query
 from grpo.match.replies import Reply
-from grpo.policy.distribution import MoveDistribution, Policy, PositionBatch
+from grpo.policy.distribution import MoveDistribution, MovePolicy, PositionBatch
 
 _BOARDS_PER_FORWARD = 1_024
 NUM_ROOTS: Final = 2**63 - 1
@@ -42,7 +42,7 @@ class Player(Protocol):
 class BestMovePlayer:
     """Plays a policy's most likely move (greedy)."""
 
-    def __init__(self, policy: Policy, name: str) -> None:
+    def __init__(self, policy: MovePolicy, name: str) -> None:
         self.name = name
         self._policy = policy
 
@@ -54,7 +54,7 @@ class BestMovePlayer:
 class SamplingPlayer:
     """Samples a policy's moves at a temperature."""
 
-    def __init__(self, policy: Policy, name: str, *, temperature: float, rng: torch.Generator) -> None:
+    def __init__(self, policy: MovePolicy, name: str, *, temperature: float, rng: torch.Generator) -> None:
         """Draw one number from `rng` as the root of the streams of all games."""
         self.name = name
         self._policy = policy
@@ -168,7 +168,7 @@ class GameStreams:
 
 @torch.no_grad()
 def _policy_moves(
-    policy: Policy, boards: Sequence[chess.Board], *, temperature: float, pick: Callable[[MoveDistribution, slice], Tensor]
+    policy: MovePolicy, boards: Sequence[chess.Board], *, temperature: float, pick: Callable[[MoveDistribution, slice], Tensor]
 ) -> list[chess.Move]:
     """Return the moves whose columns `pick` returns, given the distribution of one forward pass and the slice of its boards."""
     moves: list[chess.Move] = []

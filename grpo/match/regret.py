@@ -14,7 +14,7 @@ from torch import Tensor
 
 from grpo.board.phases import PHASES
 from grpo.dataset.table import BoardArrays
-from grpo.policy.distribution import MoveDistribution, Policy, PositionBatch
+from grpo.policy.distribution import MoveDistribution, MovePolicy, PositionBatch
 
 _BATCH = 512
 BLUNDER = 0.10
@@ -22,7 +22,7 @@ BLUNDER = 0.10
 
 
 @torch.no_grad()
-def heldout_metrics(policy: Policy, boards: BoardArrays) -> dict[str, float]:
+def heldout_metrics(policy: MovePolicy, boards: BoardArrays) -> dict[str, float]:
     """Return regret, expected value, entropy and blunders at T = 1; `values` must be those of the stronger search."""
     columns: dict[str, list[Tensor]] = {}
     for distribution, of_moves in _distributions(policy, boards):
@@ -70,7 +70,7 @@ class HeldoutScores:
 
 
 @torch.no_grad()
-def heldout_scores(policy: Policy, boards: BoardArrays) -> HeldoutScores:
+def heldout_scores(policy: MovePolicy, boards: BoardArrays) -> HeldoutScores:
     """Return regret and expected value per board; `values` must be those of the stronger search."""
     best, expected, tops = [], [], []
     for distribution, of_moves in _distributions(policy, boards):
@@ -81,7 +81,7 @@ def heldout_scores(policy: Policy, boards: BoardArrays) -> HeldoutScores:
     return HeldoutScores(regret_best=top - of_best, regret_sampled=top - mean, expected_value=mean, phases=boards.phases)
 
 
-def _distributions(policy: Policy, boards: BoardArrays) -> Iterator[tuple[MoveDistribution, Tensor]]:
+def _distributions(policy: MovePolicy, boards: BoardArrays) -> Iterator[tuple[MoveDistribution, Tensor]]:
     """Yield the policy's distribution at T = 1 and the moves' values, batch by batch, on the policy's device."""
     positions, values = PositionBatch.from_arrays(boards), torch.from_numpy(boards.values)
     for rows in torch.split(torch.arange(len(boards)), _BATCH):

@@ -4,7 +4,6 @@ Legend: B boards, A most legal moves of a board in the batch (padded), G moves o
 so that sums over A are finite (with minus infinity, 0 * -inf would be NaN).
 """
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, Self
@@ -12,15 +11,12 @@ from typing import Final, Protocol, Self
 import chess
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from grpo.base.seeding import named_seed
 from grpo.board.actions import action_id, legal_action_ids
 from grpo.board.draws import repeating_moves
 from grpo.board.encoding import encode
 from grpo.dataset.table import LabelArrays
-from grpo.policy.networks import make_network
-from grpo.settings.tree import PolicyConfig
 
 PRECISIONS: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 """Values of `grpo.precision`."""
@@ -164,51 +160,8 @@ class MoveDistribution:
         return type(self)(log_probs=self.log_probs.detach(), is_legal=self.is_legal)
 
 
-class Policy(Protocol):
-    """A policy that gives every legal move of a board a probability: the chess network or a language model."""
+class MovePolicy(Protocol):
+    """What gives every legal move of a board a probability."""
 
     def distribution(self, positions: PositionBatch, *, temperature: float) -> MoveDistribution:
         """Return the distribution over the legal moves of each board at this temperature."""
-
-
-class NetworkPolicy:
-    """The chess network as a policy."""
-
-    def __init__(self, network: nn.Module, device: torch.device, *, precision: torch.dtype = torch.float32) -> None:
-        """Move the network to the device and set evaluation mode for good, because sampling and scoring must be the same function.
-
-        Args:
-            network: Takes the four tensors of `PositionBatch` and returns logits [B, A].
-            device: Where the network runs.
-            precision: Of the forward pass (autocast); the outputs are float32 or better.
-        """
-        self.network = network.to(device).eval()
-        self.device = device
-        self._precision = precision
-
-    def distribution(self, positions: PositionBatch, *, temperature: float) -> MoveDistribution:
-        """Return the distribution over the legal moves of each board at this temperature.
-
-        Raises RuntimeError if the network is in training mode.
-        """
-        if self.network.training:
-            raise RuntimeError("the policy's network is in training mode, in which layers such as dropout change its probabilities")
-        batch = positions.to(self.device)
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._precision == torch.bfloat16):
-            logits = self.network(*batch.inputs)
-        return MoveDistribution.from_logits(logits, batch.is_legal, temperature=temperature)
-
-    def copied(self) -> Self:
-        """Return a policy in full precision with a network of its own, of equal weights."""
-        return type(self)(copy.deepcopy(self.network), self.device)
-
-    def at_precision(self, precision: torch.dtype) -> Self:
-        """Return a policy that shares this network and computes at another precision."""
-        return type(self)(self.network, self.device, precision=precision)
-
-
-def new_policy(config: PolicyConfig, *, seed: int, device: torch.device) -> NetworkPolicy:
-    """Return a policy with random weights that depend only on the seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(named_seed(seed, "network"))
-        return NetworkPolicy(make_network(config), device)

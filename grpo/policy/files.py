@@ -11,11 +11,12 @@ from grpo.board.actions import ACTIONS
 NETWORK: Final = "network"
 LANGUAGE: Final = "language"
 """The kinds of policies: the values of `policy.kind`."""
-WEIGHTS: Final = "weights.safetensors"
+WEIGHTS: Final = "policy.safetensors"
 """Weights of a chess network."""
 LANGUAGE_WEIGHTS: Final = "model.safetensors"
 """Weights of a language model, under transformers' name."""
-POLICY: Final = "policy.json"
+FACTS: Final = "facts.json"
+"""What a policy is: its settings and the hash of its action table."""
 CHESS_TOKENS: Final = "chess_tokens.json"
 """Vocabulary of our own chess tokenizer, for language models that use it."""
 _LANGUAGE_CONFIG: Final = "config.json"
@@ -45,7 +46,7 @@ class IncompatibleError(PlainError, RuntimeError):
 def missing_files(folder: Path) -> list[str]:
     """Return the files that a folder lacks to be a policy: a language model if it has one of its files, else a network."""
     is_language = any((folder / name).is_file() for name in (LANGUAGE_WEIGHTS, _LANGUAGE_CONFIG))
-    required = (LANGUAGE_WEIGHTS, _LANGUAGE_CONFIG, POLICY) if is_language else (WEIGHTS, POLICY)
+    required = (LANGUAGE_WEIGHTS, _LANGUAGE_CONFIG, FACTS) if is_language else (WEIGHTS, FACTS)
     return [name for name in required if not (folder / name).is_file()]
 
 
@@ -73,8 +74,8 @@ def policy_file_names(folder: Path) -> list[str]:
     Raises the errors of `policy_facts`.
     """
     if policy_kind(folder) == NETWORK:
-        return sorted((POLICY, WEIGHTS))
-    names = (POLICY, LANGUAGE_WEIGHTS, *_LANGUAGE_FILES)
+        return sorted((FACTS, WEIGHTS))
+    names = (FACTS, LANGUAGE_WEIGHTS, *_LANGUAGE_FILES)
     return sorted(name for name in names if (folder / name).is_file())
 
 
@@ -86,15 +87,15 @@ def copy_policy(folder: Path, target: Path) -> None:
 
 
 def policy_facts(folder: Path) -> dict[str, Any]:
-    """Return the content of `policy.json`.
+    """Return the content of `facts.json`.
 
     Raises IncompatibleError if this code has another action table, CorruptError if the file is missing or unreadable.
     """
     try:
-        facts = dict(read_json(folder / POLICY))
+        facts = dict(read_json(folder / FACTS))
         table, _ = str(facts["action_table"]), facts["policy"]["kind"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CorruptError(f"{folder / POLICY} is missing or unreadable ({error}): copy it again from where the policy was made") from None
+        raise CorruptError(f"{folder / FACTS} is missing or unreadable ({error}): copy it again from where the policy was made") from None
     if table != ACTION_TABLE_HASH:
         raise IncompatibleError(
             f"{folder}: action_table is {table[:12]}, this code's is {ACTION_TABLE_HASH[:12]}; use the code that made it"

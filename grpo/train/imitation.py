@@ -16,7 +16,8 @@ from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import torch_stream
 from grpo.board.actions import NUM_ACTIONS
 from grpo.dataset.table import LabelArrays
-from grpo.policy.distribution import NetworkPolicy, PositionBatch
+from grpo.policy.distribution import PositionBatch
+from grpo.policy.policy import NetworkPolicy
 from grpo.settings.metrics import Record
 from grpo.settings.tree import PretrainConfig
 from grpo.train.mirror import reflected

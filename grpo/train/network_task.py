@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpo.policy.distribution import PRECISIONS, MoveDistribution, NetworkPolicy
+from grpo.policy.distribution import PRECISIONS, MoveDistribution
+from grpo.policy.policy import NetworkPolicy
 from grpo.settings.grpo import GrpoConfig
 from grpo.train import probes
 from grpo.train.batch import Batch, States, select_rows, to_device

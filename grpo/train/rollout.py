@@ -18,14 +18,14 @@ from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import torch_stream
 from grpo.board.actions import action_move
 from grpo.board.encoding import decode
-from grpo.policy.distribution import MoveDistribution, Policy, PositionBatch
+from grpo.policy.distribution import MoveDistribution, MovePolicy, PositionBatch
 from grpo.settings.grpo import GrpoConfig
 from grpo.train.batch import Batch, States, group_advantages, stacked
 from grpo.train.states import ValueSource, valued_states
 
 
 @torch.no_grad()
-def sampling_distribution(policy: Policy, positions: PositionBatch, *, temperature: float, max_states: int) -> MoveDistribution:
+def sampling_distribution(policy: MovePolicy, positions: PositionBatch, *, temperature: float, max_states: int) -> MoveDistribution:
     """Return what is sampled from, on the CPU, by forward passes of at most `max_states` states.
 
     Raises NonFiniteError when the policy's probabilities are NaN or infinite.
@@ -44,7 +44,7 @@ def sampling_distribution(policy: Policy, positions: PositionBatch, *, temperatu
 class Sampler:
     """Draws moves for one rollout, each from a stream that its step, its ply and its purpose name."""
 
-    def __init__(self, policy: Policy, config: GrpoConfig, *, seed: int, step: int, temperature: float) -> None:
+    def __init__(self, policy: MovePolicy, config: GrpoConfig, *, seed: int, step: int, temperature: float) -> None:
         """Sample a policy as it is, at a temperature."""
         self.temperature = temperature
         self._policy, self._seed, self._step, self._max_states = policy, seed, step, config.max_states_per_forward

@@ -13,7 +13,7 @@ from grpo.base.seeding import numpy_stream, torch_stream
 from grpo.board.encoding import position_key
 from grpo.match.matches import End, PlayedGame, play_match
 from grpo.match.players import SamplingPlayer, random_move
-from grpo.policy.distribution import Policy, PositionBatch
+from grpo.policy.distribution import MovePolicy, PositionBatch
 from grpo.settings.grpo import SelfPlayConfig
 from grpo.train.batch import States
 from grpo.train.states import ValueSource, first_images, valued_states
@@ -84,7 +84,7 @@ class SelfPlay:
         self._states: States | None = None
         self._metrics: dict[str, float] = {}
 
-    def states(self, step: int, policy: Policy) -> States:
+    def states(self, step: int, policy: MovePolicy) -> States:
         """Return the states of a step; if its round's are not at hand, the policy plays the round as it is now.
 
         An epoch's last few states are left for the next. Raises SelfPlayError when games or engine give too few states, ValueError for a
@@ -125,7 +125,7 @@ class SelfPlay:
             positions = PositionBatch(**{name: tensors[name] for name in _POSITIONS})
             self._states = States(positions=positions, values=tensors["values"], phases=tensors["phases"])
 
-    def _play_round(self, number: int, policy: Policy) -> States:
+    def _play_round(self, number: int, policy: MovePolicy) -> States:
         if self._say is not None:
             self._say(f"self-play round {number + 1}: games for {self._config.states_per_round:,} states")
         boards, games = self._play_games(number, policy)
@@ -144,7 +144,7 @@ class SelfPlay:
         }
         return states
 
-    def _play_games(self, number: int, policy: Policy) -> tuple[list[chess.Board], list[PlayedGame]]:
+    def _play_games(self, number: int, policy: MovePolicy) -> tuple[list[chess.Board], list[PlayedGame]]:
         """Return a round's boards and the games that gave them."""
         config = self._config
         opening_rng = numpy_stream(self._seed, "own_games", number, "openings")

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import torch_stream
+from grpo.policy.checkpoints import TrainingState
 from grpo.policy.distribution import PRECISIONS, MoveDistribution
 from grpo.policy.files import IncompatibleError
-from grpo.policy.trainable import TrainablePolicy
+from grpo.policy.policy import Policy, weights_hash
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.metrics import Event, Record
 from grpo.train.batch import Batch
-from grpo.train.checkpoints import TrainingState, hash_of_weights
 from grpo.train.control import MAX_SKIPPED, Control, Knobs, Observation, Outcome
 from grpo.train.invariants import assert_on_policy
 from grpo.train.objective import grpo_objective
@@ -35,7 +35,7 @@ MAX_KL_OLD: Final = 0.1
 _BEYOND: Final = 1.5
 """Times `MAX_KL_OLD`: a divergence above ends a rollout's optimiser steps."""
 
-_Policy = TypeVar("_Policy", bound=TrainablePolicy)
+_Policy = TypeVar("_Policy", bound=Policy)
 
 
 class Rollout(Protocol):
@@ -125,7 +125,7 @@ class Trainer(Generic[_Policy]):
         self.outcome = Outcome()
         self.control = Control(config, first_step=first_step, kl_warmup_steps=task.kl_warmup_steps)
         self._config, self._seed, self._first_step = config, seed, first_step
-        self._reference_hash = hash_of_weights(task.reference.network.state_dict())
+        self._reference_hash = weights_hash(task.reference)
         self._parameters = [parameter for parameter in policy.network.parameters() if parameter.requires_grad]
         self._optimiser = torch.optim.Adam(self._parameters, lr=config.learning_rate)
         self._seconds: dict[str, float] = {}

@@ -8,7 +8,7 @@ import torch
 
 from grpo.base.seeding import torch_stream
 from grpo.board.actions import action_move
-from grpo.policy.distribution import MoveDistribution, Policy, PositionBatch
+from grpo.policy.distribution import MoveDistribution, MovePolicy, PositionBatch
 from grpo.uci.options import BEST_MOVE, UciOptions
 
 
@@ -42,7 +42,7 @@ class MoveFinder(Protocol):
 class PolicyMoveFinder:
     """Chooses moves with a policy that gives every legal move a probability."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: MovePolicy) -> None:
         self._policy = policy
 
     @torch.no_grad()

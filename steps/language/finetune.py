@@ -6,10 +6,10 @@ from grpo.dataset.table import Split
 from grpo.language.generate.player import AnswerGenerator
 from grpo.language.learn.evaluation import EvaluationBoards, evaluate_language, heldout_reward, questions
 from grpo.language.learn.task import LanguageTask
-from grpo.language.model.loading import LANGUAGE_FORMAT, load_language_policy
+from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example, LanguageBoards
 from grpo.language.text.rewards import Grades, grade
-from grpo.train.checkpoints import load_checkpoint
+from grpo.policy.checkpoints import load_checkpoint
 from grpo.train.trainer import Trainer
 from steps.language.answers import shown_examples, write_answers
 from steps.run.dataset import read_boards
@@ -21,16 +21,16 @@ def body(work: Work) -> None:
     """Write checkpoints, history, why training ended, and answers before and after it; after a kill, go on (`steps.finetune`)."""
     settings, checkpoint = work.settings, work.inputs.get("checkpoint")
     language, table = settings.language, read_boards(work.inputs["boards"])
-    policy, policy_config = load_language_policy(work.inputs["pretrained"], work.device)
+    policy = LanguagePolicy.load(work.inputs["pretrained"], work.device)
     policy.config = language  # Of this run; a checkpoint says by which rules it answers in games.
     reference = policy.copied()
-    origin = None if checkpoint is None else load_checkpoint(checkpoint, torch.device("cpu"), LANGUAGE_FORMAT)
+    origin = None if checkpoint is None else load_checkpoint(checkpoint, torch.device("cpu"), LanguagePolicy)
 
     def grader(example: Example, text: str) -> Grades:
         return grade(example, text, logistic_slope=settings.values.logistic_slope)
 
     train = LanguageBoards(table, Split.TRAIN, language)
-    first = 0 if origin is None else origin[2].step
+    first = 0 if origin is None else origin[1].step
     task = LanguageTask(reference, train, settings, grader=grader, first_step=first)
     trainer = Trainer(task, policy, settings.grpo, seed=settings.seed, first_step=first)
     if origin is not None:
@@ -42,12 +42,10 @@ def body(work: Work) -> None:
     TrainingLoop(
         work,
         trainer,
-        policy_config,
-        LANGUAGE_FORMAT,
         heldout=lambda: (
             evaluate_language(generator, evaluated).metrics() | heldout_reward(trainer.evaluation_policy, asked, grader).metrics()
         ),
     ).run()
-    before, _ = load_language_policy(work.inputs["pretrained"], work.device)
+    before = LanguagePolicy.load(work.inputs["pretrained"], work.device)
     shown = shown_examples(validation, seed=settings.seed)
     write_answers(work.folder, {"pretrained": before, "trained": trainer.evaluation_policy}, shown, grader)

@@ -7,11 +7,11 @@ from grpo.dataset.table import Split
 from grpo.language.generate.answers import refuse_too_long
 from grpo.language.learn.cloning import clone
 from grpo.language.learn.parse_rate_gate import gate_metrics, parse_rates, refuse_unreadable
-from grpo.language.model.loading import load_model, save_language_policy
+from grpo.language.model.policy import load_model
 from grpo.language.text.examples import LanguageBoards
+from grpo.policy.policy import weights_hash
 from grpo.settings.metrics import Record
 from grpo.settings.tree import Settings
-from grpo.train.checkpoints import weights_hash
 from steps.language.answers import shown_examples, write_answers
 from steps.run.dataset import read_boards
 from steps.run.names import REPORT
@@ -39,7 +39,7 @@ def body(work: Work) -> None:
     rates = parse_rates(policy, validation, num_prompts=config.num_gate_prompts, seed=settings.seed)
     refuse_unreadable(rates, config)
     work.log(Record(config.cloning.num_steps, gate_metrics(rates)))
-    save_language_policy(work.folder, policy, settings.policy)
+    policy.save(work.folder)
     write_answers(work.folder, {"cloned": policy}, shown)
     best = min(looks, key=lambda look: look.metrics["language/clone_validation_loss"], default=None)
     write_json(

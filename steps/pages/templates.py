@@ -70,7 +70,7 @@ def model_card(
         results: of the run that made it; None where unknown.
         run: that run, or the name of the policy's folder.
         policy_step: its training step; None when unknown.
-        described: its `policy.json`.
+        described: its `facts.json`.
         hashes: name -> SHA-256.
     """
     return _rendered("model_card.md.j2", results=results, run=run, policy_step=policy_step, described=described, hashes=hashes)

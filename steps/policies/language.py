@@ -11,12 +11,12 @@ import torch
 from grpo.base.seeding import numpy_stream
 from grpo.language.generate.player import AnswerGenerator, LanguageMoveFinder, LanguagePlayer
 from grpo.language.learn.evaluation import EvaluationBoards, evaluate_language
-from grpo.language.model.loading import load_language_policy
+from grpo.language.model.policy import LanguagePolicy
 from grpo.match.players import Player
 from grpo.match.regret import HeldoutScores
 from grpo.policy.files import LANGUAGE
+from grpo.policy.policy import weights_hash
 from grpo.settings.language import LanguageConfig
-from grpo.train.checkpoints import weights_hash
 from grpo.uci.search import MoveFinder
 
 if TYPE_CHECKING:
@@ -75,5 +75,5 @@ def open_language_policy(folder: Path, device: torch.device, rules: LanguageConf
 
     Raises PlainError when the files do not make one.
     """
-    policy, _ = load_language_policy(folder, device)
+    policy = LanguagePolicy.load(folder, device)
     return LanguageCompetitor(AnswerGenerator(policy, rules or policy.config), lambda: weights_hash(policy))

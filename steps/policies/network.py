@@ -14,10 +14,10 @@ from grpo.dataset.table import Split, board_arrays
 from grpo.match.decisions import notable_decisions
 from grpo.match.players import BestMovePlayer, Player, SamplingPlayer
 from grpo.match.regret import HeldoutScores, heldout_metrics, heldout_scores
-from grpo.policy.distribution import NetworkPolicy, PositionBatch
+from grpo.policy.distribution import PositionBatch
 from grpo.policy.files import NETWORK
+from grpo.policy.policy import NetworkPolicy, weights_hash
 from grpo.settings.language import LanguageConfig
-from grpo.train.checkpoints import load_policy, weights_hash
 from grpo.uci.search import MoveFinder, PolicyMoveFinder
 from steps.run.names import DECISIONS
 
@@ -85,4 +85,4 @@ class NetworkCompetitor:
 
 def open_network(folder: Path, device: torch.device, _: LanguageConfig | None = None) -> NetworkCompetitor:
     """Return the network of a folder; raises CorruptError or IncompatibleError when its files do not make one."""
-    return NetworkCompetitor(load_policy(folder, device)[0])
+    return NetworkCompetitor(NetworkPolicy.load(folder, device))

@@ -56,7 +56,7 @@ class FoundPolicy:
     policy_step: int | None
     """Training step; 0 is the pretrained policy, None when unknown."""
     weights_hash: str
-    """SHA-256 of `weights.safetensors`, or of a language model's `model.safetensors`, as `sha256sum` prints it."""
+    """SHA-256 of `policy.safetensors`, or of a language model's `model.safetensors`, as `sha256sum` prints it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,14 +32,14 @@ class PolicyModel(PythonModel):  # type: ignore[misc]  # MLflow has no types.
         self._is_language = policy_kind(folder) == LANGUAGE
         if self._is_language:
             from grpo.language.generate.player import AnswerGenerator
-            from grpo.language.model.loading import load_language_policy
+            from grpo.language.model.policy import LanguagePolicy
 
-            policy, _ = load_language_policy(folder, device)
+            policy = LanguagePolicy.load(folder, device)
             self._generator = AnswerGenerator(policy, policy.config)
         else:
-            from grpo.train.checkpoints import load_policy
+            from grpo.policy.policy import NetworkPolicy
 
-            self._policy, _ = load_policy(folder, device)
+            self._policy = NetworkPolicy.load(folder, device)
 
     def predict(self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:  # noqa: ARG002
         """Return for each FEN a move, its probability, and the most probable moves with theirs.

@@ -126,7 +126,7 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
         source = folder / "origin" / step
         outputs[step] = _stored(store, step, output["version"], source, verified_manifest(source))
     if version.policy_step != PRETRAINED_STEP:
-        from grpo.train.checkpoints import checkpoint_name  # It imports torch.
+        from grpo.policy.checkpoints import checkpoint_name  # It imports torch.
 
         manifest = verified_manifest(folder / "policy")
         # Of this output there is one checkpoint alone: its version is its own.

@@ -24,13 +24,12 @@ def names_left_by(page: str, folder: Path, stockfish: str) -> dict[str, Any]:
     from doubles import some_boards
     from made_boards import write_boards
 
-    from grpo.policy.distribution import new_policy
+    from grpo.policy.policy import new_policy
     from grpo.settings.tree import PolicyConfig
-    from grpo.train.checkpoints import save_policy
 
     config = PolicyConfig(width=16, hidden_width=16)
     (folder / "champion").mkdir()
-    save_policy(folder / "champion", new_policy(config, seed=1, device=torch.device("cpu")), config)
+    new_policy(config, seed=1, device=torch.device("cpu")).save(folder / "champion")
     (folder / "boards").mkdir()
     write_boards(folder / "boards", some_boards(40), num_train=30)
     left: dict[str, Any] = {}

@@ -159,7 +159,7 @@ def test_every_setting_that_a_page_names_with_its_section_is_one(page: Path) -> 
         if (
             found
             and (name := found[1]).partition(".")[0] in sections
-            and not re.search(r"\.(md|py|html|parquet|jsonl?|pgn|toml|epd)$", name)
+            and not re.search(r"\.(md|py|html|parquet|jsonl?|pgn|safetensors|toml|epd)$", name)
         ):
             levels = name.split(".")
             is_module = any(ROOT.joinpath(*levels[:depth]).with_suffix(".py").exists() for depth in range(2, len(levels) + 1))

@@ -41,7 +41,7 @@ def test_the_run_ends_with_the_verdict_and_with_commands_that_work_when_pasted(f
     assert lines[1].startswith("Verdict: ")
     cwd = first_run.home.parent
     places = {name: rest.strip() for name, _, rest in (line.partition(":") for line in lines)}
-    assert (cwd / places["Champion"] / "weights.safetensors").is_file()
+    assert (cwd / places["Champion"] / "policy.safetensors").is_file()
     assert (cwd / places["Report"]).read_text().startswith("# Verdict: ")
     after = lines.index("Next:") + 1  # These begin with the path of this environment, whose length is not the run's.
     assert [line for line in lines[:after] if len(line) > 80 and not line.startswith(("Champion: ", "Report: "))] == []

@@ -13,7 +13,7 @@ import pytest
 from real_flow import FLOW
 
 from grpo.base.files import verified_manifest
-from grpo.train.checkpoints import checkpoint_folders
+from grpo.policy.checkpoints import checkpoint_folders
 
 MARK = "ORPHANS_OF"
 BOUND_SECONDS = 60.0

@@ -15,7 +15,8 @@ from grpo.board.encoding import decode, encode
 from grpo.board.phases import PHASES, phase_of
 from grpo.dataset.table import BoardArrays
 from grpo.engine.move_values import ValueTable
-from grpo.policy.distribution import MoveDistribution, NetworkPolicy, PositionBatch, new_policy
+from grpo.policy.distribution import MoveDistribution, PositionBatch
+from grpo.policy.policy import NetworkPolicy, new_policy
 from grpo.settings.grpo import FieldNotesRecovery, GrpoConfig
 from grpo.settings.tree import PolicyConfig
 from grpo.train.batch import Batch

@@ -23,12 +23,10 @@ from grpo.dataset.table import Split, board_table
 from grpo.engine.answers import Score
 from grpo.engine.move_values import ValueTable
 from grpo.language.learn.cloning import clone
-from grpo.language.model.loading import load_language_policy, load_model, save_language_policy
-from grpo.language.model.policy import LanguagePolicy
+from grpo.language.model.policy import LanguagePolicy, load_model
 from grpo.language.text.examples import LanguageBoards
 from grpo.policy.files import LANGUAGE
 from grpo.settings.language import CloningConfig, LanguageConfig, SmallModelConfig
-from grpo.settings.tree import PolicyConfig
 from steps.run.code import code_hash
 
 CONFIG: Final = LanguageConfig(
@@ -38,7 +36,6 @@ CONFIG: Final = LanguageConfig(
     environment_share=0.4,
     min_parse_rate=0.7,  # So many steps teach as much and little more.
 )
-POLICY: Final = PolicyConfig(kind="language")
 SEED: Final = 7
 _NUM_BOARDS: Final = {Split.TRAIN: 1_500, Split.VALIDATION: 150, Split.HELDOUT: 90}
 _WORTH: Final = {chess.PAWN: 100, chess.KNIGHT: 300, chess.BISHOP: 300, chess.ROOK: 500, chess.QUEEN: 900, chess.KING: 0}
@@ -66,7 +63,7 @@ def cloned_policy(config: LanguageConfig = CONFIG) -> LanguagePolicy:
 
     It lies in the user's cache, under a hash of everything that makes it.
     """
-    policy, _ = load_language_policy(cloned_folder(), torch.device("cpu"))
+    policy = LanguagePolicy.load(cloned_folder(), torch.device("cpu"))
     policy.config = config
     return policy
 
@@ -83,7 +80,7 @@ def cloned_folder() -> Path:
             for _ in clone(policy, language_boards(), language_boards(Split.VALIDATION), CONFIG.cloning, seed=SEED):
                 pass
             with atomic_folder(folder) as made:
-                save_language_policy(made, policy, POLICY)
+                policy.save(made)
     return folder
 
 

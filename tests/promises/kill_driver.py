@@ -23,7 +23,7 @@ import torch  # noqa: E402
 from doubles import MadeUpValues  # noqa: E402
 from forking import serve  # noqa: E402
 
-import grpo.train.checkpoints  # noqa: E402
+import grpo.policy.checkpoints  # noqa: E402
 import steps.finetune  # noqa: E402
 import steps.language.finetune  # noqa: E402
 import steps.run.store  # noqa: E402
@@ -94,7 +94,7 @@ def within_deletion(nth: int, deed: Deed) -> None:
     at(nth, steps.training_loop, "remove_folder", lambda: at(1, shutil, "rmtree", deed))
 
 
-LOOP, CHECKPOINTS, STORE = steps.training_loop, grpo.train.checkpoints, steps.run.store
+LOOP, CHECKPOINTS, STORE = steps.training_loop, grpo.policy.checkpoints, steps.run.store
 FAILPOINTS: dict[str, Callable[[int, Deed], None]] = {
     "before the look at the first rollout": lambda nth, deed: at(nth, LOOP.LiveDiagnosis, "refuse", deed),
     "after the rollout": lambda nth, deed: at(nth, torch.nn.utils, "clip_grad_norm_", deed),

@@ -15,10 +15,10 @@ from tracked_runs import TrackedRun, publish_in_a_process
 from trainings import Driver, Result, goes_on, journal_of, progress_of, steps_of
 
 from grpo.base.files import StorageError, replace_file, verified_manifest
-from grpo.policy.distribution import new_policy
+from grpo.policy.checkpoints import TrainingState, checkpoint_folders, save_checkpoint
+from grpo.policy.policy import new_policy
 from grpo.settings.metrics import Record
 from grpo.settings.tree import Settings
-from grpo.train.checkpoints import NETWORK_FORMAT, TrainingState, checkpoint_folders, save_checkpoint
 from steps.run.machine import Machine
 from steps.run.names import HISTORY
 from steps.run.store import Store
@@ -32,7 +32,7 @@ Write = Callable[[Path, int], object]
 def checkpoint(place: Path, number: int) -> None:
     policy = new_policy(TINY, seed=0, device=CPU)
     state = TrainingState(step=number, control={}, facts={}, tensors={})
-    save_checkpoint(place, policy, TINY, state, NETWORK_FORMAT)
+    save_checkpoint(place, policy, state)
     for folder in checkpoint_folders(place):
         verified_manifest(folder)
 

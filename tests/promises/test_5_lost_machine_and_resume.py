@@ -15,7 +15,7 @@ from tracked_runs import CHAMPION_AT, PEAK_AT, SETTINGS, TrackedRun
 
 import steps.finetune
 from grpo.base.files import read_json, verified_manifest
-from grpo.train.checkpoints import checkpoint_folders
+from grpo.policy.checkpoints import checkpoint_folders
 from steps.resume import Origin, ResumeError, checkpoint_of, find_origin, resumed_settings
 from steps.run.machine import Machine
 from steps.run.names import REPORT

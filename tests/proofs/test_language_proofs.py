@@ -12,12 +12,12 @@ from grpo.base.files import read_json
 from grpo.dataset.table import Split
 from grpo.diagnosis.diagnose import NotLearnableError
 from grpo.language.learn.evaluation import heldout_reward, questions
-from grpo.language.model.loading import LANGUAGE_FORMAT, load_language_policy
+from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example, LanguageBoards
 from grpo.language.text.rewards import Grades, grade
 from grpo.match.intervals import wilson_interval
+from grpo.policy.checkpoints import load_checkpoint
 from grpo.settings.tree import Settings, read_settings
-from grpo.train.checkpoints import load_checkpoint
 from steps import build_boards, join_boards
 from steps.language import finetune, pretrain
 from steps.run.dataset import read_boards
@@ -74,7 +74,7 @@ def test_grpo_raises_the_graded_reward_and_leaves_the_parse_rate(trained: Traine
     last = sorted((trained.tuned / "checkpoints").iterdir())[-1]
     after, before = (
         heldout_reward(policy, asked, grader)
-        for policy in (load_checkpoint(last, CPU, LANGUAGE_FORMAT)[0], load_language_policy(trained.cloned, CPU)[0])
+        for policy in (load_checkpoint(last, CPU, LanguagePolicy)[0], LanguagePolicy.load(trained.cloned, CPU))
     )
     gains = after.rewards - before.rewards
     mean, stderr = gains.mean(), gains.std(ddof=1) / math.sqrt(len(gains))
@@ -91,12 +91,13 @@ def test_grpo_raises_the_graded_reward_and_leaves_the_parse_rate(trained: Traine
 
 def test_random_weights_are_refused(trained: Trained, tmp_path: Path) -> None:
     from grpo.language.learn.parse_rate_gate import UnreadableError
-    from grpo.language.model.loading import load_model, save_language_policy
+    from grpo.language.model.policy import load_model
 
     settings = read_settings('preset = "language"\nlanguage.cloning.num_steps = 0')
     with pytest.raises(UnreadableError, match="random weights"):
         pretrain.body(work_in(tmp_path / "cloned", settings, inputs={"boards": trained.boards}))
     (tmp_path / "random").mkdir()
-    save_language_policy(tmp_path / "random", load_model(settings.language, seed=0, device=CPU), settings.policy)
+    (tmp_path / "random").mkdir()
+    load_model(settings.language, seed=0, device=CPU).save(tmp_path / "random")
     with pytest.raises(NotLearnableError, match="parse_rate"):
         finetune.body(work_in(tmp_path / "tuned", settings, inputs={"boards": trained.boards, "pretrained": tmp_path / "random"}))

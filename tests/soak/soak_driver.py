@@ -31,7 +31,7 @@ import data_checks.dataset  # noqa: E402, F401
 import grpo.base.files  # noqa: E402
 import grpo.engine.pool  # noqa: E402
 import grpo.engine.process  # noqa: E402
-import grpo.train.checkpoints  # noqa: E402
+import grpo.policy.checkpoints  # noqa: E402
 import steps.run.store  # noqa: E402
 import steps.run.work  # noqa: E402
 import steps.task  # noqa: E402
@@ -109,7 +109,7 @@ def _say(text: str) -> None:
 
 _PLACES: dict[str, tuple[Any, str]] = {
     "a checkpoint": (steps.training_loop, "save_checkpoint"),
-    "a checkpoint's tensors": (grpo.train.checkpoints, "_write_tensors"),
+    "a checkpoint's tensors": (grpo.policy.checkpoints, "_write_tensors"),
     "a line of the journal": (steps.run.work, "append_line"),
     "an output's manifest": (steps.run.store, "write_manifest"),
     "a folder's name": (os, "rename"),

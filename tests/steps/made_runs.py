@@ -78,8 +78,8 @@ def weights_at(step: int) -> bytes:
 
 def write_policy(folder: Path, step: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "weights.safetensors").write_bytes(weights_at(step))
-    write_json(folder / "policy.json", {"action_table": ACTION_TABLE_HASH, "policy": {"kind": "network", "width": 64}})
+    (folder / "policy.safetensors").write_bytes(weights_at(step))
+    write_json(folder / "facts.json", {"action_table": ACTION_TABLE_HASH, "policy": {"kind": "network", "width": 64}})
 
 
 def write_step(folder: Path, step: str) -> None:

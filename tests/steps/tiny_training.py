@@ -14,10 +14,9 @@ from doubles import CPU, TINY
 from made_runs import machine_of
 
 from grpo.dataset.table import Split
-from grpo.policy.distribution import new_policy
 from grpo.policy.files import LANGUAGE, NETWORK
+from grpo.policy.policy import new_policy
 from grpo.settings.tree import Settings
-from grpo.train.checkpoints import save_policy
 from steps.finetune import STEP
 from steps.run.names import BOARDS
 from steps.run.store import Store
@@ -49,7 +48,7 @@ def prepare(folder: Path) -> None:
     table = small_language.boards_table()
     parts = [table.filter(pa.compute.equal(table["split"], split.value)).slice(0, count) for split, count in _NUM_BOARDS.items()]
     pq.write_table(pa.concat_tables(parts), folder / "boards" / BOARDS)
-    save_policy(folder / NETWORK, new_policy(TINY, seed=0, device=CPU), TINY)
+    new_policy(TINY, seed=0, device=CPU).save(folder / NETWORK)
     (folder / LANGUAGE).symlink_to(small_language.cloned_folder())
 
 

@@ -12,10 +12,9 @@ from made_documents import made_results
 from mlflow.tracking import MlflowClient
 
 from grpo.base.files import write_json, write_manifest
-from grpo.policy.distribution import new_policy
+from grpo.policy.policy import new_policy
 from grpo.settings.metrics import Record, tracked_name
 from grpo.settings.tree import Settings
-from grpo.train.checkpoints import save_policy
 from steps.pages.results import Results
 from steps.run.machine import Machine
 from steps.run.names import CHECKPOINTS, REPORT, REPORT_PAGE, RESULTS
@@ -103,7 +102,7 @@ class TrackedRun:
         self.step(
             "pretrain",
             curve("imitation/validation_loss", 3),
-            lambda folder: save_policy(folder, new_policy(TINY, seed=1, device=CPU), TINY),
+            lambda folder: new_policy(TINY, seed=1, device=CPU).save(folder),
         )
         self.step("finetune", curve("grpo/entropy", 4), checkpoints)
         results = made_results(self.machine.home / "documents" / self.name)
@@ -123,7 +122,7 @@ def checkpoints(folder: Path) -> None:
     for seed, step in enumerate((CHAMPION_AT, PEAK_AT)):
         place = folder / CHECKPOINTS / f"step-{step:08d}"
         place.mkdir(parents=True)
-        save_policy(place, new_policy(TINY, seed=seed, device=CPU), TINY)
+        new_policy(TINY, seed=seed, device=CPU).save(place)
         write_manifest(place, {"kind": "checkpoint", "step": step})
 
 
@@ -132,7 +131,7 @@ def policies(folder: Path) -> None:
     write_json(folder / REPORT, {"step": "select", "champion_step": CHAMPION_AT, "peak_step": PEAK_AT})
     for seed, role in enumerate(("champion", "peak")):
         (folder / role).mkdir()
-        save_policy(folder / role, new_policy(TINY, seed=seed, device=CPU), TINY)
+        new_policy(TINY, seed=seed, device=CPU).save(folder / role)
     (folder / "peak" / "state.safetensors").write_text("the rest of a checkpoint")
     write_manifest(folder / "peak", {"kind": "checkpoint", "step": 100})
 

@@ -1,6 +1,5 @@
-"""Language models from a hub, a folder or a seed; and on disk as policies, by safetensors and JSON alone, never by pickle."""
+"""Networks and tokenizers of language models, from a hub or a folder: by safetensors and JSON alone, never by pickle."""
 
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -9,90 +8,20 @@ import torch
 from safetensors import SafetensorError
 
 from grpo.base.errors import PlainError
-from grpo.base.files import read_json, write_json
-from grpo.language.model.policy import LanguagePolicy, ModelOrigin
-from grpo.policy.files import ACTION_TABLE_HASH, CHESS_TOKENS, LANGUAGE, LANGUAGE_WEIGHTS, POLICY, IncompatibleError, policy_facts
-from grpo.policy.trainable import PolicyFormat, refuse_non_finite
-from grpo.settings.language import SMALL, LanguageConfig, model_folder
-from grpo.settings.tree import PolicyConfig
+from grpo.base.files import read_json
+from grpo.policy.files import CHESS_TOKENS, IncompatibleError
+from grpo.settings.language import LanguageConfig
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _PROBE: Final = "P: 8/5k2/3p4/1PpP4/4r3/2N5/QB4K1/8 b KQkq c3 0 40    M: e2e4 a7a8q    E: 0.35 -1.20    B: e2e4+0.001+"
-_ERROR_NUMBER: Final = re.compile(r"\(os error (\d+)\)")
-"""How safetensors tells the disk's refusal: in its text alone."""
 _COMMIT: Final = re.compile("[0-9a-f]{40}")
 _DROPOUTS: Final = ("dropout", "pdrop", "drop_rate", "layerdrop")
 
 
 class LanguageModelError(PlainError, RuntimeError):
     """A language model cannot be loaded, or is none that could be a policy."""
-
-
-def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> LanguagePolicy:
-    """Return the language model that the settings name: made here from the seed, of a hub, or of a folder.
-
-    Raises LanguageModelError with the reason when it cannot be had.
-    """
-    _prepare()
-    if config.model == SMALL:
-        from grpo.language.model.small_gpt2 import new_small_model
-        from grpo.language.text.tokenizer import chess_tokenizer
-
-        own = chess_tokenizer()
-        return _policy(new_small_model(config.small, own, seed=seed), own, device, config, ModelOrigin(model=SMALL, commit=""))
-    folder = model_folder(config.model)
-    commit = hub_commit(config) if folder is None else ""
-    network, tokenizer = _from_files(config.model if folder is None else str(folder), commit)
-    return _policy(network, tokenizer, device, config, ModelOrigin(model=config.model, commit=commit))
-
-
-def save_language_policy(folder: Path, policy: LanguagePolicy, policy_config: PolicyConfig) -> None:
-    """Write the model as transformers has it (so that anybody can load it from there), and what else is needed, into an existing folder.
-
-    Raises OSError with its number when the disk refuses.
-    """
-    policy.tokenizer.save_pretrained(folder)
-    try:
-        policy.network.save_pretrained(folder, state_dict=policy.network.state_dict())
-    except SafetensorError as error:
-        if (number := _ERROR_NUMBER.search(str(error))) is None:
-            raise
-        raise OSError(int(number[1]), os.strerror(int(number[1])), str(folder)) from error
-    write_json(
-        folder / POLICY,
-        {
-            "policy": policy_config.model_dump(mode="json"),
-            "language": policy.config.model_dump(mode="json"),
-            "origin": {"model": policy.origin.model, "commit": policy.origin.commit},
-            "action_table": ACTION_TABLE_HASH,
-        },
-    )
-
-
-def load_language_policy(folder: Path, device: torch.device) -> tuple[LanguagePolicy, PolicyConfig]:
-    """Return the policy of a folder with its configuration.
-
-    Raises LanguageModelError when the files are no model's, IncompatibleError when this code does not know its settings,
-    NonFiniteError for weights that are NaN or infinite.
-    """
-    _prepare()
-    facts = policy_facts(folder)
-    try:
-        policy_config = PolicyConfig.model_validate(facts["policy"])
-        config = LanguageConfig.model_validate(facts["language"])
-        origin = ModelOrigin(**facts["origin"])
-    except (KeyError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise IncompatibleError(f"{folder}: no language model that this code knows ({reason}); use the code that made it") from error
-    network, tokenizer = _from_files(str(folder), "")
-    refuse_non_finite(network, folder / LANGUAGE_WEIGHTS)
-    return _policy(network, tokenizer, device, config, origin), policy_config
-
-
-LANGUAGE_FORMAT: Final = PolicyFormat(kind=LANGUAGE, save=save_language_policy, load=load_language_policy)
-"""Of language models."""
 
 
 def hub_commit(config: LanguageConfig) -> str:
@@ -113,7 +42,7 @@ def hub_commit(config: LanguageConfig) -> str:
     return extract_commit_hash(path, None) or config.revision
 
 
-def _prepare() -> None:
+def quieten_transformers() -> None:
     """Let transformers draw no bars and give no advice: what matters of it is checked here, and said plainly."""
     from transformers.utils import logging
 
@@ -121,19 +50,8 @@ def _prepare() -> None:
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 
 
-def _policy(
-    network: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", device: torch.device, config: LanguageConfig, origin: ModelOrigin
-) -> LanguagePolicy:
-    from transformers import GenerationConfig
-
-    # What a model's author chose for sampling (top-k, repetition penalties) would make the sampled policy another one than the trained.
-    ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    network.generation_config = GenerationConfig(**ids)  # type: ignore[no-untyped-call]
-    network.config.eos_token_id, network.config.pad_token_id = ids["eos_token_id"], ids["pad_token_id"]
-    return LanguagePolicy(network, tokenizer, device, config, origin=origin)
-
-
-def _from_files(name: str, revision: str) -> tuple["PreTrainedModel", "PreTrainedTokenizerBase"]:
+def network_of_files(name: str, revision: str) -> tuple["PreTrainedModel", "PreTrainedTokenizerBase"]:
+    """Return what a hub's name at a commit, or a folder, has; raises LanguageModelError when that is no language model of one piece."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:

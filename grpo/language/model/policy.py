@@ -2,18 +2,29 @@
 
 import copy
 import inspect
+import os
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 import torch
+from safetensors import SafetensorError
 
+from grpo.base.files import write_json
+from grpo.language.model.loading import hub_commit, network_of_files, quieten_transformers
 from grpo.policy.distribution import MoveDistribution
-from grpo.policy.trainable import refuse_non_finite
-from grpo.settings.language import LanguageConfig
+from grpo.policy.files import ACTION_TABLE_HASH, FACTS, LANGUAGE, LANGUAGE_WEIGHTS, IncompatibleError, policy_facts
+from grpo.policy.policy import refuse_non_finite
+from grpo.settings.language import SMALL, LanguageConfig, model_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+_ERROR_NUMBER: Final = re.compile(r"\(os error (\d+)\)")
+"""How safetensors tells the disk's refusal: in its text alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +40,8 @@ class ModelOrigin:
 class LanguagePolicy:
     """A language model that answers prompts."""
 
+    kind: ClassVar[str] = LANGUAGE
+
     def __init__(
         self,
         network: "PreTrainedModel",
@@ -42,8 +55,14 @@ class LanguagePolicy:
 
         The tokenizer must have an end token and a padding token; they may be the same, because all code here uses masks.
         """
+        from transformers import GenerationConfig
+
         assert tokenizer.eos_token_id is not None
         assert tokenizer.pad_token_id is not None
+        # What a model's author chose for sampling (top-k, repetition penalties) would make the sampled policy another one than the trained.
+        ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+        network.generation_config = GenerationConfig(**ids)  # type: ignore[no-untyped-call]
+        network.config.eos_token_id, network.config.pad_token_id = ids["eos_token_id"], ids["pad_token_id"]
         network.to(device)  # type: ignore[arg-type]  # Its wrapper of torch's method hides the type.
         self.network: PreTrainedModel = network.eval()  # type: ignore[no-untyped-call]
         self.tokenizer = tokenizer
@@ -66,6 +85,40 @@ class LanguagePolicy:
         other = copy.copy(self)
         other.network = copy.deepcopy(self.network)
         return other
+
+    def save(self, folder: Path) -> None:
+        """Write the model as transformers has it (so that anybody can load it from there), and what else is needed, into a folder.
+
+        Raises OSError with its number when the disk refuses.
+        """
+        self.tokenizer.save_pretrained(folder)
+        try:
+            self.network.save_pretrained(folder, state_dict=self.network.state_dict())
+        except SafetensorError as error:
+            if (number := _ERROR_NUMBER.search(str(error))) is None:
+                raise
+            raise OSError(int(number[1]), os.strerror(int(number[1])), str(folder)) from error
+        described = {"policy": {"kind": LANGUAGE}, "language": self.config.model_dump(mode="json"), "origin": asdict(self.origin)}
+        write_json(folder / FACTS, {**described, "action_table": ACTION_TABLE_HASH})
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device) -> Self:
+        """Return the policy of a folder.
+
+        Raises LanguageModelError when the files are no model's, IncompatibleError when this code does not know its settings,
+        NonFiniteError for weights that are NaN or infinite.
+        """
+        quieten_transformers()
+        facts = policy_facts(folder)
+        try:
+            config = LanguageConfig.model_validate(facts["language"])
+            origin = ModelOrigin(**facts["origin"])
+        except (KeyError, TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise IncompatibleError(f"{folder}: no language model that this code knows ({reason}); use the code that made it") from error
+        network, tokenizer = network_of_files(str(folder), "")
+        refuse_non_finite(network, folder / LANGUAGE_WEIGHTS)
+        return cls(network, tokenizer, device, config, origin=origin)
 
     @property
     def end_id(self) -> int:
@@ -112,6 +165,25 @@ class LanguagePolicy:
         output = self.forward(input_ids, attention_mask, num_last=num_last, use_cache=False)
         scores: torch.Tensor = output.logits
         return scores[:, -num_last:].float()
+
+
+def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> LanguagePolicy:
+    """Return the language model that the settings name: made here from the seed, of a hub, or of a folder.
+
+    Raises LanguageModelError with the reason when it cannot be had.
+    """
+    quieten_transformers()
+    if config.model == SMALL:
+        from grpo.language.model.small_gpt2 import new_small_model
+        from grpo.language.text.tokenizer import chess_tokenizer
+
+        own = chess_tokenizer()
+        network = new_small_model(config.small, own, seed=seed)
+        return LanguagePolicy(network, own, device, config, origin=ModelOrigin(model=SMALL, commit=""))
+    folder = model_folder(config.model)
+    commit = hub_commit(config) if folder is None else ""
+    found, tokenizer = network_of_files(config.model if folder is None else str(folder), commit)
+    return LanguagePolicy(found, tokenizer, device, config, origin=ModelOrigin(model=config.model, commit=commit))
 
 
 def token_distribution(logits: torch.Tensor, *, temperature: float) -> MoveDistribution:

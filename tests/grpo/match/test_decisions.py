@@ -11,7 +11,7 @@ from grpo.dataset.table import BoardArrays
 from grpo.match import decisions
 from grpo.match.decisions import notable_decisions
 from grpo.match.regret import heldout_scores
-from grpo.policy.distribution import new_policy
+from grpo.policy.policy import new_policy
 
 # Kings in the corners, three moves each; for Black the board is turned, so that a wrong side would show.
 WHITE = chess.Board("7k/8/8/8/8/8/8/K7 w - - 0 1")

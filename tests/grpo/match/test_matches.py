@@ -17,7 +17,7 @@ from grpo.match.intervals import paired_interval
 from grpo.match.matches import Adjudication, End, MatchResult, PlayedGame, play_match
 from grpo.match.players import BestMovePlayer, EnginePlayer, RandomPlayer, SamplingPlayer
 from grpo.match.replies import ReplyCounts
-from grpo.policy.distribution import new_policy
+from grpo.policy.policy import new_policy
 
 BOARDS = some_boards(12, max_plies=30)
 OPENINGS = [board.fen() for board in BOARDS]

@@ -22,7 +22,7 @@ from grpo.match.matches import play_match
 from grpo.match.page_server import PlayServer
 from grpo.match.players import BestMovePlayer, RandomPlayer
 from grpo.match.viewer import viewer_page
-from grpo.policy.distribution import new_policy
+from grpo.policy.policy import new_policy
 from grpo.settings.tree import ValuesConfig
 from steps.policies.network import NetworkCompetitor
 

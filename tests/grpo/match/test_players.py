@@ -15,7 +15,7 @@ from grpo.engine.answers import EngineAnswer, EngineError
 from grpo.engine.pool import EnginePool, Query
 from grpo.match import players
 from grpo.match.players import BestMovePlayer, DilutedPlayer, EnginePlayer, Player, RandomPlayer, SamplingPlayer
-from grpo.policy.distribution import new_policy
+from grpo.policy.policy import new_policy
 
 BOARDS = some_boards(60)
 

@@ -11,7 +11,7 @@ from doubles import CPU, TINY, fake_arrays, some_boards, written_probabilities
 from grpo.board.phases import PHASES
 from grpo.match import regret
 from grpo.match.regret import heldout_metrics, heldout_scores
-from grpo.policy.distribution import new_policy
+from grpo.policy.policy import new_policy
 
 # Kings in the corners: three moves each; for Black the board is turned, so that a wrong side would show.
 WHITE_KING = chess.Board("7k/8/8/8/8/8/8/K7 w - - 0 1")

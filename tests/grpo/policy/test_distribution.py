@@ -18,7 +18,8 @@ from grpo.base.seeding import torch_stream
 from grpo.board.actions import action_move, legal_action_ids
 from grpo.board.encoding import encode
 from grpo.dataset.table import BoardArrays
-from grpo.policy.distribution import MoveDistribution, NetworkPolicy, PositionBatch, new_policy
+from grpo.policy.distribution import MoveDistribution, PositionBatch
+from grpo.policy.policy import NetworkPolicy, new_policy
 from grpo.settings.tree import PolicyConfig
 
 TEMPERATURES = [0.3, 1.0, 1.3, 2.5]

@@ -11,11 +11,11 @@ import torch
 from doubles import CPU, TINY, WrittenPolicy, fake_arrays, some_boards, written_probabilities
 
 from grpo.dataset.table import BoardArrays
-from grpo.policy.distribution import NetworkPolicy, PositionBatch, new_policy
+from grpo.policy.distribution import PositionBatch
+from grpo.policy.policy import NetworkPolicy, new_policy, weights_hash
 from grpo.settings.metrics import Record
 from grpo.settings.tree import PretrainConfig
 from grpo.train import imitation
-from grpo.train.checkpoints import weights_hash
 from grpo.train.imitation import ImitationResult, imitate, validation_metrics
 
 TRAIN = fake_arrays(some_boards(24, seed=1))

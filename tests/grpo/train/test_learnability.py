@@ -8,7 +8,7 @@ import pytest
 from doubles import fake_arrays, lively_policy, sharpened, some_boards, trainer_of
 
 from grpo.diagnosis.diagnose import Diagnosis, NotLearnableError, look_before, refuse
-from grpo.policy.distribution import NetworkPolicy
+from grpo.policy.policy import NetworkPolicy
 from grpo.settings.grpo import GrpoConfig
 from grpo.train.invariants import InvariantError
 from grpo.train.trainer import Trainer

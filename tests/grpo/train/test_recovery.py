@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 from doubles import FIELD_NOTES, copied, fake_arrays, lively_policy, some_boards
 
-from grpo.policy.distribution import NetworkPolicy
+from grpo.policy.policy import NetworkPolicy
 from grpo.settings.grpo import GrpoConfig
 from grpo.train.network_task import NetworkTask
 from grpo.train.states import DatasetStates

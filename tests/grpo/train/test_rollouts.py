@@ -24,7 +24,8 @@ from doubles import (
 from grpo.base.errors import NonFiniteError
 from grpo.board.actions import action_move
 from grpo.board.encoding import decode
-from grpo.policy.distribution import NetworkPolicy, Policy, PositionBatch
+from grpo.policy.distribution import MovePolicy, PositionBatch
+from grpo.policy.policy import NetworkPolicy
 from grpo.settings.grpo import GrpoConfig
 from grpo.train.batch import Batch, States, select_rows
 from grpo.train.rollout import Sampler, sampled_groups, sampled_trajectories, sampling_distribution
@@ -52,7 +53,7 @@ def states_of(boards: list[chess.Board], value: BoardMove = made_up_number) -> S
 
 
 def roll(
-    policy: Policy,
+    policy: MovePolicy,
     states: States,
     config: GrpoConfig = CONFIG,
     *,

@@ -15,7 +15,8 @@ from grpo.board.phases import PHASES, phase_of
 from grpo.engine.answers import EngineError
 from grpo.engine.move_values import ValueTable, engine_options, value_tables
 from grpo.engine.pool import EnginePool
-from grpo.policy.distribution import MoveDistribution, NetworkPolicy, PositionBatch, new_policy
+from grpo.policy.distribution import MoveDistribution, PositionBatch
+from grpo.policy.policy import NetworkPolicy, new_policy
 from grpo.settings.grpo import GrpoConfig, SelfPlayConfig
 from grpo.settings.metrics import METRICS
 from grpo.settings.tree import ValuesConfig

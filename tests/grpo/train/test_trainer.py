@@ -29,14 +29,15 @@ from torch import Tensor, nn
 import grpo.train.control as controlling
 from grpo.base.errors import NonFiniteError
 from grpo.dataset.table import BoardArrays
-from grpo.policy.distribution import MoveDistribution, NetworkPolicy, Policy, PositionBatch, new_policy
+from grpo.policy.checkpoints import load_checkpoint, save_checkpoint
+from grpo.policy.distribution import MoveDistribution, MovePolicy, PositionBatch
 from grpo.policy.files import IncompatibleError
+from grpo.policy.policy import NetworkPolicy, new_policy, weights_hash
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.metrics import Record
 from grpo.settings.tree import PolicyConfig
 from grpo.train import trainer as training
 from grpo.train.batch import Batch, States
-from grpo.train.checkpoints import NETWORK_FORMAT, load_checkpoint, save_checkpoint, weights_hash
 from grpo.train.control import CRITICAL_WINDOW, MAX_SKIPPED, SKIPPED_CUT, Knobs
 from grpo.train.invariants import MAX_LOG_RATIO, InvariantError, assert_on_policy
 from grpo.train.network_task import NetworkTask
@@ -145,7 +146,7 @@ def test_a_healthy_run_is_on_policy_at_every_precision(precision: str, allowed: 
     assert max(checked) < allowed
 
 
-Fault = Callable[[Batch[States], Policy], Batch[States]]
+Fault = Callable[[Batch[States], MovePolicy], Batch[States]]
 
 
 def sampler_with(monkeypatch: pytest.MonkeyPatch, fault: Fault, *, factor: float = 1.0) -> None:
@@ -162,14 +163,14 @@ def sampler_with(monkeypatch: pytest.MonkeyPatch, fault: Fault, *, factor: float
 def of_moves(**changes: Callable[[Batch[States]], Tensor]) -> Fault:
     """Return the fault that some of the recorded moves' numbers are others."""
 
-    def fault(rollout: Batch[States], _: Policy) -> Batch[States]:
+    def fault(rollout: Batch[States], _: MovePolicy) -> Batch[States]:
         changed: dict[str, Any] = {name: change(rollout) for name, change in changes.items()}
         return replace(rollout, **changed)
 
     return fault
 
 
-def weights_moved(rollout: Batch[States], policy: Policy) -> Batch[States]:
+def weights_moved(rollout: Batch[States], policy: MovePolicy) -> Batch[States]:
     """Take a small step between sampling and learning."""
     assert isinstance(policy, NetworkPolicy)
     with torch.no_grad():
@@ -178,7 +179,7 @@ def weights_moved(rollout: Batch[States], policy: Policy) -> Batch[States]:
     return rollout
 
 
-def weights_spoilt(rollout: Batch[States], policy: Policy) -> Batch[States]:
+def weights_spoilt(rollout: Batch[States], policy: MovePolicy) -> Batch[States]:
     """Put one NaN among the weights."""
     assert isinstance(policy, NetworkPolicy)
     with torch.no_grad():
@@ -201,13 +202,13 @@ def resampled(rollout: Batch[States], old: MoveDistribution) -> Batch[States]:
     return replace(rollout, old=old, columns=columns, old_log_probs=old.log_prob(columns))
 
 
-def boards_of_the_next(rollout: Batch[States], _: Policy) -> Batch[States]:
+def boards_of_the_next(rollout: Batch[States], _: MovePolicy) -> Batch[States]:
     """Put the moves of each board beside the pieces of the next."""
     positions = rollout.states.positions
     return replace(rollout, states=replace(rollout.states, positions=replace(positions, encodings=positions.encodings.roll(1, 0))))
 
 
-def nothing(rollout: Batch[States], _: Policy) -> Batch[States]:
+def nothing(rollout: Batch[States], _: MovePolicy) -> Batch[States]:
     """Change nothing."""
     return rollout
 
@@ -272,7 +273,7 @@ class _WithDropout(nn.Module):
 
 def test_a_dropout_layer_is_refused_by_its_name_and_one_that_drops_nothing_is_not() -> None:
     def with_dropout(probability: float) -> NetworkPolicy:
-        return NetworkPolicy(_WithDropout(lively_policy().network, probability), CPU)
+        return NetworkPolicy(_WithDropout(lively_policy().network, probability), TINY, CPU)
 
     with pytest.raises(ValueError, match=r"layer dropout has dropout 0\.1: .* set it to 0"):
         trainer_of(policy=with_dropout(0.1))
@@ -280,7 +281,7 @@ def test_a_dropout_layer_is_refused_by_its_name_and_one_that_drops_nothing_is_no
 
 
 def test_a_dropout_layer_at_work_that_came_in_later_is_caught() -> None:
-    trainer = trainer_of(policy=NetworkPolicy(_WithDropout(lively_policy().network, 0.0), CPU))
+    trainer = trainer_of(policy=NetworkPolicy(_WithDropout(lively_policy().network, 0.0), TINY, CPU))
     dropout: nn.Dropout = trainer.policy.network.dropout  # type: ignore[assignment]
     dropout.p = 0.1
     dropout.train()
@@ -322,8 +323,8 @@ def test_equal_seeds_give_equal_records_and_weights_and_another_seed_gives_other
 
 def resumed(first: Trainer[NetworkPolicy], folder: Path, make: Callable[[NetworkPolicy], Trainer[NetworkPolicy]]) -> Trainer[NetworkPolicy]:
     """Return a trainer of new objects that goes on where the first one stands."""
-    saved = save_checkpoint(folder, first.evaluation_policy, TINY, first.state({"from": "here"}), NETWORK_FORMAT)
-    policy, _, state = load_checkpoint(saved, CPU, NETWORK_FORMAT)
+    saved = save_checkpoint(folder, first.evaluation_policy, first.state({"from": "here"}))
+    policy, state = load_checkpoint(saved, CPU, NetworkPolicy)
     second = make(policy)
     second.restore(state, policy.network.state_dict())
     return second
@@ -367,8 +368,8 @@ def test_a_new_run_from_a_checkpoint_begins_at_what_was_judged_with_its_optimise
     changes = {"num_steps": 6, "learning_rate_decay": "cosine", "learning_rate": 1e-3}
     first = trainer_of(**changes)
     steps(first, 3)
-    saved = save_checkpoint(tmp_path, first.evaluation_policy, TINY, first.state({}), NETWORK_FORMAT)
-    policy, _, state = load_checkpoint(saved, CPU, NETWORK_FORMAT)
+    saved = save_checkpoint(tmp_path, first.evaluation_policy, first.state({}))
+    policy, state = load_checkpoint(saved, CPU, NetworkPolicy)
     second = trainer_of(first_step=3, **changes)
     second.begin_from(state, policy.network.state_dict())
     assert weights_hash(second.policy) == weights_hash(second.evaluation_policy) == weights_hash(first.evaluation_policy)

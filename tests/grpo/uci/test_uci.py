@@ -9,7 +9,8 @@ import torch
 from doubles import CPU, TINY, some_boards
 
 from grpo.match.players import BestMovePlayer
-from grpo.policy.distribution import NetworkPolicy, PositionBatch, new_policy
+from grpo.policy.distribution import PositionBatch
+from grpo.policy.policy import NetworkPolicy, new_policy
 from grpo.uci.options import OptionError, UciOptions
 from grpo.uci.search import PolicyMoveFinder, UciSearchResult
 from grpo.uci.server import NO_MOVE, RESIGNATION, PositionError, UciEngine, read_position, score_after, serve

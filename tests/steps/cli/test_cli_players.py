@@ -9,8 +9,7 @@ from doubles import CPU, TINY, some_boards
 from grpo.base.files import sha256_file
 from grpo.engine.pool import EnginePool, Query
 from grpo.match.players import BestMovePlayer
-from grpo.policy.distribution import new_policy
-from grpo.train.checkpoints import load_policy, save_policy
+from grpo.policy.policy import NetworkPolicy, new_policy
 from steps.cli.players import Contestant, ContestantError, PlayerKind, entered, parse_contestant
 from steps.run.machine import Machine
 
@@ -23,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
     """Return the folder of a tiny policy."""
     path = tmp_path / "a policy"
     path.mkdir()
-    save_policy(path, new_policy(TINY, seed=3, device=CPU), TINY)
+    new_policy(TINY, seed=3, device=CPU).save(path)
     return path
 
 
@@ -80,7 +79,7 @@ def test_what_names_no_player_is_refused_with_the_reason_and_all_that_is_allowed
 
 def test_a_folder_plays_its_best_moves_and_says_which_policy_it_is(folder: Path, machine: Machine) -> None:
     with entered([parse_contestant(str(folder))], machine=machine, device=CPU, seed=0, num_processes=1) as (entrant,):
-        expected = BestMovePlayer(load_policy(folder, CPU)[0], "policy").choose(BOARDS, GAMES)
+        expected = BestMovePlayer(NetworkPolicy.load(folder, CPU), "policy").choose(BOARDS, GAMES)
         assert entrant.player.choose(BOARDS, GAMES) == expected
         assert entrant.player.name == str(folder)
         assert entrant.facts == {
@@ -88,7 +87,7 @@ def test_a_folder_plays_its_best_moves_and_says_which_policy_it_is(folder: Path,
             "kind": "policy",
             "run": "a policy",
             "policy_step": None,
-            "weights_hash": sha256_file(folder / "weights.safetensors"),
+            "weights_hash": sha256_file(folder / "policy.safetensors"),
             "temperature": None,
         }
 

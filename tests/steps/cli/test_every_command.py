@@ -11,9 +11,8 @@ from canary import files_with
 from doubles import CPU, TINY
 from made_runs import MadeRun, machine_of, make_run
 
-from grpo.policy.distribution import new_policy
 from grpo.policy.files import WEIGHTS
-from grpo.train.checkpoints import save_policy
+from grpo.policy.policy import new_policy
 from steps.cli.main import COMMANDS, main
 from steps.resume import find_origin
 from steps.run.machine import holds_secret, without_secrets
@@ -107,7 +106,7 @@ def test_a_damaged_policy_ends_each_that_loads_one_in_one_line(
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"uci\nisready\nquit\n")))
     folder = home.parent / "policy"
     folder.mkdir()
-    save_policy(folder, new_policy(TINY, seed=0, device=CPU), TINY)
+    new_policy(TINY, seed=0, device=CPU).save(folder)
     (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-9])
     code, _, err = console(*(word.format(folder) for word in words))
     assert code == 1

@@ -10,8 +10,7 @@ import chess.pgn
 import pytest
 from doubles import CPU, TINY
 
-from grpo.policy.distribution import new_policy
-from grpo.train.checkpoints import save_policy
+from grpo.policy.policy import new_policy
 
 Run = Callable[..., tuple[int, str, str]]
 KINDS = ("pgn", "html")
@@ -28,7 +27,7 @@ def policy(tmp_path: Path) -> Path:
     """Return the folder of a tiny policy."""
     folder = tmp_path / "policy"
     folder.mkdir()
-    save_policy(folder, new_policy(TINY, seed=1, device=CPU), TINY)
+    new_policy(TINY, seed=1, device=CPU).save(folder)
     return folder
 
 

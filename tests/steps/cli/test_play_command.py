@@ -10,8 +10,7 @@ import chess.pgn
 import pytest
 from doubles import CPU, TINY
 
-from grpo.policy.distribution import new_policy
-from grpo.train.checkpoints import save_policy
+from grpo.policy.policy import new_policy
 from steps.cli.play import PLAYED
 
 Run = Callable[..., tuple[int, str, str]]
@@ -22,7 +21,7 @@ def play(console: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Return what types lines into a game against a tiny policy and returns exit code and output."""
     monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
     (tmp_path / "policy").mkdir()
-    save_policy(tmp_path / "policy", new_policy(TINY, seed=1, device=CPU), TINY)
+    new_policy(TINY, seed=1, device=CPU).save(tmp_path / "policy")
 
     def run(*arguments: str, typed: str) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.stdin", io.StringIO(typed.replace(" ", "\n") + "\n"))

@@ -7,8 +7,7 @@ import chess
 import pytest
 from doubles import CPU, TINY
 
-from grpo.policy.distribution import new_policy
-from grpo.train.checkpoints import save_policy
+from grpo.policy.policy import new_policy
 
 Run = Callable[..., tuple[int, str, str]]
 HEADER = "PuzzleId,FEN,Moves,Rating,RatingDeviation,Popularity,NbPlays,Themes,GameUrl,OpeningTags"
@@ -22,7 +21,7 @@ def run(console: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("CHESS_GRPO_DEVICE", "cpu")
     model = tmp_path / "model"
     model.mkdir()
-    save_policy(model, new_policy(TINY, seed=0, device=CPU), TINY)
+    new_policy(TINY, seed=0, device=CPU).save(model)
     return lambda *words: console("solve", str(model), *words)
 
 

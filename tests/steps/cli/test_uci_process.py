@@ -14,8 +14,7 @@ import chess.engine
 import pytest
 from doubles import CPU, TINY
 
-from grpo.policy.distribution import new_policy
-from grpo.train.checkpoints import save_policy
+from grpo.policy.policy import new_policy
 
 ROOT = Path(__file__).resolve().parents[3]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
@@ -32,7 +31,7 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Return the command of a tiny policy."""
     folder = tmp_path_factory.mktemp("policies") / "tiny"
     folder.mkdir()
-    save_policy(folder, new_policy(TINY, seed=5, device=CPU), TINY)
+    new_policy(TINY, seed=5, device=CPU).save(folder)
     return [sys.executable, "-m", "steps.cli.main", "uci", "--model", str(folder)]
 
 

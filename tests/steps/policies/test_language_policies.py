@@ -11,19 +11,10 @@ import pytest
 import torch
 from doubles import CPU, TINY
 
-from grpo.language.model.loading import load_model, save_language_policy
-from grpo.language.model.policy import LanguagePolicy
-from grpo.policy.distribution import new_policy
-from grpo.policy.files import (
-    LANGUAGE_WEIGHTS,
-    is_policy,
-    policy_file_names,
-    policy_kind,
-    weights_file,
-)
+from grpo.language.model.policy import LanguagePolicy, load_model
+from grpo.policy.files import LANGUAGE_WEIGHTS, is_policy, policy_file_names, policy_kind, weights_file
+from grpo.policy.policy import new_policy
 from grpo.settings.language import LanguageConfig
-from grpo.settings.tree import PolicyConfig
-from grpo.train.checkpoints import save_policy
 from steps.policies.network import NetworkCompetitor
 from steps.policies.open import open_policy
 
@@ -51,7 +42,7 @@ def folder(model: LanguagePolicy, tmp_path_factory: pytest.TempPathFactory) -> P
     """Return the folder of a tiny language model that nobody has taught."""
     folder = tmp_path_factory.mktemp("language") / "tiny"
     folder.mkdir()
-    save_language_policy(folder, model, PolicyConfig(kind="language"))
+    model.save(folder)
     return folder
 
 
@@ -65,17 +56,17 @@ def run(console: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def test_the_files_of_either_kind_are_known_without_loading_them(folder: Path, tmp_path: Path) -> None:
-    save_policy(tmp_path, new_policy(TINY, seed=0, device=CPU), TINY)
+    new_policy(TINY, seed=0, device=CPU).save(tmp_path)
     (tmp_path / "state.safetensors").write_bytes(b"")
-    assert (policy_kind(tmp_path), weights_file(tmp_path).name) == ("network", "weights.safetensors")
-    assert policy_file_names(tmp_path) == ["policy.json", "weights.safetensors"]
+    assert (policy_kind(tmp_path), weights_file(tmp_path).name) == ("network", "policy.safetensors")
+    assert policy_file_names(tmp_path) == ["facts.json", "policy.safetensors"]
     assert is_policy(folder)
     assert (policy_kind(folder), weights_file(folder)) == ("language", folder / LANGUAGE_WEIGHTS)
     assert policy_file_names(folder) == sorted(path.name for path in folder.iterdir()), "all that was saved is the policy"
 
 
 def test_a_network_is_opened_and_plays_without_the_packages_of_language_models(tmp_path: Path) -> None:
-    save_policy(tmp_path, new_policy(TINY, seed=0, device=CPU), TINY)
+    new_policy(TINY, seed=0, device=CPU).save(tmp_path)
     script = (
         "import chess, sys, torch\n"
         "sys.modules['transformers'] = None\n"

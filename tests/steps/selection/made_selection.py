@@ -21,9 +21,10 @@ from grpo.base.files import ASIDE, file_hashes, read_json
 from grpo.board.encoding import position_key
 from grpo.match.players import BestMovePlayer
 from grpo.match.replies import Reply, ReplyCounts
-from grpo.policy.distribution import NetworkPolicy, Policy, new_policy
+from grpo.policy.checkpoints import TrainingState, save_checkpoint
+from grpo.policy.distribution import MovePolicy
+from grpo.policy.policy import NetworkPolicy, new_policy
 from grpo.settings.tree import Settings, read_settings, settings_over
-from grpo.train.checkpoints import NETWORK_FORMAT, TrainingState, save_checkpoint, save_policy
 from steps import calibrate, confirm, screen, select
 from steps.policies import network as network_policies
 from steps.run.names import CHECKPOINTS, HISTORY, PGN, REPORT
@@ -44,7 +45,7 @@ ONE = {"selection": {"num_candidates": 1}}
 class Quitter:
     """Plays a policy's likeliest moves, and gives the game up after a few: who does not wins every game against it."""
 
-    def __init__(self, policy: Policy, name: str) -> None:
+    def __init__(self, policy: MovePolicy, name: str) -> None:
         self.name = name
         self._player = BestMovePlayer(policy, name)
 
@@ -89,14 +90,14 @@ def write_book(path: Path, count: int) -> set[str]:
 def write_policy(folder: Path, seed: int) -> Path:
     """Write a policy whose weights have this seed."""
     folder.mkdir()
-    save_policy(folder, new_policy(TINY, seed=seed, device=CPU), TINY)
+    new_policy(TINY, seed=seed, device=CPU).save(folder)
     return folder
 
 
 def write_checkpoint(finetuned: Path, step: int, policy: NetworkPolicy | None = None) -> None:
     """Write a checkpoint, by default of fresh weights."""
     state = TrainingState(step=step, control={}, facts={}, tensors={})
-    save_checkpoint(finetuned / CHECKPOINTS, policy or new_policy(TINY, seed=step, device=CPU), TINY, state, NETWORK_FORMAT)
+    save_checkpoint(finetuned / CHECKPOINTS, policy or new_policy(TINY, seed=step, device=CPU), state)
 
 
 def write_finetuned(folder: Path, steps: Sequence[int] = tuple(REGRETS), regrets: Mapping[int, float] = REGRETS) -> Path:

@@ -39,9 +39,9 @@ from grpo.match.highlights import NUM_HIGHLIGHTS
 from grpo.match.intervals import Estimate, elo, holm
 from grpo.match.regret import HeldoutScores
 from grpo.match.verdict import BETTER_THAN_INITIAL, BETTER_THAN_PREVIOUS, LadderFinding, Verdict
-from grpo.policy.distribution import NetworkPolicy, new_policy
-from grpo.policy.files import POLICY, WEIGHTS
-from grpo.train.checkpoints import NETWORK_FORMAT, load_checkpoint, load_policy, weights_hash
+from grpo.policy.checkpoints import load_checkpoint
+from grpo.policy.files import FACTS, WEIGHTS
+from grpo.policy.policy import NetworkPolicy, new_policy, weights_hash
 from steps import screen, select
 from steps.cards.state import Seen
 from steps.measure import CONFIRMATION, INITIAL, LADDER, PREVIOUS, PREVIOUS_POLICY, SAMPLED, SCREENING
@@ -126,10 +126,10 @@ def test_a_clearly_better_candidate_is_promoted_and_its_weights_are_the_champion
     assert (report["verdict"], report["promoted"], report["replaces_previous"]) == (Verdict.BETTER, True, True)
     assert report["candidate_step"] == report["champion_step"] == BEST
     candidate = inputs["finetuned"] / CHECKPOINTS / "step-00000004"
-    assert {path.name for path in (selected.selected / CHAMPION).iterdir()} == {WEIGHTS, POLICY}
-    assert all(sha256_file(selected.selected / CHAMPION / name) == sha256_file(candidate / name) for name in (WEIGHTS, POLICY))
-    assert report["candidate_weights"] == weights_hash(load_policy(selected.selected / CHAMPION, CPU)[0])
-    assert report["initial_weights"] == weights_hash(load_policy(inputs["pretrained"], CPU)[0])
+    assert {path.name for path in (selected.selected / CHAMPION).iterdir()} == {WEIGHTS, FACTS}
+    assert all(sha256_file(selected.selected / CHAMPION / name) == sha256_file(candidate / name) for name in (WEIGHTS, FACTS))
+    assert report["candidate_weights"] == weights_hash(NetworkPolicy.load(selected.selected / CHAMPION, CPU))
+    assert report["initial_weights"] == weights_hash(NetworkPolicy.load(inputs["pretrained"], CPU))
     confirmed, [claim] = report["confirmation_best_moves"], report["claims"]
     assert confirmed["num_pairs"] == confirmed["num_openings"] == settings().selection.num_confirmation_pairs
     assert (claim["name"], claim["is_shown"]) == (BETTER_THAN_INITIAL, True)
@@ -139,7 +139,7 @@ def test_a_clearly_better_candidate_is_promoted_and_its_weights_are_the_champion
 
 def test_the_peak_is_a_whole_checkpoint_with_its_lower_bound(selected: Selection) -> None:
     report = selected.report
-    assert load_checkpoint(selected.selected / PEAK, CPU, NETWORK_FORMAT)[2].step == report["peak_step"] == BEST
+    assert load_checkpoint(selected.selected / PEAK, CPU, NetworkPolicy)[1].step == report["peak_step"] == BEST
     lows = {entry["candidate"]: entry["so_far"]["low"] for entry in report["screening"]}
     # What it was chosen by says too much of the chosen one.
     lows[report["candidate_step"]] = report["claims"][0]["interval"]["low"]
@@ -237,7 +237,7 @@ def test_a_candidate_that_is_no_better_leaves_the_initial_policy_champion(
 ) -> None:
     # The checkpoint is the initial policy itself: every pair of games is even.
     same = write_finetuned(tmp_path / "same", steps=())
-    write_checkpoint(same, 2, load_policy(inputs["pretrained"], CPU)[0])
+    write_checkpoint(same, 2, NetworkPolicy.load(inputs["pretrained"], CPU))
     found = selections.run(ONE, finetuned=same)
     report, games = found.report, {stage: moves_of(of_stage) for stage, of_stage in found.games().items()}
     assert report["confirmation_best_moves"]["score"] == report["confirmation_best_moves"]["adjudicated"]["score"] == 0.5
@@ -247,9 +247,9 @@ def test_a_candidate_that_is_no_better_leaves_the_initial_policy_champion(
     # One policy against itself: the likeliest moves make one game of an opening, whatever the colours; sampled ones make two.
     assert games[CONFIRMATION][::2] == games[CONFIRMATION][1::2]
     assert all(one != other for one, other in zip(games[SAMPLED][::2], games[SAMPLED][1::2], strict=True))
-    for name in (WEIGHTS, POLICY):
+    for name in (WEIGHTS, FACTS):
         assert sha256_file(found.selected / CHAMPION / name) == sha256_file(inputs["pretrained"] / name)
-    assert load_checkpoint(found.selected / PEAK, CPU, NETWORK_FORMAT)[2].step == 2
+    assert load_checkpoint(found.selected / PEAK, CPU, NetworkPolicy)[1].step == 2
 
 
 def phase_scores(endgame: float, others: float = 0.0, num_boards: int = 60) -> HeldoutScores:
@@ -263,7 +263,7 @@ def test_a_better_candidate_that_grew_worse_in_a_phase_is_not_promoted_and_the_p
     selections: Selections, inputs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_strong(monkeypatch, "step 2")
-    initial = weights_hash(load_policy(inputs["pretrained"], CPU)[0])
+    initial = weights_hash(NetworkPolicy.load(inputs["pretrained"], CPU))
 
     def scores(policy: Any, heldout: Any) -> HeldoutScores:
         assert len(heldout) == NUM_BOARDS
@@ -314,7 +314,7 @@ def test_a_previous_champion_gives_way_only_where_games_of_its_own_and_holm_show
     assert [claim["adjusted_p"] for claim in report["claims"]] == holm([claim["p_value"] for claim in report["claims"]])
     assert (report["promoted"], report["replaces_previous"]) == (True, is_beaten)
     assert report["previous_champion"]["num_pairs"] == report["confirmation_best_moves"]["num_pairs"] == 8
-    assert report["previous_weights"] == weights_hash(load_policy(other_champion, CPU)[0])
+    assert report["previous_weights"] == weights_hash(NetworkPolicy.load(other_champion, CPU))
     assert found.told.metrics["selection/score_previous"] == report["claims"][1]["interval"]["score"]
 
 
@@ -363,8 +363,8 @@ def test_where_no_checkpoint_can_play_there_is_a_verdict_without_a_game_and_the_
     assert (decision.verdict, decision.promoted, decision.replaces_previous) == (Verdict.NO_IMPROVEMENT, False, False)
     assert (decision.candidate_step, decision.champion_step, decision.peak_step) == (None, PRETRAINED_STEP, PRETRAINED_STEP)
     assert why in decision.sentence
-    initial = weights_hash(load_policy(selections.inputs["pretrained"], CPU)[0])
-    assert [weights_hash(load_policy(found.selected / name, CPU)[0]) for name in (CHAMPION, PEAK)] == [initial] * 2
+    initial = weights_hash(NetworkPolicy.load(selections.inputs["pretrained"], CPU))
+    assert [weights_hash(NetworkPolicy.load(found.selected / name, CPU)) for name in (CHAMPION, PEAK)] == [initial] * 2
     seen = Seen({})
     seen.finish(found.selected, is_reused=False)
     assert select.card(seen)

@@ -13,7 +13,7 @@ from grpo.base.files import read_json
 from grpo.engine.identity import identify
 from grpo.match.adjudication import DEPTH
 from grpo.match.players import BestMovePlayer
-from grpo.policy.distribution import new_policy
+from grpo.policy.policy import new_policy
 from grpo.settings.tree import Settings, read_settings
 from steps import baseline, calibrate
 from steps.cards.state import Seen

@@ -13,9 +13,8 @@ from doubles import CPU, TINY
 from made_runs import CHAMPION_AT, PEAK_AT, MadeRun, machine_of, make_run, version_of, weights_at, write_policy, write_step
 
 from grpo.base.files import CorruptError, read_json, sha256_file, write_json
-from grpo.policy.distribution import new_policy
-from grpo.policy.files import POLICY, WEIGHTS, IncompatibleError
-from grpo.train.checkpoints import save_policy
+from grpo.policy.files import FACTS, WEIGHTS, IncompatibleError
+from grpo.policy.policy import new_policy
 from steps.run.machine import Machine
 from steps.run.records import Run
 from steps.run.store import Store
@@ -172,7 +171,7 @@ def test_a_policy_of_a_run_that_the_store_does_not_have_comes_from_the_registry(
 def policy_in(folder: Path) -> Path:
     """Write a tiny policy and return its folder."""
     folder.mkdir(parents=True)
-    save_policy(folder, new_policy(TINY, seed=3, device=CPU), TINY)
+    new_policy(TINY, seed=3, device=CPU).save(folder)
     return folder
 
 
@@ -212,12 +211,12 @@ def test_a_folder_named_like_an_alias_is_meant_when_written_as_a_path(tmp_path: 
 
 def test_another_action_table_an_unreadable_description_and_missing_weights_are_refused_before_anything_is_loaded(tmp_path: Path) -> None:
     folder = policy_in(tmp_path / "mine")
-    write_json(folder / POLICY, {**read_json(folder / POLICY), "action_table": "deadbeef" * 8})
+    write_json(folder / FACTS, {**read_json(folder / FACTS), "action_table": "deadbeef" * 8})
     with pytest.raises(IncompatibleError, match="action_table is deadbeefdead"):
         find_policy(str(folder), machine_of(tmp_path))
     for text in ("not JSON", "{}", "[1]"):
-        (folder / POLICY).write_text(text)
-        with pytest.raises(CorruptError, match=r"policy\.json is (damaged|missing or unreadable)"):
+        (folder / FACTS).write_text(text)
+        with pytest.raises(CorruptError, match=r"facts\.json is (damaged|missing or unreadable)"):
             find_policy(str(folder), machine_of(tmp_path))
     (folder / WEIGHTS).unlink()
     with pytest.raises(NotFoundError, match=f"is not the folder of a policy: it has no {WEIGHTS}; give"):

@@ -19,9 +19,9 @@ from speakers import naming
 from tracked_runs import TrackedRun
 
 from grpo.board.actions import action_move
-from grpo.policy.distribution import PositionBatch, new_policy
+from grpo.policy.distribution import PositionBatch
+from grpo.policy.policy import new_policy
 from grpo.settings.language import LanguageConfig
-from grpo.settings.tree import PolicyConfig
 from steps.run.machine import Machine, sqlite_address
 from steps.track import registry
 from steps.track.mlflow_model import _LIBRARY
@@ -114,8 +114,8 @@ def version(run: TrackedRun, alias: str) -> Version:
 def test_a_policy_is_fetched_whole_or_not_at_all(run: TrackedRun, tmp_path: Path) -> None:
     champion = version(run, "champion")
     folder = registry.fetch(champion, machine_of(tmp_path / "first", run.machine.tracking_uri)) / "policy"
-    assert sorted(path.name for path in folder.iterdir()) == ["policy.json", "weights.safetensors"]
-    weights = Path(champion.source.removeprefix("file://")) / "artifacts" / "policy" / "weights.safetensors"
+    assert sorted(path.name for path in folder.iterdir()) == ["facts.json", "policy.safetensors"]
+    weights = Path(champion.source.removeprefix("file://")) / "artifacts" / "policy" / "policy.safetensors"
     content = weights.read_bytes()
     weights.write_bytes(content[:-1] + b"x")
     second = machine_of(tmp_path / "second", run.machine.tracking_uri)
@@ -127,12 +127,12 @@ def test_a_policy_is_fetched_whole_or_not_at_all(run: TrackedRun, tmp_path: Path
 
 
 def test_a_language_model_has_the_same_interface(tmp_path: Path, give_tables: Callable[[Path], Path]) -> None:
-    from grpo.language.model.loading import load_model, save_language_policy
+    from grpo.language.model.policy import load_model
 
     def fill(folder: Path) -> None:
         for role in ("champion", "peak"):
             (folder / role).mkdir()
-            save_language_policy(folder / role, load_model(SMALL, seed=0, device=CPU), PolicyConfig(kind="language"))
+            load_model(SMALL, seed=0, device=CPU).save(folder / role)
 
     run = registered(give_tables(tmp_path / "home"), fill)
     fens = [chess.STARTING_FEN, MATED]

@@ -16,9 +16,9 @@ from grpo.base.errors import PlainError
 from grpo.base.files import read_json
 from grpo.dataset.table import GAME_SCHEMA
 from grpo.policy import networks
-from grpo.policy.files import POLICY, IncompatibleError
+from grpo.policy.files import FACTS, IncompatibleError
+from grpo.policy.policy import NetworkPolicy
 from grpo.settings.tree import Settings
-from grpo.train.checkpoints import load_policy
 from steps import pretrain
 from steps.policies.kinds import KINDS
 from steps.policies.open import open_policy
@@ -45,8 +45,8 @@ def test_a_network_of_ones_own_is_trained_saved_and_played(tmp_path: Path, monke
     (inputs / "boards").symlink_to(tmp_path / "inputs" / "boards")
     (inputs / "network").symlink_to(tmp_path / "pretrained")
     made = finetune(tmp_path / "home", inputs, given) / CHECKPOINTS / "step-00000002"
-    assert read_json(made / POLICY)["policy"]["network"] == NAME
-    start, trained = (load_policy(folder, CPU)[0].network.state_dict() for folder in (tmp_path / "pretrained", made))
+    assert read_json(made / FACTS)["policy"]["network"] == NAME
+    start, trained = (NetworkPolicy.load(folder, CPU).network.state_dict() for folder in (tmp_path / "pretrained", made))
     assert start.keys() == {"layers.0.weight", "layers.0.bias", "layers.2.weight", "layers.2.bias"}
     assert any(not torch.equal(trained[name], weights) for name, weights in start.items())
     [move] = open_policy(made, CPU).best_player("own", seed=0, stream=()).choose([chess.Board()], [0])
@@ -54,4 +54,4 @@ def test_a_network_of_ones_own_is_trained_saved_and_played(tmp_path: Path, monke
     monkeypatch.undo()
     sys.modules.pop(f"{networks.__name__}.{NAME}")
     with pytest.raises(IncompatibleError, match="no grpo/policy/networks/linear"):
-        load_policy(made, CPU)
+        NetworkPolicy.load(made, CPU)

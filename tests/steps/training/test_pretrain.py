@@ -15,10 +15,10 @@ from tiny_training import prepare
 from grpo.base.files import read_json
 from grpo.dataset.table import GAME_SCHEMA
 from grpo.language.learn.parse_rate_gate import UnreadableError
-from grpo.language.model.loading import load_language_policy
-from grpo.policy.files import POLICY
+from grpo.language.model.policy import LanguagePolicy
+from grpo.policy.files import FACTS
+from grpo.policy.policy import NetworkPolicy, weights_hash
 from grpo.settings.tree import Settings, read_settings
-from grpo.train.checkpoints import load_policy, weights_hash
 from steps.pretrain import STEP
 from steps.run.names import ANSWERS, GAMES, REPORT
 
@@ -58,7 +58,7 @@ def pretrained(boards: Path, place: Path, given: Settings) -> tuple[Path, Listen
 def test_a_network_is_left_with_a_report_and_is_the_same_again(boards: Path, tmp_path: Path) -> None:
     folder, told = pretrained(boards, tmp_path / "first", network())
     report = read_json(folder / REPORT)
-    assert report["weights"] == weights_hash(load_policy(folder, CPU)[0])
+    assert report["weights"] == weights_hash(NetworkPolicy.load(folder, CPU))
     assert (report["num_positions"], report["num_steps"], report["has_converged"]) == (32, 6, False)
     assert [record.step for record in told.records] == [2, 4, 6]
     assert told.progresses[-1] == (6, 6, "steps at most")
@@ -69,7 +69,7 @@ def test_a_network_is_left_with_a_report_and_is_the_same_again(boards: Path, tmp
 def test_a_language_model_is_left_with_answers_and_a_report(boards: Path, tmp_path: Path) -> None:
     folder, told = pretrained(boards, tmp_path, language(kl_warmup_steps=7))
     report = read_json(folder / REPORT)
-    policy, _ = load_language_policy(folder, CPU)
+    policy = LanguagePolicy.load(folder, CPU)
     assert report["weights"] == weights_hash(policy)
     assert (report["model"], report["commit"], report["num_steps"]) == ("small", "", 4)
     assert report["best_step"] in (2, 4)
@@ -79,7 +79,7 @@ def test_a_language_model_is_left_with_answers_and_a_report(boards: Path, tmp_pa
     assert [record.step for record in told.records] == [2, 4, 4]
     assert {"language/clone_loss", "language/parse_rate/move", "language/legal_rate"} <= told.metrics.keys()
     assert (folder / ANSWERS).is_file()
-    assert read_json(folder / POLICY)["language"]["kl_warmup_steps"] != 7, "what cloning does not read is not in its output"
+    assert read_json(folder / FACTS)["language"]["kl_warmup_steps"] != 7, "what cloning does not read is not in its output"
 
 
 def test_random_weights_get_no_further_and_leave_nothing(boards: Path, tmp_path: Path) -> None:
@@ -96,5 +96,5 @@ def test_a_cloned_model_of_a_folder_passes_as_it_comes(boards: Path, tmp_path: P
     folder, _ = pretrained(boards, tmp_path, given)
     report = read_json(folder / REPORT)
     assert report["num_steps"] == report["best_step"] == 0
-    assert report["weights"] == weights_hash(load_language_policy(small_language.cloned_folder(), CPU)[0])
+    assert report["weights"] == weights_hash(LanguagePolicy.load(small_language.cloned_folder(), CPU))
     assert "clone_loss" not in report

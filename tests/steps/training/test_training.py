@@ -17,18 +17,19 @@ from grpo.base.errors import NonFiniteError
 from grpo.base.files import read_json, verified_manifest
 from grpo.diagnosis.diagnose import NotLearnableError, diagnose
 from grpo.diagnosis.history import History
-from grpo.language.model.loading import LANGUAGE_FORMAT
+from grpo.language.model.policy import LanguagePolicy
+from grpo.policy.checkpoints import checkpoint_folders, checkpoint_step, load_checkpoint
 from grpo.policy.files import LANGUAGE, NETWORK
+from grpo.policy.policy import NetworkPolicy
 from grpo.settings.metrics import Record
 from grpo.train.batch import States
-from grpo.train.checkpoints import NETWORK_FORMAT, checkpoint_folders, checkpoint_step, load_checkpoint
 from grpo.train.states import DatasetStates
 from grpo.train.trainer import Trainer
 from steps.policies.open import open_checkpoint
 from steps.run.names import ANSWERS, FINDINGS, REPORT
 from steps.run.work import read_history, read_journal
 
-FORMATS: dict[str, Any] = {NETWORK: NETWORK_FORMAT, LANGUAGE: LANGUAGE_FORMAT}
+FORMATS: dict[str, Any] = {NETWORK: NetworkPolicy, LANGUAGE: LanguagePolicy}
 SHORT = {"num_steps": 6, "num_checkpoints_kept": 12}
 SICK = settings(num_steps=12, steps_per_checkpoint=4, critical_entropy=0.0)
 
@@ -77,7 +78,7 @@ def test_a_run_leaves_history_report_findings_and_the_checkpoints_that_are_kept(
     assert report["weights"] == open_checkpoint(saved[-1], CPU).weights
     assert read_json(folder / FINDINGS)["tag"] == "not judged: 4 rows are too few"
     assert (folder / ANSWERS).exists() == (kind == LANGUAGE)
-    assert load_checkpoint(saved[0], CPU, FORMATS[kind])[2].facts == {"settings": steps.finetune.STEP.settings(given)}
+    assert load_checkpoint(saved[0], CPU, FORMATS[kind])[1].facts == {"settings": steps.finetune.STEP.settings(given)}
 
 
 def test_of_many_checkpoints_the_best_and_the_newest_are_kept(prepared: Path, tmp_path: Path) -> None:

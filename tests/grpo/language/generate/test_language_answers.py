@@ -12,8 +12,7 @@ from scipy.stats import chisquare
 from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import numpy_stream
 from grpo.language.generate.answers import TooLongError, greedy_answers, sampled_answers
-from grpo.language.model.loading import load_model
-from grpo.language.model.policy import LanguagePolicy
+from grpo.language.model.policy import LanguagePolicy, load_model
 from grpo.settings.language import LanguageConfig
 
 PROMPTS = ["P: 8/5k2", "A: 8/5k2/3p4/1PpP4/4r3/2N5+e2e4+", "P:", "E: 0.35 -1.20", "P: 8/5k2/3p4/1PpP4    M:", "M: e2e4 B:"]

@@ -11,13 +11,12 @@ from grpo.base.seeding import numpy_stream
 from grpo.dataset.table import Split
 from grpo.language.learn import cloning
 from grpo.language.learn.cloning import clone, validation_losses
-from grpo.language.model.loading import load_model
-from grpo.language.model.policy import LanguagePolicy
+from grpo.language.model.policy import LanguagePolicy, load_model
 from grpo.language.text.examples import LanguageBoards
 from grpo.language.text.tasks import LanguageTask
+from grpo.policy.policy import weights_hash
 from grpo.settings.language import CloningConfig, SmallModelConfig
 from grpo.settings.metrics import Record
-from grpo.train.checkpoints import weights_hash
 
 TINY = CONFIG.model_copy(update={"small": SmallModelConfig(width=16, num_layers=1, num_heads=2)})
 SHORT = CloningConfig(num_steps=3, batch_size=4, steps_per_validation=1, learning_rate=3e-3)

@@ -14,13 +14,13 @@ from grpo.base.errors import NonFiniteError
 from grpo.diagnosis.diagnose import NotLearnableError, look_before, refuse
 from grpo.language.generate import answers
 from grpo.language.learn.rollouts import Grader
-from grpo.language.model.loading import LANGUAGE_FORMAT
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example
 from grpo.language.text.rewards import Grades, grade
+from grpo.policy.checkpoints import load_checkpoint, save_checkpoint
+from grpo.policy.policy import weights_hash
 from grpo.settings.tree import Settings
 from grpo.train import trainer as training
-from grpo.train.checkpoints import load_checkpoint, save_checkpoint, weights_hash
 from grpo.train.control import CRITICAL_WINDOW
 from grpo.train.invariants import InvariantError
 from grpo.train.trainer import Trainer
@@ -86,9 +86,9 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_the_run_that_was_not_stopped(tm
     for step in range(3):
         records.append(whole.step())
         if step == 1:
-            folder = save_checkpoint(tmp_path, whole.evaluation_policy, config.policy, whole.state({}), LANGUAGE_FORMAT)
+            folder = save_checkpoint(tmp_path, whole.evaluation_policy, whole.state({}))
     again = trainer_of(config)
-    policy, _, state = load_checkpoint(folder, CPU, LANGUAGE_FORMAT)
+    policy, state = load_checkpoint(folder, CPU, LanguagePolicy)
     again.restore(state, policy.network.state_dict())
     torch.manual_seed(99)  # Nothing may depend on it.
     assert again.step() == records[2]

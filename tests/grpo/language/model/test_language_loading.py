@@ -10,12 +10,11 @@ from made_models import byte_pair_tokenizer, gpt2, llama
 from transformers import BertConfig, BertModel, T5Config, T5ForConditionalGeneration
 
 from grpo.language.generate.answers import sampled_answers
-from grpo.language.model.loading import LanguageModelError, hub_commit, load_language_policy, load_model, save_language_policy
-from grpo.language.model.policy import LanguagePolicy
+from grpo.language.model.loading import LanguageModelError, hub_commit
+from grpo.language.model.policy import LanguagePolicy, load_model
 from grpo.policy.files import CHESS_TOKENS, IncompatibleError
+from grpo.policy.policy import weights_hash
 from grpo.settings.language import LanguageConfig, SmallModelConfig
-from grpo.settings.tree import PolicyConfig
-from grpo.train.checkpoints import weights_hash
 
 CPU = torch.device("cpu")
 SMALL = LanguageConfig(small=SmallModelConfig(width=16, num_layers=1, num_heads=2), max_answer_tokens=16)
@@ -49,9 +48,8 @@ def test_pieces_on_one_square_begin_alike_and_squares_apart() -> None:
 def test_a_model_of_a_folder_answers_and_comes_back_from_disk(make, tmp_path: Path) -> None:
     policy = loaded(make(tmp_path / "model"))
     (tmp_path / "saved").mkdir()
-    save_language_policy(tmp_path / "saved", policy, PolicyConfig(kind="language"))
-    back, config = load_language_policy(tmp_path / "saved", CPU)
-    assert config == PolicyConfig(kind="language")
+    policy.save(tmp_path / "saved")
+    back = LanguagePolicy.load(tmp_path / "saved", CPU)
     assert back.config == policy.config
     assert back.origin == policy.origin
     assert weights_hash(back) == weights_hash(policy)
@@ -63,10 +61,10 @@ def test_a_model_of_a_folder_answers_and_comes_back_from_disk(make, tmp_path: Pa
 
 
 def test_other_tokens_than_this_codes_are_refused(tmp_path: Path) -> None:
-    save_language_policy(tmp_path, load_model(SMALL, seed=1, device=CPU), PolicyConfig(kind="language"))
+    load_model(SMALL, seed=1, device=CPU).save(tmp_path)
     (tmp_path / CHESS_TOKENS).write_text(json.dumps(json.loads((tmp_path / CHESS_TOKENS).read_text())[::-1]))
     with pytest.raises(IncompatibleError, match="its tokens are not those"):
-        load_language_policy(tmp_path, CPU)
+        LanguagePolicy.load(tmp_path, CPU)
 
 
 def test_dropout_is_off_even_in_training_mode(tmp_path: Path) -> None:
@@ -147,8 +145,8 @@ def test_the_commit_that_was_loaded_is_kept(monkeypatch: pytest.MonkeyPatch, tmp
     policy = load_model(LanguageConfig(model="somebody/model", max_answer_tokens=16), seed=0, device=CPU)
     assert policy.origin.commit == commit == hub_commit(LanguageConfig(model="somebody/model"))
     (tmp_path / "saved").mkdir()
-    save_language_policy(tmp_path / "saved", policy, PolicyConfig(kind="language"))
-    assert json.loads((tmp_path / "saved" / "policy.json").read_text())["origin"] == {"model": "somebody/model", "commit": commit}
+    policy.save(tmp_path / "saved")
+    assert json.loads((tmp_path / "saved" / "facts.json").read_text())["origin"] == {"model": "somebody/model", "commit": commit}
 
 
 def test_a_hub_that_is_away_is_told_with_what_needs_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
