@@ -94,7 +94,7 @@ def main() -> None:
         distance = (found.cpu() - gradient).norm() / gradient.norm()
         print(f"{name} beside the CPU's float32: loss {loss.cpu() - wanted:+.1e}, gradients {distance:.1e} of their norm away")
 
-    dataset = DatasetStates(arrays, states_per_step=settings.grpo.states_per_step, seed=0, mirrors_boards=False)
+    dataset = DatasetStates(arrays, states_per_step=settings.grpo.states_per_step, seed=0)
     print(f"GRPO, {given.steps} steps: {grpo_speed(settings, policy, dataset, given.steps):,.0f} states/s")
 
 

@@ -116,7 +116,7 @@ def our_steps(arrays: BoardArrays, states_per_step: int, num_steps: int) -> tupl
     """Return transitions per second of this project's trainer, and the fraction of time in each part, after one warm-up step."""
     config = GrpoConfig(states_per_step=states_per_step, group_size=_GROUP, critical_entropy=0.0)
     policy, reference = (new_policy(PolicyConfig(), seed=0, device=_CPU) for _ in range(2))
-    states = DatasetStates(arrays, states_per_step=states_per_step, seed=0, mirrors_boards=False)
+    states = DatasetStates(arrays, states_per_step=states_per_step, seed=0)
     trainer = Trainer(NetworkTask(reference, states, config, seed=0), policy, config, seed=0)
     trainer.step()
     spent = dict.fromkeys(("states", "rollout", "update", "other"), 0.0)

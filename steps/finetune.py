@@ -1,10 +1,14 @@
 """Fine-tune the policy by GRPO, with checkpoints measured on held-out boards, until the steps are done or the trainer ends it."""
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
+
+import chess
 
 from grpo.board.encoding import decode, position_key
 from grpo.dataset.table import BoardArrays, Split, board_arrays
-from grpo.engine.move_values import engine_options
+from grpo.engine.answers import EngineError
+from grpo.engine.move_values import ValueTable, engine_options, value_tables
 from grpo.engine.pool import EnginePool
 from grpo.match.regret import heldout_metrics
 from grpo.policy.checkpoints import load_checkpoint
@@ -12,13 +16,13 @@ from grpo.policy.files import LANGUAGE
 from grpo.policy.policy import NetworkPolicy
 from grpo.train.network_task import NetworkTask
 from grpo.train.self_play import SelfPlay, state_counts
-from grpo.train.states import DatasetStates, LiveValues
+from grpo.train.states import DatasetStates, Values
 from grpo.train.trainer import Trainer
 from steps.run.dataset import read_boards
 from steps.run.names import FINDINGS, REPORT
 from steps.run.step import Step
 from steps.run.work import Work
-from steps.training_loop import TrainingLoop, begin_from
+from steps.training_loop import TrainingLoop
 
 if TYPE_CHECKING:
     from steps.cards.page import CardPart
@@ -61,12 +65,15 @@ def body(work: Work) -> None:
     first = 0 if origin is None else origin[1].step
     # The engine starts when it is first asked, and is asked only of states that no dataset has.
     with EnginePool(work.machine.stockfish, num_processes=work.machine.num_threads, options=engine_options()) as pool:
-        values = LiveValues(pool, settings.values)
+
+        def values(boards: Sequence[chess.Board]) -> Iterator[ValueTable | EngineError]:
+            return value_tables(boards, pool, settings.values, depth=settings.values.depth)
+
         dataset, self_play = _states(work, train, heldout, values, first=first)
         task = NetworkTask(reference, dataset, settings.grpo, seed=settings.seed, self_play=self_play, values=values)
         trainer = Trainer(task, policy, settings.grpo, seed=settings.seed, first_step=first)
         if origin is not None:
-            begin_from(origin, trainer, work)
+            trainer.begin_from(*origin)
         TrainingLoop(
             work,
             trainer,
@@ -74,12 +81,10 @@ def body(work: Work) -> None:
         ).run()
 
 
-def _states(
-    work: Work, train: BoardArrays, heldout: BoardArrays, values: LiveValues, *, first: int
-) -> tuple[DatasetStates, SelfPlay | None]:
+def _states(work: Work, train: BoardArrays, heldout: BoardArrays, values: Values, *, first: int) -> tuple[DatasetStates, SelfPlay | None]:
     config, seed = work.settings.grpo, work.settings.seed
     num_dataset, num_own = state_counts(config.states_per_step, config.self_play.fraction)
-    dataset = DatasetStates(train, states_per_step=num_dataset, seed=seed, mirrors_boards=True)
+    dataset = DatasetStates(train, states_per_step=num_dataset, seed=seed)
     if not num_own:
         return dataset, None
     return dataset, SelfPlay(
@@ -88,7 +93,6 @@ def _states(
         states_per_step=num_own,
         first_step=first,
         seed=seed,
-        mirrors_boards=True,
         # Held-out positions are never learnt from, wherever they come from.
         exclude=frozenset(position_key(decode(row)) for row in heldout.encodings),
         say=work.say,

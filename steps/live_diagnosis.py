@@ -15,7 +15,7 @@ class LiveDiagnosis:
 
     def __init__(self, settings: Settings) -> None:
         """Begin an empty history."""
-        self._limits = {"critical_entropy": settings.grpo.critical_entropy, "min_parse_rate": settings.language.min_parse_rate}
+        self._limits = {"critical_entropy": settings.grpo.critical_entropy}
         self._watch = Watch()
 
     def refuse(self, metrics: Mapping[str, float], *, step: int) -> None:

@@ -29,7 +29,6 @@ from grpo.base.files import (
     verified_manifest,
 )
 from grpo.policy.checkpoints import (
-    TrainingState,
     checkpoint_folders,
     checkpoint_name,
     checkpoint_step,
@@ -37,8 +36,8 @@ from grpo.policy.checkpoints import (
     load_checkpoint,
     save_checkpoint,
 )
-from grpo.policy.policy import Policy, weights_hash
-from grpo.settings.metrics import BUDGET_SPENT, Record
+from grpo.policy.policy import weights_hash
+from grpo.settings.metrics import BUDGET_SPENT, ENTROPY_CRITICAL, Record
 from grpo.train.trainer import Trainer
 from steps.live_diagnosis import LiveDiagnosis
 from steps.run.exit_codes import RESUMABLE
@@ -47,16 +46,6 @@ from steps.run.sigterm import sigterm_noted
 from steps.run.work import Work
 
 _REGRET: Final = "heldout/regret_best"
-
-
-def begin_from(origin: tuple[Policy, TrainingState], trainer: Trainer[Any], work: Work) -> None:
-    """Begin a run at a checkpoint of another, with its optimiser unless the objective is another."""
-    policy, state = origin
-    # Adam's moments of one objective do not fit another.
-    is_same = state.facts["settings"]["grpo"]["num_own_moves"] == work.facts["settings"]["grpo"]["num_own_moves"]
-    trainer.begin_from(state, policy.network.state_dict(), takes_optimiser=is_same)
-    if not is_same:
-        work.say("the optimiser begins anew, for the objective is not that of the checkpoint: grpo.num_own_moves")
 
 
 class TrainingLoop:
@@ -114,7 +103,7 @@ class TrainingLoop:
         self._delete_damaged(last=known[-1].step if known else -1)
         if saved := checkpoint_folders(self._checkpoints):
             policy, state = load_checkpoint(saved[-1], torch.device("cpu"), type(self._trainer.policy))
-            self._trainer.restore(state, policy.network.state_dict())
+            self._trainer.restore(policy, state)
             self._work.say(f"resuming from {self._place()}")
             self._work.go_on_after(state.step)
             self._prune()  # The kill may have come before that.
@@ -193,14 +182,13 @@ class TrainingLoop:
         trainer = self._trainer
         entropy = trainer.control.mean_entropy()
         report = {
-            "reason": trainer.outcome.stop or BUDGET_SPENT,
-            "message": trainer.outcome.message,
+            "reason": ENTROPY_CRITICAL if trainer.outcome.stop else BUDGET_SPENT,
+            "message": trainer.outcome.stop,
             "first_step": self._first,
             "last_step": trainer.num_steps_done,
             "mean_entropy_at_end": entropy if math.isfinite(entropy) else None,
             "control": trainer.control.metrics(),
             "weights": weights_hash(trainer.evaluation_policy),
-            "num_trained_parameters": trainer.num_trained_parameters,
         }
         replace_file(self._folder / REPORT, json_text(report).encode())
 

@@ -128,7 +128,7 @@ def look_before(metrics: Mapping[str, float], *, step: int, limits: Mapping[str,
     Args:
         metrics: of the rollout that the next step will make, without its update.
         step: the number of that step; in the first of a run, policy and reference must be equal.
-        limits: `critical_entropy`, and for a language model `min_parse_rate`.
+        limits: `critical_entropy`.
     """
     history = History(when=When.BEFORE, is_ours=True, limits=limits)
     history.add(step, metrics)

@@ -379,14 +379,14 @@ def silent_groups(history: History) -> Evidence | None:
 
 
 def unlearned_language_model(history: History) -> Evidence | None:
-    """Find a language model whose answers cannot be read."""
-    least = history.limits.get("min_parse_rate", 0.0)
-    found = [history.series[name] for name in ("parsed", "parsed/move", "parsed/environment") if name in history.series]
-    bad = [series for series in found if series.values[0] == 0 or series.values[0] < least]
-    words = [f"{series.column} is {series.values[0]:.3g} at step {series.steps[0]:,.0f}" for series in bad]
-    if bad and (truncated := history.series.get("truncated")) is not None:
+    """Find a language model of which no answer can be read; whether enough can be, the gate before GRPO has judged."""
+    parsed = history.series["parsed"]
+    if parsed.values[0]:
+        return None
+    words = [f"{parsed.column} is 0 at step {parsed.steps[0]:,.0f}"]
+    if (truncated := history.series.get("truncated")) is not None:
         words.append(f"{truncated.column} is {truncated.values[0]:.3g}")
-    return Evidence(words=tuple(words), begin=bad[0].steps[0], end=bad[0].steps[0]) if bad else None
+    return Evidence(words=tuple(words), begin=parsed.steps[0], end=parsed.steps[0])
 
 
 def lost_format(history: History) -> Evidence | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from grpo.base.errors import PlainError
-from grpo.settings.metrics import METRICS, TASKS, TERM_PAIRS, TERMS, Record
+from grpo.settings.metrics import METRICS, TERM_PAIRS, TERMS, Record
 
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "loss": ("grpo/loss", "language/loss", "loss", "total_loss", "training_loss"),
@@ -47,7 +47,6 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "gradient_norm": ("grpo/gradient_norm", "language/gradient_norm", "grad_norm"),
     "skipped": ("grpo/skipped", "language/skipped"),
     "parsed": ("language/parse_rate", "parsed_fraction"),
-    **{f"parsed/{task}": (f"language/parse_rate/{task}",) for task in TASKS},
     "truncated": ("language/truncated", "truncated_fraction", "completions/clipped_ratio", "response_length/clip_ratio"),
     "entropy_coefficient": ("control/entropy_coefficient", "entropy_coef"),
     "entropy_saturated": ("control/entropy_saturated",),
@@ -117,7 +116,7 @@ class History:
     is_of_language_model: bool = False
     """Whether entropies are over tokens or answers, which ln(legal moves) does not bound."""
     limits: Mapping[str, float] = field(default_factory=dict)
-    """Settings that checks compare with: `critical_entropy`, `min_parse_rate`."""
+    """Settings that checks compare with: `critical_entropy`."""
     series: dict[str, Series] = field(default_factory=dict)
     """By quantity."""
     not_finite: dict[str, list[float]] = field(default_factory=dict)

@@ -5,8 +5,8 @@ so that sums over A are finite (with minus infinity, 0 * -inf would be NaN).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol, Self
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 import chess
 import numpy as np
@@ -17,6 +17,12 @@ from grpo.board.actions import action_id, legal_action_ids
 from grpo.board.draws import repeating_moves
 from grpo.board.encoding import encode
 from grpo.dataset.table import LabelArrays
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_Record = TypeVar("_Record", bound="DataclassInstance")
+_MARK: Final = "__dataclass_fields__"  # Of a record.
 
 PRECISIONS: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 """Values of `grpo.precision`."""
@@ -84,15 +90,6 @@ class PositionBatch:
             repeats=self.repeats[rows][:, :width],
         )
 
-    def to(self, device: torch.device) -> Self:
-        """Return the batch on another device."""
-        return type(self)(
-            encodings=self.encodings.to(device),
-            action_ids=self.action_ids.to(device),
-            is_legal=self.is_legal.to(device),
-            repeats=self.repeats.to(device),
-        )
-
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class MoveDistribution:
@@ -155,13 +152,30 @@ class MoveDistribution:
         """Return the number of legal moves, [B]."""
         return self.is_legal.sum(1)
 
-    def detach(self) -> Self:
-        """Return the distribution detached from the gradient."""
-        return type(self)(log_probs=self.log_probs.detach(), is_legal=self.is_legal)
-
 
 class MovePolicy(Protocol):
     """What gives every legal move of a board a probability."""
 
     def distribution(self, positions: PositionBatch, *, temperature: float) -> MoveDistribution:
         """Return the distribution over the legal moves of each board at this temperature."""
+
+
+def on_device(record: _Record, device: torch.device) -> _Record:
+    """Return a record with all its tensors, and those of the records in it, on another device."""
+    held = {field.name: getattr(record, field.name) for field in fields(record)}
+    moved = {name: value.to(device) for name, value in held.items() if isinstance(value, Tensor)}
+    return replace(record, **moved, **{name: on_device(value, device) for name, value in held.items() if hasattr(value, _MARK)})
+
+
+def joined(parts: Sequence[_Record]) -> _Record:
+    """Return the rows of all records in order, padded with 0 to the widest; what is neither a tensor nor a record is that of the first."""
+
+    def whole(values: Sequence[Any]) -> Any:
+        if isinstance(values[0], Tensor):
+            width = max(value.shape[-1] for value in values)
+            return torch.cat(
+                [torch.nn.functional.pad(value, (0, width - value.shape[1])) if value.dim() > 1 else value for value in values]
+            )
+        return joined(values) if hasattr(values[0], _MARK) else values[0]
+
+    return replace(parts[0], **{field.name: whole([getattr(part, field.name) for part in parts]) for field in fields(parts[0])})

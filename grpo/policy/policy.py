@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from grpo.base.errors import NonFiniteError
 from grpo.base.files import CorruptError, sha256_text, write_json
 from grpo.base.seeding import named_seed
-from grpo.policy.distribution import MoveDistribution, PositionBatch
+from grpo.policy.distribution import MoveDistribution, PositionBatch, on_device
 from grpo.policy.files import ACTION_TABLE_HASH, FACTS, NETWORK, WEIGHTS, IncompatibleError, policy_facts
 from grpo.policy.networks import make_network
 from grpo.settings.tree import PolicyConfig
@@ -81,7 +81,7 @@ class NetworkPolicy:
         """
         if self.network.training:
             raise RuntimeError("the policy's network is in training mode, in which layers such as dropout change its probabilities")
-        batch = positions.to(self.device)
+        batch = on_device(positions, self.device)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._precision == torch.bfloat16):
             logits = self.network(*batch.inputs)
         return MoveDistribution.from_logits(logits, batch.is_legal, temperature=temperature)

@@ -389,11 +389,10 @@ assert len(set(map(tracked_name, METRICS))) == len(METRICS), "two metrics have o
 assert METRICS.keys() >= {*MAIN_CURVES, *_SECONDARY}, "a metric that is shown is not declared"
 
 
-BUDGET_SPENT, ENTROPY_CRITICAL, NOTHING_TO_LEARN = "budget_spent", "entropy_critical", "nothing_to_learn"
+BUDGET_SPENT, ENTROPY_CRITICAL = "budget_spent", "entropy_critical"
 ENDS: Final[Mapping[str, str]] = {
     BUDGET_SPENT: "the step budget was spent",
     ENTROPY_CRITICAL: "entropy was critical, and no recovery was configured or left",
-    NOTHING_TO_LEARN: "nearly all groups had had zero variance for too long",
 }
 """Why training ended, in the report of `finetune` -> the same in words."""
 

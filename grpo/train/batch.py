@@ -4,7 +4,6 @@ Legend: B states, A legal moves of a state (padded), M moves of a state in the s
 full group.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar
 
@@ -42,25 +41,6 @@ class States:
     def reflected(self, wanted_B: Tensor) -> "States":
         """Return the states, those that are wanted so and have no castling rights as their left-right mirror image."""
         return replace(self, positions=reflected(self.positions, wanted_B))
-
-    def to(self, device: torch.device) -> "States":
-        """Return the states on another device."""
-        return States(positions=self.positions.to(device), values=self.values.to(device), phases=self.phases.to(device))
-
-    @staticmethod
-    def joined(parts: Sequence["States"]) -> "States":
-        """Return the states of all parts, in order, as wide as the widest."""
-        positions = [part.positions for part in parts]
-        return States(
-            positions=PositionBatch(
-                encodings=torch.cat([part.encodings for part in positions]),
-                action_ids=_stacked([part.action_ids for part in positions]),
-                is_legal=_stacked([part.is_legal for part in positions]),
-                repeats=_stacked([part.repeats for part in positions]),
-            ),
-            values=_stacked([part.values for part in parts]),
-            phases=torch.cat([part.phases for part in parts]),
-        )
 
 
 _States = TypeVar("_States")
@@ -112,33 +92,13 @@ class Batch(Generic[_States]):
 
 
 def select_rows(batch: Batch[States], rows: Tensor) -> Batch[States]:
-    """Return the given states with their moves, no wider than they need to be."""
+    """Return the given states with their moves; the states are no wider than they need to be."""
     assert batch.old is not None
     states = batch.states.select_rows(rows)
     width = states.positions.is_legal.shape[1]
-    num_moves = int((batch.weights[rows] > 0).sum(1).max()) if len(rows) else 0
-    of_moves: dict[str, Any] = {name: getattr(batch, name)[rows][:, :num_moves] for name in _OF_MOVES}
+    of_moves: dict[str, Any] = {name: getattr(batch, name)[rows] for name in _OF_MOVES}
     old = MoveDistribution(log_probs=batch.old.log_probs[rows][:, :width], is_legal=batch.old.is_legal[rows][:, :width])
     return replace(batch, states=states, state_weights=batch.state_weights[rows], old=old, **of_moves)
-
-
-def to_device(batch: Batch[States], device: torch.device) -> Batch[States]:
-    """Return the batch on another device."""
-    assert batch.old is not None
-    of_moves: dict[str, Any] = {name: getattr(batch, name).to(device) for name in _OF_MOVES}
-    old = MoveDistribution(log_probs=batch.old.log_probs.to(device), is_legal=batch.old.is_legal.to(device))
-    return replace(batch, states=batch.states.to(device), state_weights=batch.state_weights.to(device), old=old, **of_moves)
-
-
-def stacked(parts: Sequence[Batch[States]]) -> Batch[States]:
-    """Return the states of all parts as one batch, as wide as the widest."""
-    distributions = [part.old for part in parts if part.old is not None]
-    of_moves: dict[str, Any] = {name: _stacked([getattr(part, name) for part in parts]) for name in _OF_MOVES}
-    old = MoveDistribution(
-        log_probs=_stacked([one.log_probs for one in distributions]), is_legal=_stacked([one.is_legal for one in distributions])
-    )
-    state_weights = torch.cat([part.state_weights for part in parts])
-    return replace(parts[0], states=States.joined([part.states for part in parts]), state_weights=state_weights, old=old, **of_moves)
 
 
 def group_advantages(rewards_BG: Tensor, *, is_member_BG: Tensor | None = None) -> Tensor:
@@ -155,9 +115,3 @@ def group_advantages(rewards_BG: Tensor, *, is_member_BG: Tensor | None = None) 
     rewards = torch.where(member > 0, rewards_BG.double(), 0.0)
     advantages = (rewards - rewards.sum(1, keepdim=True) / member.sum(1, keepdim=True).clamp(min=1)) * member
     return advantages.to(rewards_BG.dtype)
-
-
-def _stacked(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the rows of all, padded with 0 to the widest."""
-    width = max(tensor.shape[1] for tensor in tensors)
-    return torch.cat([torch.nn.functional.pad(tensor, (0, width - tensor.shape[1])) for tensor in tensors])

@@ -1,6 +1,6 @@
 """Control of training: learning rate, coefficients and temperature of each rollout; recovery or stop when entropy is critical.
 
-Five controllers, each a pure state machine whose `state`, plain JSON, is all that it remembers; a checkpoint holds it. `Control` asks them
+Four controllers, each a pure state machine whose `state`, plain JSON, is all that it remembers; a checkpoint holds it. `Control` asks them
 in turn.
 """
 
@@ -11,17 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from grpo.settings.grpo import ENTROPY_BOUNDS, FieldNotesRecovery, GrpoConfig
-from grpo.settings.metrics import ENTROPY_CRITICAL, NOTHING_TO_LEARN, Event
+from grpo.settings.metrics import Event
 
 CRITICAL_WINDOW: Final = 10
 """Steps whose mean entropy is compared with `grpo.critical_entropy`."""
 MAX_RECOVERIES: Final = 3
 """The next critical entropy stops the run: what makes it collapse is still there."""
 _MAX_RECOVERY_STEPS: Final = 20 * CRITICAL_WINDOW  # A recovery by KL(reference || policy) that takes longer has failed.
-_SILENT_WINDOW: Final = 20  # Steps whose mean fraction of zero-variance groups is looked at.
-_SILENT: Final = 0.95  # A larger mean is nothing to learn, if it lasts.
-_MAX_SILENT_STEPS: Final = 2 * _SILENT_WINDOW
-"""Training stops when that mean has been too large for more steps than these."""
 MAX_SKIPPED: Final = 3
 """Optimiser steps with NaN or infinity in a row after which training ends with an error."""
 SKIPPED_CUT: Final = 0.5
@@ -52,10 +48,6 @@ class Observation:
     """Mean ln(legal moves)."""
     kl: float
     """Mean exact KL(policy || reference) in nats; NaN where it was not measured."""
-    silent_groups: float
-    """Fraction of zero-variance groups (all rewards equal)."""
-    agreement: float
-    """Mean fraction of a group that its most frequent move makes up."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,9 +71,7 @@ class Outcome:
     """What is decided after one rollout."""
 
     stop: str = ""
-    """`ENTROPY_CRITICAL` or `NOTHING_TO_LEARN` where training stops; else empty."""
-    message: str = ""
-    """For a stop, the reason with numbers; else empty."""
+    """Why training stops, with numbers: entropy is critical; else empty."""
     events: tuple[Event, ...] = ()
     """Events to log."""
 
@@ -264,7 +254,7 @@ class CriticalEntropyController(Controller):
             return Outcome()
         message = (
             f"at step {seen.step}, mean entropy over the last {CRITICAL_WINDOW} steps is {mean:.3g} nats at T = 1, critical below"
-            f" grpo.critical_entropy = {self._critical:g}; action agreement {seen.agreement:.2f}"
+            f" grpo.critical_entropy = {self._critical:g}"
         )
         if self._recovery == "stop" or state["num_recoveries"] >= MAX_RECOVERIES:
             return _critical(
@@ -278,29 +268,6 @@ class CriticalEntropyController(Controller):
             f" the loss with coefficient {RECOVERY_COEFFICIENT:g}, until mean entropy is {HEALTHY_ENTROPY:g} nats"
         )
         return Outcome(events=(Event("entropy_critical", message), Event("recovery_started", started)))
-
-
-class SilentGroupsController(Controller):
-    """Stops training that has had nothing to learn from for too long: nearly all groups have equal rewards."""
-
-    def __init__(self) -> None:
-        super().__init__(silent=[], num_steps=0)
-
-    def observe(self, seen: Observation) -> Outcome:
-        """Count, and stop."""
-        silent = [*self.state["silent"], seen.silent_groups][-_SILENT_WINDOW:]
-        is_silent = len(silent) == _SILENT_WINDOW and sum(silent) / _SILENT_WINDOW > _SILENT
-        num_steps = self.state["num_steps"] + 1 if is_silent else 0
-        self.state = {"silent": silent, "num_steps": num_steps}
-        if num_steps <= _MAX_SILENT_STEPS:
-            return Outcome()
-        return Outcome(
-            NOTHING_TO_LEARN,
-            f"nothing to learn at step {seen.step}: nearly all groups have had equal rewards for {num_steps} steps, now"
-            f" {seen.silent_groups:.1%}; entropy {seen.entropy:.3g} nats, action agreement {seen.agreement:.2f}: if moves agree, the policy"
-            " has collapsed: go back to an earlier checkpoint; if not, rewards do not tell moves apart: use other boards, a larger"
-            " grpo.group_size, or a finer search for rewards",
-        )
 
 
 def entropy_controller(config: GrpoConfig) -> Controller:
@@ -349,7 +316,6 @@ class Control:
             "entropy": entropy_controller(config),
             "kl": Controller() if config.kl_target is None else AdaptiveKlController(config.kl_target, config.kl_coefficient),
             "critical": self._critical,
-            "silent": SilentGroupsController(),
         }
         self._counts = {"steps": 0, "entropy": 0, "kl": 0}  # Steps, and how many of them a controller was at a bound after.
         self._skipping = {"learning_rate_cut": 1.0, "in_a_row": 0}
@@ -373,16 +339,13 @@ class Control:
         if not math.isfinite(seen.entropy + seen.log_num_legal):
             return Outcome()
         found, events = Outcome(), tuple[Event, ...]()
-        for name, controller in self._controllers.items():
-            if name == "silent" and self._critical.is_recovering:
-                self._controllers[name] = SilentGroupsController()  # A policy that recovers still agrees with itself.
-                break
+        for controller in self._controllers.values():
             found = controller.observe(seen)
             events += found.events
             if found.stop:
                 break
         self._counts = {name: count + (name == "steps" or self._controllers[name].is_saturated) for name, count in self._counts.items()}
-        return Outcome(found.stop, found.message, events)
+        return Outcome(found.stop, events)
 
     def skipped(self) -> bool:
         """Count a skipped optimiser step (NaN or infinite), cut the learning rate, and return whether too many were skipped in a row."""
@@ -417,7 +380,7 @@ class Control:
 
 
 def _critical(message: str) -> Outcome:
-    return Outcome(ENTROPY_CRITICAL, message, (Event("entropy_critical", message),))
+    return Outcome(message, (Event("entropy_critical", message),))
 
 
 def _within_bounds(coefficient: float) -> float:

@@ -1,22 +1,21 @@
 """GRPO of a chess network: what `Trainer` asks of a task, for a policy that gives every legal move a probability."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from grpo.policy.distribution import PRECISIONS, MoveDistribution
+from grpo.policy.distribution import PRECISIONS, MoveDistribution, joined, on_device
 from grpo.policy.policy import NetworkPolicy
 from grpo.settings.grpo import GrpoConfig
 from grpo.train import probes
-from grpo.train.batch import Batch, States, select_rows, to_device
+from grpo.train.batch import Batch, States, select_rows
 from grpo.train.control import Knobs
 from grpo.train.invariants import MAX_LOG_RATIO, assert_own_rewards
-from grpo.train.probes import Measured
 from grpo.train.rollout import Sampler, sampled_groups, sampled_trajectories
 from grpo.train.self_play import SelfPlay
-from grpo.train.states import DatasetStates, ValueSource
+from grpo.train.states import DatasetStates, Values
 
 
 class NetworkTask:
@@ -34,7 +33,7 @@ class NetworkTask:
         *,
         seed: int,
         self_play: SelfPlay | None = None,
-        values: ValueSource | None = None,
+        values: Values | None = None,
     ) -> None:
         """Prepare.
 
@@ -46,8 +45,6 @@ class NetworkTask:
             self_play: where further initial states come from.
             values: values moves in states beyond the initial ones; needed for trajectories of several own moves.
         """
-        if config.num_own_moves > 1 and values is None:
-            raise ValueError("grpo.num_own_moves above 1 needs a source of values")
         self.reference = reference.at_precision(PRECISIONS[config.precision])
         self.max_log_ratio = MAX_LOG_RATIO[config.precision]
         self._dataset, self._self_play, self._values = dataset, self_play, values
@@ -56,30 +53,28 @@ class NetworkTask:
     def states(self, policy: NetworkPolicy, step: int) -> States:
         """Return the states of a step; if a round of self-play begins, the policy plays it as it is now."""
         states = self._dataset.states(step)
-        return states if self._self_play is None else States.joined([states, self._self_play.states(step, policy)])
+        return states if self._self_play is None else joined([states, self._self_play.states(step, policy)])
 
     def rollout(self, policy: NetworkPolicy, states: States, knobs: Knobs, step: int) -> Batch[States]:
-        """Return the moves that are sampled in these states; raises NonFiniteError when probabilities are NaN or infinite."""
+        """Return the moves that are sampled in these states.
+
+        Raises NonFiniteError when probabilities are NaN or infinite, InvariantError unless rewards and advantages are each move's own.
+        """
         config = self._config
-        sampler = Sampler(policy, config, seed=self._seed, step=step, temperature=knobs.temperature)
+        sampler = Sampler(
+            policy=policy, temperature=knobs.temperature, seed=self._seed, step=step, max_states=config.max_states_per_forward
+        )
         if config.num_own_moves == 1:
             batch = sampled_groups(sampler, states, config.group_size)
         else:
             assert self._values is not None
             batch = sampled_trajectories(sampler, states, self._values, config.group_size, config.num_own_moves)
-        return to_device(batch, policy.device)
+        assert_own_rewards(batch, config)
+        return on_device(batch, policy.device)
 
     def rollout_metrics(self, rollout: Batch[States]) -> dict[str, float]:
         """Return what is measured of a rollout, and of the games that were played for it."""
         return probes.rollout_metrics(rollout) | ({} if self._self_play is None else self._self_play.round_metrics())
-
-    def gate_metrics(self, policy: NetworkPolicy) -> dict[str, float]:  # noqa: ARG002
-        """Return nothing."""
-        return {}
-
-    def assert_rollout(self, rollout: Batch[States]) -> None:
-        """Raise InvariantError unless each move has the reward and the advantage of its own state."""
-        assert_own_rewards(rollout, self._config)
 
     def parts(self, rollout: Batch[States], rows: Tensor) -> Iterator[Batch[States]]:
         """Yield the states of a minibatch in pieces that one forward pass takes."""
@@ -89,10 +84,6 @@ class NetworkTask:
     def distribution(self, policy: NetworkPolicy, part: Batch[States]) -> MoveDistribution:
         """Return the policy on the part's states."""
         return policy.distribution(part.states.positions, temperature=part.temperature)
-
-    def inner_metrics(self, steps: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-        """Return what is reported of the optimiser steps of a rollout, and of the one that the trust region refused."""
-        return probes.inner_metrics(steps, refused)
 
     def log_num_legal(self, metrics: Mapping[str, float]) -> float:
         """Return the mean ln(legal moves) of a rollout."""

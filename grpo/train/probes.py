@@ -138,19 +138,31 @@ class Measured:
         return self.mean("clip_low") + self.mean("clip_high")
 
 
-def inner_metrics(steps: Sequence[Measured], refused: Measured | None = None) -> dict[str, float]:
-    """Return one number a metric for the optimiser steps of a network's rollout: the mean, or the extreme, or the last.
+def inner_metrics(name: str, steps: Sequence[Measured], refused: Measured | None = None) -> dict[str, float]:
+    """Return one number a metric for the optimiser steps of a rollout: the mean, or the extreme, or the last.
 
-    `refused` is what was measured where the trust region ended them: as far as the policy went from the one that was sampled.
+    Args:
+        name: group of the metrics, `grpo` or `language`.
+        steps: those that were taken, at least one.
+        refused: what was measured where the trust region ended them: as far as the policy went from the one that was sampled.
     """
     looked_at = [*steps, *([] if refused is None else [refused])]
 
-    def mean(name: str) -> float:
-        return sum(step.mean(name) for step in steps) / len(steps)
+    def mean(quantity: str) -> float:
+        return sum(step.mean(quantity) for step in steps) / len(steps)
 
+    of_every_kind = {
+        f"{name}/loss": mean("loss"),
+        f"{name}/clip_fraction": mean("clip_low") + mean("clip_high"),
+        f"{name}/gradient_norm": sum(step.gradient_norm for step in steps) / len(steps),
+        f"{name}/ratio_min": min(step.ratios[0] for step in looked_at),
+        f"{name}/ratio_max": max(step.ratios[1] for step in looked_at),
+    }
+    if name == "language":
+        return {**of_every_kind, "language/kl_term": mean("weighted/reference_kl")}
     norms, fractions, cosines = budget({(one, other): mean(f"product/{one}/{other}") for one, other in TERM_PRODUCTS})
     return {
-        "grpo/loss": mean("loss"),
+        **of_every_kind,
         **{f"grpo/logit_gradient/{term}": norm for term, norm in norms.items()},
         **{f"grpo/logit_share/{term}": fraction for term, fraction in fractions.items()},
         **{f"grpo/logit_cosine/{one}_{other}": cosine for (one, other), cosine in cosines.items()},
@@ -158,12 +170,8 @@ def inner_metrics(steps: Sequence[Measured], refused: Measured | None = None) ->
         "grpo/kl_from_reference": steps[0].mean("raw/recovery_kl"),
         "grpo/reward_gain": steps[0].mean("reward_gain"),
         "grpo/kl_old": looked_at[-1].kl_old,
-        "grpo/ratio_min": min(step.ratios[0] for step in looked_at),
-        "grpo/ratio_max": max(step.ratios[1] for step in looked_at),
-        "grpo/clip_fraction": mean("clip_low") + mean("clip_high"),
         "grpo/clip_low_fraction": mean("clip_low"),
         "grpo/clip_high_fraction": mean("clip_high"),
-        "grpo/gradient_norm": sum(step.gradient_norm for step in steps) / len(steps),
     }
 
 

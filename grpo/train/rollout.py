@@ -8,7 +8,7 @@ ply are compared with each other, although their states differ after the first.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import chess
 import torch
@@ -18,36 +18,31 @@ from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import torch_stream
 from grpo.board.actions import action_move
 from grpo.board.encoding import decode
-from grpo.policy.distribution import MoveDistribution, MovePolicy, PositionBatch
-from grpo.settings.grpo import GrpoConfig
-from grpo.train.batch import Batch, States, group_advantages, stacked
-from grpo.train.states import ValueSource, valued_states
+from grpo.policy.distribution import MoveDistribution, MovePolicy, PositionBatch, joined, on_device
+from grpo.train.batch import Batch, States, group_advantages
+from grpo.train.states import Values, valued_states
 
 
-@torch.no_grad()
-def sampling_distribution(policy: MovePolicy, positions: PositionBatch, *, temperature: float, max_states: int) -> MoveDistribution:
-    """Return what is sampled from, on the CPU, by forward passes of at most `max_states` states.
-
-    Raises NonFiniteError when the policy's probabilities are NaN or infinite.
-    """
-    parts = [
-        policy.distribution(positions.select_rows(rows), temperature=temperature)
-        for rows in torch.split(torch.arange(len(positions)), max_states)
-    ]
-    width = positions.is_legal.shape[1]
-    log_probs = torch.cat([torch.nn.functional.pad(part.log_probs.cpu(), (0, width - part.log_probs.shape[1])) for part in parts])
-    if not torch.isfinite(log_probs).all():
-        raise NonFiniteError("the policy's probabilities are not finite: its weights are spoilt; go on from an earlier checkpoint")
-    return MoveDistribution(log_probs=log_probs, is_legal=positions.is_legal)
-
-
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Sampler:
-    """Draws moves for one rollout, each from a stream that its step, its ply and its purpose name."""
+    """Draws moves for one rollout from a policy as it is, each from a stream that its step, its ply and its purpose name."""
 
-    def __init__(self, policy: MovePolicy, config: GrpoConfig, *, seed: int, step: int, temperature: float) -> None:
-        """Sample a policy as it is, at a temperature."""
-        self.temperature = temperature
-        self._policy, self._seed, self._step, self._max_states = policy, seed, step, config.max_states_per_forward
+    policy: MovePolicy
+    temperature: float
+    seed: int
+    step: int
+    max_states: int
+    """Of a forward pass; it decides nothing."""
+
+    @torch.no_grad()
+    def distribution(self, positions: PositionBatch) -> MoveDistribution:
+        """Return what is sampled from, on the CPU; raises NonFiniteError when the policy's probabilities are NaN or infinite."""
+        pieces = [positions.select_rows(rows) for rows in torch.split(torch.arange(len(positions)), self.max_states)]
+        found = [self.policy.distribution(piece, temperature=self.temperature) for piece in pieces]
+        whole = joined([on_device(one, torch.device("cpu")) for one in found])
+        if not torch.isfinite(whole.log_probs).all():
+            raise NonFiniteError("the policy's probabilities are not finite: its weights are spoilt; go on from an earlier checkpoint")
+        return whole
 
     def draw(
         self, positions: PositionBatch, purpose: str, ply: int, *, count: int, rows: Sequence[int] | None = None
@@ -61,8 +56,8 @@ class Sampler:
             count: uniform numbers of the stream.
             rows: which of them are used, one a state; else all, equally many a state.
         """
-        old = sampling_distribution(self._policy, positions, temperature=self.temperature, max_states=self._max_states)
-        uniforms = torch.rand(count, dtype=torch.float64, generator=torch_stream(self._seed, purpose, self._step, ply))
+        old = self.distribution(positions)
+        uniforms = torch.rand(count, dtype=torch.float64, generator=torch_stream(self.seed, purpose, self.step, ply))
         return old, old.sample_at(uniforms.view(len(positions), -1) if rows is None else uniforms[list(rows)][:, None])
 
 
@@ -73,7 +68,7 @@ def sampled_groups(sampler: Sampler, states: States, group_size: int) -> Batch[S
     return _batch(states, old, columns, rewards, group_advantages(rewards), temperature=sampler.temperature)
 
 
-def sampled_trajectories(sampler: Sampler, states: States, values: ValueSource, group_size: int, num_own_moves: int) -> Batch[States]:
+def sampled_trajectories(sampler: Sampler, states: States, values: Values, group_size: int, num_own_moves: int) -> Batch[States]:
     """Return G trajectories from each state, as the states of all their plies; `values` values those beyond the first."""
     num_dropped, count = 0, len(states) * group_size
     old, columns_BG = sampler.draw(states.positions, "moves", 0, count=count)
@@ -92,8 +87,8 @@ def sampled_trajectories(sampler: Sampler, states: States, values: ValueSource, 
         # A state with one legal move teaches nothing; it is played on from.
         next_moves = {number: next(iter(board.legal_moves)) for number, board in games.items() if board.legal_moves.count() == 1}
         free = {number: board for number, board in games.items() if number not in next_moves}
-        found, kept, failed = valued_states([*free.values()], values) if free else (None, [], 0)
-        num_dropped += failed
+        found, kept = valued_states([*free.values()], values) if free else (None, [])
+        num_dropped += len(free) - len(kept)
         if found is not None:
             numbers = [[*free][index] for index in kept]
             old, columns = sampler.draw(found.positions, "moves", ply, count=count, rows=numbers)
@@ -103,7 +98,7 @@ def sampled_trajectories(sampler: Sampler, states: States, values: ValueSource, 
             here = [free[number] for number in numbers]
             next_moves |= zip(numbers, _moves_of(found.positions.action_ids, columns[:, 0], here), strict=True)
         games = _played({number: board for number, board in games.items() if number in next_moves}, next_moves)
-    return replace(stacked(plies), num_dropped=num_dropped)
+    return replace(joined(plies), num_dropped=num_dropped)
 
 
 def _batch(

@@ -16,7 +16,7 @@ from grpo.match.players import SamplingPlayer, random_move
 from grpo.policy.distribution import MovePolicy, PositionBatch
 from grpo.settings.grpo import SelfPlayConfig
 from grpo.train.batch import States
-from grpo.train.states import ValueSource, first_images, valued_states
+from grpo.train.states import Values, first_images, valued_states
 
 TEMPERATURE: Final = 0.25
 """Of both sides. Far below 1, so that the games resemble evaluation games with best moves: at 0.7, a tenth of the games end by repetition,
@@ -42,13 +42,12 @@ class SelfPlay:
 
     def __init__(
         self,
-        values: ValueSource,
+        values: Values,
         config: SelfPlayConfig,
         *,
         states_per_step: int,
         first_step: int,
         seed: int,
-        mirrors_boards: bool,
         exclude: Container[str] = frozenset(),
         say: Callable[[str], None] | None = None,
     ) -> None:
@@ -60,24 +59,15 @@ class SelfPlay:
             states_per_step: states of a step.
             first_step: where rounds are counted from.
             seed: root of the random streams.
-            mirrors_boards: that of `DatasetStates`.
             exclude: keys of positions that are never states.
             say: is told when a round begins, which takes longer than many steps.
-
-        Raises ValueError when a round's states are fewer than a step takes.
         """
-        if not 1 <= states_per_step <= config.states_per_round:
-            raise ValueError(
-                f"a round of self-play gives {config.states_per_round} states, of which a step takes {states_per_step}: set"
-                " self_play.states_per_round to what a step takes or more"
-            )
         self._values = values
         self._config = config
         self.size = states_per_step
         """States of a step."""
         self._first_step = first_step
         self._seed = seed
-        self._reflects = mirrors_boards
         self._exclude = exclude
         self._say = say
         self._round: int | None = None
@@ -87,11 +77,8 @@ class SelfPlay:
     def states(self, step: int, policy: MovePolicy) -> States:
         """Return the states of a step; if its round's are not at hand, the policy plays the round as it is now.
 
-        An epoch's last few states are left for the next. Raises SelfPlayError when games or engine give too few states, ValueError for a
-        step before the first.
+        An epoch's last few states are left for the next. Raises SelfPlayError when games or engine give too few states.
         """
-        if step < self._first_step:
-            raise ValueError(f"step {step} comes before the first step that learns from self-play, {self._first_step}")
         number, step_of_round = divmod(step - self._first_step, self._config.steps_per_round)
         if step_of_round:
             self._metrics = {}
@@ -101,11 +88,8 @@ class SelfPlay:
         epoch, index = divmod(step_of_round, len(self._states) // self.size)
         order = torch.randperm(len(self._states), generator=torch_stream(self._seed, "own_games", number, "order", epoch))
         rows = order[index * self.size : (index + 1) * self.size]
-        states = self._states.select_rows(rows)
-        if not self._reflects:
-            return states
         is_image = first_images(len(self._states), torch_stream(self._seed, "own_games", number, "reflection"))
-        return states.reflected(is_image[rows] ^ bool(epoch % 2))
+        return self._states.select_rows(rows).reflected(is_image[rows] ^ bool(epoch % 2))
 
     def round_metrics(self) -> dict[str, float]:
         """Return the metrics of the round that was played for the step last asked for; nothing while its states are used."""
@@ -129,7 +113,8 @@ class SelfPlay:
         if self._say is not None:
             self._say(f"self-play round {number + 1}: games for {self._config.states_per_round:,} states")
         boards, games = self._play_games(number, policy)
-        states, _, num_dropped = valued_states(boards, self._values)
+        states, kept = valued_states(boards, self._values)
+        num_dropped = len(boards) - len(kept)
         if states is None or len(states) < self.size:
             raise SelfPlayError(
                 f"self-play, round {number}: the engine failed on {num_dropped} of {len(boards)} positions, and what is left is fewer"

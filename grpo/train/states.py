@@ -1,7 +1,6 @@
 """Where states come from: the dataset's boards, or boards that are valued live."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
 
 import chess
 import numpy as np
@@ -12,54 +11,28 @@ from grpo.base.seeding import torch_stream
 from grpo.board.phases import PHASES, phase_of
 from grpo.dataset.table import BoardArrays
 from grpo.engine.answers import EngineError
-from grpo.engine.move_values import ValueTable, value_tables
-from grpo.engine.pool import EnginePool
+from grpo.engine.move_values import ValueTable
 from grpo.policy.distribution import PositionBatch
-from grpo.settings.tree import ValuesConfig
 from grpo.train.batch import States
 
-
-class ValueSource(Protocol):
-    """What values moves of boards that no dataset has."""
-
-    def tables(self, boards: Sequence[chess.Board]) -> list[ValueTable | None]:
-        """Return one table a board, each of which has a legal move; None where the engine failed."""
+Values = Callable[[Sequence[chess.Board]], Iterable[ValueTable | EngineError]]
+"""Values the moves of boards that no dataset has: a table a board, each of which has a legal move, or the engine's error."""
 
 
-class LiveValues:
-    """Values by the engine."""
-
-    def __init__(self, pool: EnginePool, config: ValuesConfig) -> None:
-        """The pool must have been made with `values.engine_options()`."""
-        self._pool, self._config = pool, config
-
-    def tables(self, boards: Sequence[chess.Board]) -> list[ValueTable | None]:
-        """Return one table a board, None where the engine failed three times."""
-        found = value_tables(boards, self._pool, self._config, depth=self._config.depth)
-        return [None if isinstance(table, EngineError) else table for table in found]
-
-
-def valued_states(boards: Sequence[chess.Board], values: ValueSource) -> tuple[States | None, list[int], int]:
-    """Return the states of those boards that have a value, which boards those are, and how many the engine failed on.
+def valued_states(boards: Sequence[chess.Board], values: Values) -> tuple[States | None, list[int]]:
+    """Return the states of those boards on which the engine did not fail, and which boards those are.
 
     Each board must have two legal moves or more. Without any state, the first is None.
     """
-    tables = values.tables(boards)
-    kept = [index for index, table in enumerate(tables) if table is not None]
-    if not kept:
-        return None, [], len(boards)
-    positions = PositionBatch.from_boards([boards[index] for index in kept])
+    tables = {index: table for index, table in enumerate(values(boards)) if not isinstance(table, EngineError)}
+    if not tables:
+        return None, []
+    positions = PositionBatch.from_boards([boards[index] for index in tables])
     of_moves = np.zeros(tuple(positions.is_legal.shape), dtype=np.float32)
-    for row, index in enumerate(kept):
-        table = tables[index]
-        assert table is not None
+    for row, table in enumerate(tables.values()):
         of_moves[row, : len(table.values)] = table.values
-    states = States(
-        positions=positions,
-        values=torch.from_numpy(of_moves),
-        phases=torch.tensor([PHASES.index(phase_of(boards[index])) for index in kept]),
-    )
-    return states, kept, len(boards) - len(kept)
+    phases = torch.tensor([PHASES.index(phase_of(boards[index])) for index in tables])
+    return States(positions=positions, values=torch.from_numpy(of_moves), phases=phases), [*tables]
 
 
 def first_images(num_states: int, rng: torch.Generator) -> Tensor:
@@ -70,10 +43,10 @@ def first_images(num_states: int, rng: torch.Generator) -> Tensor:
 class DatasetStates:
     """Dataset boards with their value tables, in a new order each epoch; the step is all of its state."""
 
-    def __init__(self, arrays: BoardArrays, *, states_per_step: int, seed: int, mirrors_boards: bool) -> None:
+    def __init__(self, arrays: BoardArrays, *, states_per_step: int, seed: int) -> None:
         """Leave out boards with one legal move: whatever is sampled there, nothing can be learnt from it.
 
-        With `mirrors_boards`, a random half of the boards is shown as mirror images, in the next epoch the other half, and so on.
+        A random half of the boards is shown as mirror images, in the next epoch the other half, and so on.
         Raises ValueError when fewer boards are left than a step takes.
         """
         everything = States(
@@ -91,7 +64,7 @@ class DatasetStates:
         self.size = states_per_step
         """States of a step."""
         self._seed = seed
-        self._is_image = first_images(len(self._all), torch_stream(seed, "states", "reflection")) if mirrors_boards else None
+        self._is_image = first_images(len(self._all), torch_stream(seed, "states", "reflection"))
         self._epoch = -1
         self._order = torch.empty(0, dtype=torch.int64)
 
@@ -102,5 +75,4 @@ class DatasetStates:
             self._epoch = epoch
             self._order = torch.randperm(len(self._all), generator=torch_stream(self._seed, "states", epoch))
         rows = self._order[index * self.size : (index + 1) * self.size]
-        states = self._all.select_rows(rows)
-        return states if self._is_image is None else states.reflected(self._is_image[rows] ^ bool(epoch % 2))
+        return self._all.select_rows(rows).reflected(self._is_image[rows] ^ bool(epoch % 2))

@@ -7,12 +7,12 @@ division of advantages by the group's spread and by lengths (Dr. GRPO), and has 
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import torch_stream
@@ -26,14 +26,12 @@ from grpo.train.batch import Batch
 from grpo.train.control import MAX_SKIPPED, Control, Knobs, Observation, Outcome
 from grpo.train.invariants import assert_on_policy
 from grpo.train.objective import grpo_objective
-from grpo.train.probes import Measured
+from grpo.train.probes import Measured, inner_metrics
 
 MAX_GRADIENT_NORM: Final = 1.0
 """Gradient clipping: maximum Euclidean norm of the gradient."""
-MAX_KL_OLD: Final = 0.1
-"""Trust region, in nats: of the exact KL(old || policy) of a minibatch."""
-_BEYOND: Final = 1.5
-"""Times `MAX_KL_OLD`: a divergence above ends a rollout's optimiser steps."""
+MAX_KL_OLD: Final = 0.15
+"""Trust region, in nats: a larger KL(old || policy) of a minibatch ends a rollout's optimiser steps."""
 
 _Policy = TypeVar("_Policy", bound=Policy)
 
@@ -68,25 +66,20 @@ class Task(Protocol[_Policy]):
         """Return the states of a step."""
 
     def rollout(self, policy: _Policy, states: Any, knobs: Knobs, step: int) -> Rollout:
-        """Sample from the states; raises NonFiniteError where a probability or a reward is NaN or infinite."""
+        """Sample from the states.
+
+        Raises NonFiniteError where a probability or a reward is NaN or infinite, InvariantError where groups are mixed up, or sampled
+        otherwise than they are scored.
+        """
 
     def rollout_metrics(self, rollout: Any) -> dict[str, float]:
         """Return what is measured of a rollout."""
-
-    def gate_metrics(self, policy: _Policy) -> dict[str, float]:
-        """Return what is measured of the policy before training, beside its first rollout."""
-
-    def assert_rollout(self, rollout: Any) -> None:
-        """Raise InvariantError where groups are mixed up, or sampled otherwise than they are scored."""
 
     def parts(self, rollout: Any, rows: Tensor) -> Iterator[Batch[Any]]:
         """Yield a minibatch in pieces that one forward pass takes."""
 
     def distribution(self, policy: _Policy, part: Batch[Any]) -> MoveDistribution:
         """Return the policy on the part's states, at the part's temperature."""
-
-    def inner_metrics(self, steps: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-        """Return what is reported of the optimiser steps of a rollout, and of the one that the trust region refused."""
 
     def log_num_legal(self, metrics: Mapping[str, float]) -> float:
         """Return the mean ln(legal moves) of a rollout."""
@@ -113,10 +106,7 @@ class Trainer(Generic[_Policy]):
             config: GRPO's settings.
             seed: root of all random streams.
             first_step: rollouts that were done when this run began; schedules count from there.
-
-        Raises ValueError for a network with dropout, which would be trained as another policy than the one that plays.
         """
-        _refuse_dropout(policy.network)
         self.task = task
         self._average = policy.copied() if config.weight_averaging else None
         self.policy: _Policy = policy.at_precision(PRECISIONS[config.precision])
@@ -126,7 +116,7 @@ class Trainer(Generic[_Policy]):
         self.control = Control(config, first_step=first_step, kl_warmup_steps=task.kl_warmup_steps)
         self._config, self._seed, self._first_step = config, seed, first_step
         self._reference_hash = weights_hash(task.reference)
-        self._parameters = [parameter for parameter in policy.network.parameters() if parameter.requires_grad]
+        self._parameters = list(policy.network.parameters())
         self._optimiser = torch.optim.Adam(self._parameters, lr=config.learning_rate)
         self._seconds: dict[str, float] = {}
 
@@ -134,11 +124,6 @@ class Trainer(Generic[_Policy]):
     def evaluation_policy(self) -> _Policy:
         """The policy that is measured, saved and played: the EMA policy, or the trained one where weights are not averaged."""
         return self.policy if self._average is None else self._average
-
-    @property
-    def num_trained_parameters(self) -> int:
-        """Weights that training changes."""
-        return sum(parameter.numel() for parameter in self._parameters)
 
     def step(self) -> Record:
         """Sample groups, take the optimiser steps of one rollout, and return what was measured and what happened.
@@ -159,7 +144,6 @@ class Trainer(Generic[_Policy]):
             self.num_steps_done += 1
         else:
             metrics |= self.task.rollout_metrics(rollout)
-            self.task.assert_rollout(rollout)
             metrics |= self._learn(rollout, knobs, events)
             self.num_steps_done += 1
             self._update_average(has_learnt=metrics[f"{name}/optimiser_steps"] > 0)
@@ -175,14 +159,13 @@ class Trainer(Generic[_Policy]):
         """
         knobs = self.control.knobs(self.num_steps_done)
         rollout = self._rollout(knobs)
-        self.task.assert_rollout(rollout)
         metrics = self.task.rollout_metrics(rollout)
         if len(rollout.rows):
             measured = self._backward(rollout, rollout.rows, knobs, is_first=True)
             assert_on_policy(measured, max_log_ratio=self.task.max_log_ratio)
             self._optimiser.zero_grad(set_to_none=True)
             metrics = {f"{self.task.name}/kl_reference": measured.mean("raw/reference_kl"), **metrics}
-        return metrics | self.task.gate_metrics(self.policy)
+        return metrics
 
     def timings(self) -> Record:
         """Return where the last step's time went: it differs between equal runs."""
@@ -210,11 +193,11 @@ class Trainer(Generic[_Policy]):
                 measured = self._backward(rollout, rows, knobs, is_first=not taken)
             if not taken:
                 assert_on_policy(measured, max_log_ratio=self.task.max_log_ratio)
-            elif measured.kl_old > _BEYOND * MAX_KL_OLD:
+            elif measured.kl_old > MAX_KL_OLD:
                 refused = measured
                 message = (
                     f"step {self.num_steps_done + 1:,}: KL(old || policy) is {measured.kl_old:.3g} after {len(taken)} optimiser steps,"
-                    f" above {_BEYOND:g} times {MAX_KL_OLD:g}: the rest of this rollout's were left out"
+                    f" above {MAX_KL_OLD:g}: the rest of this rollout's were left out"
                 )
                 events.append(Event("trust_region", message))
                 break
@@ -228,7 +211,7 @@ class Trainer(Generic[_Policy]):
                 self.control.finite()
         name = self.task.name
         counts = {f"{name}/skipped": float(num_skipped), f"{name}/optimiser_steps": float(len(taken))}
-        return {**(self.task.inner_metrics(taken, refused) if taken else {}), **counts}
+        return {**(inner_metrics(name, taken, refused) if taken else {}), **counts}
 
     def _minibatches(self, rows: Tensor) -> Iterator[Tensor]:
         """Yield the rows of each optimiser step."""
@@ -300,8 +283,6 @@ class Trainer(Generic[_Policy]):
             entropy=seen("entropy"),
             log_num_legal=self.task.log_num_legal(metrics),
             kl=seen("kl_reference"),
-            silent_groups=seen("zero_variance_groups"),
-            agreement=seen("agreement"),
         )
 
     @contextmanager
@@ -320,31 +301,26 @@ class Trainer(Generic[_Policy]):
         of_task, tensors = self.task.state()
         tensors = {f"task.{name}": tensor for name, tensor in tensors.items()}
         if self._average is not None:
-            tensors |= {f"training.{name}": tensor.clone() for name, tensor in self.policy.network.state_dict().items()}
+            tensors |= {f"training.{name}": tensor for name, tensor in self.policy.network.state_dict().items()}
         for index, values in self._optimiser.state_dict()["state"].items():
-            tensors |= {f"optimiser.{index}.{name}": tensor.clone() for name, tensor in values.items()}
+            tensors |= {f"optimiser.{index}.{name}": tensor for name, tensor in values.items()}
         control = {"control": self.control.state(), "task": of_task, "reference": self._reference_hash}
         return TrainingState(step=self.num_steps_done, control=control, facts=facts, tensors=tensors)
 
-    def restore(self, state: TrainingState, weights: Mapping[str, Tensor]) -> None:
-        """Resume from a checkpoint's state and the weights of its policy.
+    def restore(self, policy: _Policy, state: TrainingState) -> None:
+        """Resume from a checkpoint.
 
         Raises IncompatibleError when the checkpoint was trained against another reference.
         """
-        self.begin_from(state, weights)
+        self.begin_from(policy, state)
         if self._average is not None:
             self.policy.network.load_state_dict(state.tensors_of("training."))
         self.num_steps_done = state.step
         self.control.restore(state.control["control"])
         self.task.restore(state.control["task"], state.tensors_of("task."))
 
-    def begin_from(self, state: TrainingState, weights: Mapping[str, Tensor], *, takes_optimiser: bool = True) -> None:
-        """Begin a new run at a checkpoint of another; schedules and controllers begin anew.
-
-        Args:
-            state: the checkpoint's.
-            weights: of its policy.
-            takes_optimiser: whether its optimiser goes on, whose moments fit no other objective.
+    def begin_from(self, policy: _Policy, state: TrainingState) -> None:
+        """Begin a new run at a checkpoint of another, with its optimiser; schedules and controllers begin anew.
 
         Raises IncompatibleError when the reference is another.
         """
@@ -354,20 +330,10 @@ class Trainer(Generic[_Policy]):
                 f"the checkpoint of step {state.step:,} was trained against reference {then[:12]}, here it is {self._reference_hash[:12]}:"
                 " a KL to another reference is another objective; take up the pretrained policy of that run"
             )
-        for policy in (self.policy, self.evaluation_policy):
-            policy.network.load_state_dict(weights)
-        if takes_optimiser:
-            moments: dict[int, dict[str, Tensor]] = {}
-            for key, tensor in state.tensors_of("optimiser.").items():
-                index, name = key.split(".")
-                moments.setdefault(int(index), {})[name] = tensor.clone()  # The optimiser changes in place what it is given.
-            self._optimiser.load_state_dict({"state": moments, "param_groups": self._optimiser.state_dict()["param_groups"]})
-
-
-def _refuse_dropout(network: nn.Module) -> None:
-    """Raise ValueError when a layer of the network drops something in training mode."""
-    for name, module in network.named_modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
-            raise ValueError(
-                f"layer {name} has dropout {module.p}: log-probabilities of sampling and of the loss would differ; set it to 0"
-            )
+        for ours in (self.policy, self.evaluation_policy):
+            ours.network.load_state_dict(policy.network.state_dict())
+        moments: dict[int, dict[str, Tensor]] = {}
+        for key, tensor in state.tensors_of("optimiser.").items():
+            index, name = key.split(".")
+            moments.setdefault(int(index), {})[name] = tensor
+        self._optimiser.load_state_dict({"state": moments, "param_groups": self._optimiser.state_dict()["param_groups"]})

@@ -14,7 +14,7 @@ from grpo.train.trainer import Trainer
 from steps.language.answers import shown_examples, write_answers
 from steps.run.dataset import read_boards
 from steps.run.work import Work
-from steps.training_loop import TrainingLoop, begin_from
+from steps.training_loop import TrainingLoop
 
 
 def body(work: Work) -> None:
@@ -34,7 +34,7 @@ def body(work: Work) -> None:
     task = LanguageTask(reference, train, settings, grader=grader, first_step=first)
     trainer = Trainer(task, policy, settings.grpo, seed=settings.seed, first_step=first)
     if origin is not None:
-        begin_from(origin, trainer, work)
+        trainer.begin_from(*origin)
     evaluated = EvaluationBoards.of_table(table, config=language)
     validation = LanguageBoards(table, Split.VALIDATION, language)
     asked = questions(validation, language.num_heldout_boards)

@@ -14,6 +14,7 @@ from grpo.board.actions import action_move, legal_action_ids
 from grpo.board.encoding import decode, encode
 from grpo.board.phases import PHASES, phase_of
 from grpo.dataset.table import BoardArrays
+from grpo.engine.answers import EngineError
 from grpo.engine.move_values import ValueTable
 from grpo.policy.distribution import MoveDistribution, PositionBatch
 from grpo.policy.policy import NetworkPolicy, new_policy
@@ -21,7 +22,7 @@ from grpo.settings.grpo import FieldNotesRecovery, GrpoConfig
 from grpo.settings.tree import PolicyConfig
 from grpo.train.batch import Batch
 from grpo.train.network_task import NetworkTask
-from grpo.train.states import DatasetStates, ValueSource
+from grpo.train.states import DatasetStates, Values
 from grpo.train.trainer import Trainer
 
 TINY: Final = PolicyConfig(width=16, hidden_width=8)
@@ -35,16 +36,18 @@ FIELD_NOTES: Final = FieldNotesRecovery(
 CPU: Final = torch.device("cpu")
 
 BoardMove = Callable[[chess.Board, chess.Move], float]
-_EPDS: Final[dict[Hashable, str]] = {}
+_EPDS: Final[dict[Hashable, tuple[str, str]]] = {}
 
 
 def made_up_number(board: chess.Board, move: chess.Move) -> float:
-    """Return a number in [0, 1) that depends on position and move alone."""
+    """Return a number in [0, 1) that depends on position and move alone, and is that of their left-right mirror image."""
     # Writing the position anew for each of its moves takes most of the time of a step of a tiny network.
     key = board._transposition_key()
     if key not in _EPDS:
-        _EPDS[key] = board.epd()
-    digest = hashlib.sha256(f"{_EPDS[key]} {move.uci()}".encode()).digest()
+        _EPDS[key] = board.epd(), board.transform(chess.flip_horizontal).epd()
+    own, image = _EPDS[key]
+    mirrored = chess.Move(move.from_square ^ 7, move.to_square ^ 7, promotion=move.promotion)
+    digest = hashlib.sha256(min(f"{own} {move.uci()}", f"{image} {mirrored.uci()}").encode()).digest()
     return int.from_bytes(digest[:3], "big") / 2**24
 
 
@@ -114,17 +117,17 @@ def written_probabilities(table: Mapping[str, Mapping[str, float]]) -> WrittenPo
 
 
 class MadeUpValues:
-    """Values of all boards by a function; those of boards on which it fails are None, as when an engine died."""
+    """Values of all boards by a function; those of boards on which it fails are errors, as when an engine died."""
 
     def __init__(self, value: BoardMove = made_up_number, fails_on: Callable[[chess.Board], bool] = lambda _: False) -> None:
         self._value, self._fails_on = value, fails_on
         self.asked: list[chess.Board] = []
         """All boards that values were asked of."""
 
-    def tables(self, boards: Sequence[chess.Board]) -> list[ValueTable | None]:
+    def __call__(self, boards: Sequence[chess.Board]) -> list[ValueTable | EngineError]:
         """Return one table a board."""
         self.asked += [board.copy() for board in boards]
-        return [None if self._fails_on(board) else self._table(board) for board in boards]
+        return [EngineError("made up") if self._fails_on(board) else self._table(board) for board in boards]
 
     def _table(self, board: chess.Board) -> ValueTable:
         moves = legal_moves(board)
@@ -198,12 +201,12 @@ def trainer_of(
     dataset: DatasetStates | None = None,
     seed: int = 0,
     first_step: int = 0,
-    values: ValueSource | None = None,
+    values: Values | None = None,
     **changes: Any,
 ) -> Trainer[NetworkPolicy]:
     """Return a trainer on these boards; policy and reference are lively and equal if they are not given, further values made up."""
     config = GrpoConfig(**{**config.model_dump(), **changes})
-    dataset = dataset or DatasetStates(arrays, states_per_step=config.states_per_step, seed=seed, mirrors_boards=False)
+    dataset = dataset or DatasetStates(arrays, states_per_step=config.states_per_step, seed=seed)
     task = NetworkTask(reference or lively_policy(), dataset, config, seed=seed, values=values or MadeUpValues())
     return Trainer(task, policy or lively_policy(), config, seed=seed, first_step=first_step)
 

@@ -119,7 +119,7 @@ FAILPOINTS: dict[str, Callable[[int, Deed], None]] = {
 def finetune(job: dict[str, Any]) -> None:
     """Make the output of a tiny fine-tuning in the job's home, or go on with it."""
     torch.set_num_threads(1)
-    steps.finetune.LiveValues = lambda *_: MadeUpValues()
+    steps.finetune.value_tables = lambda boards, *_, **__: MadeUpValues()(boards)
     if "failpoint" in job:
         FAILPOINTS[job["failpoint"]](job["nth"], DEEDS[job.get("deed", "kill")])
     if "limit" in job:

@@ -4,8 +4,8 @@ Legend: B answers, T tokens of the longest answer, K tokens of all answers of a 
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,6 @@ from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import numpy_stream
 from grpo.language.learn.answer_batch import AnswerBatch
 from grpo.language.learn.logprobs import MAX_GAP, pieces
-from grpo.language.learn.parse_rate_gate import gate_metrics, parse_rates
 from grpo.language.learn.rollouts import Grader, LanguageRollout, rollout_metrics, write_rollout
 from grpo.language.model.policy import LanguagePolicy, token_distribution
 from grpo.language.text.examples import Example, LanguageBoards
@@ -23,7 +22,6 @@ from grpo.settings.tree import Settings
 from grpo.train.batch import Batch
 from grpo.train.control import Knobs
 from grpo.train.invariants import InvariantError
-from grpo.train.probes import Measured
 
 
 class LanguageTask:
@@ -58,7 +56,11 @@ class LanguageTask:
         return self._boards.draw(numpy_stream(self._settings.seed, "prompts", step), self._settings.grpo.states_per_step)
 
     def rollout(self, policy: LanguagePolicy, states: Sequence[Example], knobs: Knobs, step: int) -> LanguageRollout:
-        """Write a group of answers to each prompt; raises NonFiniteError when a score or a reward is NaN or infinite."""
+        """Write a group of answers to each prompt.
+
+        Raises NonFiniteError when a score or a reward is NaN or infinite, InvariantError unless tokens were sampled from the distribution
+        that scores them.
+        """
         policy.refuse_nonfinite()
         rollout = write_rollout(
             policy,
@@ -72,26 +74,17 @@ class LanguageTask:
         )
         if not rollout.rewards.isfinite().all():
             raise NonFiniteError(f"{int((~rollout.rewards.isfinite()).sum())} of {len(rollout.answers)} rewards are not finite")
+        if not rollout.largest_gap <= self._max_gap:
+            raise InvariantError(
+                f"sampled and scored log-probabilities of a token differ by up to {rollout.largest_gap:.2e} nats: the policy that is"
+                " trained is not the one that wrote the answers"
+            )
         return rollout
 
     def rollout_metrics(self, rollout: LanguageRollout) -> dict[str, float]:
         """Return the metrics of a rollout, over all answers and by task."""
         found = rollout_metrics(rollout)
         return found | {"language/normalised_entropy": found["language/token_entropy"] / self._log_vocabulary}
-
-    def gate_metrics(self, policy: LanguagePolicy) -> dict[str, float]:
-        """Return how many answers can be read before training."""
-        return gate_metrics(
-            parse_rates(policy, self._boards, num_prompts=self._settings.language.num_gate_prompts, seed=self._settings.seed)
-        )
-
-    def assert_rollout(self, rollout: LanguageRollout) -> None:
-        """Raise InvariantError unless tokens were sampled from the distribution that scores them."""
-        if not rollout.largest_gap <= self._max_gap:
-            raise InvariantError(
-                f"sampled and scored log-probabilities of a token differ by up to {rollout.largest_gap:.2e} nats: the policy that is"
-                " trained is not the one that wrote the answers"
-            )
 
     def parts(self, rollout: LanguageRollout, rows: Tensor) -> Iterator[Batch[AnswerBatch]]:
         """Yield the tokens of some answers in pieces that one forward pass takes; all tokens weigh alike (DAPO, arXiv 2503.14476)."""
@@ -118,21 +111,6 @@ class LanguageTask:
         """Return the distribution that each token is drawn from."""
         return token_distribution(part.states.logits(policy), temperature=part.temperature)
 
-    def inner_metrics(self, steps: Sequence[Measured], refused: Measured | None) -> dict[str, float]:  # noqa: ARG002
-        """Return what is reported of the optimiser steps of a rollout."""
-        found = [
-            {
-                "loss": step.mean("loss"),
-                "kl_term": step.mean("weighted/reference_kl"),
-                "clip_fraction": step.clipped,
-                "gradient_norm": step.gradient_norm,
-                "ratio_min": step.ratios[0],
-                "ratio_max": step.ratios[1],
-            }
-            for step in steps
-        ]
-        return {f"language/{name}": _EXTREMES.get(name, _mean)([of_step[name] for of_step in found]) for name in found[0]}
-
     def log_num_legal(self, metrics: Mapping[str, float]) -> float:  # noqa: ARG002
         """Return ln(size of the vocabulary)."""
         return self._log_vocabulary
@@ -143,10 +121,3 @@ class LanguageTask:
 
     def restore(self, facts: Any, tensors: Mapping[str, Tensor]) -> None:
         """Do nothing."""
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-_EXTREMES: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {"ratio_min": min, "ratio_max": max}

@@ -111,12 +111,12 @@ def test_a_step_on_sampled_groups_worked_by_hand() -> None:
     loss = -surrogate - 0.3 * entropy + 0.7 * divergence(NEW, REFERENCE) + 0.5 * divergence(REFERENCE, NEW)
     assert step.mean("loss") == pytest.approx(loss)
     assert step.ratios == pytest.approx((0.8, 1.6))
-    assert inner_metrics([pieces_of([[1], [0]])]) == pytest.approx(inner_metrics([step]), rel=1e-12, abs=1e-14), "in pieces"
+    assert inner_metrics("grpo", [pieces_of([[1], [0]])]) == pytest.approx(inner_metrics("grpo", [step]), rel=1e-12, abs=1e-14), "in pieces"
 
 
 def test_the_metrics_of_several_steps_are_their_mean_their_extreme_or_the_last() -> None:
     first, second = pieces_of([[0, 1]], PROBS), pieces_of([[0, 1]])
-    metrics = inner_metrics([first, second])
+    metrics = inner_metrics("grpo", [first, second])
     assert metrics["grpo/loss"] == pytest.approx((first.mean("loss") + second.mean("loss")) / 2)
     # Of the policy that was sampled: the later steps may not know the reference.
     assert metrics["grpo/kl_reference"] == first.mean("raw/reference_kl") > 0.01

@@ -32,7 +32,7 @@ def trainer_of(
         "critical_entropy": 0.0,
     }
     config = GrpoConfig(**{**settings, **changes})
-    states = DatasetStates(ARRAYS, states_per_step=16, seed=seed, mirrors_boards=False)
+    states = DatasetStates(ARRAYS, states_per_step=16, seed=seed)
     return Trainer(NetworkTask(reference, states, config, seed=seed), policy, config, seed=seed, first_step=first_step)
 
 
@@ -58,7 +58,7 @@ def test_from_a_collapsed_policy_the_forward_divergence_comes_back_and_the_field
         """Return how entropy goes on from the collapse, the optimiser being as the collapse left it."""
         policy.network.load_state_dict(weights)
         trainer = trainer_of(policy, reference, seed, first_step=state.step, entropy_coefficient=0.01, **changes)
-        trainer.begin_from(copy.deepcopy(state), weights)
+        trainer.begin_from(policy, copy.deepcopy(state))
         return entropies(trainer, NUM_STEPS)
 
     noted = after(entropy_schedule="field_notes", field_notes=AS_NOTED, kl_coefficient=0.001)

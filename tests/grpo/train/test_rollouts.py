@@ -28,8 +28,8 @@ from grpo.policy.distribution import MovePolicy, PositionBatch
 from grpo.policy.policy import NetworkPolicy
 from grpo.settings.grpo import GrpoConfig
 from grpo.train.batch import Batch, States, select_rows
-from grpo.train.rollout import Sampler, sampled_groups, sampled_trajectories, sampling_distribution
-from grpo.train.states import ValueSource
+from grpo.train.rollout import Sampler, sampled_groups, sampled_trajectories
+from grpo.train.states import Values
 
 BOARDS = some_boards(40)
 CONFIG = GrpoConfig(group_size=8)
@@ -60,10 +60,10 @@ def roll(
     temperature: float = 1.3,
     seed: int = 0,
     step: int = 0,
-    values: ValueSource | None = None,
+    values: Values | None = None,
 ) -> Batch[States]:
     """Return the rollout from these states."""
-    sampler = Sampler(policy, config, seed=seed, step=step, temperature=temperature)
+    sampler = Sampler(policy=policy, temperature=temperature, seed=seed, step=step, max_states=16)
     if config.num_own_moves == 1:
         return sampled_groups(sampler, states, config.group_size)
     return sampled_trajectories(sampler, states, values or MadeUpValues(), config.group_size, config.num_own_moves)
@@ -115,10 +115,11 @@ def test_one_seed_and_step_draw_the_same_moves_and_others_draw_others(policy: Ne
     assert (one == step).float().mean() < 0.5
 
 
+@torch.no_grad()
 def test_the_number_of_states_a_forward_pass_changes_nothing_that_is_sampled_from() -> None:
     policy, positions = in_float64(lively_policy()), PositionBatch.from_boards(BOARDS)
-    whole = policy.distribution(positions, temperature=1.3).detach()
-    pieces = sampling_distribution(policy, positions, temperature=1.3, max_states=7)
+    whole = policy.distribution(positions, temperature=1.3)
+    pieces = Sampler(policy=policy, temperature=1.3, seed=0, step=0, max_states=7).distribution(positions)
     assert torch.allclose(pieces.log_probs, whole.log_probs, rtol=0, atol=1e-12)
     assert torch.equal(pieces.is_legal, whole.is_legal)
 

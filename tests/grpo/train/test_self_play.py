@@ -1,39 +1,36 @@
 """The policy's own games: what is taken from them, when they are played again, and that only seed, weights and step decide."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import chess
 import numpy as np
 import pytest
 import torch
-from doubles import CPU, TINY, MadeUpValues, WrittenPolicy, fake_arrays, legal_moves, made_up_number, some_boards
+from doubles import CPU, TINY, MadeUpValues, WrittenPolicy, fake_arrays, made_up_number, some_boards
 
 import grpo.train.self_play as self_playing
+from grpo.board.actions import action_move
 from grpo.board.encoding import decode, position_key
 from grpo.board.phases import PHASES, phase_of
 from grpo.engine.answers import EngineError
-from grpo.engine.move_values import ValueTable, engine_options, value_tables
-from grpo.engine.pool import EnginePool
+from grpo.engine.move_values import ValueTable
 from grpo.policy.distribution import MoveDistribution, PositionBatch
 from grpo.policy.policy import NetworkPolicy, new_policy
 from grpo.settings.grpo import GrpoConfig, SelfPlayConfig
 from grpo.settings.metrics import METRICS
-from grpo.settings.tree import ValuesConfig
 from grpo.train.batch import States
 from grpo.train.network_task import NetworkTask
 from grpo.train.self_play import SelfPlay, SelfPlayError, taken_plies
-from grpo.train.states import DatasetStates, LiveValues
+from grpo.train.states import DatasetStates
 
 FOOLISH = ["f2f4", "e7e5", "h2h3", "d8h4", "g2g3", "h4g3"]  # Mate; g2g3 is forced.
 SHUFFLE = ["g1f3", "g8f6", "f3g1", "f6g8"]
 
 
-class NoValues:
+def no_values(boards: Sequence[chess.Board]) -> list[ValueTable | EngineError]:
     """Must not be asked."""
-
-    def tables(self, boards: Sequence[chess.Board]) -> list[ValueTable | None]:
-        raise AssertionError(f"asked for the values of {len(boards)} boards that were valued before")
+    raise AssertionError(f"asked for the values of {len(boards)} boards that were valued before")
 
 
 class Watched:
@@ -72,7 +69,6 @@ def own_games(values: Any = None, *, size: int = 8, first_step: int = 0, seed: i
         states_per_step=size,
         first_step=first_step,
         seed=seed,
-        mirrors_boards=False,
     )
 
 
@@ -83,14 +79,19 @@ def raw(states: States) -> list[bytes]:
     return [f"{tensor.dtype}{tuple(tensor.shape)}".encode() + tensor.numpy().tobytes() for tensor in tensors]
 
 
+def name_of(board: chess.Board) -> str:
+    """Return a name that a position and its mirror image share."""
+    return min(position_key(board), position_key(board.transform(chess.flip_horizontal)))
+
+
 def boards_of(states: States) -> list[chess.Board]:
     """Return the states' boards."""
     return [decode(row) for row in states.positions.encodings.numpy()]
 
 
-def keys_of(states: States) -> list[str]:
-    """Return the states' position keys."""
-    return [position_key(board) for board in boards_of(states)]
+def names_of(states: States) -> list[str]:
+    """Return the states' names."""
+    return [name_of(board) for board in boards_of(states)]
 
 
 @pytest.fixture(scope="module")
@@ -108,40 +109,31 @@ def other_policy() -> NetworkPolicy:
 # What is taken from the games.
 
 
-def test_a_round_gives_as_many_distinct_positions_with_a_choice_as_it_is_asked_for(policy: NetworkPolicy) -> None:
+def test_a_round_gives_distinct_positions_with_a_choice_each_with_its_own_values_and_phase(policy: NetworkPolicy) -> None:
     values = MadeUpValues()
-    own = own_games(values, size=80, states_per_round=80, max_plies=30)
-
-    states = own.states(0, policy)
-
-    assert len(states) == len(set(keys_of(states))) == 80
-    assert states.positions.is_legal.sum(1).min() > 1
-    assert len(values.asked) == 80, "every position is valued once, and no other"
-    assert {position_key(board) for board in values.asked} == set(keys_of(states))
-
-
-def test_each_move_has_its_own_value_and_each_board_its_phase(policy: NetworkPolicy) -> None:
-    states = own_games(size=40).states(0, policy)
-
+    states = own_games(values, size=80, states_per_round=80, max_plies=30).states(0, policy)
+    assert len(states) == len(set(names_of(states))) == len(values.asked) == 80, "every position is valued once, and no other"
+    assert {name_of(board) for board in values.asked} == set(names_of(states))
     for row, board in enumerate(boards_of(states)):
-        moves = legal_moves(board)
-        expected = torch.tensor([made_up_number(board, move) for move in moves])
-        assert torch.equal(states.values[row, : len(moves)], expected)
-        assert not states.values[row, len(moves) :].any()
+        ids = states.positions.action_ids[row, : board.legal_moves.count()].tolist()
+        assert len(ids) > 1
+        assert states.values[row, : len(ids)].tolist() == pytest.approx(
+            [made_up_number(board, action_move(index, board.turn)) for index in ids]
+        )
+        assert not states.values[row, len(ids) :].any()
         assert PHASES[int(states.phases[row])] is phase_of(board)
 
 
 @pytest.mark.usefixtures("from_the_start")
 def test_a_game_that_repeats_itself_ends_and_gives_each_position_once() -> None:
     own = own_games(size=4, states_per_round=4, max_plies=12)
-
     states = own.states(0, always(SHUFFLE))
-
     board, line = chess.Board(), set()
     for uci in SHUFFLE:
         board.push_uci(uci)
-        line.add(position_key(board))
-    assert set(keys_of(states)) == line
+        line.add(name_of(board))
+    assert set(names_of(states)) == line
+    assert states.positions.repeats.any(), "a state knows its game"
     metrics = own.round_metrics()
     assert metrics["self_play/repeated"] == 1
     assert metrics["self_play/decisive"] == 0
@@ -162,10 +154,10 @@ def test_a_forced_move_is_left_out() -> None:
 
     board, line = chess.Board(), []
     for uci in FOOLISH:
-        line.append(position_key(board))
+        line.append(name_of(board))
         board.push_uci(uci)
     assert board.is_checkmate()
-    assert set(keys_of(states)) == {line[1], line[2], line[3], line[5]}, "neither the start nor the forced reply to the queen's check"
+    assert set(names_of(states)) == {line[1], line[2], line[3], line[5]}, "neither the start nor the forced reply to the queen's check"
     assert all(board.legal_moves.count() > 1 for board in values.asked)
     metrics = own.round_metrics()
     assert metrics["self_play/decisive"] == 1
@@ -190,9 +182,7 @@ def test_plies_are_taken_evenly_not_all_and_of_both_sides(num_plies: int) -> Non
 def test_all_games_of_a_step_move_together_at_one_temperature(policy: NetworkPolicy) -> None:
     watched = Watched(policy)
     own = own_games(max_plies=10)
-
     own.states(0, watched)
-
     assert {temperature for _, temperature in watched.calls} == {self_playing.TEMPERATURE}
     assert len(watched.calls) == 2 * 10, "a forward for each colour and ply, whatever the number of games"
     assert own.round_metrics()["self_play/games"] == 64 == len(watched.calls[0][0]) + len(watched.calls[1][0])
@@ -203,22 +193,22 @@ def test_all_games_of_a_step_move_together_at_one_temperature(policy: NetworkPol
 
 def is_unlucky(board: chess.Board) -> bool:
     """Return whether the engine fails on this board: on every fourth or so."""
-    return sum(map(ord, position_key(board))) % 4 == 0
+    return sum(map(ord, name_of(board))) % 4 == 0
 
 
 def test_positions_that_the_engine_fails_on_are_dropped_and_counted(policy: NetworkPolicy) -> None:
     values = MadeUpValues(fails_on=is_unlucky)
     own = own_games(values, size=8)
 
-    taken = keys_of(own.states(0, policy))
+    taken = names_of(own.states(0, policy))
     metrics = own.round_metrics()
-    taken += [key for step in range(1, 40 // 8) for key in keys_of(own.states(step, policy))]
+    taken += [key for step in range(1, 40 // 8) for key in names_of(own.states(step, policy))]
 
     num_failed = sum(map(is_unlucky, values.asked))
     assert num_failed > 0
     assert len(values.asked) == 40
     assert metrics["self_play/dropped"] == num_failed
-    lucky = {position_key(board) for board in values.asked if not is_unlucky(board)}
+    lucky = {name_of(board) for board in values.asked if not is_unlucky(board)}
     assert set(taken) <= lucky
     assert len(own.state()[1]["values"]) == len(lucky)
 
@@ -238,15 +228,16 @@ def test_a_round_whose_values_fail_must_still_give_a_steps_states(policy: Networ
 # Rounds and epochs.
 
 
-def test_an_epoch_shows_every_state_of_the_round_once_and_the_next_in_another_order(policy: NetworkPolicy) -> None:
-    own = own_games(size=8, states_per_round=40, steps_per_round=12)
-
-    taken = [keys_of(own.states(step, policy)) for step in range(10)]
-
-    first, second = ([key for keys in taken[start : start + 5] for key in keys] for start in (0, 5))
+def test_each_epoch_shows_every_state_of_the_round_once_and_the_second_the_other_mirror_images(policy: NetworkPolicy) -> None:
+    own = own_games(states_per_round=40, max_plies=80)
+    epochs = [[states for step in range(first, first + 5) for states in [own.states(step, policy)]] for first in (0, 5)]
+    first, second = ([name for states in epoch for name in names_of(states)] for epoch in epochs)
     assert len(set(first)) == 40
     assert set(first) == set(second)
-    assert first != second
+    assert first != second, "in another order"
+    one, other = ({row.tobytes() for states in epoch for row in states.positions.encodings.numpy()} for epoch in epochs)
+    assert 0 < len(one & other) < 40
+    assert all(decode(np.frombuffer(row, dtype=np.uint8)).castling_rights for row in one & other), "these have no mirror image"
 
 
 def test_a_round_is_played_when_it_begins_by_the_policy_as_it_then_is(policy: NetworkPolicy, other_policy: NetworkPolicy) -> None:
@@ -257,10 +248,10 @@ def test_a_round_is_played_when_it_begins_by_the_policy_as_it_then_is(policy: Ne
     with_another = own_games(size=40, steps_per_round=3, first_step=5)
     assert raw(with_another.states(5, policy)) == raw(of_first[5])
     assert raw(with_another.states(7, other_policy)) == raw(of_first[7]), "within a round nobody plays"
-    assert set(keys_of(with_another.states(8, other_policy))) != set(keys_of(of_second))
+    assert set(names_of(with_another.states(8, other_policy))) != set(names_of(of_second))
 
-    assert set(keys_of(of_first[5])) == set(keys_of(of_first[7]))
-    assert set(keys_of(of_first[5])) != set(keys_of(of_second)), "the same policy plays other games in another round"
+    assert set(names_of(of_first[5])) == set(names_of(of_first[7]))
+    assert set(names_of(of_first[5])) != set(names_of(of_second)), "the same policy plays other games in another round"
 
 
 def test_a_round_is_measured_in_the_step_that_it_was_played_for(policy: NetworkPolicy) -> None:
@@ -290,7 +281,7 @@ def test_restored_own_games_go_on_as_if_never_stopped(num_done: int, policy: Net
     saved = number, {name: tensor.clone() for name, tensor in tensors.items()}
     assert number == 0
 
-    resumed, next_values = own_games(NoValues()), MadeUpValues(fails_on=is_unlucky)
+    resumed, next_values = own_games(no_values), MadeUpValues(fails_on=is_unlucky)
     resumed.restore(*saved)
 
     assert resumed.round_metrics() == {}, "the record of the step that played has them"
@@ -304,21 +295,6 @@ def test_restored_own_games_go_on_as_if_never_stopped(num_done: int, policy: Net
     assert len(next_values.asked) == 40
 
 
-def test_the_second_epoch_of_a_round_shows_the_other_mirror_images(policy: NetworkPolicy) -> None:
-    config = SelfPlayConfig(states_per_round=40, steps_per_round=12, max_plies=80)
-    plain, mirrored = (
-        SelfPlay(MadeUpValues(), config, states_per_step=40, first_step=0, seed=3, mirrors_boards=mirrors) for mirrors in (False, True)
-    )
-    shown: list[set[bytes]] = []
-    for step in (0, 1):
-        as_played = {row.tobytes() for row in plain.states(step, policy).positions.encodings.numpy()}
-        shown.append(as_played & {row.tobytes() for row in mirrored.states(step, policy).positions.encodings.numpy()})
-    with_rights = {row for row in as_played if decode(np.frombuffer(row, dtype=np.uint8)).castling_rights}
-    assert shown[0] & shown[1] == with_rights, "what has castling rights has no mirror image"
-    assert shown[0] | shown[1] == as_played
-    assert min(len(found - with_rights) for found in shown) > 0
-
-
 # Mixed with the dataset.
 
 
@@ -326,7 +302,7 @@ def test_the_second_epoch_of_a_round_shows_the_other_mirror_images(policy: Netwo
 def dataset() -> DatasetStates:
     """Return the first half of a mixture, with a forced move that was left out."""
     forced = chess.Board("rnb1kbnr/pppp1ppp/8/4p3/5P1q/7P/PPPPP1P1/RNBQKBNR w KQkq - 1 3")
-    return DatasetStates(fake_arrays([*some_boards(20), forced]), states_per_step=5, seed=3, mirrors_boards=False)
+    return DatasetStates(fake_arrays([*some_boards(20), forced]), states_per_step=5, seed=3)
 
 
 def test_a_step_has_the_datasets_states_first_and_own_ones_after(dataset: DatasetStates, policy: NetworkPolicy) -> None:
@@ -337,28 +313,3 @@ def test_a_step_has_the_datasets_states_first_and_own_ones_after(dataset: Datase
         assert len(states) == 13
         assert raw(states.select_rows(torch.arange(5))) == raw(dataset.states(step))
         assert raw(states.select_rows(torch.arange(5, 13))) == raw(own.states(step, policy))
-
-
-# With the real engine.
-
-
-@pytest.fixture
-def pool(stockfish: str) -> Iterator[EnginePool]:
-    """Return a real engine, set up for value tables."""
-    with EnginePool(stockfish, num_processes=1, options=engine_options()) as pool:
-        yield pool
-
-
-@pytest.mark.usefixtures("from_the_start")
-def test_live_values_are_those_of_the_value_tables_and_a_move_back_into_the_game_is_worth_a_draw(pool: EnginePool) -> None:
-    config = ValuesConfig(depth=1)
-    own = own_games(LiveValues(pool, config), size=1, states_per_round=2, max_plies=6)
-    states = own._play_round(0, always([*SHUFFLE, "g1f3", "g8f6"]))
-
-    drawn = 0
-    for row, table in enumerate(value_tables(boards_of(states), pool, config, depth=1)):  # These boards have no history.
-        assert not isinstance(table, EngineError)
-        for own_value, value in zip(states.values[row, : len(table.values)].tolist(), table.values.tolist(), strict=True):
-            assert own_value == value or own_value == 0.5
-            drawn += own_value != value
-    assert drawn, "of the positions taken some had been reached by moving to and fro"

@@ -9,6 +9,7 @@ from grpo.board.actions import action_move
 from grpo.board.encoding import decode, position_key
 from grpo.board.phases import PHASES, phase_of
 from grpo.dataset.table import BoardArrays
+from grpo.policy.distribution import joined
 from grpo.train.batch import States
 from grpo.train.states import DatasetStates, valued_states
 
@@ -18,9 +19,14 @@ ARRAYS = fake_arrays(BOARDS)
 FORCED = chess.Board("7k/8/8/8/8/8/r7/7K w - - 0 1")
 
 
+def name_of(board: chess.Board) -> str:
+    """Return a name that a position and its mirror image share."""
+    return min(position_key(board), position_key(board.transform(chess.flip_horizontal)))
+
+
 def names(states: States) -> list[str]:
-    """Return the key of each board."""
-    return [position_key(decode(row.numpy())) for row in states.positions.encodings]
+    """Return the name of each board."""
+    return [name_of(decode(row.numpy())) for row in states.positions.encodings]
 
 
 def check(states: States) -> None:
@@ -38,7 +44,7 @@ def check(states: States) -> None:
 
 def source_of(arrays: BoardArrays = ARRAYS, *, size: int = 16, seed: int = 0) -> DatasetStates:
     """Return the dataset's states."""
-    return DatasetStates(arrays, states_per_step=size, seed=seed, mirrors_boards=False)
+    return DatasetStates(arrays, states_per_step=size, seed=seed)
 
 
 def test_an_epoch_shows_no_board_twice_in_an_order_of_its_own_whatever_was_asked_before() -> None:
@@ -53,7 +59,7 @@ def test_an_epoch_shows_no_board_twice_in_an_order_of_its_own_whatever_was_asked
 
 def test_states_keep_their_own_moves_values_and_phases_selected_or_joined() -> None:
     parts = [source_of(size=5).states(step) for step in range(3)]
-    whole = States.joined(parts)
+    whole = joined(parts)
     check(whole)
     assert names(whole) == [name for part in parts for name in names(part)]
     some = whole.select_rows(torch.tensor([9, 2, 2]))
@@ -65,15 +71,15 @@ def test_boards_with_one_legal_move_are_left_out_and_too_few_are_refused() -> No
     arrays = fake_arrays([FORCED, *BOARDS[:10]])
     states = source_of(arrays, size=10).states(0)
     check(states)
-    assert set(names(states)) == {position_key(board) for board in BOARDS[:10]}
+    assert set(names(states)) == {name_of(board) for board in BOARDS[:10]}
     with pytest.raises(ValueError, match=r"10 boards with a choice of moves are fewer than a step takes \(11\)"):
         source_of(arrays, size=11)
 
 
 def test_boards_that_the_engine_failed_on_are_dropped_and_counted_and_others_keep_their_own_values() -> None:
     failed = {BOARDS[index].epd() for index in (0, 3, 4)}
-    states, kept, num_dropped = valued_states(BOARDS[:7], MadeUpValues(fails_on=lambda board: board.epd() in failed))
+    states, kept = valued_states(BOARDS[:7], MadeUpValues(fails_on=lambda board: board.epd() in failed))
     assert states is not None
     check(states)
-    assert (kept, num_dropped) == ([1, 2, 5, 6], 3)
-    assert names(states) == [position_key(BOARDS[index]) for index in kept]
+    assert kept == [1, 2, 5, 6]
+    assert names(states) == [name_of(BOARDS[index]) for index in kept]

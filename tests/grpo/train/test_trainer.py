@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -36,12 +37,13 @@ from grpo.policy.policy import NetworkPolicy, new_policy, weights_hash
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.metrics import Record
 from grpo.settings.tree import PolicyConfig
+from grpo.train import network_task
 from grpo.train import trainer as training
 from grpo.train.batch import Batch, States
-from grpo.train.control import CRITICAL_WINDOW, MAX_SKIPPED, SKIPPED_CUT, Knobs
+from grpo.train.control import CRITICAL_WINDOW, SKIPPED_CUT
 from grpo.train.invariants import MAX_LOG_RATIO, InvariantError, assert_on_policy
-from grpo.train.network_task import NetworkTask
 from grpo.train.probes import Measured
+from grpo.train.rollout import Sampler
 from grpo.train.states import DatasetStates
 from grpo.train.trainer import Trainer
 
@@ -116,34 +118,27 @@ def no_trust_region(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "MAX_KL_OLD", math.inf)
 
 
+HEALTHY: list[tuple[dict[str, Any], float]] = [
+    ({"temperature": 0.7}, 1e-4),
+    ({"temperature": 1.3, **TRAJECTORIES}, 1e-4),
+    ({"num_minibatches": 1, "max_states_per_forward": 3}, 1e-4),
+    ({"num_minibatches": 8}, 1e-4),
+    ({"temperature": 1.3, "max_states_per_forward": 5, "precision": "bfloat16"}, 0.05),
+]
+
+
 @pytest.mark.usefixtures("no_trust_region")
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("temperature", [0.7, 1.3])
-def test_a_healthy_run_is_on_policy_at_every_temperature(temperature: float, kind: dict[str, Any], checked: list[float]) -> None:
-    trainer = trainer_of(**kind, temperature=temperature, learning_rate=5e-3)
-    records = steps(trainer, 2)
+@pytest.mark.parametrize(("changes", "allowed"), HEALTHY)
+def test_a_healthy_run_is_on_policy_at_every_temperature_split_and_precision(
+    changes: dict[str, Any], allowed: float, checked: list[float]
+) -> None:
+    records = steps(trainer_of(learning_rate=5e-3, **changes), 2)
+    num_minibatches = changes.get("num_minibatches", 2)
     assert len(checked) == 2, "once a rollout"
-    assert max(checked) < 1e-4, "a tenth of what is allowed"
-    assert all(abs(record.metrics["grpo/ratio_max"] - 1) > 1e-3 for record in records), "the second inner step is off-policy"
-
-
-@pytest.mark.usefixtures("no_trust_region")
-@pytest.mark.parametrize(("num_minibatches", "max_states_per_forward"), [(1, 3), (8, 512)])
-def test_a_healthy_run_is_on_policy_at_every_split(num_minibatches: int, max_states_per_forward: int, checked: list[float]) -> None:
-    trainer = trainer_of(num_minibatches=num_minibatches, max_states_per_forward=max_states_per_forward, learning_rate=5e-3)
-    records = steps(trainer, 2)
-    assert len(checked) == 2
-    assert max(checked) < 1e-4
-    assert [record.metrics["grpo/optimiser_steps"] for record in records] == [num_minibatches] * 2
-
-
-@pytest.mark.parametrize(("precision", "allowed"), [("float64", 1e-12), ("bfloat16", 0.05)])
-def test_a_healthy_run_is_on_policy_at_every_precision(precision: str, allowed: float, checked: list[float]) -> None:
-    changes = {"temperature": 1.3, "max_states_per_forward": 5}
-    trainer = double_trainer(**changes) if precision == "float64" else trainer_of(**changes, precision=precision)
-    steps(trainer, 2)
-    assert len(checked) == 2
     assert max(checked) < allowed
+    assert [record.metrics["grpo/optimiser_steps"] for record in records] == [num_minibatches] * 2
+    is_off = [abs(record.metrics["grpo/ratio_max"] - 1) > 1e-3 for record in records]
+    assert is_off == [num_minibatches > 1] * 2, "the second inner step is off-policy"
 
 
 Fault = Callable[[Batch[States], MovePolicy], Batch[States]]
@@ -151,13 +146,13 @@ Fault = Callable[[Batch[States], MovePolicy], Batch[States]]
 
 def sampler_with(monkeypatch: pytest.MonkeyPatch, fault: Fault, *, factor: float = 1.0) -> None:
     """Make all rollouts faulty: sampled at a temperature that they do not own up to, then changed."""
-    original = NetworkTask.rollout
 
-    def rollout(self: NetworkTask, policy: NetworkPolicy, states: States, knobs: Knobs, step: int) -> Batch[States]:
-        made = original(self, policy, states, replace(knobs, temperature=knobs.temperature * factor), step)
-        return fault(replace(made, temperature=knobs.temperature), policy)
+    def faulty(original: Any, sampler: Sampler, *rest: Any) -> Batch[States]:
+        made = original(replace(sampler, temperature=sampler.temperature * factor), *rest)
+        return fault(replace(made, temperature=sampler.temperature), sampler.policy)
 
-    monkeypatch.setattr(NetworkTask, "rollout", rollout)
+    for name in ("sampled_groups", "sampled_trajectories"):
+        monkeypatch.setattr(network_task, name, partial(faulty, getattr(network_task, name)))
 
 
 def of_moves(**changes: Callable[[Batch[States]], Tensor]) -> Fault:
@@ -258,37 +253,6 @@ def test_groups_whose_index_is_swapped_are_caught_although_every_ratio_is_one(
     assert state_of(trainer) == before
 
 
-class _WithDropout(nn.Module):
-    """The network with a dropout layer over its logits."""
-
-    def __init__(self, network: nn.Module, probability: float) -> None:
-        super().__init__()
-        self.network = network
-        self.dropout = nn.Dropout(probability)
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        logits: Tensor = self.dropout(self.network(*inputs))
-        return logits
-
-
-def test_a_dropout_layer_is_refused_by_its_name_and_one_that_drops_nothing_is_not() -> None:
-    def with_dropout(probability: float) -> NetworkPolicy:
-        return NetworkPolicy(_WithDropout(lively_policy().network, probability), TINY, CPU)
-
-    with pytest.raises(ValueError, match=r"layer dropout has dropout 0\.1: .* set it to 0"):
-        trainer_of(policy=with_dropout(0.1))
-    assert trainer_of(policy=with_dropout(0.0)).step().step == 1
-
-
-def test_a_dropout_layer_at_work_that_came_in_later_is_caught() -> None:
-    trainer = trainer_of(policy=NetworkPolicy(_WithDropout(lively_policy().network, 0.0), TINY, CPU))
-    dropout: nn.Dropout = trainer.policy.network.dropout  # type: ignore[assignment]
-    dropout.p = 0.1
-    dropout.train()
-    with pytest.raises(InvariantError):
-        trainer.step()
-
-
 @pytest.mark.parametrize("name", ["ratios", "kl_old", "clipped"])
 @pytest.mark.parametrize("value", [math.nan, 0.5])
 @pytest.mark.parametrize("precision", MAX_LOG_RATIO)
@@ -326,7 +290,7 @@ def resumed(first: Trainer[NetworkPolicy], folder: Path, make: Callable[[Network
     saved = save_checkpoint(folder, first.evaluation_policy, first.state({"from": "here"}))
     policy, state = load_checkpoint(saved, CPU, NetworkPolicy)
     second = make(policy)
-    second.restore(state, policy.network.state_dict())
+    second.restore(policy, state)
     return second
 
 
@@ -371,7 +335,7 @@ def test_a_new_run_from_a_checkpoint_begins_at_what_was_judged_with_its_optimise
     saved = save_checkpoint(tmp_path, first.evaluation_policy, first.state({}))
     policy, state = load_checkpoint(saved, CPU, NetworkPolicy)
     second = trainer_of(first_step=3, **changes)
-    second.begin_from(state, policy.network.state_dict())
+    second.begin_from(policy, state)
     assert weights_hash(second.policy) == weights_hash(second.evaluation_policy) == weights_hash(first.evaluation_policy)
     assert state_of(second)[1] == state_of(first)[1]
     record = second.step()
@@ -398,24 +362,14 @@ def test_what_is_judged_is_the_average_of_the_policies_after_each_step_and_train
     assert largest_difference(averaged.evaluation_policy, averaged.policy) > 1e-4
 
 
-def test_two_trainers_that_begin_from_one_state_do_not_share_it() -> None:
-    first = trainer_of()
-    steps(first, 2)
-    state, before = first.state({}), state_of(first)
-    second = trainer_of()
-    second.restore(state, first.evaluation_policy.network.state_dict())
-    steps(second, 2)
-    assert state_of(first) == before
-
-
 @pytest.mark.parametrize("kind", ["stop", "forward_kl"])
 def test_a_collapse_is_noticed_as_soon_as_the_window_is_full_of_it(kind: str) -> None:
     trainer = trainer_of(policy=sharpened(lively_policy(), 1_000), critical_entropy=0.2, recovery=kind)
     stops = []
     for _ in range(CRITICAL_WINDOW):
         assert trainer.step().metrics["grpo/entropy"] < 0.2
-        stops.append(trainer.outcome.stop)
-    assert stops == [""] * (CRITICAL_WINDOW - 1) + ["entropy_critical" if kind == "stop" else ""]
+        stops.append(bool(trainer.outcome.stop))
+    assert stops == [False] * (CRITICAL_WINDOW - 1) + [kind == "stop"]
     assert trainer.step().metrics["control/recovery_coefficient"] == (0.3 if kind == "forward_kl" else 0.0)
 
 
@@ -463,31 +417,18 @@ def test_each_rollout_takes_every_state_once_in_an_order_of_its_own(monkeypatch:
         assert shown != sorted(shown)
 
 
-def test_every_weight_moves_but_that_of_repetitions_which_these_boards_have_not() -> None:
-    policy = new_policy(TINY, seed=0, device=CPU)
-    before = {name: parameter.clone() for name, parameter in policy.network.named_parameters()}
-    steps(trainer_of(policy=policy, reference=new_policy(TINY, seed=0, device=CPU)), 3)
-    for name, parameter in policy.network.named_parameters():
-        assert torch.equal(parameter, before[name]) is (name == "repetition"), name
-
-
 # Trust region and learning rate.
 
 
-def test_the_trust_region_ends_the_optimiser_steps_of_a_rollout_but_never_before_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "MAX_KL_OLD", 1e-12)
-    record = double_trainer(num_minibatches=4, learning_rate=1e-3).step()
-    assert record.metrics["grpo/optimiser_steps"] == 1
-    assert record.metrics["grpo/kl_old"] > 1e-12, "what ended the steps is told, though it was not taken"
-    assert event_names(record) == ["trust_region"]
-
-
-@pytest.mark.parametrize(("times", "is_ended"), [(1.4, False), (1.6, True)])
-def test_the_trust_region_ends_at_one_and_a_half_times_its_bound(times: float, is_ended: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("of_reached", "is_ended"), [(1.1, False), (0.9, True)])
+def test_the_trust_region_ends_the_optimiser_steps_of_a_rollout_at_its_bound(
+    of_reached: float, is_ended: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reached = double_trainer(learning_rate=1e-3).step().metrics["grpo/kl_old"]
-    monkeypatch.setattr(training, "MAX_KL_OLD", reached / times)
+    monkeypatch.setattr(training, "MAX_KL_OLD", of_reached * reached)
     record = double_trainer(learning_rate=1e-3).step()
     assert record.metrics["grpo/optimiser_steps"] == 2 - is_ended
+    assert record.metrics["grpo/kl_old"] == reached, "what ended the steps is told, though it was not taken"
     assert event_names(record) == ["trust_region"] * is_ended
 
 
@@ -525,12 +466,12 @@ class _SometimesNan(DatasetStates):
         return replace(states, values=states.values * math.nan) if step in self.bad_steps else states
 
 
-def trainer_with_nan_at(*bad_steps: int, policy: NetworkPolicy | None = None, **changes: Any) -> Trainer[NetworkPolicy]:
+def trainer_with_nan_at(*bad_steps: int, **changes: Any) -> Trainer[NetworkPolicy]:
     """Return a trainer that meets NaN values at these steps."""
     config = GrpoConfig(**{**CONFIG.model_dump(), **changes})
-    states = _SometimesNan(ARRAYS, states_per_step=config.states_per_step, seed=0, mirrors_boards=False)
+    states = _SometimesNan(ARRAYS, states_per_step=config.states_per_step, seed=0)
     states.bad_steps = frozenset(bad_steps)
-    return trainer_of(config, dataset=states, policy=policy)
+    return trainer_of(config, dataset=states)
 
 
 @pytest.mark.parametrize(("bad_step", "num_minibatches"), [(0, 2), (2, 1)])
@@ -603,19 +544,10 @@ def test_one_bad_minibatch_of_eight_costs_only_itself() -> None:
     assert weights_hash(trainer.policy) != before
 
 
-def test_the_count_of_bad_steps_goes_on_in_a_resumed_run(tmp_path: Path) -> None:
-    # Otherwise a run that is resumed often enough skips for ever, and resumed is not as if never stopped.
-    first = trainer_with_nan_at(1, 2, 3, num_minibatches=1)
-    steps(first, MAX_SKIPPED)
-    second = resumed(first, tmp_path, lambda policy: trainer_with_nan_at(1, 2, 3, policy=policy, num_minibatches=1))
-    with pytest.raises(NonFiniteError):
-        second.step()
-
-
 # It climbs where it should, and nowhere else.
 
 
-FEW_BOARDS = some_boards(4, seed=3)
+FEW_BOARDS = [board for board in some_boards(60, seed=3) if board.clean_castling_rights()][:4]  # They have no mirror images.
 FEW = fake_arrays(FEW_BOARDS)
 FEW_VALUES, FEW_LEGAL = torch.from_numpy(FEW.values), torch.from_numpy(FEW.is_legal)
 
@@ -635,9 +567,10 @@ def few(policy: NetworkPolicy, arrays: BoardArrays = FEW, **changes: Any) -> Tra
     return any_trainer_of(GrpoConfig(**settings), arrays, policy=policy, reference=new_policy(TINY, seed=0, device=CPU))
 
 
+@torch.no_grad()
 def few_now(policy: NetworkPolicy) -> MoveDistribution:
     """Return the policy on the four boards."""
-    return policy.distribution(PositionBatch.from_arrays(FEW), temperature=1.0).detach()
+    return policy.distribution(PositionBatch.from_arrays(FEW), temperature=1.0)
 
 
 @pytest.mark.parametrize("changes", [{"group_size": 16}, {"group_size": 6, "num_own_moves": 2}])
@@ -670,7 +603,7 @@ def test_it_ends_near_the_optimum_of_value_plus_entropy() -> None:
 def test_a_collapsed_policy_comes_back_by_the_forward_divergence_of_its_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controlling, "RECOVERY_COEFFICIENT", 1.0)
     # Pushed far onto one wrong move: an entropy bonus has no gradient there, KL(reference || policy) has.
-    policy = sharpened(lively_policy(), 20)
+    policy = sharpened(lively_policy(), 40)
     assert few_now(policy).entropy().mean() < 0.1
     trainer = few(
         policy,

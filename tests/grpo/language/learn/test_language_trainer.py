@@ -89,7 +89,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_the_run_that_was_not_stopped(tm
             folder = save_checkpoint(tmp_path, whole.evaluation_policy, whole.state({}))
     again = trainer_of(config)
     policy, state = load_checkpoint(folder, CPU, LanguagePolicy)
-    again.restore(state, policy.network.state_dict())
+    again.restore(policy, state)
     torch.manual_seed(99)  # Nothing may depend on it.
     assert again.step() == records[2]
     assert weights_hash(again.policy) == weights_hash(whole.policy)
@@ -218,7 +218,7 @@ def test_a_policy_that_is_sampled_at_another_temperature_is_refused_at_the_start
 def test_answers_that_nobody_can_read_are_refused_before_the_first_update() -> None:
     metrics = trainer_of(settings()).preflight()
     with pytest.raises(NotLearnableError, match=r"clone first \(language.cloning.num_steps\)"):
-        refuse(look_before(metrics, step=1, limits={"min_parse_rate": 0.5}))
+        refuse(look_before(metrics, step=1, limits={}))
 
 
 def test_entropy_that_becomes_critical_stops_the_run() -> None:
@@ -226,4 +226,4 @@ def test_entropy_that_becomes_critical_stops_the_run() -> None:
     trainer = trainer_of(config)
     for _ in range(CRITICAL_WINDOW):
         trainer.step()
-    assert trainer.outcome.stop == "entropy_critical"
+    assert "critical_entropy" in trainer.outcome.stop
