@@ -51,8 +51,8 @@ def family(metric: str) -> str:
 def pages() -> dict[str, str]:
     """Return name -> text of each page."""
     families: dict[str, tuple[str, str]] = {}
-    for spec in METRICS.values():
-        families.setdefault(family(spec.name), (spec.unit, re.split(r"[;:] ", _sentence(spec.meaning))[0]))
+    for name, (unit, meaning) in METRICS.items():
+        families.setdefault(family(name), (unit, re.split(r"[;:] ", _sentence(meaning))[0]))
     messages = (DOCS / _MESSAGES).read_text(encoding="utf-8")
     start = messages.index("| finding |")  # The table ends the page; what is before it is written by hand.
     findings = ((f'<a id="{check.name}"></a>{check.name}', check.means, check.advice) for check in CHECKS)

@@ -25,7 +25,7 @@ from steps.run.store import Making, Store
 from steps.run.terminal import TerminalSink, duration
 from steps.run.versions import StepVersion, step_version
 from steps.run.work import Part, Work
-from steps.track.publish import Publisher
+from steps.track.publish import sending
 
 if TYPE_CHECKING:
     from steps.cards.live import LiveCard
@@ -134,18 +134,15 @@ class _Task:
         """Record the attempt and how it ends, while trackers are told of it."""
         part = f"{self.part.number + 1} of {self.part.count}" if self.part.count > 1 else ""
         attempt = Runs(self.store).begin(self.job["run"], self.step.name, part, self.version.version, task=self.machine.task)
-        publisher = Publisher(self.machine, attempt)
-        publisher.start()
-        try:
-            yield attempt
-        except BaseException as error:
-            status: Status = "killed" if isinstance(error, SystemExit) and error.code == RESUMABLE else "failed"
-            attempt.end(status, error=_failure(error, self.job["run"]))
-            if self.card is not None:
-                self.card.failed(_reason(error))
-            raise
-        finally:
-            publisher.finish()
+        with sending(self.machine, attempt):
+            try:
+                yield attempt
+            except BaseException as error:
+                status: Status = "killed" if isinstance(error, SystemExit) and error.code == RESUMABLE else "failed"
+                attempt.end(status, error=_failure(error, self.job["run"]))
+                if self.card is not None:
+                    self.card.failed(_reason(error))
+                raise
 
     def show(self, output: StepOutput) -> None:
         """Draw the card of the output."""

@@ -1,37 +1,21 @@
-"""Metric definitions: name, unit, direction of improvement and meaning of every metric and event; source of `docs/metrics.md`.
+"""Metric definitions: name, unit and meaning of every metric and event; source of `docs/metrics.md`.
 
 `Record` refuses names that are not in this table, so that a typo cannot start a second series.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import combinations
 from typing import Final
 
 from grpo.board.phases import PHASES
 
-
-class Better(StrEnum):
-    """Direction of improvement of a metric."""
-
-    LOWER = "lower"
-    HIGHER = "higher"
-    NEITHER = "neither"
+_Row = tuple[str, str, str]
+"""Name, unit and meaning of a metric."""
 
 
-@dataclass(frozen=True, slots=True)
-class MetricSpec:
-    """Definition of one metric."""
-
-    name: str
-    unit: str
-    better: Better
-    meaning: str
-
-
-def _by_phase(name: str, unit: str, better: Better, meaning: str) -> list[MetricSpec]:
-    return [MetricSpec(f"{name}/{phase}", unit, better, f"{meaning} {phase.capitalize()} boards only.") for phase in PHASES]
+def _by_phase(name: str, unit: str, meaning: str) -> list[_Row]:
+    return [(f"{name}/{phase}", unit, f"{meaning} {phase.capitalize()} boards only.") for phase in PHASES]
 
 
 TERMS: Final = ("policy", "entropy", "reference_kl", "recovery_kl")
@@ -41,18 +25,18 @@ TERM_PRODUCTS: Final = (*((term, term) for term in TERMS), *TERM_PAIRS)
 """Pairs whose inner products are measured for the gradient budget: each term with itself (for its norm) and with each other."""
 
 
-def _by_term(name: str, unit: str, meaning: str) -> list[MetricSpec]:
-    return [MetricSpec(f"{name}/{term}", unit, Better.NEITHER, meaning) for term in TERMS]
+def _by_term(name: str, unit: str, meaning: str) -> list[_Row]:
+    return [(f"{name}/{term}", unit, meaning) for term in TERMS]
 
 
 TASKS: Final[Mapping[str, str]] = {"move": "policy", "environment": "environment"}
 """Tasks of a language model: name -> display name."""
 
 
-def _by_task(name: str, unit: str, better: Better, meaning: str) -> list[MetricSpec]:
+def _by_task(name: str, unit: str, meaning: str) -> list[_Row]:
     """Return the metric over all answers, and the metric of each task."""
-    parts = [MetricSpec(f"{name}/{task}", unit, better, f"{meaning} {words.capitalize()} task only.") for task, words in TASKS.items()]
-    return [MetricSpec(name, unit, better, meaning), *parts]
+    parts = [(f"{name}/{task}", unit, f"{meaning} {words.capitalize()} task only.") for task, words in TASKS.items()]
+    return [(name, unit, meaning), *parts]
 
 
 REWARD_PARTS: Final[Mapping[str, str]] = {
@@ -72,169 +56,85 @@ def interval_names(name: str) -> tuple[str, str, str]:
     return name, f"{name}_low", f"{name}_high"
 
 
-def _with_interval(name: str, unit: str, better: Better, meaning: str) -> list[MetricSpec]:
+def _with_interval(name: str, unit: str, meaning: str) -> list[_Row]:
     meanings = (meaning, *(f"{word} end of its 95 % interval." for word in ("Lower", "Upper")))
-    return [MetricSpec(each, unit, better, its) for each, its in zip(interval_names(name), meanings, strict=True)]
+    return [(each, unit, its) for each, its in zip(interval_names(name), meanings, strict=True)]
 
 
-def _by_pair(name: str, meaning: str) -> list[MetricSpec]:
-    return [MetricSpec(f"{name}/{one}_{other}", "factor", Better.NEITHER, meaning) for one, other in TERM_PAIRS]
+def _by_pair(name: str, meaning: str) -> list[_Row]:
+    return [(f"{name}/{one}_{other}", "factor", meaning) for one, other in TERM_PAIRS]
 
 
-_SPECS: Final = [
-    MetricSpec("boards/rows", "boards", Better.NEITHER, "Boards in the dataset."),
-    MetricSpec("checks/failed", "expectations", Better.LOWER, "Expectations about the dataset that do not hold."),
-    MetricSpec("imitation/train_loss", "nats", Better.LOWER, "Mean cross-entropy of the move played, since the last validation."),
-    MetricSpec(
-        "imitation/validation_loss",
-        "nats",
-        Better.LOWER,
-        "Mean cross-entropy of the move played, on boards of other games. The weights kept are those of its lowest value; the report has"
-        " that one, MLflow's last value is of a later step.",
-    ),
-    MetricSpec("imitation/top1", "fraction of boards", Better.HIGHER, "How often the most likely move is the move played."),
-    MetricSpec("imitation/top5", "fraction of boards", Better.HIGHER, "How often the move played is among the five most likely moves."),
-    MetricSpec("imitation/entropy", "nats", Better.NEITHER, "Mean exact entropy of the policy at T = 1."),
-    MetricSpec("imitation/learning_rate", "factor", Better.NEITHER, "Learning rate of the optimiser."),
-    MetricSpec("grpo/loss", "win probability", Better.NEITHER, "The minimised loss; its level says little, see its terms below."),
+_ROWS: Final = (
+    ("boards/rows", "boards", "Boards in the dataset."),
+    ("checks/failed", "expectations", "Expectations about the dataset that do not hold."),
+    ("imitation/train_loss", "nats", "Mean cross-entropy of the move played, since the last validation."),
+    ("imitation/validation_loss", "nats", "Mean cross-entropy of the move played, on boards of other games; its lowest gives the weights."),
+    ("imitation/top1", "fraction of boards", "How often the most likely move is the move played."),
+    ("imitation/top5", "fraction of boards", "How often the move played is among the five most likely moves."),
+    ("imitation/entropy", "nats", "Mean exact entropy of the policy at T = 1."),
+    ("imitation/learning_rate", "factor", "Learning rate of the optimiser."),
+    ("grpo/loss", "win probability", "The minimised loss; its level says little, see its terms below."),
     *_by_term("grpo/logit_gradient", "win probability", "Norm of the weighted term's gradient in logits, root mean square over states."),
     *_by_term("grpo/logit_share", "fraction", "The term's fraction of the sum of the norms of all terms' logit gradients."),
     *_by_pair("grpo/logit_cosine", "Cosine between two weighted terms' descent directions in logits; near -1 they cancel."),
-    MetricSpec(
-        "grpo/entropy", "nats", Better.NEITHER, "Mean exact entropy at T = 1 of the policy that was sampled; at most ln(legal moves)."
-    ),
-    *_by_phase("grpo/entropy", "nats", Better.NEITHER, "Mean exact entropy at T = 1."),
-    MetricSpec("grpo/normalised_entropy", "fraction", Better.NEITHER, "Mean of entropy / ln(legal moves) at T = 1."),
-    MetricSpec("grpo/log_num_legal", "nats", Better.NEITHER, "Mean ln(legal moves): the upper bound of entropy."),
-    MetricSpec(
-        "grpo/kl_reference",
-        "nats",
-        Better.NEITHER,
-        "Mean exact KL(policy || reference) at the rollout's temperature, first minibatch, before its update.",
-    ),
-    MetricSpec(
-        "grpo/kl_from_reference",
-        "nats",
-        Better.NEITHER,
-        "Mean exact KL(reference || policy) at the rollout's temperature, first minibatch, before its update.",
-    ),
-    MetricSpec(
-        "grpo/kl_old",
-        "nats",
-        Better.NEITHER,
-        "Mean exact KL(old || policy) on the last minibatch used, before its update: 0 with one optimiser step per rollout.",
-    ),
-    MetricSpec("grpo/ratio_min", "factor", Better.NEITHER, "Smallest probability ratio of the step."),
-    MetricSpec("grpo/ratio_max", "factor", Better.NEITHER, "Largest probability ratio of the step."),
-    MetricSpec("grpo/clip_fraction", "fraction of moves", Better.NEITHER, "Moves without gradient because of either clip."),
-    MetricSpec("grpo/clip_low_fraction", "fraction of moves", Better.NEITHER, "Moves without gradient because of the lower clip."),
-    MetricSpec("grpo/clip_high_fraction", "fraction of moves", Better.NEITHER, "Moves without gradient because of the upper clip."),
-    MetricSpec("grpo/optimiser_steps", "steps", Better.NEITHER, "Optimiser steps of this rollout: steps since the old policy was synced."),
-    MetricSpec("grpo/reward_mean", "win probability", Better.HIGHER, "Mean reward of the sampled moves, on training states."),
-    MetricSpec(
-        "grpo/reward_gain",
-        "win probability",
-        Better.HIGHER,
-        "Expected value of the policy's move less that of the reference's, over all legal moves of the same training states, at the"
-        " rollout's temperature, before the step's first update.",
-    ),
-    MetricSpec("grpo/reward_std", "win probability", Better.NEITHER, "Standard deviation of the rewards of all sampled moves of the step."),
-    MetricSpec(
-        "grpo/regret",
-        "win probability",
-        Better.LOWER,
-        "Mean of best value minus the policy's expected value at T = 1, on training states, by the reward's search.",
-    ),
-    MetricSpec(
-        "grpo/zero_variance_groups",
-        "fraction of groups",
-        Better.LOWER,
-        "Zero-variance groups: all rewards are equal, so that all advantages are 0.",
-    ),
-    MetricSpec("grpo/agreement", "fraction of moves", Better.NEITHER, "Mean fraction of a group that its most frequent move makes up."),
-    MetricSpec("grpo/gradient_norm", "factor", Better.NEITHER, "Euclidean norm of the gradient before clipping, mean over the step."),
-    MetricSpec("grpo/skipped", "steps", Better.LOWER, "Optimiser steps of this rollout that were skipped because of NaN or infinity."),
-    MetricSpec(
-        "grpo/states_dropped",
-        "states",
-        Better.LOWER,
-        "States that the engine failed to value, and trajectories in which it failed to reply.",
-    ),
-    MetricSpec(
-        "language/clone_loss", "nats/token", Better.LOWER, "Cloning: mean cross-entropy of the answers' tokens, since the last validation."
-    ),
-    *_by_task(
-        "language/clone_validation_loss",
-        "nats/token",
-        Better.LOWER,
-        "Cloning: mean cross-entropy of the answers' tokens, on boards of other games.",
-    ),
-    MetricSpec(
-        "language/loss", "points", Better.NEITHER, "The loss: policy, entropy and KL terms, mean over tokens; its level says little."
-    ),
-    MetricSpec(
-        "language/kl_term", "points", Better.NEITHER, "The KL term in the loss: coefficient times the exact KL of a token's distribution."
-    ),
-    *_by_task("language/reward_mean", "points", Better.HIGHER, "Mean graded reward of the step's answers, all parts at full weight."),
-    MetricSpec("language/reward_std", "points", Better.NEITHER, "Standard deviation of the graded reward over all answers."),
-    MetricSpec(
-        "language/reward_trained", "points", Better.HIGHER, "Mean of the reward used for training, including the warm-up of its parts."
-    ),
+    ("grpo/entropy", "nats", "Mean exact entropy at T = 1 of the policy that was sampled; at most ln(legal moves)."),
+    *_by_phase("grpo/entropy", "nats", "Mean exact entropy at T = 1."),
+    ("grpo/normalised_entropy", "fraction", "Mean of entropy / ln(legal moves) at T = 1."),
+    ("grpo/log_num_legal", "nats", "Mean ln(legal moves): the upper bound of entropy."),
+    ("grpo/kl_reference", "nats", "Mean exact KL(policy || reference) at the rollout's temperature, first minibatch, before its update."),
+    ("grpo/kl_from_reference", "nats", "Mean exact KL(reference || policy), as `grpo/kl_reference`."),
+    ("grpo/kl_old", "nats", "Mean exact KL(old || policy) on the last minibatch, before its update: 0 with one optimiser step a rollout."),
+    ("grpo/ratio_min", "factor", "Smallest probability ratio of the step."),
+    ("grpo/ratio_max", "factor", "Largest probability ratio of the step."),
+    ("grpo/clip_fraction", "fraction of moves", "Moves without gradient because of either clip."),
+    ("grpo/clip_low_fraction", "fraction of moves", "Moves without gradient because of the lower clip."),
+    ("grpo/clip_high_fraction", "fraction of moves", "Moves without gradient because of the upper clip."),
+    ("grpo/optimiser_steps", "steps", "Optimiser steps of this rollout: steps since the old policy was synced."),
+    ("grpo/reward_mean", "win probability", "Mean reward of the sampled moves, on training states."),
+    ("grpo/reward_gain", "win probability", "Expected value of the policy's move less the reference's, over all legal moves."),
+    ("grpo/reward_std", "win probability", "Standard deviation of the rewards of all sampled moves of the step."),
+    ("grpo/regret", "win probability", "Best value minus the policy's expected value at T = 1, training states, the reward's search."),
+    ("grpo/zero_variance_groups", "fraction of groups", "Zero-variance groups: all rewards are equal, so that all advantages are 0."),
+    ("grpo/agreement", "fraction of moves", "Mean fraction of a group that its most frequent move makes up."),
+    ("grpo/gradient_norm", "factor", "Euclidean norm of the gradient before clipping, mean over the step."),
+    ("grpo/skipped", "steps", "Optimiser steps of this rollout that were skipped because of NaN or infinity."),
+    ("grpo/states_dropped", "states", "States that the engine failed to value, and trajectories in which it failed to reply."),
+    ("language/clone_loss", "nats/token", "Cloning: mean cross-entropy of the answers' tokens, since the last validation."),
+    *_by_task("language/clone_validation_loss", "nats/token", "Cloning: mean cross-entropy of answers' tokens, boards of other games."),
+    ("language/loss", "points", "The loss: policy, entropy and KL terms, mean over tokens; its level says little."),
+    ("language/kl_term", "points", "The KL term in the loss: coefficient times the exact KL of a token's distribution."),
+    *_by_task("language/reward_mean", "points", "Mean graded reward of the step's answers, all parts at full weight."),
+    ("language/reward_std", "points", "Standard deviation of the graded reward over all answers."),
+    ("language/reward_trained", "points", "Mean of the reward used for training, including the warm-up of its parts."),
     *(
-        MetricSpec(f"language/reward/{part}", "points", Better.HIGHER, f"Mean of one part of the reward, times its weight. {words}")
+        (f"language/reward/{part}", "points", f"Mean of one part of the reward, times its weight. {words}")
         for part, words in REWARD_PARTS.items()
     ),
-    *_by_task("language/parse_rate", "fraction of answers", Better.HIGHER, "Answers in which every field can be parsed."),
-    MetricSpec("language/legal_rate", "fraction of answers", Better.HIGHER, "Answers of the policy task with a legal best move."),
-    *_by_task(
-        "language/truncated",
-        "fraction of answers",
-        Better.LOWER,
-        "Answers truncated at the maximum length, which loss and group means leave out.",
-    ),
-    *_by_task("language/answer_tokens", "tokens", Better.NEITHER, "Mean length of an answer, its end included."),
-    *_by_task(
-        "language/entropy",
-        "nats",
-        Better.NEITHER,
-        "Entropy of an answer at T = 1: the exact entropies of its tokens' distributions, summed along sampled answers.",
-    ),
-    MetricSpec("language/token_entropy", "nats/token", Better.NEITHER, "Mean exact entropy of a token's distribution at T = 1."),
-    MetricSpec("language/normalised_entropy", "fraction", Better.NEITHER, "Token entropy over ln(size of the vocabulary)."),
-    *_by_task(
-        "language/kl_reference",
-        "nats",
-        Better.NEITHER,
-        "KL(policy || reference) of an answer: exact at each token, summed along sampled answers, before the update.",
-    ),
-    MetricSpec("language/kl_max", "nats", Better.NEITHER, "The largest KL(policy || reference) of an answer."),
-    MetricSpec(
-        "language/sampled_scored_gap",
-        "nats",
-        Better.LOWER,
-        "Largest difference between a token's log-probability when sampled and when scored, before the update.",
-    ),
-    MetricSpec("language/ratio_min", "factor", Better.NEITHER, "Smallest probability ratio of a token in the step."),
-    MetricSpec("language/ratio_max", "factor", Better.NEITHER, "Largest probability ratio of a token in the step."),
-    MetricSpec("language/clip_fraction", "fraction of tokens", Better.NEITHER, "Tokens without gradient because of either clip."),
-    *_by_task(
-        "language/zero_variance_groups",
-        "fraction of groups",
-        Better.LOWER,
-        "Zero-variance groups: all rewards are equal, so that all advantages are 0.",
-    ),
-    *_by_task(
-        "language/agreement", "fraction of answers", Better.NEITHER, "Mean fraction of a group that its most frequent answer makes up."
-    ),
-    MetricSpec("language/gradient_norm", "factor", Better.NEITHER, "Euclidean norm of the gradient before clipping, mean over the step."),
-    MetricSpec("language/skipped", "steps", Better.LOWER, "Optimiser steps of this rollout that were skipped because of NaN or infinity."),
-    MetricSpec("language/optimiser_steps", "steps", Better.NEITHER, "Optimiser steps of this rollout."),
-    MetricSpec("self_play/games", "games", Better.NEITHER, "Self-play games of this round."),
-    MetricSpec("self_play/dropped", "states", Better.LOWER, "Positions dropped because the engine failed to value them."),
-    MetricSpec("self_play/decisive", "fraction of games", Better.NEITHER, "Self-play games that ended in checkmate."),
-    MetricSpec("self_play/repeated", "fraction of games", Better.NEITHER, "Self-play games that ended by repetition."),
+    *_by_task("language/parse_rate", "fraction of answers", "Answers in which every field can be parsed."),
+    ("language/legal_rate", "fraction of answers", "Answers of the policy task with a legal best move."),
+    *_by_task("language/truncated", "fraction of answers", "Answers truncated at the maximum length: loss and group means leave them out."),
+    *_by_task("language/answer_tokens", "tokens", "Mean length of an answer, its end included."),
+    *_by_task("language/entropy", "nats", "Entropy of an answer at T = 1: exact at each token, summed along sampled answers."),
+    ("language/token_entropy", "nats/token", "Mean exact entropy of a token's distribution at T = 1."),
+    ("language/normalised_entropy", "fraction", "Token entropy over ln(size of the vocabulary)."),
+    *_by_task("language/kl_reference", "nats", "KL(policy || reference) of an answer: exact at each token, summed along it."),
+    ("language/kl_max", "nats", "The largest KL(policy || reference) of an answer."),
+    ("language/sampled_scored_gap", "nats", "Largest difference between a token's log-probability when sampled and when scored."),
+    ("language/ratio_min", "factor", "Smallest probability ratio of a token in the step."),
+    ("language/ratio_max", "factor", "Largest probability ratio of a token in the step."),
+    ("language/clip_fraction", "fraction of tokens", "Tokens without gradient because of either clip."),
+    *_by_task("language/zero_variance_groups", "fraction of groups", "Groups of equal rewards, so that all advantages are 0."),
+    *_by_task("language/agreement", "fraction of answers", "Mean fraction of a group that its most frequent answer makes up."),
+    ("language/gradient_norm", "factor", "Euclidean norm of the gradient before clipping, mean over the step."),
+    ("language/skipped", "steps", "Optimiser steps of this rollout that were skipped because of NaN or infinity."),
+    ("language/optimiser_steps", "steps", "Optimiser steps of this rollout."),
+    ("self_play/games", "games", "Self-play games of this round."),
+    ("self_play/dropped", "states", "Positions dropped because the engine failed to value them."),
+    ("self_play/decisive", "fraction of games", "Self-play games that ended in checkmate."),
+    ("self_play/repeated", "fraction of games", "Self-play games that ended by repetition."),
     *(
-        MetricSpec(f"control/{name}", unit, Better.NEITHER, meaning)
+        (f"control/{name}", unit, meaning)
         for name, unit, meaning in (
             ("temperature", "factor", "Temperature of the rollout and its loss."),
             ("entropy_coefficient", "win probability/nat", "Entropy coefficient at this step."),
@@ -246,40 +146,21 @@ _SPECS: Final = [
             ("recoveries", "times", "Recoveries from critical entropy so far."),
         )
     ),
-    MetricSpec("heldout/expected_value", "win probability", Better.HIGHER, "Expected value at T = 1, held-out boards, stronger search."),
-    *_by_phase("heldout/expected_value", "win probability", Better.HIGHER, "Expected value at T = 1, stronger search."),
-    MetricSpec(
-        "heldout/regret_sampled",
-        "win probability",
-        Better.LOWER,
-        "Best value minus expected value at T = 1, held-out boards, stronger search.",
-    ),
-    *_by_phase("heldout/regret_sampled", "win probability", Better.LOWER, "Best value minus expected value at T = 1, stronger search."),
-    MetricSpec(
-        "heldout/regret_best",
-        "win probability",
-        Better.LOWER,
-        "Best value minus value of the most likely move, held-out boards, stronger search.",
-    ),
-    MetricSpec("heldout/regret_best_stderr", "win probability", Better.NEITHER, "Standard error of `heldout/regret_best`."),
-    *_by_phase("heldout/regret_best", "win probability", Better.LOWER, "Best value minus value of the most likely move, stronger search."),
-    MetricSpec("heldout/entropy", "nats", Better.NEITHER, "Mean exact entropy at T = 1 on held-out boards."),
-    *_by_phase("heldout/entropy", "nats", Better.NEITHER, "Mean exact entropy at T = 1."),
-    MetricSpec(
-        "heldout/blunder_mass",
-        "probability",
-        Better.LOWER,
-        "Mean probability at T = 1 of moves whose value is at least 0.10 below the best.",
-    ),
-    MetricSpec(
-        "heldout/reward", "points", Better.HIGHER, "Language model: graded reward of answers sampled at T = 1 on validation boards."
-    ),
-    MetricSpec(
-        "heldout/parse_rate", "fraction of answers", Better.HIGHER, "Language model: greedy answers in which every field can be parsed."
-    ),
-    MetricSpec("heldout/legal_rate", "fraction of answers", Better.HIGHER, "Language model: greedy answers with a legal best move."),
+    ("heldout/expected_value", "win probability", "Expected value at T = 1, held-out boards, stronger search."),
+    *_by_phase("heldout/expected_value", "win probability", "Expected value at T = 1, stronger search."),
+    ("heldout/regret_sampled", "win probability", "Best value minus expected value at T = 1, held-out boards, stronger search."),
+    *_by_phase("heldout/regret_sampled", "win probability", "Best value minus expected value at T = 1, stronger search."),
+    ("heldout/regret_best", "win probability", "Best value minus value of the most likely move, held-out boards, stronger search."),
+    ("heldout/regret_best_stderr", "win probability", "Standard error of `heldout/regret_best`."),
+    *_by_phase("heldout/regret_best", "win probability", "Best value minus value of the most likely move, stronger search."),
+    ("heldout/entropy", "nats", "Mean exact entropy at T = 1 on held-out boards."),
+    *_by_phase("heldout/entropy", "nats", "Mean exact entropy at T = 1."),
+    ("heldout/blunder_mass", "probability", "Mean probability at T = 1 of moves whose value is at least 0.10 below the best."),
+    ("heldout/reward", "points", "Language model: graded reward of answers sampled at T = 1 on validation boards."),
+    ("heldout/parse_rate", "fraction of answers", "Language model: greedy answers in which every field can be parsed."),
+    ("heldout/legal_rate", "fraction of answers", "Language model: greedy answers with a legal best move."),
     *(
-        MetricSpec(f"time/{part}", "seconds", Better.NEITHER, meaning)
+        (f"time/{part}", "seconds", meaning)
         for part, meaning in (
             ("states", "GRPO step: selecting states, including self-play and its values."),
             ("rollout", "GRPO step: forward passes of sampling, and trajectories with opponents' replies and values."),
@@ -287,55 +168,23 @@ _SPECS: Final = [
             ("other", "GRPO step: measurements and everything else."),
         )
     ),
-    *_with_interval(
-        "ladder/rating",
-        "Elo",
-        Better.NEITHER,
-        "Rating of a rung above the random mover; the MLflow step is the rung's number, and 0 is the random mover.",
-    ),
-    *_with_interval(
-        "baseline/score_random", "score", Better.HIGHER, "Pretrained policy (best moves) against a random mover; a win is 1, a draw 0.5."
-    ),
-    *_with_interval(
-        "baseline/score_engine",
-        "score",
-        Better.HIGHER,
-        "Pretrained policy (best moves) against Stockfish with one node a move, as played.",
-    ),
-    *_with_interval(
-        "baseline/rating",
-        "Elo",
-        Better.HIGHER,
-        "Pretrained policy (best moves) on the ladder before GRPO: Elo above a random mover. The candidate meets other openings, so compare"
-        " its rating with `selection/rating_pretrained`.",
-    ),
-    *_with_interval("selection/score_best", "score", Better.HIGHER, "Confirmation games: candidate against pretrained policy, best moves."),
-    *_with_interval(
-        "selection/verdict_elo",
-        "Elo",
-        Better.HIGHER,
-        "`selection/score_best` in Elo: what the verdict's sentence and the run's name state.",
-    ),
-    *_with_interval("selection/score_previous", "score", Better.HIGHER, "Candidate against the registry's previous champion, best moves."),
-    *_with_interval("selection/rating", "Elo", Better.HIGHER, "The candidate on the ladder: Elo above a random mover."),
-    *_with_interval(
-        "selection/rating_pretrained",
-        "Elo",
-        Better.HIGHER,
-        "The pretrained policy on the ladder, against the candidate's rungs on the candidate's openings.",
-    ),
-    *_with_interval(
-        "selection/ladder_gain",
-        "Elo",
-        Better.HIGHER,
-        "Candidate's ladder rating less the pretrained policy's: same rungs, same openings, best moves, as played.",
-    ),
-    MetricSpec("selection/heldout_regret", "win probability", Better.LOWER, "`heldout/regret_best` of the candidate."),
-    *_with_interval("selection/score_sampled", "score", Better.HIGHER, "Candidate against pretrained policy, sampled moves at T = 1."),
-]
+    *_with_interval("ladder/rating", "Elo", "Rating of a rung above the random mover; the MLflow step is the rung's number."),
+    *_with_interval("baseline/score_random", "score", "Pretrained policy (best moves) against a random mover; a win is 1, a draw 0.5."),
+    *_with_interval("baseline/score_engine", "score", "Pretrained policy (best moves) against Stockfish with one node a move, as played."),
+    *_with_interval("baseline/rating", "Elo", "Pretrained policy (best moves) on the ladder before GRPO: Elo above a random mover."),
+    *_with_interval("selection/score_best", "score", "Confirmation games: candidate against pretrained policy, best moves."),
+    *_with_interval("selection/verdict_elo", "Elo", "`selection/score_best` in Elo: what the verdict's sentence and the run's name state."),
+    *_with_interval("selection/score_previous", "score", "Candidate against the registry's previous champion, best moves."),
+    *_with_interval("selection/rating", "Elo", "The candidate on the ladder: Elo above a random mover."),
+    *_with_interval("selection/rating_pretrained", "Elo", "The pretrained policy on the ladder, on the candidate's rungs and openings."),
+    *_with_interval("selection/ladder_gain", "Elo", "Candidate's ladder rating less the pretrained policy's: same rungs and openings."),
+    ("selection/heldout_regret", "win probability", "`heldout/regret_best` of the candidate."),
+    *_with_interval("selection/score_sampled", "score", "Candidate against pretrained policy, sampled moves at T = 1."),
+)
 
-METRICS: Final[Mapping[str, MetricSpec]] = {spec.name: spec for spec in _SPECS}
-assert len(METRICS) == len(_SPECS), "two metrics have one name"
+METRICS: Final[Mapping[str, tuple[str, str]]] = {name: (unit, meaning) for name, unit, meaning in _ROWS}
+"""Every metric: name -> unit and meaning."""
+assert len(METRICS) == len(_ROWS), "two metrics have one name"
 
 MAIN_CURVES: Final[Mapping[str, str]] = {
     "grpo/reward_gain": "1 reward gain",

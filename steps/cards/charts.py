@@ -67,14 +67,14 @@ class Figure:
 
     def parts(self, records: Sequence[Record], marks: Sequence[float] = ()) -> list[CardPart]:
         """Return the chart of a step's history, and what stands below it; `marks` are steps with events."""
-        [unit] = {METRICS[name].unit for name in self.names}  # A chart has one y axis.
+        [unit] = {METRICS[name][0] for name in self.names}  # A chart has one y axis.
         lines = [
             ChartLine(
                 label=label,
                 points=[(record.step, record.metrics[name]) for record in records if name in record.metrics],
                 colour=COLOURS[number % len(COLOURS)],
                 is_dashed=name in self.dashed,
-                meaning=METRICS[name].meaning,
+                meaning=METRICS[name][1],
             )
             for number, (name, label) in enumerate(self.names.items())
         ]

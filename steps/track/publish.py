@@ -1,12 +1,10 @@
 """Logs runs to MLflow from their records and the journals of their steps: idempotent, and the only way there.
 
-A run is one parent, found again by the tag `chess_grpo.run`, and a child for each step and part, whatever the number of its attempts. The
-child's tag `chess_grpo.lines` says how many lines of the journal it has; lines that are sent again are dropped, because MLflow's SQL store
-ignores a row with an equal name, time, step and value. Nothing is called logged before the store's rows were counted.
+A run is one parent, found again by the tag `chess_grpo.run`, and a child for each step and part, whatever the number of its attempts. A
+process that does not know how many lines of a journal the store has, for it has just begun or a call failed, counts the store's rows and
+sends what is lacking. The rows are counted once more before a step is called logged.
 """
 
-import threading
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -33,6 +31,7 @@ from steps.track.client import CHILD, METAFLOW_RUN, RUN, TrackingStore, cut, loc
 from steps.track.notes import run_name, run_note, step_note
 from steps.track.outages import TrackingRefusedError, failures_of
 from steps.track.registry import register
+from steps.track.sender import Sender
 from steps.track.wandb import mirror_of
 
 # isort: split
@@ -41,7 +40,6 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.entities import Run as Logged
 from mlflow.tracking import MlflowClient
 
-_LINES: Final = "chess_grpo.lines"
 _OUTPUT_HASH: Final = "chess_grpo.output_hash"
 _TEXTS: Final = "chess_grpo.texts"
 _REGISTERED: Final = "chess_grpo.champion"
@@ -55,9 +53,6 @@ _LONGEST_TAG: Final = 7_500
 _LONGEST_PARAM: Final = 6_000
 _METRICS_PER_CALL: Final = 500  # MLflow takes 1,000; a call costs 28 ms whether it carries one or many.
 _FINETUNE: Final = "finetune"
-_SECONDS_BETWEEN: Final = 5.0
-_SECONDS_AFTER_OUTAGE: Final = 30.0
-_SECONDS_AT_END: Final = 30.0
 
 
 def publish(run: Run, store: Store, machine: Machine) -> str:
@@ -99,6 +94,8 @@ class _View:
         self._store, self._machine, self._locks = store, machine, machine.home / "tracking"
         self._logged: dict[str, Logged] = {}
         """By key, as they are there."""
+        self._num_sent: dict[str, int] = {}
+        """By key, how many lines of the journal are known to be there."""
         self._problems: list[str] = []
         """What was refused."""
 
@@ -116,7 +113,9 @@ class _View:
         except PlainError as error:
             self._problems = [str(error)]
         if self._problems:
-            self._logged.clear()  # It may be otherwise there: calls whose answer was lost, or a double that another machine deleted.
+            # It may be otherwise there: calls whose answer was lost, or a double that another machine deleted.
+            self._logged.clear()
+            self._num_sent.clear()
         return "; ".join(self._problems)
 
     def _publish(self, task: tuple[str, str] | None) -> None:
@@ -190,15 +189,12 @@ class _View:
         child = self._one(CHILD, key, name, attempt.started, {_PARENT: parent, "chess_grpo.step": attempt.step})
         tags = {_PARENT: parent, METAFLOW_RUN: self._run.name, "chess_grpo.version": attempt.version, _NOTE: step_note(declared, attempt)}
         with self._taking(f"rows of {attempt.step}"):
-            rows = journal_of(attempt, self._store)
-            new = rows[int(child.data.tags.get(_LINES, 0)) :]
-            self._log(parent, _curves(attempt.step, new))
-            self._log(child.info.run_id, _metrics(new))
-            tags[_LINES] = str(len(rows))
-            if attempt.ended is not None:
-                self._log(child.info.run_id, self._missing(child.info.run_id, _metrics(rows)))
-                of_parent = [*_curves(attempt.step, rows), *_headlines(rows, declared.headlines)]
-                self._log(parent, self._missing(parent, of_parent))
+            rows, num_sent = journal_of(attempt, self._store), None if attempt.ended is not None else self._num_sent.get(key)
+            headlines = [] if attempt.ended is None else _headlines(rows, declared.headlines)
+            new = rows[num_sent:]
+            for run_id, metrics in ((parent, [*_curves(attempt.step, new), *headlines]), (child.info.run_id, _metrics(new))):
+                self._log(run_id, self._missing(run_id, metrics) if num_sent is None else metrics)
+            self._num_sent[key] = len(rows)
         if attempt.ended is not None:
             tags |= self._send_pages(child, attempt, declared.pages)
         self._describe(child, tags)
@@ -207,19 +203,13 @@ class _View:
             attempt.set_published()
 
     def _missing(self, run_id: str, metrics: Sequence[Metric]) -> list[Metric]:
-        """Return the rows of the names and steps of which the store has fewer than these.
+        """Return the rows of the names and steps that the store does not have.
 
         Values are not compared, for a database may round; nor times, for a machine that goes on from another's progress has its own.
         """
-        distinct = {(metric.key, metric.step, metric.timestamp, repr(metric.value)) for metric in metrics}
-        wanted = Counter((key, step) for key, step, *_ in distinct)
-        there = Counter(
-            (metric.key, metric.step)
-            for key in dict.fromkeys(metric.key for metric in metrics)
-            for metric in self._client.get_metric_history(run_id, key)
-        )
-        lacking = wanted - there
-        return [metric for metric in metrics if (metric.key, metric.step) in lacking]
+        keys = dict.fromkeys(metric.key for metric in metrics)
+        there = {(metric.key, metric.step) for key in keys for metric in self._client.get_metric_history(run_id, key)}
+        return [metric for metric in metrics if (metric.key, metric.step) not in there]
 
     def _send_pages(self, child: Logged, attempt: Attempt, names: Iterable[str]) -> dict[str, str]:
         """Log the pages of an output that is not logged yet, and return the tags that say which it is."""
@@ -321,55 +311,33 @@ def _verdict_tags(results: Results, label: str) -> dict[str, str]:
     return {"chess_grpo.verdict": decision.verdict, _RUN_NAME: f"{short} · {label}"}
 
 
-class Publisher(threading.Thread):
-    """Publishes an attempt while its step works; a tracker that is away costs one line of warning and no time of the step."""
+class Publisher(Sender):
+    """Publishes an attempt to MLflow."""
+
+    tracker = "MLflow"
+    later = "a later step, the next run or `chess-grpo track` logs it"
 
     def __init__(self, machine: Machine, attempt: Attempt) -> None:
         """Prepare; `start` begins."""
-        super().__init__(name="tracking", daemon=True)
-        self._attempt, self._store = attempt, Store.of(machine)
-        self._view, self._mirror = _View(self._store, machine), mirror_of(machine, attempt, self._store, journal_of)
-        self._is_over = threading.Event()
-        self._has_warned = False
+        super().__init__(attempt, Store.of(machine))
+        self._view = _View(self.store, machine)
 
-    def start(self) -> None:
-        """Begin, and mirror to W&B if that is on."""
-        if self._mirror is not None:
-            self._mirror.start()
-        super().start()
+    def send(self) -> str:
+        """Publish what there is."""
+        return self._view.publish(self.flow_run(), (self.attempt.step, self.attempt.part))
 
-    def finish(self, seconds: float = _SECONDS_AT_END) -> None:
-        """Publish the attempt as it ended, within a time limit, and warn if that was not possible."""
-        self._is_over.set()
-        if self._mirror is not None:
-            self._mirror.over.set()
-        self.join(seconds)
-        if self.is_alive():
-            self._warn(f"it did not finish within {seconds:.0f} s")
-        if self._mirror is not None:
-            self._mirror.finish()
 
-    def run(self) -> None:
-        """Publish until `finish` was called, and then once more."""
-        pause = 0.0
-        while not self._is_over.wait(pause):
-            pause = _SECONDS_BETWEEN if self._publish() else _SECONDS_AFTER_OUTAGE
-        self._publish()
-
-    def _publish(self) -> bool:
-        """Publish what there is, and return whether all of it is logged."""
-        try:
-            run = Runs(self._store).get(self._attempt.run)
-            assert run is not None
-            reason = self._view.publish(run, (self._attempt.step, self._attempt.part))
-        except Exception as error:  # noqa: BLE001 - No error of a tracker may end a step; it is reported as not logged.
-            reason = f"{type(error).__name__}: {error}"
-        if reason:
-            self._warn(reason)
-        return not reason
-
-    def _warn(self, reason: str) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            later = "the run goes on, and a later step, the next run or `chess-grpo track` logs it"
-            print(f"{self._attempt.step}: WARNING: not logged to MLflow yet ({reason}): {later}", flush=True)
+@contextmanager
+def sending(machine: Machine, attempt: Attempt) -> Iterator[None]:
+    """Send an attempt to MLflow, and to W&B if that is on, while the block lasts."""
+    mirror = mirror_of(machine, attempt, Store.of(machine), journal_of)
+    senders = [Publisher(machine, attempt), *([] if mirror is None else [mirror])]
+    for sender in senders:
+        sender.start()
+    try:
+        yield
+    finally:
+        for sender in senders:
+            sender.is_over.set()
+        for sender in senders:
+            sender.finish()

@@ -7,7 +7,6 @@ retry sends everything again and nothing is there twice. Without key or network 
 import hashlib
 import os
 import shutil
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -15,15 +14,15 @@ from typing import Any, Final, Literal
 from grpo.settings.names import flattened
 from steps.run.machine import Machine
 from steps.run.machine import Mirror as Mode
-from steps.run.records import Attempt, Run, Runs
+from steps.run.records import Attempt
 from steps.run.store import Store
+from steps.track.sender import Sender
 
 KEY: Final = "WANDB_API_KEY"
 _FOLDER: Final = "wandb"
 """Folder below the home; W&B always uses this name."""
 _STEP: Final = "step"
 """The x axis of all charts: the training step. W&B's own step must increase with every row, the training step need not."""
-_SECONDS_BETWEEN: Final = 5.0
 _SECONDS_TO_BEGIN: Final = 30.0
 _SECONDS_AT_END: Final = 20.0
 """How long W&B may send what it has not sent yet; the step waits as long and a little longer."""
@@ -40,56 +39,47 @@ def mirror_of(machine: Machine, attempt: Attempt, store: Store, rows: Rows) -> "
     return None if machine.mirror == Mode.OFF else Mirror(machine.home, attempt, store, rows, mode="online" if is_online else "offline")
 
 
-class Mirror(threading.Thread):
-    """Sends an attempt's journal while it grows. Its failures and its slowness do not affect the step."""
+class Mirror(Sender):
+    """Sends an attempt's journal to W&B."""
+
+    tracker = "W&B"
+    later = "what is not there is in its folder"
 
     def __init__(self, home: Path, attempt: Attempt, store: Store, rows: Rows, *, mode: Literal["online", "offline"]) -> None:
-        """Prepare; `start` begins, and setting `over` lets it send the rest and end."""
-        super().__init__(name="wandb", daemon=True)
-        self._home, self._attempt, self._store, self._rows, self._mode = home, attempt, store, rows, mode
-        self.over = threading.Event()
-        self._problem = ""
-        self._unsent = ""
-        """What `wandb sync` takes to upload what is not in W&B yet."""
+        """Prepare; `start` begins."""
+        super().__init__(attempt, store, seconds_at_end=_SECONDS_AT_END + 10)
+        self._home, self._rows, self._mode = home, rows, mode
+        self._logged: Any = None
+        self._num_sent = 0
 
-    def finish(self, seconds: float = _SECONDS_AT_END + 10) -> None:
-        """Wait, but not for long, and say in a line what is not in W&B yet."""
-        self.over.set()
-        self.join(seconds)
-        problem = f"it did not finish within {seconds:.0f} s" if self.is_alive() else self._problem
-        if problem:
-            print(f"{self._attempt.step}: WARNING: not logged to W&B completely ({problem}): the run goes on", flush=True)
-        if self._unsent:
-            print(f"{self._attempt.step}: saved offline for W&B; upload it by: wandb sync {self._unsent}", flush=True)
+    def finish(self) -> None:
+        """Wait, but not for long, and say what `wandb sync` takes to upload what is not in W&B yet."""
+        super().finish()
+        if self._logged is not None:
+            own = self._logged.settings.sync_dir
+            self.say(f"saved offline for W&B; upload it by: wandb sync {own if self._logged.offline else f'--no-skip-online {own}'}")
 
-    def run(self) -> None:
-        """Send lines until the attempt is over."""
-        try:
-            self._send()
-        except Exception as error:  # noqa: BLE001 - W&B raises what it likes, and no tracker may end a step.
-            self._problem = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-
-    def _send(self) -> None:
-        sent, is_last, logged = 0, False, self._begun()
-        while not is_last:
-            is_last = self.over.wait(_SECONDS_BETWEEN)
-            attempt = self._flow_run().latest()[self._attempt.step, self._attempt.part]
-            rows = self._rows(attempt, self._store)
-            for number, row in enumerate(rows[sent:], sent):
-                metrics = {name: value for name, value in row["record"].items() if isinstance(value, int | float)}
-                # When a run is resumed, W&B ignores rows with numbers that it already has.
-                logged.log({**metrics, "_timestamp": row["time"] / 1_000}, step=number)
-            sent = len(rows)
-        own = logged.settings.sync_dir
-        self._unsent = own if logged.offline else f"--no-skip-online {own}"
-        logged.finish(exit_code=0 if attempt.status == "finished" else 1)
-        if logged.offline:
-            # It holds the rows of earlier attempts too, whose folders `wandb sync` would upload again.
-            for folder in (self._home / _FOLDER).glob(f"offline-run-*-{logged.id}*"):
-                if folder.name != Path(own).name:
-                    shutil.rmtree(folder)
-        else:
-            self._unsent = ""
+    def send(self) -> str:
+        """Send the lines that W&B does not have, and the last time how the attempt ended."""
+        is_last = self.is_over.is_set()
+        logged = self._logged = self._logged or self._begun()
+        attempt = self.flow_run().latest()[self.attempt.step, self.attempt.part]
+        rows = self._rows(attempt, self.store)
+        for number, row in enumerate(rows[self._num_sent :], self._num_sent):
+            metrics = {name: value for name, value in row["record"].items() if isinstance(value, int | float)}
+            # When a run is resumed, W&B ignores rows with numbers that it already has.
+            logged.log({**metrics, "_timestamp": row["time"] / 1_000}, step=number)
+        self._num_sent = len(rows)
+        if is_last:
+            logged.finish(exit_code=0 if attempt.status == "finished" else 1)
+            if logged.offline:
+                # It holds the rows of earlier attempts too, whose folders `wandb sync` would upload again.
+                for folder in (self._home / _FOLDER).glob(f"offline-run-*-{logged.id}*"):
+                    if folder.name != Path(logged.settings.sync_dir).name:
+                        shutil.rmtree(folder)
+            else:
+                self._logged = None
+        return ""
 
     def _begun(self) -> Any:
         """Return W&B's run; offline where the network is away."""
@@ -97,7 +87,7 @@ class Mirror(threading.Thread):
 
         (self._home / _FOLDER).mkdir(parents=True, exist_ok=True)
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-        run, attempt = self._flow_run(), self._attempt
+        run, attempt = self.flow_run(), self.attempt
         which = f"{run.name}@{round(1_000 * run.started)}/{attempt.step}/{attempt.part}"
         arguments: dict[str, Any] = {
             "id": hashlib.sha256(which.encode()).hexdigest()[:16],
@@ -130,8 +120,3 @@ class Mirror(threading.Thread):
         logged.define_metric(_STEP, hidden=True)
         logged.define_metric("*", step_metric=_STEP)
         return logged
-
-    def _flow_run(self) -> Run:
-        found = Runs(self._store).get(self._attempt.run)
-        assert found is not None
-        return found

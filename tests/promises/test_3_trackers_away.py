@@ -21,7 +21,7 @@ from wandb_doubles import WandbServer
 from steps.run.machine import Machine, Mirror
 from steps.run.records import Attempt
 from steps.track import client as tracking_client
-from steps.track import publish as publishing
+from steps.track import sender
 from steps.track import wandb as mirroring
 from steps.track.client import TrackingStore
 from steps.track.publish import Publisher, journal_of, publish, publish_all
@@ -157,8 +157,8 @@ def test_rows_go_to_the_store_that_the_run_belongs_to_or_nowhere(server: Toggled
 def test_rows_are_logged_while_the_step_works_and_a_store_that_is_away_costs_one_line(
     server: ToggledServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("_SECONDS_BETWEEN", "_SECONDS_AFTER_OUTAGE"):
-        monkeypatch.setattr(publishing, name, 0.02)
+    for name in ("_SECONDS_BETWEEN", "_SECONDS_AFTER_FAILURE"):
+        monkeypatch.setattr(sender, name, 0.02)
     machine = machine_of(tmp_path / "home", server.address)
     run = TrackedRun(machine)
     attempt = run.begin("finetune")
@@ -168,13 +168,15 @@ def test_rows_are_logged_while_the_step_works_and_a_store_that_is_away_costs_one
     while "curves/4 entropy" not in told(server.folder)["runs"].get("07 finetune", {"rows": {}})["rows"]:
         pass
     server.stop()
+    run.work(attempt, curve("grpo/entropy", 5))
     said = ""
     while "WARNING" not in said:
         said += capfd.readouterr().out
         assert publisher.is_alive()
     assert f"finetune: WARNING: not logged to MLflow yet (the tracking store {server.address} does not answer (" in said
     run.step("finetune", curve("grpo/entropy", 6), attempt=attempt)
-    publisher.finish(600.0)
+    publisher.seconds_at_end = 600.0
+    publisher.finish()
     assert "WARNING" not in capfd.readouterr().out, "said once"
     server.start()
     assert publish_all(machine) == {"7": ""}
@@ -192,7 +194,8 @@ def test_a_server_that_never_answers_does_not_hold_up_the_step(
     publisher = Publisher(machine, attempt)
     publisher.start()
     run.step("finetune", curve("grpo/entropy", 6), attempt=attempt)
-    publisher.finish(0.1)
+    publisher.seconds_at_end = 0.1
+    publisher.finish()
     assert "it did not finish within" in capsys.readouterr().out
     server.fault = lambda *_: None
     server.release()
@@ -219,7 +222,7 @@ def test_away_for_a_whole_run_it_costs_each_step_a_line_and_later_every_row_is_t
 def without_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("API_KEY", "BASE_URL", "PROJECT", "ENTITY", "MODE", "CACHE_DIR", "CONFIG_DIR", "DATA_DIR"):
         monkeypatch.delenv(f"WANDB_{name}", raising=False)
-    monkeypatch.setattr(mirroring, "_SECONDS_BETWEEN", 0.05)
+    monkeypatch.setattr(sender, "_SECONDS_BETWEEN", 0.05)
 
 
 @pytest.fixture
@@ -230,7 +233,7 @@ def machine(tmp_path: Path) -> Machine:
     return replace(machine_of(tmp_path, "http://127.0.0.1:9"), mirror=Mirror.OFFLINE)
 
 
-def mirrored(run: TrackedRun, attempt: Attempt, work: Callable[[], Any], seconds: float = 600.0) -> None:
+def mirrored(run: TrackedRun, attempt: Attempt, work: Callable[[], Any]) -> None:
     """Do a step's work while it is mirrored."""
     mirror = mirror_of(run.machine, attempt, run.store, journal_of)
     assert mirror is not None
@@ -238,7 +241,8 @@ def mirrored(run: TrackedRun, attempt: Attempt, work: Callable[[], Any], seconds
     try:
         work()
     finally:
-        mirror.finish(seconds)
+        mirror.seconds_at_end = 600.0
+        mirror.finish()
 
 
 def two_tries(run: TrackedRun) -> None:
@@ -321,7 +325,7 @@ def test_a_server_that_goes_away_in_the_middle_costs_the_step_a_line_and_its_fol
 
         mirrored(run, attempt, lose_it)
     said = capsys.readouterr().out
-    assert "finetune: WARNING: not logged to W&B completely (TimeoutError" in said
+    assert "finetune: WARNING: not logged to W&B yet (TimeoutError" in said
     assert "upload it by: wandb sync" in said
     synchronised(run, monkeypatch, "run-*")
 

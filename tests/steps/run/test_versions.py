@@ -262,8 +262,8 @@ def test_words_metrics_and_settings_of_the_project_change_no_version(before: dic
     table = (project / "grpo/settings/metrics.py").read_text()
     edits: dict[str, list[tuple[str, str]]] = {
         "grpo/settings/metrics.py": [
-            (r"_SPECS: Final = \[|_SPECS[^\n]*= \[", '\\g<0>MetricSpec("work/new", "boards", Better.HIGHER, "A new one."),'),
-            (r'Better\.LOWER, "Positions dropped because the engine', 'Better.LOWER, "Positions left out because the engine'),
+            (r"_ROWS: Final = \(", '\\g<0>("work/new", "boards", "A new one."),'),
+            (r'"Positions dropped because the engine', '"Positions left out because the engine'),
         ],
         "grpo/settings/tree.py": [
             ("must be a multiple of", "has to be a multiple of"),

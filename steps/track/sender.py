@@ -1,0 +1,67 @@
+"""Sends a step's journal to a tracker while the step works: neither its failures nor its slowness affect the step."""
+
+import threading
+from typing import ClassVar, Final
+
+from steps.run.records import Attempt, Run, Runs
+from steps.run.store import Store
+
+_SECONDS_BETWEEN: Final = 5.0
+_SECONDS_AFTER_FAILURE: Final = 30.0
+
+
+class Sender(threading.Thread):
+    """Sends again and again until the attempt is over, and then once more."""
+
+    tracker: ClassVar[str]
+    later: ClassVar[str]
+    """What becomes of what is not sent."""
+
+    def __init__(self, attempt: Attempt, store: Store, *, seconds_at_end: float = 30.0) -> None:
+        """Prepare; `start` begins. At the end the step waits so long."""
+        super().__init__(name=self.tracker, daemon=True)
+        self.attempt, self.store, self.seconds_at_end = attempt, store, seconds_at_end
+        self.is_over = threading.Event()
+        self._has_warned = False
+
+    def send(self) -> str:
+        """Send what there is, and return why something is not sent yet; empty when everything is. It may raise what it likes."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Send the attempt as it ended, within a time limit, and warn if that was not possible."""
+        self.is_over.set()
+        self.join(self.seconds_at_end)
+        if self.is_alive():
+            self._warn(f"it did not finish within {self.seconds_at_end:.0f} s")
+
+    def run(self) -> None:
+        """Send until `finish` was called, and then once more."""
+        pause = 0.0
+        while not self.is_over.wait(pause):
+            pause = _SECONDS_BETWEEN if self._sent() else _SECONDS_AFTER_FAILURE
+        self._sent()
+
+    def flow_run(self) -> Run:
+        """Return the attempt's run as it is now."""
+        run = Runs(self.store).get(self.attempt.run)
+        assert run is not None
+        return run
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        print(f"{self.attempt.step}: {text}", flush=True)
+
+    def _sent(self) -> bool:
+        try:
+            reason = self.send()
+        except Exception as error:  # noqa: BLE001 - No error of a tracker may end a step; it is reported as not logged.
+            reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        if reason:
+            self._warn(reason)
+        return not reason
+
+    def _warn(self, reason: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            self.say(f"WARNING: not logged to {self.tracker} yet ({reason}): the run goes on, and {self.later}")
