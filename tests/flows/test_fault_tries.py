@@ -29,6 +29,7 @@ def test_the_exit_code_says_whether_another_try_may_help(error: PlainError, code
     assert capsys.readouterr().err == f"body: {error}\n"
 
 
+@pytest.mark.prove  # Metaflow's own rule, and the start of a flow.
 def test_what_another_try_would_not_mend_is_tried_once(first_run: FlowRun, tmp_path: Path) -> None:
     # A home whose tracking store has its tables: making them takes seconds.
     variables = inherited() | {"CHESS_GRPO_STOCKFISH": "/bin/true", "CHESS_GRPO_DEVICE": "cpu", "CHESS_GRPO_HOME": str(first_run.home)}

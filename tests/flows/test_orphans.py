@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,48 +44,23 @@ def mark() -> Iterator[str]:
         os.kill(pid, signal.SIGKILL)
 
 
-class Flow:
-    """A run of the preset `test`, whose processes all have a mark."""
-
-    def __init__(self, cwd: Path, mark: str) -> None:
-        self.home = cwd / "home"
-        self._log, self._mark = cwd / "log", mark
-        others = {name: value for name, value in os.environ.items() if not name.startswith(("CHESS_GRPO_HOME", "MLFLOW_"))}
-        variables = {MARK: mark, "METAFLOW_USER": "tester", "CHESS_GRPO_HOME": str(self.home), "CHESS_GRPO_DEVICE": "cpu"}
-        command = [sys.executable, str(FLOW), "--config-value", "settings", 'preset = "test"', "run"]
-        with self._log.open("wb") as log:
-            self._scheduler = subprocess.Popen(command, cwd=cwd, env=others | variables, stdout=log, stderr=subprocess.STDOUT)
-
-    def wait_until(self, holds: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 1200
-        while not holds():
-            assert self._scheduler.poll() is None, self._log.read_text()
-            assert time.monotonic() < deadline, self._log.read_text()
-            time.sleep(0.02)
-
-    def check_killed(self) -> None:
-        """Kill the scheduler by force, and nothing else; all others have to end in time."""
-        assert len(marked(self._mark)) > 1
-        self._scheduler.kill()
-        self._scheduler.wait()
-        killed = time.monotonic()
-        while left := marked(self._mark):
-            assert time.monotonic() - killed < BOUND_SECONDS, left
-            time.sleep(0.02)
-        print(f"all had ended {time.monotonic() - killed:.1f} s after their scheduler")
-
-
-def test_nothing_is_left_of_a_flow_that_was_looking_for_boards(mark: str, tmp_path: Path) -> None:
-    flow = Flow(tmp_path, mark)
-    flow.wait_until(lambda: any("stockfish" in command for command in marked(mark).values()))
-    flow.check_killed()
-
-
 def test_nothing_is_left_of_a_flow_that_was_training_but_its_checkpoints(mark: str, tmp_path: Path) -> None:
-    flow = Flow(tmp_path, mark)
-    flow.wait_until(lambda: bool(list(flow.home.glob("progress/finetune/*/checkpoints/step-*"))))
-    flow.check_killed()
-    [checkpoints] = flow.home.glob("progress/finetune/*/checkpoints")
+    others = {name: value for name, value in os.environ.items() if not name.startswith(("CHESS_GRPO_HOME", "MLFLOW_"))}
+    variables = {MARK: mark, "METAFLOW_USER": "tester", "CHESS_GRPO_HOME": str(tmp_path / "home"), "CHESS_GRPO_DEVICE": "cpu"}
+    command = [sys.executable, str(FLOW), "--config-value", "settings", 'preset = "test"', "run"]
+    with (tmp_path / "log").open("wb") as log:
+        scheduler = subprocess.Popen(command, cwd=tmp_path, env=others | variables, stdout=log, stderr=subprocess.STDOUT)
+    while not list((tmp_path / "home").glob("progress/finetune/*/checkpoints/step-*")):
+        assert scheduler.poll() is None, (tmp_path / "log").read_text()
+        time.sleep(0.02)
+    assert len(marked(mark)) > 1
+    scheduler.kill()
+    scheduler.wait()
+    killed = time.monotonic()
+    while left := marked(mark):
+        assert time.monotonic() - killed < BOUND_SECONDS, left
+        time.sleep(0.02)
+    [checkpoints] = (tmp_path / "home").glob("progress/finetune/*/checkpoints")
     saved = checkpoint_folders(checkpoints)
     assert saved
     for folder in saved:

@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.prove
 def test_the_check_of_a_gpu_runs_on_the_cpu_too(stockfish: str) -> None:
     words = ["--preset", "smoke", "--boards", "300", "--steps", "2", "--matmul", "64"]
     variables = {"CHESS_GRPO_STOCKFISH": stockfish, "CHESS_GRPO_DEVICE": "cpu", "PYTHONPATH": str(ROOT)}

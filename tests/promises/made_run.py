@@ -6,14 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+from made_runs import facts_of
 from tracked_runs import client_of
 
 from grpo.base.files import append_line
 from grpo.settings.metrics import Record
-from grpo.settings.tree import read_settings
 from steps.resume import Job
 from steps.run.machine import Machine
-from steps.run.records import Run, RunFacts, Runs
+from steps.run.records import Run, Runs
 from steps.run.step import Step, StepOutput
 from steps.run.store import Store
 from steps.run.work import Work
@@ -25,7 +25,6 @@ STEPS = {
     "trained": Step(name="finetune", module=__name__, says="Counts.", takes=("calibrated", "measured")),
 }
 """By the name of their output in the flow."""
-CODE = {"commit": "c", "is_dirty": False, "lock": "l"}
 COUNT = 4
 before: list[Callable[[str, int], object]] = []
 """Called with a step's name and a number before that is counted."""
@@ -46,19 +45,11 @@ def body(work: Work) -> None:
     (work.folder / "result").write_text("".join((folder / "result").read_text() for folder in work.inputs.values()) + path.read_text())
 
 
-def facts_of(name: str) -> RunFacts:
-    """Return what is recorded of a run that begins here."""
-    texts = dict.fromkeys(("command", "label", "head", "launcher"), "")
-    settings = read_settings("test").model_dump(mode="json")
-    more = {"settings": settings, "code": CODE, "tags": {}, "texts": {}, "origin": None, "started": 1.0}
-    return RunFacts(**texts, **more, run=name, preset="test", tracking=Machine.here().shown_uri)  # type: ignore[typeddict-item]
-
-
 def do_run(name: str) -> Run:
     """Do the steps of a run that are not done, and return its records."""
     runs = Runs(Store.of(Machine.here()))
-    facts = runs.begin_run(facts_of(name))
-    job = Job(run=name, settings=facts["settings"], code=CODE, since=0.0, origin=None, seconds={}, checks={})
+    facts = runs.begin_run(facts_of(name, Machine.here()))
+    job = Job(run=name, settings=facts["settings"], code=facts["code"], since=0.0, origin=None, seconds={}, checks={})
     flow = SimpleNamespace(job=job, input=None)
     for attribute, step in STEPS.items():
         setattr(flow, attribute, run_step(step, flow))

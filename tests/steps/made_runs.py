@@ -20,7 +20,7 @@ from steps.run.store import Store
 PEAK_AT, CHAMPION_AT = KEPT = (2, 6)
 """Steps of the checkpoints that retention left."""
 FIRST = 1_700_000_000.0
-"""When the first run started."""
+"""When the first run started, in seconds since 1970."""
 
 
 def machine_of(home: Path, tracking: str | None = None, store: Path | str = "") -> Machine:
@@ -52,7 +52,8 @@ def make_run(machine: Machine, made: MadeRun) -> Run:
     """Lay down a run's records and outputs, as its steps do it."""
     store = Store.of(machine)
     runs = Runs(store)
-    runs.begin_run(_facts(made, machine, number=len(list(runs.all()))))
+    of_run = {"tags": dict(made.tags), "origin": made.origin, "launcher": made.launcher}
+    runs.begin_run(facts_of(made.name, machine, made.settings, **of_run, started=FIRST + len(list(runs.all()))))
     for step in STEPS[: STEPS.index(made.until) + 1]:
         part = "1 of 2" if step in ("build_boards", "confirm") else ""
         attempt = runs.begin(made.name, step, part, version_of(step, made.name))
@@ -110,21 +111,23 @@ def _made(store: Store, step: str, made: MadeRun) -> StepOutput:
         return making.output
 
 
-def _facts(made: MadeRun, machine: Machine, *, number: int) -> RunFacts:
-    settings = read_settings(made.settings).model_dump(mode="json")
-    launch = launch_of(settings)
-    return RunFacts(
-        run=made.name,
+def facts_of(run: str, machine: Machine, text: str = "test", **more: Any) -> RunFacts:
+    """Return what is recorded of a run that begins."""
+    plain = read_settings(text).model_dump(mode="json")
+    launch = launch_of(plain)
+    begun = RunFacts(
+        run=run,
         preset=launch.preset,
-        settings=settings,
+        settings=plain,
         code={"commit": "0123456789abcdef", "is_dirty": False, "lock": "l"},
         tracking=machine.shown_uri,
         command=launch.command(),
         label=launch.label,
-        tags=dict(made.tags),
-        head="",
-        texts={},
-        origin=None if made.origin is None else dict(made.origin),
-        started=FIRST + number,
-        launcher=made.launcher,
+        tags={"git.commit": "c" * 40},
+        head="## Configuration",
+        texts={"settings.json": "{}\n"},
+        origin=None,
+        started=FIRST,
+        launcher="",
     )
+    return RunFacts(**begun | more)  # type: ignore[typeddict-item]

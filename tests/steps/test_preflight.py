@@ -16,8 +16,9 @@ from made_games import random_pgn
 from grpo.settings.tree import Settings, read_settings
 from steps import preflight as checks
 from steps.cli.main import main
-from steps.preflight import examine, preflight, table
+from steps.preflight import PreflightError, examine, preflight, table
 from steps.run.machine import Machine
+from steps.start import start
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +50,15 @@ def test_an_absent_stockfish_is_named_with_the_remedy(machine: Machine) -> None:
     assert found.keys() == {"stockfish"}
     assert "/nowhere/stockfish" in found["stockfish"]
     assert "apt-get install stockfish" in found["stockfish"]
+
+
+def test_a_run_that_lacks_something_ends_in_start_and_leaves_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(home))
+    monkeypatch.setenv("CHESS_GRPO_STOCKFISH", "/nowhere/stockfish")
+    given = {"settings": read_settings("test").model_dump(mode="json"), "preset": "test", "keys": {}}
+    with pytest.raises(PreflightError, match=r"cannot start:\n.*no engine at '/nowhere/stockfish'"):
+        start(given, {}, run="1", is_fresh=False, resume_from="")
+    assert not (home / "runs").exists()
 
 
 @pytest.mark.parametrize("program", ["cat", "true"])

@@ -6,18 +6,16 @@ from types import SimpleNamespace
 
 import made_step
 import pytest
+from made_runs import facts_of
 from ports import free_port
 
 from grpo.base.errors import PlainError
-from grpo.settings.tree import read_settings
 from steps.resume import Job
 from steps.run.machine import Machine
-from steps.run.records import Run, RunFacts, Runs
+from steps.run.records import Run, Runs
 from steps.run.step import StepOutput
 from steps.run.store import _TICK, Store
 from steps.task import run
-
-CODE = {"commit": "c", "is_dirty": False, "lock": "l"}
 
 
 @pytest.fixture(autouse=True)
@@ -43,25 +41,8 @@ def boards_in(store: Store, content: str = "boards") -> StepOutput:
 
 
 def flow_of(store: Store, name: str = "run-1", *, boards: str = "boards", since: float = 0.0) -> SimpleNamespace:
-    settings = read_settings("test").model_dump(mode="json")
-    Runs(store).begin_run(
-        RunFacts(
-            run=name,
-            preset="test",
-            settings=settings,
-            code=CODE,
-            tracking=Machine.here().shown_uri,
-            command="",
-            label=name,
-            tags={},
-            head="",
-            texts={},
-            origin=None,
-            started=1.0,
-            launcher="",
-        )
-    )
-    job = Job(run=name, settings=settings, code=CODE, since=since, origin=None, seconds={}, checks={})
+    facts = Runs(store).begin_run(facts_of(name, Machine.here()))
+    job = Job(run=name, settings=facts["settings"], code=facts["code"], since=since, origin=None, seconds={}, checks={})
     return SimpleNamespace(job=job, boards=boards_in(store, boards), input=None)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from doubles import CPU, TINY
 from made_documents import made_results
+from made_runs import FIRST, facts_of
 from mlflow.tracking import MlflowClient
 
 from grpo.base.files import write_json, write_manifest
@@ -18,7 +19,7 @@ from grpo.settings.tree import Settings
 from steps.pages.results import Results
 from steps.run.machine import Machine
 from steps.run.names import CHECKPOINTS, REPORT, REPORT_PAGE, RESULTS
-from steps.run.records import Attempt, Run, RunFacts, Runs
+from steps.run.records import Attempt, Run, Runs
 from steps.run.store import Making, Store
 from steps.run.work import Work
 from steps.track.client import EXPERIMENT
@@ -39,22 +40,8 @@ class TrackedRun:
         """Begin it."""
         self.machine, self.name, self.store = machine, name, Store.of(machine)
         self.runs = Runs(self.store)
-        begun = RunFacts(
-            run=name,
-            preset=preset,
-            settings=SETTINGS,
-            code={"commit": "c" * 40, "is_dirty": False},
-            tracking=machine.shown_uri,
-            command="python flow run",
-            label=f"{preset}, seed 0",
-            tags={"git.commit": "c" * 40},
-            head="## Configuration",
-            texts={"settings.json": "{}\n"},
-            origin=None,
-            started=1_700_000_000.0 + int(name),
-            launcher="",
-        )
-        self.facts = self.runs.begin_run(begun | facts)  # type: ignore[typeddict-item]
+        known = {"preset": preset, "settings": SETTINGS, "label": f"{preset}, seed 0", "started": FIRST + int(name)}
+        self.facts = self.runs.begin_run(facts_of(name, machine, **known | facts))
 
     @property
     def run(self) -> Run:

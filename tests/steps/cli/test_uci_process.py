@@ -1,4 +1,4 @@
-"""The engine as a process, as chess programs have it: what they check, how it ends, spoilt lines, and whole games."""
+"""The engine as chess programs have it: what they check, how it ends, spoilt lines, and whole games."""
 
 import os
 import random
@@ -15,6 +15,9 @@ import pytest
 from doubles import CPU, TINY
 
 from grpo.policy.policy import new_policy
+from grpo.uci.options import UciOptions
+from grpo.uci.search import PolicyMoveFinder
+from grpo.uci.server import PositionError, UciEngine, read_position, serve
 
 ROOT = Path(__file__).resolve().parents[3]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
@@ -66,11 +69,6 @@ def engine(command: list[str]) -> Iterator[Engine]:
     started.process.communicate()
 
 
-def answered(command: list[str], text: str) -> subprocess.CompletedProcess[str]:
-    """Return how the process ends that gets this on its input."""
-    return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, input=text, capture_output=True, text=True, timeout=PATIENCE, check=False)
-
-
 def best_and_info(engine: Engine, line: str) -> None:
     """Check a search as fastchess does: a best move, an info line with a score, and whole numbers in it."""
     got = engine.ask(line, "bestmove")
@@ -107,19 +105,6 @@ def test_in_a_search_it_answers_isready_and_an_interrupt_ends_it_quietly(engine:
     engine.process.send_signal(signal.SIGINT)
     assert engine.process.communicate() == ("", "")
     assert engine.process.returncode == 130
-
-
-@pytest.mark.parametrize("last", ["quit\n", pytest.param("", marks=pytest.mark.prove)])
-def test_in_a_search_quit_and_the_end_of_input_end_it_with_the_move_it_owes(last: str, command: list[str]) -> None:
-    done = answered(command, f"go infinite\n{last}")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1].startswith("bestmove ")
-
-
-def test_without_a_model_it_does_not_start_and_says_why(command: list[str], tmp_path: Path) -> None:
-    done = answered([*command[:-1], str(tmp_path / "nowhere")], "uci\n")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"chess-grpo: {tmp_path / 'nowhere'} is not a folder; give champion, peak or v7")
 
 
 # Fuzz.
@@ -167,45 +152,24 @@ def first_command(line: str) -> str | None:
     return next((word for word in line.split() if word in FIRST_COMMANDS), None)
 
 
-def board_after(line: str) -> chess.Board | None:
-    """Return the board after a `position` line, by other means than the engine's; None if the line is refused."""
-    words = line.split()
-    words = words[words.index("position") + 1 :]
-    end = words.index("moves") if "moves" in words else len(words)
-    head, moves = words[:end], words[end + 1 :]
-    try:
-        if head[:1] != ["fen"] and head != ["startpos"]:
-            return None
-        new = chess.Board() if head == ["startpos"] else chess.Board(" ".join(head[1:]))
-    except ValueError:
-        return None
-    if not set("".join(head[3:4])) <= set("KQkq-"):
-        return None
-    new.castling_rights = new.clean_castling_rights()
-    if new.status() & chess.STATUS_INVALID_EP_SQUARE:
-        new.ep_square = None
-    if not new.is_valid() or len(" ".join(head[1:])) > 128:
-        return None
-    for text in moves:
-        legal = {move.uci(): move for move in new.legal_moves}
-        if text not in legal:
-            return None
-        new.push(legal[text])
-    return new
-
-
-def test_a_thousand_fuzzed_lines_get_what_they_are_owed_and_no_more(command: list[str]) -> None:
+def test_a_thousand_fuzzed_lines_get_what_they_are_owed_and_no_more() -> None:
     rng = random.Random(1)
     lines = [line for line in (some_line(rng) for _ in range(1_000)) if first_command(line) != "quit"]
-    done = answered(command, "".join(f"{line}\n" for line in [*lines, "stop", "isready"]))
-    said = done.stdout.splitlines()
-    assert (done.returncode, done.stderr) == (0, "")
+    said: list[str] = []
+    policy = new_policy(TINY, seed=5, device=CPU)
+    options = UciOptions(temperature=0.0)
+    engine = UciEngine(name="fuzzed", options=options, load=lambda: PolicyMoveFinder(policy), random_seed=1, write=said.append)
+    serve(engine, [line.encode() for line in [*lines, "stop", "isready"]])
     assert not [line for line in said if not LINE.fullmatch(line)]
     board: chess.Board | None = chess.Board()
     asked: list[chess.Board | None] = []
     for line in lines:
         if first_command(line) == "position":
-            board = board_after(line)
+            words = line.split()
+            try:
+                board = read_position(words[words.index("position") + 1 :])
+            except PositionError:
+                board = None
         elif first_command(line) == "go":
             asked.append(board)
     best = [line.split()[1] for line in said if line.startswith("bestmove")]
@@ -217,6 +181,7 @@ def test_a_thousand_fuzzed_lines_get_what_they_are_owed_and_no_more(command: lis
     assert sum("there is no position now" in line for line in said) > 20
 
 
+@pytest.mark.prove
 def test_it_plays_games_in_python_chess_against_stockfish(command: list[str], stockfish: str, caplog: pytest.LogCaptureFixture) -> None:
     ours = chess.engine.SimpleEngine.popen_uci([*command, "--temperature", "1"], timeout=PATIENCE, cwd=ROOT, env=ENVIRONMENT)
     with ours as engine, chess.engine.SimpleEngine.popen_uci(stockfish, timeout=PATIENCE) as opponent:
