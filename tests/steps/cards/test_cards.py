@@ -122,7 +122,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
 
 
 def test_a_card_is_refreshed_no_more_than_every_two_seconds_and_ever_more_rarely(card: Card, clock: SimpleNamespace) -> None:
-    shown = LiveCard("train", finetune_page, SETTINGS["network"])
+    shown = LiveCard("train", lambda seen: [str(seen)], SETTINGS["network"])
     times: list[float] = []
     for tick in range(5_000):
         clock.now, before = tick / 2, card.num_refreshes
