@@ -7,7 +7,8 @@ from grpo.dataset.labels import label_arrays
 from grpo.dataset.table import Split, board_arrays
 from grpo.policy.files import LANGUAGE
 from grpo.policy.policy import new_policy, weights_hash
-from grpo.train.imitation import ImitationResult, imitate
+from grpo.settings.metrics import Record
+from grpo.train.imitation import imitate
 from steps.run.dataset import read_boards, read_game_table
 from steps.run.names import REPORT
 from steps.run.step import Step
@@ -50,22 +51,22 @@ def body(work: Work) -> None:
     train = label_arrays(table, read_game_table(boards), max_positions=settings.pretrain.max_positions)
     validation = board_arrays(table, split=Split.VALIDATION)
     policy = new_policy(settings.policy, seed=settings.seed, device=work.device)
-    for outcome in imitate(policy, train, validation, settings.pretrain, seed=settings.seed):
-        if isinstance(outcome, ImitationResult):
-            result = outcome
-        else:
-            work.log(outcome)
-            work.progress(outcome.step, settings.pretrain.max_steps, "steps at most")
+    looks: list[Record] = []
+    for look in imitate(policy, train, validation, settings.pretrain, seed=settings.seed):
+        work.log(look)
+        work.progress(look.step, settings.pretrain.max_steps, "steps at most")
+        looks.append(look)
+    best = min(looks, key=lambda look: look.metrics["imitation/validation_loss"])
     policy.save(work.folder)
     write_json(
         work.folder / REPORT,
         {
             "num_positions": len(train),
-            "num_steps": result.num_steps,
-            "has_converged": result.has_converged,
-            "best_step": result.best.step,
+            "num_steps": looks[-1].step,
+            "has_converged": looks[-1].step < settings.pretrain.max_steps,
+            "best_step": best.step,
             "weights": weights_hash(policy),
-            **{name.removeprefix("imitation/"): value for name, value in result.best.metrics.items()},
+            **{name.removeprefix("imitation/"): value for name, value in best.metrics.items()},
         },
     )
 

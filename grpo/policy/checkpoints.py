@@ -33,11 +33,11 @@ class TrainingState:
     step: int
     """Rollouts done."""
     control: Mapping[str, Any]
-    """State of the controllers, of the task, and the reference's hash, as plain JSON."""
+    """State of the controllers, and the reference's hash, as plain JSON."""
     facts: Mapping[str, Any]
     """What the weights came from: settings, dataset hash."""
     tensors: Mapping[str, Tensor]
-    """`optimiser.` Adam's moments; `task.` self-play's states; `training.` trained weights where the policy's are their average."""
+    """`optimiser.` Adam's moments; `task.` self-play's round; `training.` trained weights where the policy's are their average."""
 
     def tensors_of(self, prefix: str) -> dict[str, Tensor]:
         """Return the tensors whose names have the prefix, without it."""

@@ -4,9 +4,9 @@ It must end with a strong policy, not with a weak one on which GRPO would shine.
 """
 
 import copy
+import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -29,77 +29,47 @@ _NUM_CUTS: Final = 2  # Imitation ends when the loss stops falling after the las
 _VALIDATION_BATCH: Final = 512
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ImitationResult:
-    """How imitation ended; the policy holds the best weights."""
+def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, config: PretrainConfig, *, seed: int) -> Iterator[Record]:
+    """Yield a record at each look at the validation loss; the policy ends with the best weights of all looks.
 
-    best: Record
-    """The validation at which the loss was lowest."""
-    num_steps: int
-    has_converged: bool
-    """Whether the loss stopped falling, and not the bound on steps ended it."""
-
-
-def imitate(
-    policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, config: PretrainConfig, *, seed: int
-) -> Iterator[Record | ImitationResult]:
-    """Yield a record at each look at the validation loss, then the result; the policy ends with the best weights of all looks.
-
-    Raises NonFiniteError when the validation loss is not finite.
+    It has converged if it ends before `config.max_steps`. Raises NonFiniteError when the validation loss is not finite.
     """
     positions = PositionBatch.from_arrays(train)
     played = torch.from_numpy(train.played)
-    parameters = [parameter for parameter in policy.network.parameters() if parameter.requires_grad]
-    optimiser = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=WEIGHT_DECAY)
-    best: Record | None = None
-    best_weights = copy.deepcopy(policy.network.state_dict())
+    optimiser = torch.optim.AdamW(policy.network.parameters(), lr=config.learning_rate, weight_decay=WEIGHT_DECAY)
+    best, best_weights = math.inf, policy.network.state_dict()
     looks_without_gain = cuts = 0
     losses: list[float] = []
-    step = 0
-    while step < config.max_steps:
-        for rows in _batches(len(train), config.batch_size, seed=seed, first_step=step):
-            batch = positions.select_rows(rows)
-            batch = reflected(batch, torch.rand(len(rows), generator=torch_stream(seed, "imitation", "reflection", step)) < 0.5)
-            batch_loss = _loss(policy, batch, played[rows])
-            optimiser.zero_grad(set_to_none=True)
-            batch_loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-            losses.append(batch_loss.item())
-            step += 1
-            if step % config.steps_per_validation == 0 or step == config.max_steps:
-                break
+    for step, rows in zip(range(1, config.max_steps + 1), _batches(len(train), config.batch_size, seed=seed), strict=False):
+        batch = positions.select_rows(rows)
+        batch = reflected(batch, torch.rand(len(rows), generator=torch_stream(seed, "imitation", "reflection", step - 1)) < 0.5)
+        batch_loss = _loss(policy, batch, played[rows])
+        optimiser.zero_grad(set_to_none=True)
+        batch_loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        losses.append(batch_loss.item())
         if step % config.steps_per_validation and step != config.max_steps:
             continue
-        record = Record(
-            step,
-            {
-                "imitation/train_loss": sum(losses) / len(losses),
-                "imitation/learning_rate": optimiser.param_groups[0]["lr"],
-                **validation_metrics(policy, validation),
-            },
-        )
+        measured = validation_metrics(policy, validation)
+        rate = optimiser.param_groups[0]["lr"]
+        yield Record(step, {"imitation/train_loss": sum(losses) / len(losses), "imitation/learning_rate": rate, **measured})
         losses.clear()
-        yield record
-        loss = record.metrics["imitation/validation_loss"]
+        loss = measured["imitation/validation_loss"]
         if not math.isfinite(loss):
             raise NonFiniteError(f"imitation step {step}: the validation loss is {loss}; lower pretrain.learning_rate")
-        if best is None or loss < best.metrics["imitation/validation_loss"]:
-            best, looks_without_gain = record, 0
-            best_weights = copy.deepcopy(policy.network.state_dict())
+        if loss < best:
+            best, best_weights, looks_without_gain = loss, copy.deepcopy(policy.network.state_dict()), 0
             continue
         looks_without_gain += 1
         if looks_without_gain < _PATIENCE:
             continue
         policy.network.load_state_dict(best_weights)
         if cuts == _NUM_CUTS:
-            yield ImitationResult(best=best, num_steps=step, has_converged=True)
             return
         cuts, looks_without_gain = cuts + 1, 0
         for group in optimiser.param_groups:
             group["lr"] *= _CUT
-    assert best is not None
     policy.network.load_state_dict(best_weights)
-    yield ImitationResult(best=best, num_steps=step, has_converged=False)
 
 
 @torch.no_grad()
@@ -130,9 +100,8 @@ def _loss(policy: NetworkPolicy, positions: PositionBatch, played: Tensor) -> Te
     return -distribution.log_prob(played[:, None].to(distribution.log_probs.device)).mean()
 
 
-def _batches(num_boards: int, size: int, *, seed: int, first_step: int) -> Iterator[Tensor]:
-    """Yield the batches from a step on to the end of its epoch; each epoch has an order of its own."""
-    per_epoch = max(1, num_boards // size)
-    epoch, index = divmod(first_step, per_epoch)
-    order = torch.randperm(num_boards, generator=torch_stream(seed, "imitation", epoch))
-    yield from torch.split(order[index * size : per_epoch * size], size)
+def _batches(num_boards: int, size: int, *, seed: int) -> Iterator[Tensor]:
+    """Yield the rows of a batch after the other for ever; each epoch has an order of its own."""
+    for epoch in itertools.count():
+        order = torch.randperm(num_boards, generator=torch_stream(seed, "imitation", epoch))
+        yield from torch.split(order[: max(1, num_boards // size) * size], size)

@@ -1,7 +1,6 @@
 """GRPO of a chess network: what `Trainer` asks of a task, for a policy that gives every legal move a probability."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -89,11 +88,11 @@ class NetworkTask:
         """Return the mean ln(legal moves) of a rollout."""
         return metrics["grpo/log_num_legal"]
 
-    def state(self) -> tuple[Any, dict[str, Tensor]]:
-        """Return what cannot be made again on resuming: plain data, and tensors."""
-        return (None, {}) if self._self_play is None else self._self_play.state()
+    def state(self) -> dict[str, Tensor]:
+        """Return what cannot be made again on resuming."""
+        return {} if self._self_play is None else self._self_play.state()
 
-    def restore(self, facts: Any, tensors: Mapping[str, Tensor]) -> None:
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Take up what `state` returned."""
         if self._self_play is not None:
-            self._self_play.restore(facts, tensors)
+            self._self_play.restore(tensors)

@@ -21,16 +21,13 @@ from grpo.train.objective import Terms, factors
 _ZERO_SPREAD = 1e-6
 
 
-def at_temperature_one(old: MoveDistribution, temperature: float) -> MoveDistribution:
-    """Return the distribution that was sampled, brought back to T = 1 by raising it to the power T."""
-    return MoveDistribution.from_logits(old.log_probs * temperature, old.is_legal, temperature=1.0)
-
-
 @torch.no_grad()
 def rollout_metrics(batch: Batch[States]) -> dict[str, float]:
     """Return the metrics of a network's rollout. Entropies and regret are those at T = 1."""
     assert batch.old is not None
-    one, values, is_real = at_temperature_one(batch.old, batch.temperature), batch.states.values, batch.weights > 0
+    # To the power T, what was sampled is what it was at T = 1.
+    one = MoveDistribution.from_logits(batch.old.log_probs * batch.temperature, batch.old.is_legal, temperature=1.0)
+    values, is_real = batch.states.values, batch.weights > 0
     # In float64, in which equal rewards have no spread and a unanimous group agrees wholly.
     weights = batch.weights.double()
     total_B1 = weights.sum(1, keepdim=True)

@@ -95,17 +95,18 @@ class SelfPlay:
         """Return the metrics of the round that was played for the step last asked for; nothing while its states are used."""
         return dict(self._metrics)
 
-    def state(self) -> tuple[int | None, dict[str, Tensor]]:
-        """Return the round's number and its states: the policy that played them will be gone."""
+    def state(self) -> dict[str, Tensor]:
+        """Return the round: its number, and its states, for the policy that played them will be gone; nothing before the first."""
         if self._states is None:
-            return None, {}
+            return {}
         positions = {name: getattr(self._states.positions, name) for name in _POSITIONS}
-        return self._round, {**positions, "values": self._states.values, "phases": self._states.phases}
+        return {"round": torch.tensor(self._round), **positions, "values": self._states.values, "phases": self._states.phases}
 
-    def restore(self, number: int | None, tensors: Mapping[str, Tensor]) -> None:
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Take up what `state` returned."""
-        self._round, self._states, self._metrics = number, None, {}
-        if number is not None:
+        self._metrics = {}
+        if tensors:
+            self._round = int(tensors["round"])
             positions = PositionBatch(**{name: tensors[name] for name in _POSITIONS})
             self._states = States(positions=positions, values=tensors["values"], phases=tensors["phases"])
 

@@ -84,10 +84,10 @@ class Task(Protocol[_Policy]):
     def log_num_legal(self, metrics: Mapping[str, float]) -> float:
         """Return the mean ln(legal moves) of a rollout."""
 
-    def state(self) -> tuple[Any, dict[str, Tensor]]:
-        """Return what cannot be made again on resuming: plain data, and tensors."""
+    def state(self) -> dict[str, Tensor]:
+        """Return what cannot be made again on resuming."""
 
-    def restore(self, facts: Any, tensors: Mapping[str, Tensor]) -> None:
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Take up what `state` returned."""
 
 
@@ -147,7 +147,9 @@ class Trainer(Generic[_Policy]):
             metrics |= self._learn(rollout, knobs, events)
             self.num_steps_done += 1
             self._update_average(has_learnt=metrics[f"{name}/optimiser_steps"] > 0)
-            self.outcome = self.control.observe(self._observation(metrics))
+            log_num_legal, kl = self.task.log_num_legal(metrics), metrics.get(f"{name}/kl_reference", math.nan)
+            seen = Observation(step=self.num_steps_done, entropy=metrics[f"{name}/entropy"], log_num_legal=log_num_legal, kl=kl)
+            self.outcome = self.control.observe(seen)
             metrics |= self.control.metrics()
         self._seconds["total"] = time.perf_counter() - started
         return Record(self.num_steps_done, metrics, (*events, *self.outcome.events))
@@ -274,17 +276,6 @@ class Trainer(Generic[_Policy]):
             for mean, weights in zip(self._average.network.parameters(), self.policy.network.parameters(), strict=True):
                 mean.lerp_(weights, 1 - decay)
 
-    def _observation(self, metrics: Mapping[str, float]) -> Observation:
-        def seen(name: str) -> float:
-            return metrics.get(f"{self.task.name}/{name}", math.nan)
-
-        return Observation(
-            step=self.num_steps_done,
-            entropy=seen("entropy"),
-            log_num_legal=self.task.log_num_legal(metrics),
-            kl=seen("kl_reference"),
-        )
-
     @contextmanager
     def _timed(self, part: str) -> Iterator[None]:
         """Add the block's time to a part of the step."""
@@ -298,13 +289,12 @@ class Trainer(Generic[_Policy]):
 
     def state(self, facts: Mapping[str, Any]) -> TrainingState:
         """Return what a checkpoint needs besides the weights of the evaluation policy; `facts` say where they come from."""
-        of_task, tensors = self.task.state()
-        tensors = {f"task.{name}": tensor for name, tensor in tensors.items()}
+        tensors = {f"task.{name}": tensor for name, tensor in self.task.state().items()}
         if self._average is not None:
             tensors |= {f"training.{name}": tensor for name, tensor in self.policy.network.state_dict().items()}
         for index, values in self._optimiser.state_dict()["state"].items():
             tensors |= {f"optimiser.{index}.{name}": tensor for name, tensor in values.items()}
-        control = {"control": self.control.state(), "task": of_task, "reference": self._reference_hash}
+        control = {"control": self.control.state(), "reference": self._reference_hash}
         return TrainingState(step=self.num_steps_done, control=control, facts=facts, tensors=tensors)
 
     def restore(self, policy: _Policy, state: TrainingState) -> None:
@@ -317,7 +307,7 @@ class Trainer(Generic[_Policy]):
             self.policy.network.load_state_dict(state.tensors_of("training."))
         self.num_steps_done = state.step
         self.control.restore(state.control["control"])
-        self.task.restore(state.control["task"], state.tensors_of("task."))
+        self.task.restore(state.tensors_of("task."))
 
     def begin_from(self, policy: _Policy, state: TrainingState) -> None:
         """Begin a new run at a checkpoint of another, with its optimiser; schedules and controllers begin anew.

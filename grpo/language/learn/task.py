@@ -5,7 +5,6 @@ Legend: B answers, T tokens of the longest answer, K tokens of all answers of a 
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -115,9 +114,9 @@ class LanguageTask:
         """Return ln(size of the vocabulary)."""
         return self._log_vocabulary
 
-    def state(self) -> tuple[Any, dict[str, Tensor]]:
+    def state(self) -> dict[str, Tensor]:
         """Return nothing: the step is all of its state."""
-        return None, {}
+        return {}
 
-    def restore(self, facts: Any, tensors: Mapping[str, Tensor]) -> None:
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Do nothing."""

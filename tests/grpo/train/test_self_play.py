@@ -210,7 +210,7 @@ def test_positions_that_the_engine_fails_on_are_dropped_and_counted(policy: Netw
     assert metrics["self_play/dropped"] == num_failed
     lucky = {name_of(board) for board in values.asked if not is_unlucky(board)}
     assert set(taken) <= lucky
-    assert len(own.state()[1]["values"]) == len(lucky)
+    assert len(own.state()["values"]) == len(lucky)
 
 
 @pytest.mark.parametrize(("num_failing", "is_enough"), [(32, True), (33, False)])
@@ -277,19 +277,18 @@ def test_restored_own_games_go_on_as_if_never_stopped(num_done: int, policy: Net
     straight = own_games(values)
     for step in range(num_done):
         straight.states(step, policy)
-    number, tensors = straight.state()
-    saved = number, {name: tensor.clone() for name, tensor in tensors.items()}
-    assert number == 0
+    saved = straight.state()
+    assert saved["round"] == 0
 
     resumed, next_values = own_games(no_values), MadeUpValues(fails_on=is_unlucky)
-    resumed.restore(*saved)
+    resumed.restore(saved)
 
     assert resumed.round_metrics() == {}, "the record of the step that played has them"
     for step in range(num_done, 12):
         assert raw(resumed.states(step, other_policy)) == raw(straight.states(step, policy))
 
     resumed = own_games(next_values)
-    resumed.restore(*saved)
+    resumed.restore(saved)
     for step in (12, 13):
         assert raw(resumed.states(step, policy)) == raw(straight.states(step, policy))
     assert len(next_values.asked) == 40
