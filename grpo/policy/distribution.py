@@ -103,8 +103,7 @@ class MoveDistribution:
     @classmethod
     def from_logits(cls, logits_BA: Tensor, is_legal_BA: Tensor, *, temperature: float) -> Self:
         """Return softmax(logits / temperature) over the legal moves, in float32 or better."""
-        if logits_BA.shape != is_legal_BA.shape:
-            raise ValueError(f"logits {tuple(logits_BA.shape)} and mask {tuple(is_legal_BA.shape)} differ in shape")
+        assert logits_BA.shape == is_legal_BA.shape
         precise = logits_BA if logits_BA.dtype == torch.float64 else logits_BA.float()
         log_probs = (precise / temperature).masked_fill(~is_legal_BA, -torch.inf).log_softmax(dim=1)
         return cls(log_probs=log_probs.masked_fill(~is_legal_BA, 0.0), is_legal=is_legal_BA)

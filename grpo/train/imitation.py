@@ -14,7 +14,6 @@ from torch import Tensor
 
 from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import torch_stream
-from grpo.board.actions import NUM_ACTIONS
 from grpo.dataset.table import LabelArrays
 from grpo.policy.distribution import PositionBatch
 from grpo.policy.policy import NetworkPolicy
@@ -82,9 +81,7 @@ def validation_metrics(policy: NetworkPolicy, boards: LabelArrays) -> dict[str, 
         log_probs = distribution.log_probs.masked_fill(~distribution.is_legal, -torch.inf)
         of_played = log_probs.gather(1, played[rows, None].to(log_probs.device))
         losses.append(-of_played[:, 0])
-        # Ties count against the move played, and what is not a number is never found: a policy that knows nothing found nothing.
-        rank = (~(log_probs < of_played) & distribution.is_legal).sum(1) - 1
-        ranks.append(rank.masked_fill(~of_played[:, 0].isfinite(), NUM_ACTIONS))
+        ranks.append((log_probs >= of_played).sum(1) - 1)  # Ties count against the move played.
         entropies.append(distribution.entropy())
     loss, rank = torch.cat(losses).mean(), torch.cat(ranks)
     return {

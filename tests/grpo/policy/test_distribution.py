@@ -14,10 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from grpo.base.seeding import torch_stream
 from grpo.board.actions import action_move, legal_action_ids
 from grpo.board.encoding import encode
-from grpo.dataset.table import BoardArrays
 from grpo.policy.distribution import MoveDistribution, PositionBatch
 from grpo.policy.policy import NetworkPolicy, new_policy
 from grpo.settings.tree import PolicyConfig
@@ -106,13 +104,6 @@ def test_a_temperature_is_a_power_of_the_probabilities_at_one(temperature: float
     assert torch.allclose(of(logits, legal, temperature=temperature).probs, power / power.sum(1, keepdim=True), atol=1e-12)
 
 
-def test_the_log_probabilities_of_chosen_moves_are_those_of_their_columns() -> None:
-    made = of(*batch(5, 3))
-    columns = torch.tensor([[4, 0, 4], [2, 2, 1]])
-    expected = [[made.log_probs[b, column].item() for column in columns[b].tolist()] for b in range(2)]
-    assert made.log_prob(columns).tolist() == expected
-
-
 def test_the_likeliest_move_is_the_first_among_equals() -> None:
     assert of(torch.tensor([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0], [0.0, 1.0, 2.0]])).best().tolist() == [1, 0, 2]
 
@@ -147,12 +138,6 @@ def test_the_gradients_of_value_entropy_and_both_divergences_are_their_closed_fo
 
 
 # What must make no difference.
-
-
-@given(LOGITS, st.floats(-1e6, 1e6), st.sampled_from(TEMPERATURES))
-def test_adding_a_constant_to_all_logits_changes_nothing(logits: list[float], shift: float, temperature: float) -> None:
-    plain, shifted = of(row(*logits), temperature=temperature), of(row(*logits) + shift, temperature=temperature)
-    assert torch.allclose(plain.log_probs, shifted.log_probs, atol=1e-8)
 
 
 @pytest.mark.parametrize("rubbish", [1e4, -1e4, math.inf, -math.inf, math.nan])
@@ -201,32 +186,7 @@ def test_a_certain_move_has_entropy_zero_and_no_nan_anywhere() -> None:
     assert torch.isfinite(found).all()
 
 
-def test_logits_and_mask_of_different_shapes_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"logits \(1, 3\) and mask \(1, 2\) differ in shape"):
-        of(torch.zeros(1, 3), torch.ones(1, 2, dtype=torch.bool))
-
-
 # Sampling.
-
-
-@pytest.mark.parametrize("temperature", TEMPERATURES)
-def test_moves_are_drawn_as_often_as_their_probabilities_say(temperature: float) -> None:
-    logits, legal = batch(6, 3, 1)
-    made = of(logits, legal, temperature=temperature)
-    count = 40_000
-    columns = made.sample(count, torch_stream(1, "test"))
-    for index in range(3):
-        found = torch.bincount(columns[index], minlength=logits.shape[1]) / count
-        error = 5 * (made.probs[index] * (1 - made.probs[index]) / count).sqrt()
-        assert ((found - made.probs[index]).abs() <= error + 1e-12).all()
-    assert made.is_legal.gather(1, columns).all(), "padding is never drawn"
-
-
-def test_the_moves_of_a_group_and_of_different_boards_are_drawn_independently() -> None:
-    columns = of(torch.zeros(2, 2)).sample(20_000, torch_stream(1, "test")).double()
-    bound = 5 / 20_000**0.5
-    assert abs(torch.corrcoef(columns)[0, 1].item()) < bound
-    assert abs(torch.corrcoef(torch.stack([columns[0, :-1], columns[0, 1:]]))[0, 1].item()) < bound
 
 
 LAST_UNIFORM = 1 - 2**-53
@@ -294,11 +254,6 @@ def test_a_rows_moves_depend_on_its_own_numbers_alone(dtype: torch.dtype) -> Non
     order = torch.tensor([2, 0, 3, 1])
     turned = MoveDistribution(log_probs=made.log_probs[order], is_legal=legal[order])
     assert torch.equal(turned.sample_at(uniforms[order]), together[order])
-    halves = [
-        MoveDistribution(log_probs=made.log_probs[rows], is_legal=legal[rows]).sample_at(uniforms[rows])
-        for rows in (slice(0, 2), slice(2, 4))
-    ]
-    assert torch.equal(torch.cat(halves), together)
 
 
 def test_the_cells_of_float32_probabilities_are_summed_in_float64() -> None:
@@ -308,12 +263,6 @@ def test_the_cells_of_float32_probabilities_are_summed_in_float64() -> None:
     assert ends.diff().min() > 4e-12
     assert made.sample_at((ends - 1e-12)[None])[0].tolist() == list(range(199))
     assert made.sample_at((ends + 1e-12)[None])[0].tolist() == list(range(1, 200))
-
-
-def test_sampling_is_looking_up_the_generators_numbers() -> None:
-    made = of(*batch(20, 30))
-    uniforms = torch.rand(2, 16, dtype=torch.float64, generator=torch_stream(1, "a"))
-    assert torch.equal(made.sample(16, torch_stream(1, "a")), made.sample_at(uniforms))
 
 
 # Batches of positions.
@@ -339,23 +288,6 @@ def test_taking_rows_gives_the_batch_of_those_boards(random_boards: list[chess.B
     assert torch.equal(taken.encodings, made.encodings)
     assert torch.equal(taken.action_ids, made.action_ids)
     assert torch.equal(taken.is_legal, made.is_legal)
-
-
-def test_arrays_of_the_dataset_make_the_same_batch_as_their_boards(random_boards: list[chess.Board]) -> None:
-    boards = random_boards[::500]
-    made = PositionBatch.from_boards(boards)
-    arrays = BoardArrays(
-        encodings=encode(boards),
-        action_ids=made.action_ids.numpy(),
-        is_legal=made.is_legal.numpy(),
-        values=np.zeros(made.is_legal.shape, dtype=np.float32),
-        played=np.zeros(len(boards), dtype=np.int64),
-        phases=np.zeros(len(boards), dtype=np.int64),
-    )
-    again = PositionBatch.from_arrays(arrays)
-    assert torch.equal(again.encodings, made.encodings)
-    assert torch.equal(again.action_ids, made.action_ids)
-    assert torch.equal(again.is_legal, made.is_legal)
 
 
 # The network as a policy.
@@ -452,15 +384,3 @@ def test_a_gradient_goes_through_bfloat16_to_float32_weights_and_near_to_where_i
         assert all(gradient.dtype == torch.float32 for gradient in found)
         gradients.append(torch.cat([gradient.flatten() for gradient in found]))
     assert torch.cosine_similarity(gradients[0], gradients[1], dim=0) > 0.99
-
-
-def test_a_network_in_float64_gives_float64_near_to_float32(random_boards: list[chess.Board]) -> None:
-    positions = PositionBatch.from_boards(random_boards[::151])
-    policy = new_policy(TINY, seed=0, device=CPU)
-    with torch.no_grad():
-        plain = policy.distribution(positions, temperature=1.3)
-        policy.network.double()
-        made = policy.distribution(positions, temperature=1.3)
-    assert made.log_probs.dtype == torch.float64
-    assert (made.probs.sum(1) - 1).abs().max() < 1e-14
-    assert 0 < (made.log_probs - plain.log_probs).abs().max() < 1e-5

@@ -5,7 +5,6 @@ from collections import Counter
 from typing import Any, cast
 
 import chess
-import numpy as np
 import pytest
 import torch
 from doubles import CPU, TINY, WrittenPolicy, fake_arrays, some_boards, written_probabilities
@@ -109,35 +108,6 @@ def test_a_real_run_learns_the_moves_overfits_and_ends_with_the_weights_it_repor
     assert measured[best] < validation_metrics(new_policy(TINY, seed=0, device=CPU), VALIDATION)[LOSS]
 
 
-def test_the_train_loss_is_the_mean_since_the_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[float] = []
-    original = imitation._loss
-
-    def listening(policy: NetworkPolicy, positions: PositionBatch, played: torch.Tensor) -> torch.Tensor:
-        loss = original(policy, positions, played)
-        seen.append(loss.item())
-        return loss
-
-    monkeypatch.setattr(imitation, "_loss", listening)
-    _, looks, _ = run(config(max_steps=8))
-    assert [look.step for look in looks] == [3, 6, 8]
-    expected = [np.mean(seen[:3]), np.mean(seen[3:6]), np.mean(seen[6:])]
-    assert [look.metrics["imitation/train_loss"] for look in looks] == pytest.approx(expected)
-
-
-def test_the_loss_is_the_cross_entropy_of_the_move_played_against_an_independent_reckoning() -> None:
-    policy = new_policy(TINY, seed=3, device=CPU)
-    arrays = [torch.from_numpy(array) for array in (TRAIN.encodings, TRAIN.action_ids, TRAIN.is_legal, np.zeros_like(TRAIN.is_legal))]
-    logits = policy.network(*arrays).detach().double().numpy()
-    expected = []
-    for row, is_legal, played in zip(logits, TRAIN.is_legal, TRAIN.played, strict=True):
-        expected.append(math.log(np.exp(row[is_legal]).sum()) - row[played])
-    assert validation_metrics(policy, TRAIN)[LOSS] == pytest.approx(np.mean(expected), abs=1e-5)
-    assert imitation._loss(policy, PositionBatch.from_arrays(TRAIN), torch.from_numpy(TRAIN.played)).item() == pytest.approx(
-        np.mean(expected), abs=1e-5
-    )
-
-
 @pytest.mark.parametrize("steps_per_validation", [1, 2, 3, 5])
 def test_each_epoch_shows_every_board_once_wherever_the_looks_fall(steps_per_validation: int, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[bytes] = []
@@ -221,17 +191,3 @@ def test_the_fifth_likeliest_move_is_within_top_5_and_the_sixth_is_not(played: s
     policy = WrittenPolicy(lambda board, move: -0.5 * order.index(move.uci()))
     metrics = metrics_of(policy, [OPEN_KING], [played])
     assert (metrics["imitation/top1"], metrics["imitation/top5"]) == (top1, top5)
-
-
-def test_black_is_measured_on_its_own_moves() -> None:
-    board = chess.Board("k7/8/8/8/8/8/8/7K b - - 0 1")
-    policy = written_probabilities({board.board_fen(): {"a8a7": 0.8, "a8b7": 0.1, "a8b8": 0.1}})
-    assert metrics_of(policy, [board], ["a8a7"])[LOSS] == pytest.approx(math.log(1 / 0.8), abs=1e-5)
-    assert metrics_of(policy, [board], ["a8b8"])[LOSS] == pytest.approx(math.log(10), abs=1e-5)
-
-
-def test_a_policy_of_nan_is_not_said_to_have_found_the_move() -> None:
-    broken = WrittenPolicy(lambda board, move: math.nan)
-    metrics = metrics_of(broken, [CORNER], ["a1b2"])
-    assert metrics["imitation/top1"] != 1
-    assert metrics["imitation/top5"] != 1

@@ -4,7 +4,6 @@ Legend: B states, A legal moves (padded), G moves of a group, M moves of a state
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import chess
 import pytest
@@ -12,8 +11,6 @@ import torch
 from doubles import (
     MadeUpValues,
     WrittenPolicy,
-    arrays_in_float64,
-    exact_policy_ascent,
     fake_arrays,
     in_float64,
     lively_policy,
@@ -107,14 +104,6 @@ def test_shuffled_and_cut_groups_still_belong_to_their_states(num_own_moves: int
         assert torch.allclose(scored.log_prob(part.columns), part.old_log_probs, atol=1e-5) or num_own_moves > 1
 
 
-def test_one_seed_and_step_draw_the_same_moves_and_others_draw_others(policy: NetworkPolicy) -> None:
-    states = states_of(BOARDS)
-    one, again, seed, step = (roll(policy, states, seed=seed, step=step).columns for seed, step in ((0, 0), (0, 0), (1, 0), (0, 1)))
-    assert torch.equal(one, again)
-    assert (one == seed).float().mean() < 0.5
-    assert (one == step).float().mean() < 0.5
-
-
 @torch.no_grad()
 def test_the_number_of_states_a_forward_pass_changes_nothing_that_is_sampled_from() -> None:
     policy, positions = in_float64(lively_policy()), PositionBatch.from_boards(BOARDS)
@@ -129,27 +118,6 @@ def test_probabilities_that_are_no_numbers_are_refused() -> None:
     assert len(roll(spoilt, states_of(BOARDS[:3]))) == 3
     with pytest.raises(NonFiniteError):
         roll(spoilt, states_of(BOARDS[:4]))
-
-
-def test_the_exact_gradient_is_the_limit_of_the_sampled_one() -> None:
-    # Per state and logit, the mean over G draws of A (e - p) / T lies within 5 standard errors of p (Q - V) / T, up to the factor 1 - 1/G.
-    size, temperature = 4_096, 1.3
-    states = states_of(BOARDS)
-    states = replace(states, values=torch.from_numpy(arrays_in_float64(fake_arrays(BOARDS)).values))
-    rollout = roll(in_float64(lively_policy()), states, GrpoConfig(group_size=size), temperature=temperature)
-    assert rollout.old is not None
-    p = rollout.old.probs
-    flow = (rollout.weights * rollout.advantages).double()
-    sampled = (torch.zeros_like(p).scatter_add_(1, rollout.columns, flow) - flow.sum(1, keepdim=True) * p) / temperature
-    exact = exact_policy_ascent(rollout.old, states.values, temperature=temperature)
-    advantages = (states.values - rollout.old.expectation(states.values)[:, None]) * rollout.old.is_legal
-    # Draw a changes logit j by A_a (1[a = j] - p_j) / T.
-    second = (p * advantages**2).sum(1, keepdim=True) * p**2 + p * advantages**2 * (1 - 2 * p)
-    error = ((second / temperature**2 - exact**2).clamp(min=0) / size).sqrt()
-    distance = (sampled - exact * (1 - 1 / size)).abs()
-    assert (distance <= 5 * error + 1e-6).all()
-    assert distance.max() > 1e-5, "it was sampled"
-    assert (error.sum() < 0.2 * exact.abs().sum()).item(), "the bound has teeth"
 
 
 # Trajectories.

@@ -15,7 +15,6 @@ from grpo.board.encoding import decode, position_key
 from grpo.board.phases import PHASES, phase_of
 from grpo.engine.answers import EngineError
 from grpo.engine.move_values import ValueTable
-from grpo.policy.distribution import MoveDistribution, PositionBatch
 from grpo.policy.policy import NetworkPolicy, new_policy
 from grpo.settings.grpo import GrpoConfig, SelfPlayConfig
 from grpo.settings.metrics import METRICS
@@ -31,18 +30,6 @@ SHUFFLE = ["g1f3", "g8f6", "f3g1", "f6g8"]
 def no_values(boards: Sequence[chess.Board]) -> list[ValueTable | EngineError]:
     """Must not be asked."""
     raise AssertionError(f"asked for the values of {len(boards)} boards that were valued before")
-
-
-class Watched:
-    """A policy that tells at which temperatures and on which boards at once it was asked."""
-
-    def __init__(self, policy: NetworkPolicy) -> None:
-        self.calls: list[tuple[PositionBatch, float]] = []
-        self._policy = policy
-
-    def distribution(self, positions: PositionBatch, *, temperature: float) -> MoveDistribution:
-        self.calls.append((positions, temperature))
-        return self._policy.distribution(positions, temperature=temperature)
 
 
 def always(moves: Sequence[str]) -> WrittenPolicy:
@@ -176,16 +163,6 @@ def test_plies_are_taken_evenly_not_all_and_of_both_sides(num_plies: int) -> Non
         assert len(gaps) <= 1, "evenly"
         assert all(gap >= 3 and gap % 2 == 1 for gap in gaps)
     assert num_plies < 10 or min(map(len, taken)) >= min((num_plies - 1) // 3, 19), "no more than that: 98 plies with gaps of 5 give 19"
-
-
-@pytest.mark.usefixtures("from_the_start")
-def test_all_games_of_a_step_move_together_at_one_temperature(policy: NetworkPolicy) -> None:
-    watched = Watched(policy)
-    own = own_games(max_plies=10)
-    own.states(0, watched)
-    assert {temperature for _, temperature in watched.calls} == {self_playing.TEMPERATURE}
-    assert len(watched.calls) == 2 * 10, "a forward for each colour and ply, whatever the number of games"
-    assert own.round_metrics()["self_play/games"] == 64 == len(watched.calls[0][0]) + len(watched.calls[1][0])
 
 
 # Values that fail.

@@ -10,8 +10,6 @@ import pytest
 import torch
 from written_language import CPU, language_trainer, settings, writer, written_boards
 
-from grpo.base.errors import NonFiniteError
-from grpo.diagnosis.diagnose import NotLearnableError, look_before, refuse
 from grpo.language.generate import answers
 from grpo.language.learn.rollouts import Grader
 from grpo.language.model.policy import LanguagePolicy
@@ -20,8 +18,6 @@ from grpo.language.text.rewards import Grades, grade
 from grpo.policy.checkpoints import load_checkpoint, save_checkpoint
 from grpo.policy.policy import weights_hash
 from grpo.settings.tree import Settings
-from grpo.train import trainer as training
-from grpo.train.control import CRITICAL_WINDOW
 from grpo.train.invariants import InvariantError
 from grpo.train.trainer import Trainer
 
@@ -96,45 +92,6 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_the_run_that_was_not_stopped(tm
     assert weights_hash(again.policy) != weights_hash(policy), "nothing was learnt"
 
 
-def broken_losses(monkeypatch: pytest.MonkeyPatch, *, times: int) -> None:
-    """Make the first losses NaN."""
-    objective, left = training.grpo_objective, [times]
-
-    def broken(*given: Any) -> Any:
-        left[0] -= 1
-        found = objective(*given)
-        return replace(found, loss=found.loss * (math.nan if left[0] >= 0 else 1))
-
-    monkeypatch.setattr(training, "grpo_objective", broken)
-
-
-def test_a_loss_that_is_no_number_changes_nothing_and_halves_the_learning_rate_also_at_step_0(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    trainer = trainer_of(settings())
-    broken_losses(monkeypatch, times=1)
-    before = weights_hash(trainer.policy)
-    first = trainer.step()
-    assert weights_hash(trainer.policy) == before
-    assert first.metrics["language/skipped"] == 1
-    assert [event.name for event in first.events] == ["step_skipped"]
-    second = trainer.step()
-    assert second.metrics["control/learning_rate"] == pytest.approx(0.5 * first.metrics["control/learning_rate"])
-    assert second.metrics["language/skipped"] == 0
-    assert weights_hash(trainer.policy) != before
-
-
-def test_three_such_losses_in_a_row_end_the_run_with_the_weights_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = trainer_of(settings())
-    broken_losses(monkeypatch, times=99)
-    before = weights_hash(trainer.policy)
-    for _ in range(2):
-        trainer.step()
-    with pytest.raises(NonFiniteError, match="3 times in a row"):
-        trainer.step()
-    assert weights_hash(trainer.policy) == before
-
-
 def test_a_reward_that_is_no_number_is_survived() -> None:
     broken = [True]
 
@@ -192,20 +149,6 @@ def test_a_rollout_of_nothing_but_cut_answers_changes_nothing() -> None:
     assert weights_hash(trainer.policy) == before
 
 
-def test_weights_that_change_between_writing_and_scoring_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = trainer_of(settings())
-    learn = Trainer._learn
-
-    def meddle(self: Trainer, *given: Any) -> Any:
-        with torch.no_grad():
-            self.policy.network.lm_head.weight[::5] += 0.01
-        return learn(self, *given)
-
-    monkeypatch.setattr(Trainer, "_learn", meddle)
-    with pytest.raises(InvariantError, match="does not score as it sampled"):
-        trainer.step()
-
-
 def test_a_policy_that_is_sampled_at_another_temperature_is_refused_at_the_start_and_in_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = trainer_of(settings())
     honest = answers.token_distribution
@@ -213,17 +156,3 @@ def test_a_policy_that_is_sampled_at_another_temperature_is_refused_at_the_start
     for begin in (trainer.preflight, trainer.step):
         with pytest.raises(InvariantError, match="sampled and scored log-probabilities"):
             begin()
-
-
-def test_answers_that_nobody_can_read_are_refused_before_the_first_update() -> None:
-    metrics = trainer_of(settings()).preflight()
-    with pytest.raises(NotLearnableError, match=r"clone first \(language.cloning.num_steps\)"):
-        refuse(look_before(metrics, step=1, limits={}))
-
-
-def test_entropy_that_becomes_critical_stops_the_run() -> None:
-    config = settings(**{"grpo.critical_entropy": 1e6})
-    trainer = trainer_of(config)
-    for _ in range(CRITICAL_WINDOW):
-        trainer.step()
-    assert "critical_entropy" in trainer.outcome.stop
