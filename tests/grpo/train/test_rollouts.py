@@ -12,7 +12,6 @@ from doubles import (
     MadeUpValues,
     WrittenPolicy,
     fake_arrays,
-    in_float64,
     lively_policy,
     made_up_number,
     some_boards,
@@ -49,18 +48,9 @@ def states_of(boards: list[chess.Board], value: BoardMove = made_up_number) -> S
     )
 
 
-def roll(
-    policy: MovePolicy,
-    states: States,
-    config: GrpoConfig = CONFIG,
-    *,
-    temperature: float = 1.3,
-    seed: int = 0,
-    step: int = 0,
-    values: Values | None = None,
-) -> Batch[States]:
+def roll(policy: MovePolicy, states: States, config: GrpoConfig = CONFIG, *, values: Values | None = None) -> Batch[States]:
     """Return the rollout from these states."""
-    sampler = Sampler(policy=policy, temperature=temperature, seed=seed, step=step, max_states=16)
+    sampler = Sampler(policy=policy, temperature=1.3, seed=0, step=0, max_states=16)
     if config.num_own_moves == 1:
         return sampled_groups(sampler, states, config.group_size)
     return sampled_trajectories(sampler, states, values or MadeUpValues(), config.group_size, config.num_own_moves)
@@ -104,15 +94,6 @@ def test_shuffled_and_cut_groups_still_belong_to_their_states(num_own_moves: int
         assert torch.allclose(scored.log_prob(part.columns), part.old_log_probs, atol=1e-5) or num_own_moves > 1
 
 
-@torch.no_grad()
-def test_the_number_of_states_a_forward_pass_changes_nothing_that_is_sampled_from() -> None:
-    policy, positions = in_float64(lively_policy()), PositionBatch.from_boards(BOARDS)
-    whole = policy.distribution(positions, temperature=1.3)
-    pieces = Sampler(policy=policy, temperature=1.3, seed=0, step=0, max_states=7).distribution(positions)
-    assert torch.allclose(pieces.log_probs, whole.log_probs, rtol=0, atol=1e-12)
-    assert torch.equal(pieces.is_legal, whole.is_legal)
-
-
 def test_probabilities_that_are_no_numbers_are_refused() -> None:
     spoilt = WrittenPolicy(lambda board, move: float("nan") if board.epd() == BOARDS[3].epd() else 0.0)
     assert len(roll(spoilt, states_of(BOARDS[:3]))) == 3
@@ -139,7 +120,7 @@ def after(board: chess.Board) -> set[str]:
 def test_trajectories_go_on_from_their_own_boards_and_are_compared_by_board_and_ply(policy: NetworkPolicy) -> None:
     boards = [board for board in BOARDS if board.turn == chess.WHITE and board.legal_moves.count() > 9][:4]
     values = MadeUpValues()
-    rollout = roll(policy, states_of(boards), replace_own_moves(2), values=values)
+    rollout = roll(policy, states_of(boards), SMALL.model_copy(update={"num_own_moves": 2}), values=values)
     check(rollout, is_trajectory=True)
     reached = boards_of(rollout)[4:]
     assert rollout.state_weights.tolist() == [4.0] * 4 + [1.0] * len(reached)
@@ -153,11 +134,6 @@ def test_trajectories_go_on_from_their_own_boards_and_are_compared_by_board_and_
         rewards, advantages = rollout.rewards[rows, 0], rollout.advantages[rows, 0]
         assert torch.allclose(advantages, rewards - rewards.mean(), atol=1e-6)
         assert torch.allclose(rollout.advantages[origin], rollout.rewards[origin] - rollout.rewards[origin].mean(), atol=1e-6)
-
-
-def replace_own_moves(count: int) -> GrpoConfig:
-    """Return the small settings with so many own moves."""
-    return SMALL.model_copy(update={"num_own_moves": count})
 
 
 def test_a_failing_engine_is_counted_and_a_forced_state_is_passed_through() -> None:

@@ -114,19 +114,3 @@ def test_who_names_no_legal_move_loses_the_game_there_with_either_colour(as_whit
     assert swapped.replies() == {"second": result.replies()["first"]}
     assert told == [1, 2], "a game that was given up is over"
     assert result.ends()["no legal move named"] == 1
-
-
-def test_the_games_of_a_match_tell_what_each_players_answers_were_like() -> None:
-    speaker = ScriptedSpeaker(lambda fen, number: naming(first_legal(fen)) if number is not None and number < 0.6 else "?")
-    result = play_match(player(speaker), RandomPlayer(numpy_stream(0, "random")), OPENINGS, max_plies=8)
-    per_game = [game.first_replies for game in result.games if game.first_replies is not None]
-    assert len(per_game) == len(result.games)
-    assert all(game.second_replies is None for game in result.games)
-    total = result.replies()["first"]
-    assert result.replies().keys() == {"first"}
-    assert total == sum(per_game, ReplyCounts())
-    assert total.num_answers == sum(count for _, count in speaker.asked)
-    assert total.num_moves == total.num_answers - total.num_retries
-    assert total.num_unreadable == total.num_retries + total.num_forfeits
-    assert total.num_forfeits == result.ends()["no legal move named"] > 0
-    assert play_match(RandomPlayer(numpy_stream(0, 1)), RandomPlayer(numpy_stream(0, 2)), OPENINGS[:1], max_plies=4).replies() == {}
