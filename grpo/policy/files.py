@@ -1,41 +1,20 @@
-"""Files of a policy on disk: names, kind and compatibility checks; needs no import of torch."""
+"""Files of a policy on disk, whatever its kind: `facts.json` says what it is and which files it has; needs no import of torch."""
 
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from grpo.base.errors import PlainError
-from grpo.base.files import CorruptError, read_json, sha256_text
+from grpo.base.files import CorruptError, read_json, sha256_text, write_json
 from grpo.board.actions import ACTIONS
 
 NETWORK: Final = "network"
 LANGUAGE: Final = "language"
 """The kinds of policies: the values of `policy.kind`."""
 WEIGHTS: Final = "policy.safetensors"
-"""Weights of a chess network."""
-LANGUAGE_WEIGHTS: Final = "model.safetensors"
-"""Weights of a language model, under transformers' name."""
+"""Weights of a chess network; a language model's have transformers' name."""
 FACTS: Final = "facts.json"
-"""What a policy is: its settings and the hash of its action table."""
-CHESS_TOKENS: Final = "chess_tokens.json"
-"""Vocabulary of our own chess tokenizer, for language models that use it."""
-_LANGUAGE_CONFIG: Final = "config.json"
-# Files that transformers writes beside the weights of a causal LM, and the vocabularies of its tokenizers.
-_LANGUAGE_FILES: Final = (
-    _LANGUAGE_CONFIG,
-    "generation_config.json",
-    CHESS_TOKENS,
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "tokenizer.model",
-    "spiece.model",
-)
 ACTION_TABLE_HASH: Final = sha256_text(" ".join(move.uci() for move in ACTIONS))
 
 
@@ -43,11 +22,56 @@ class IncompatibleError(PlainError, RuntimeError):
     """A policy was made with another action table or by another version of the code."""
 
 
+def write_facts(folder: Path, policy: Mapping[str, Any], files: Sequence[str], **more: Any) -> None:
+    """Write `facts.json`.
+
+    Args:
+        folder: of the policy.
+        policy: `kind`, and the other settings that it was made from.
+        files: names of its other files in the folder, first that of the weights.
+        more: what only its kind knows.
+    """
+    write_json(folder / FACTS, {"policy": policy, "files": files, "action_table": ACTION_TABLE_HASH, **more})
+
+
+def policy_facts(folder: Path) -> dict[str, Any]:
+    """Return the content of `facts.json`.
+
+    Raises IncompatibleError if this code has another action table or no such kind, CorruptError if the file is missing or unreadable.
+    """
+    try:
+        facts = dict(read_json(folder / FACTS))
+        table, kind = str(facts["action_table"]), facts["policy"]["kind"]
+        facts["files"] = [Path(name).name for name in facts["files"]]  # Nothing outside of the folder, whoever made it.
+        facts["files"][0]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise CorruptError(f"{folder / FACTS} is missing or unreadable ({error}): copy it again from where the policy was made") from None
+    if table != ACTION_TABLE_HASH:
+        raise IncompatibleError(
+            f"{folder}: action_table is {table[:12]}, this code's is {ACTION_TABLE_HASH[:12]}; use the code that made it"
+        )
+    if kind not in (NETWORK, LANGUAGE):
+        raise IncompatibleError(f"{folder}: a policy of kind {kind!r}, which this code does not know; use the code that made it")
+    return facts
+
+
+def policy_kind(folder: Path) -> str:
+    """Return `NETWORK` or `LANGUAGE`; raises the errors of `policy_facts`."""
+    return str(policy_facts(folder)["policy"]["kind"])
+
+
+def policy_file_names(folder: Path) -> list[str]:
+    """Return the names of the policy's files in a folder, which may also contain the rest of a checkpoint.
+
+    Raises the errors of `policy_facts`.
+    """
+    return [FACTS, *policy_facts(folder)["files"]]
+
+
 def missing_files(folder: Path) -> list[str]:
-    """Return the files that a folder lacks to be a policy: a language model if it has one of its files, else a network."""
-    is_language = any((folder / name).is_file() for name in (LANGUAGE_WEIGHTS, _LANGUAGE_CONFIG))
-    required = (LANGUAGE_WEIGHTS, _LANGUAGE_CONFIG, FACTS) if is_language else (WEIGHTS, FACTS)
-    return [name for name in required if not (folder / name).is_file()]
+    """Return the files that a folder lacks to be a policy; raises the errors of `policy_facts` where it says what it is."""
+    names = policy_file_names(folder) if (folder / FACTS).is_file() else [FACTS]
+    return [name for name in names if not (folder / name).is_file()]
 
 
 def is_policy(folder: Path) -> bool:
@@ -55,28 +79,9 @@ def is_policy(folder: Path) -> bool:
     return not missing_files(folder)
 
 
-def policy_kind(folder: Path) -> str:
-    """Return `NETWORK` or `LANGUAGE`; raises the errors of `policy_facts`."""
-    kind = policy_facts(folder)["policy"]["kind"]
-    if kind not in (NETWORK, LANGUAGE):
-        raise IncompatibleError(f"{folder}: a policy of kind {kind!r}, which this code does not know; use the code that made it")
-    return str(kind)
-
-
 def weights_file(folder: Path) -> Path:
     """Return the file with a policy's weights; raises the errors of `policy_facts`."""
-    return folder / (WEIGHTS if policy_kind(folder) == NETWORK else LANGUAGE_WEIGHTS)
-
-
-def policy_file_names(folder: Path) -> list[str]:
-    """Return the sorted names of the policy's files in a folder, which may also contain the rest of a checkpoint.
-
-    Raises the errors of `policy_facts`.
-    """
-    if policy_kind(folder) == NETWORK:
-        return sorted((FACTS, WEIGHTS))
-    names = (FACTS, LANGUAGE_WEIGHTS, *_LANGUAGE_FILES)
-    return sorted(name for name in names if (folder / name).is_file())
+    return folder / str(policy_facts(folder)["files"][0])
 
 
 def copy_policy(folder: Path, target: Path) -> None:
@@ -84,20 +89,3 @@ def copy_policy(folder: Path, target: Path) -> None:
     target.mkdir()
     for name in policy_file_names(folder):
         shutil.copy(folder / name, target / name)
-
-
-def policy_facts(folder: Path) -> dict[str, Any]:
-    """Return the content of `facts.json`.
-
-    Raises IncompatibleError if this code has another action table, CorruptError if the file is missing or unreadable.
-    """
-    try:
-        facts = dict(read_json(folder / FACTS))
-        table, _ = str(facts["action_table"]), facts["policy"]["kind"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CorruptError(f"{folder / FACTS} is missing or unreadable ({error}): copy it again from where the policy was made") from None
-    if table != ACTION_TABLE_HASH:
-        raise IncompatibleError(
-            f"{folder}: action_table is {table[:12]}, this code's is {ACTION_TABLE_HASH[:12]}; use the code that made it"
-        )
-    return facts

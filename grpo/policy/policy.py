@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from grpo.base.errors import NonFiniteError
-from grpo.base.files import CorruptError, sha256_text, write_json
+from grpo.base.files import CorruptError, sha256_text
 from grpo.base.seeding import named_seed
 from grpo.policy.distribution import MoveDistribution, PositionBatch, on_device
-from grpo.policy.files import ACTION_TABLE_HASH, FACTS, NETWORK, WEIGHTS, IncompatibleError, policy_facts
+from grpo.policy.files import FACTS, NETWORK, WEIGHTS, IncompatibleError, policy_facts, write_facts
 from grpo.policy.networks import make_network
 from grpo.settings.tree import PolicyConfig
 
@@ -97,7 +97,7 @@ class NetworkPolicy:
     def save(self, folder: Path) -> None:
         """Write the weights, and what is needed to use them, into an existing folder."""
         write_tensors(folder / WEIGHTS, self.network.state_dict())
-        write_json(folder / FACTS, {"policy": self.config.model_dump(mode="json"), "action_table": ACTION_TABLE_HASH})
+        write_facts(folder, self.config.model_dump(mode="json"), [WEIGHTS])
 
     @classmethod
     def load(cls, folder: Path, device: torch.device) -> Self:

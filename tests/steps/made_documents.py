@@ -11,7 +11,7 @@ from grpo.match.halving import sequential_halving
 from grpo.match.intervals import Estimate, paired_interval
 from grpo.match.phase_guard import phase_changes
 from grpo.match.verdict import LadderGain, decide
-from grpo.policy.files import ACTION_TABLE_HASH, FACTS
+from grpo.policy.files import WEIGHTS, write_facts
 from steps.pages.results import Results
 from steps.report import run_results
 from steps.run.aliases import CHAMPION
@@ -162,7 +162,7 @@ def write_outputs(root: Path, reports: Mapping[str, Mapping[str, Any]]) -> dict[
         if step == "select":
             write_json(folder / DECISIONS, {"num_boards": 30, "improved": [], "worsened": [], "worst": [], "best": []})
             (folder / CHAMPION).mkdir()
-            write_json(folder / CHAMPION / FACTS, {"action_table": ACTION_TABLE_HASH, "policy": {"kind": "network", "width": 64}})
+            write_facts(folder / CHAMPION, {"kind": "network", "width": 64}, [WEIGHTS])
         if step == "finetune":
             (folder / FINDINGS).parent.mkdir()
             write_json(folder / FINDINGS, {"verdict": "findings", "tag": "kl_trap", "findings": [FINDING]})

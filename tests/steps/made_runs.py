@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo.base.files import sha256_json, write_json, write_manifest
-from grpo.policy.files import ACTION_TABLE_HASH
+from grpo.policy.files import WEIGHTS, write_facts
 from grpo.settings.tree import read_settings
 from steps import STEPS
 from steps.run.aliases import CHAMPION, PEAK
@@ -79,8 +79,8 @@ def weights_at(step: int) -> bytes:
 
 def write_policy(folder: Path, step: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "policy.safetensors").write_bytes(weights_at(step))
-    write_json(folder / "facts.json", {"action_table": ACTION_TABLE_HASH, "policy": {"kind": "network", "width": 64}})
+    (folder / WEIGHTS).write_bytes(weights_at(step))
+    write_facts(folder, {"kind": "network", "width": 64}, [WEIGHTS])
 
 
 def write_step(folder: Path, step: str) -> None:

@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 
 from grpo.base.errors import PlainError
 from grpo.base.files import read_json
-from grpo.policy.files import CHESS_TOKENS, IncompatibleError
+from grpo.policy.files import IncompatibleError
 from grpo.settings.language import LanguageConfig
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _tokenizer(name: str, revision: str) -> "PreTrainedTokenizerBase":
     """Return the tokenizer, which pads on the left, with its end when it has no padding; refuse one that cannot write chess."""
     from transformers import AutoTokenizer
 
-    from grpo.language.text.tokenizer import chess_tokenizer
+    from grpo.language.text.tokenizer import CHESS_TOKENS, chess_tokenizer
 
     if (tokens := Path(name) / CHESS_TOKENS).is_file():
         own = chess_tokenizer()

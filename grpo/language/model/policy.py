@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 import torch
 from safetensors import SafetensorError
 
-from grpo.base.files import write_json
 from grpo.language.model.loading import hub_commit, network_of_files, quieten_transformers
 from grpo.policy.distribution import MoveDistribution
-from grpo.policy.files import ACTION_TABLE_HASH, FACTS, LANGUAGE, LANGUAGE_WEIGHTS, IncompatibleError, policy_facts
+from grpo.policy.files import LANGUAGE, IncompatibleError, policy_facts, write_facts
 from grpo.policy.policy import refuse_non_finite
 from grpo.settings.language import SMALL, LanguageConfig, model_folder
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
+_WEIGHTS: Final = "model.safetensors"  # Transformers' name.
 _ERROR_NUMBER: Final = re.compile(r"\(os error (\d+)\)")
 """How safetensors tells the disk's refusal: in its text alone."""
 
@@ -91,6 +91,7 @@ class LanguagePolicy:
 
         Raises OSError with its number when the disk refuses.
         """
+        others = set(folder.iterdir())
         self.tokenizer.save_pretrained(folder)
         try:
             self.network.save_pretrained(folder, state_dict=self.network.state_dict())
@@ -98,8 +99,9 @@ class LanguagePolicy:
             if (number := _ERROR_NUMBER.search(str(error))) is None:
                 raise
             raise OSError(int(number[1]), os.strerror(int(number[1])), str(folder)) from error
-        described = {"policy": {"kind": LANGUAGE}, "language": self.config.model_dump(mode="json"), "origin": asdict(self.origin)}
-        write_json(folder / FACTS, {**described, "action_table": ACTION_TABLE_HASH})
+        made = sorted(path.name for path in folder.iterdir() if path not in others and path.name != _WEIGHTS)
+        language = self.config.model_dump(mode="json")
+        write_facts(folder, {"kind": LANGUAGE}, [_WEIGHTS, *made], language=language, origin=asdict(self.origin))
 
     @classmethod
     def load(cls, folder: Path, device: torch.device) -> Self:
@@ -117,7 +119,7 @@ class LanguagePolicy:
             reason = " ".join(str(error).split())
             raise IncompatibleError(f"{folder}: no language model that this code knows ({reason}); use the code that made it") from error
         network, tokenizer = network_of_files(str(folder), "")
-        refuse_non_finite(network, folder / LANGUAGE_WEIGHTS)
+        refuse_non_finite(network, folder / _WEIGHTS)
         return cls(network, tokenizer, device, config, origin=origin)
 
     @property

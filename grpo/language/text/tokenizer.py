@@ -16,8 +16,9 @@ import chess
 from transformers import PreTrainedTokenizer
 
 from grpo.base.files import write_json
-from grpo.policy.files import CHESS_TOKENS
 
+CHESS_TOKENS: Final = "chess_tokens.json"
+"""The vocabulary, beside a model that uses it."""
 END: Final = "<|end|>"
 PAD: Final = "<|pad|>"
 _EMPTY: Final = "."

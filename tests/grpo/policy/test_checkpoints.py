@@ -116,6 +116,7 @@ def test_a_pickle_is_never_opened_not_even_one_that_the_manifest_vouches_for(nam
         (FACTS, lambda content: content[:-5]),
         (FACTS, lambda _: b"[1]"),
         (FACTS, lambda content: content.replace(b'"policy"', b'"polity"')),
+        (FACTS, lambda content: content.replace(b'"files"', b'"flies"')),
         (FACTS, lambda content: content.replace(b'"width"', b'"wdth"')),
         (FACTS, lambda content: content.replace(b'"width": 16', b'"width": 24')),
         (FACTS, lambda content: content.replace(ACTION_TABLE_HASH.encode(), b"deadbeef" * 8)),

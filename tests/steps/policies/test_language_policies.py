@@ -12,7 +12,7 @@ import torch
 from doubles import CPU, TINY
 
 from grpo.language.model.policy import LanguagePolicy, load_model
-from grpo.policy.files import LANGUAGE_WEIGHTS, is_policy, policy_file_names, policy_kind, weights_file
+from grpo.policy.files import is_policy, policy_file_names, policy_kind, weights_file
 from grpo.policy.policy import new_policy
 from grpo.settings.language import LanguageConfig
 from steps.policies.network import NetworkCompetitor
@@ -61,8 +61,8 @@ def test_the_files_of_either_kind_are_known_without_loading_them(folder: Path, t
     assert (policy_kind(tmp_path), weights_file(tmp_path).name) == ("network", "policy.safetensors")
     assert policy_file_names(tmp_path) == ["facts.json", "policy.safetensors"]
     assert is_policy(folder)
-    assert (policy_kind(folder), weights_file(folder)) == ("language", folder / LANGUAGE_WEIGHTS)
-    assert policy_file_names(folder) == sorted(path.name for path in folder.iterdir()), "all that was saved is the policy"
+    assert (policy_kind(folder), weights_file(folder)) == ("language", folder / "model.safetensors")
+    assert sorted(policy_file_names(folder)) == sorted(path.name for path in folder.iterdir()), "all that was saved is the policy"
 
 
 def test_a_network_is_opened_and_plays_without_the_packages_of_language_models(tmp_path: Path) -> None:

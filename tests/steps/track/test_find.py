@@ -211,13 +211,15 @@ def test_a_folder_named_like_an_alias_is_meant_when_written_as_a_path(tmp_path: 
 
 def test_another_action_table_an_unreadable_description_and_missing_weights_are_refused_before_anything_is_loaded(tmp_path: Path) -> None:
     folder = policy_in(tmp_path / "mine")
-    write_json(folder / FACTS, {**read_json(folder / FACTS), "action_table": "deadbeef" * 8})
+    facts = read_json(folder / FACTS)
+    write_json(folder / FACTS, {**facts, "action_table": "deadbeef" * 8})
     with pytest.raises(IncompatibleError, match="action_table is deadbeefdead"):
         find_policy(str(folder), machine_of(tmp_path))
     for text in ("not JSON", "{}", "[1]"):
         (folder / FACTS).write_text(text)
         with pytest.raises(CorruptError, match=r"facts\.json is (damaged|missing or unreadable)"):
             find_policy(str(folder), machine_of(tmp_path))
+    write_json(folder / FACTS, facts)
     (folder / WEIGHTS).unlink()
     with pytest.raises(NotFoundError, match=f"is not the folder of a policy: it has no {WEIGHTS}; give"):
         find_policy(str(folder), machine_of(tmp_path))

@@ -12,7 +12,8 @@ from transformers import BertConfig, BertModel, T5Config, T5ForConditionalGenera
 from grpo.language.generate.answers import sampled_answers
 from grpo.language.model.loading import LanguageModelError, hub_commit
 from grpo.language.model.policy import LanguagePolicy, load_model
-from grpo.policy.files import CHESS_TOKENS, IncompatibleError
+from grpo.language.text.tokenizer import CHESS_TOKENS
+from grpo.policy.files import IncompatibleError
 from grpo.policy.policy import weights_hash
 from grpo.settings.language import LanguageConfig, SmallModelConfig
 
