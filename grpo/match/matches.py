@@ -4,13 +4,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import chess
 
 from grpo.match.intervals import ScoreInterval, paired_interval
-from grpo.match.players import Player
 from grpo.match.replies import Reply, ReplyCounts
+
+if TYPE_CHECKING:  # It imports torch, and the pages of results read how games end without that.
+    from grpo.match.players import Player
 
 
 class End(StrEnum):
@@ -220,8 +222,8 @@ def _without_move_number(fen: str) -> str:
 
 
 def play_match(
-    first: Player,
-    second: Player,
+    first: "Player",
+    second: "Player",
     openings: Sequence[str],
     *,
     max_plies: int,

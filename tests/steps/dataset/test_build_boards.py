@@ -1,6 +1,7 @@
 """The dataset is the same bytes however it is made, and what the engine fails on is dropped, replaced and counted."""
 
 import json
+import os
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any
 
 import chess
 import pytest
+import zstandard
 from listeners import Listener
 from made_games import random_pgn
 from made_work import work_in
@@ -19,7 +21,7 @@ from grpo.board.encoding import mover_fen
 from grpo.dataset.games import SourceError
 from grpo.dataset.quotas import boards_per_cell
 from grpo.dataset.table import Split
-from grpo.settings.tree import Settings, read_settings
+from grpo.settings.tree import Settings, read_settings, settings_over
 from steps import build_boards, join_boards
 from steps.run.dataset import position_keys, read_boards, read_game_table
 from steps.run.names import REPORT
@@ -105,3 +107,20 @@ def test_too_few_boards_are_refused_with_what_there_is_and_the_rejections(script
         build(settings, tmp_path / "out", scripted().path)
     assert str(refusal.value).startswith(f"{file}: ")
     assert "games rejected: 1 illegal move" in str(refusal.value)
+
+
+def test_real_games_packed_as_they_are_shared_are_read_and_one_that_cannot_be_is_named(stockfish: str, tmp_path: Path) -> None:
+    if not (folder := os.environ.get("CHESS_GRPO_SAMPLE_DATA")):
+        pytest.skip("CHESS_GRPO_SAMPLE_DATA is not set: real games are not tested")
+    games = (Path(folder) / "lichess_fishnet_games.pgn").read_bytes().split(b"[Event ", 301)[:301]
+    path = tmp_path / "games.pgn.zst"
+    path.write_bytes(zstandard.compress(b"[Event ".join(games) + b'[Event "e"]\n\n1. e4 e5 2. Ke3 *\n'))
+    # More boards than these games have, so that all are read.
+    wanted = {"num_train": 4_800, "num_validation": 480, "num_heldout": 480, "max_per_game_and_phase": 1, "files": [str(path)]}
+    settings = settings_of(tmp_path / "unused.pgn", "", num_units=2)
+    out = build(settings_over(settings.model_dump(mode="json"), {"boards": wanted}), tmp_path / "out", stockfish)
+    rows = read_boards(out).to_pylist()
+    assert {row["source"] for row in rows} == {"games.pgn.zst"}
+    assert any(row["white_rating"] or row["black_rating"] for row in rows)
+    [rejected] = read_json(out / REPORT)["first_rejected"]
+    assert rejected.startswith("games.pgn.zst, game 301: illegal move")

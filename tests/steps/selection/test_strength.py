@@ -74,7 +74,6 @@ def test_the_baseline_leaves_regret_both_matches_and_a_place_on_the_ladder(input
     # A fresh policy plays like chance.
     assert report["matches"]["random"]["score"] > report["matches"]["stockfish-1-nodes"]["score"]
     assert place["probes"]
-    assert place["games"][0]["rung"] == "random"
     assert told.metrics["baseline/rating"] == place["rating"]
     assert told.metrics["baseline/score_engine_high"] == report["matches"]["stockfish-1-nodes"]["high"]
     assert told.metrics["baseline/score_random"] == report["matches"]["random"]["score"]
