@@ -88,9 +88,9 @@ def _states(work: Work, train: BoardArrays, heldout: BoardArrays, values: Values
     if not num_own:
         return dataset, None
     return dataset, SelfPlay(
-        values,
-        config.self_play,
-        states_per_step=num_own,
+        values=values,
+        config=config.self_play,
+        size=num_own,
         first_step=first,
         seed=seed,
         # Held-out positions are never learnt from, wherever they come from.

@@ -1,6 +1,7 @@
 """States from self-play, in rounds that follow the policy as it changes."""
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import chess
@@ -37,58 +38,42 @@ class SelfPlayError(PlainError, RuntimeError):
     """Self-play did not give enough states."""
 
 
+@dataclass(kw_only=True, eq=False)
 class SelfPlay:
     """Positions from the policy's games against itself, valued once a round."""
 
-    def __init__(
-        self,
-        values: Values,
-        config: SelfPlayConfig,
-        *,
-        states_per_step: int,
-        first_step: int,
-        seed: int,
-        exclude: Container[str] = frozenset(),
-        say: Callable[[str], None] | None = None,
-    ) -> None:
-        """Play nothing yet.
-
-        Args:
-            values: of the states.
-            config: the settings.
-            states_per_step: states of a step.
-            first_step: where rounds are counted from.
-            seed: root of the random streams.
-            exclude: keys of positions that are never states.
-            say: is told when a round begins, which takes longer than many steps.
-        """
-        self._values = values
-        self._config = config
-        self.size = states_per_step
-        """States of a step."""
-        self._first_step = first_step
-        self._seed = seed
-        self._exclude = exclude
-        self._say = say
-        self._round: int | None = None
-        self._states: States | None = None
-        self._metrics: dict[str, float] = {}
+    values: Values
+    """Of the states."""
+    config: SelfPlayConfig
+    size: int
+    """States of a step."""
+    first_step: int
+    """Where rounds are counted from."""
+    seed: int
+    """Root of the random streams."""
+    exclude: Container[str]
+    """Keys of positions that are never states."""
+    say: Callable[[str], None]
+    """Is told when a round begins, which takes longer than many steps."""
+    _round: int | None = None
+    _states: States | None = None
+    _metrics: dict[str, float] = field(default_factory=dict)
 
     def states(self, step: int, policy: MovePolicy) -> States:
         """Return the states of a step; if its round's are not at hand, the policy plays the round as it is now.
 
         An epoch's last few states are left for the next. Raises SelfPlayError when games or engine give too few states.
         """
-        number, step_of_round = divmod(step - self._first_step, self._config.steps_per_round)
+        number, step_of_round = divmod(step - self.first_step, self.config.steps_per_round)
         if step_of_round:
             self._metrics = {}
         if self._states is None or number != self._round:
             self._states = self._play_round(number, policy)
             self._round = number
         epoch, index = divmod(step_of_round, len(self._states) // self.size)
-        order = torch.randperm(len(self._states), generator=torch_stream(self._seed, "own_games", number, "order", epoch))
+        order = torch.randperm(len(self._states), generator=torch_stream(self.seed, "own_games", number, "order", epoch))
         rows = order[index * self.size : (index + 1) * self.size]
-        is_image = first_images(len(self._states), torch_stream(self._seed, "own_games", number, "reflection"))
+        is_image = first_images(len(self._states), torch_stream(self.seed, "own_games", number, "reflection"))
         return self._states.select_rows(rows).reflected(is_image[rows] ^ bool(epoch % 2))
 
     def round_metrics(self) -> dict[str, float]:
@@ -111,10 +96,9 @@ class SelfPlay:
             self._states = States(positions=positions, values=tensors["values"], phases=tensors["phases"])
 
     def _play_round(self, number: int, policy: MovePolicy) -> States:
-        if self._say is not None:
-            self._say(f"self-play round {number + 1}: games for {self._config.states_per_round:,} states")
+        self.say(f"self-play round {number + 1}: games for {self.config.states_per_round:,} states")
         boards, games = self._play_games(number, policy)
-        states, kept = valued_states(boards, self._values)
+        states, kept = valued_states(boards, self.values)
         num_dropped = len(boards) - len(kept)
         if states is None or len(states) < self.size:
             raise SelfPlayError(
@@ -132,10 +116,10 @@ class SelfPlay:
 
     def _play_games(self, number: int, policy: MovePolicy) -> tuple[list[chess.Board], list[PlayedGame]]:
         """Return a round's boards and the games that gave them."""
-        config = self._config
-        opening_rng = numpy_stream(self._seed, "own_games", number, "openings")
-        choice_rng = numpy_stream(self._seed, "own_games", number, "positions")
-        player = SamplingPlayer(policy, "policy", temperature=TEMPERATURE, rng=torch_stream(self._seed, "own_games", number, "moves"))
+        config = self.config
+        opening_rng = numpy_stream(self.seed, "own_games", number, "openings")
+        choice_rng = numpy_stream(self.seed, "own_games", number, "positions")
+        player = SamplingPlayer(policy, "policy", temperature=TEMPERATURE, rng=torch_stream(self.seed, "own_games", number, "moves"))
         num_openings = max(_MIN_OPENINGS_PER_BATCH, config.states_per_round // _STATES_PER_OPENING)
         found: dict[str, chess.Board] = {}
         games: list[PlayedGame] = []
@@ -152,7 +136,7 @@ class SelfPlay:
             games += played
             for game in played:
                 for board in _boards_at(game, taken_plies(len(game.moves), choice_rng)):
-                    if board.legal_moves.count() > 1 and (key := position_key(board)) not in self._exclude:
+                    if board.legal_moves.count() > 1 and (key := position_key(board)) not in self.exclude:
                         found.setdefault(key, board)
         boards = list(found.values())
         # The last batch gives too many: left out are some of all games, and not all of the last ones.

@@ -51,11 +51,13 @@ def own_games(values: Any = None, *, size: int = 8, first_step: int = 0, seed: i
     """Return own games of few and short games."""
     config = SelfPlayConfig(**{"states_per_round": 40, "steps_per_round": 12, "max_plies": 6, **settings})
     return SelfPlay(
-        MadeUpValues() if values is None else values,
-        config,
-        states_per_step=size,
+        values=values or MadeUpValues(),
+        config=config,
+        size=size,
         first_step=first_step,
         seed=seed,
+        exclude=frozenset(),
+        say=lambda _: None,
     )
 
 

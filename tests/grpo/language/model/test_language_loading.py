@@ -33,18 +33,6 @@ def test_the_small_model_depends_on_its_seed_alone() -> None:
     assert weights_hash(one) != weights_hash(load_model(SMALL, seed=2, device=CPU))
 
 
-def test_pieces_on_one_square_begin_alike_and_squares_apart() -> None:
-    policy = load_model(LanguageConfig(small=SmallModelConfig(width=96, num_layers=1)), seed=3, device=CPU)
-    weights = policy.network.transformer.wte.weight.detach()
-
-    def likeness(*tokens: str) -> float:
-        one, other = weights[policy.tokenizer.convert_tokens_to_ids(tokens)]
-        return float(torch.cosine_similarity(one, other, dim=0))
-
-    assert min(likeness("N@f3", "R@f3"), likeness("N@f3", "N@a7")) > 0.3
-    assert max(likeness("R@f3", "N@a7"), likeness(".@c5", "Q@h1")) < 0.2
-
-
 @pytest.mark.parametrize("make", [gpt2, llama], ids=["gpt2", "llama"])
 def test_a_model_of_a_folder_answers_and_comes_back_from_disk(make, tmp_path: Path) -> None:
     policy = loaded(make(tmp_path / "model"))
