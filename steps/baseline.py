@@ -65,6 +65,6 @@ def _matches(work: Work, arena: Arena, player: Player, used: set[str]) -> dict[s
 
 def card(seen: "Seen") -> "list[CardPart]":
     """Return the card: the strength of the pretrained policy before GRPO."""
-    from steps.cards.games import baseline_page
+    from steps.cards.pages import baseline_page
 
     return baseline_page(seen)

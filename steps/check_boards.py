@@ -51,6 +51,6 @@ def body(work: Work) -> None:
 
 def card(seen: "Seen") -> "list[CardPart]":
     """Return the card: what holds and what does not."""
-    from steps.cards.data import checks_page
+    from steps.cards.pages import checks_page
 
     return checks_page(seen)

@@ -23,7 +23,7 @@ from steps.pages.results import (
     Training,
     read_results,
 )
-from steps.pages.templates import model_card, report_page
+from steps.pages.templates import page
 from steps.run.aliases import CHAMPION
 from steps.run.names import FINDINGS, MODEL_CARD, REPORT, REPORT_PAGE, RESULTS
 from steps.run.step import Step
@@ -54,7 +54,7 @@ def body(work: Work) -> None:
     results = run_results({name: work.inputs[name] for name in _OUTPUTS}, origin=work.facts.get("origin", ""))
     write_json(work.folder / RESULTS, results.model_dump(mode="json"))
     results = read_results(work.folder / RESULTS)  # As everybody else reads it, to the order of its keys.
-    (work.folder / REPORT_PAGE).write_text(report_page(results), encoding="utf-8")
+    (work.folder / REPORT_PAGE).write_text(page("report", results=results), encoding="utf-8")
     (work.folder / MODEL_CARD).write_text(_card_of_champion(results, work.inputs["selected"] / CHAMPION), encoding="utf-8")
 
 
@@ -63,7 +63,9 @@ def _card_of_champion(results: Results, champion: Path) -> str:
     weights = decision.candidate_weights if decision.promoted else decision.initial_weights
     name = f"{CHAMPION} of {results.outputs['select']['version'][:12]}"
     hashes = {"weights, as numbers": str(weights)}
-    return model_card(results, run=name, policy_step=decision.champion_step, described=policy_facts(champion), hashes=hashes)
+    return page(
+        "model_card", results=results, run=name, policy_step=decision.champion_step, described=policy_facts(champion), hashes=hashes
+    )
 
 
 def run_results(folders: Mapping[str, Path], *, origin: str = "") -> Results:
@@ -74,7 +76,7 @@ def run_results(folders: Mapping[str, Path], *, origin: str = "") -> Results:
         origin: RUN/STEP that it was resumed from; empty for a new training.
     """
     outputs = {manifest["step"]: _Output(folder, manifest) for folder in folders.values() for manifest in [read_json(folder / MANIFEST)]}
-    decision = Decision.of(outputs["select"].report)
+    decision = Decision.model_validate(outputs["select"].report)
     history = read_history(outputs["finetune"].folder)
     candidate = {name: value for record in history if record.step == decision.candidate_step for name, value in record.metrics.items()}
     start = outputs["baseline"].report["heldout"]
@@ -87,11 +89,11 @@ def run_results(folders: Mapping[str, Path], *, origin: str = "") -> Results:
         origin=None if not origin else Origin(run=run, step=int(step)),
         decision=decision,
         measurements=tuple(_measured(outputs, decision, compared_settings(settings))),
-        ladder=LadderReport.of(outputs["calibrate"].report),
+        ladder=LadderReport.model_validate(outputs["calibrate"].report),
         regret={phase: (start[name], candidate.get(name)) for phase, name in phases.items()},
-        boards=Boards.of(outputs["join_boards"].report),
+        boards=Boards.model_validate(outputs["join_boards"].report),
         pretraining=outputs["pretrain"].report,
-        training=Training.of(outputs["finetune"].report),
+        training=Training.model_validate(outputs["finetune"].report),
         findings=read_json(findings) if findings.is_file() else None,
         settings=settings,
         engine=outputs["select"].parts["inputs"]["engine"],
@@ -118,8 +120,8 @@ def _measured(outputs: Mapping[str, _Output], decision: Decision, settings: Mapp
     baseline, by = outputs["baseline"].report, outputs["baseline"].hash
     for opponent, match in baseline["matches"].items():
         name, yardstick = ("a random mover", rules) if opponent == "random" else ("Stockfish (1 node)", against_engine)
-        yield from _match(f"pretrained against {name}", Match.of(match), yardstick, by)
-    yield from _rating("pretrained on the ladder before GRPO (other openings)", Placement.of(baseline["ladder"]), ladder, by)
+        yield from _match(f"pretrained against {name}", Match.model_validate(match), yardstick, by)
+    yield from _rating("pretrained on the ladder before GRPO (other openings)", Placement.model_validate(baseline["ladder"]), ladder, by)
     heldout, regrets = baseline["heldout"], dict[str, RegretEstimate]()
     if f"{_REGRET}_stderr" in heldout:
         regrets["pretrained policy"] = RegretEstimate(mean=heldout[_REGRET], stderr=heldout[f"{_REGRET}_stderr"])
@@ -156,7 +158,7 @@ def _match(name: str, match: Match | None, yardstick: dict[str, str | None], out
         yield Measurement(
             name=name,
             unit=Unit.SCORE,
-            estimate=match.interval.estimate,
+            estimate=match.estimate,
             adjudicated=None if match.adjudicated is None else match.adjudicated.estimate,
             num_games=2 * match.num_pairs,
             yardstick=yardstick,
@@ -176,6 +178,6 @@ def _num_games(place: Placement) -> int:
 
 def card(seen: "Seen") -> "list[CardPart]":
     """Return the card: verdict, measurements, ladder and training."""
-    from steps.cards.games import report_page as page
+    from steps.cards.pages import report_page
 
-    return page(seen)
+    return report_page(seen)

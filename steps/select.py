@@ -265,6 +265,6 @@ def _metrics(contest: _Contest) -> dict[str, float]:
 
 def card(seen: "Seen") -> "list[CardPart]":
     """Return the card: verdict, checkpoints with the peak ringed, boards, and the trace of the decision."""
-    from steps.cards.games import decision_page
+    from steps.cards.pages import decision_page
 
     return decision_page(seen)

@@ -105,8 +105,6 @@ class _Task:
 
     def work(self, folder: Path, making: Making) -> Work:
         """Return what the body works with."""
-        if self.card is not None:
-            self.card.seen.progress_folder = making.progress
         return Work(
             folder=folder,
             settings=self.settings,

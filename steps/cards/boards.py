@@ -6,9 +6,8 @@ from typing import Any, Final
 
 import chess
 import chess.svg
-from markupsafe import Markup
 
-from steps.cards.page import page_part
+from steps.cards.page import CardPart, page_part
 
 _POLICY: Final = "#e0761bd0"
 _ENGINE: Final = "#2563c9d0"
@@ -17,11 +16,13 @@ _BEFORE: Final = "#5d6673b0"
 _PIXELS: Final = 320
 
 
-def decision_boards(found: Mapping[str, Any], *, whose: str) -> Markup:
-    """Return a policy's decisions as boards seen by the player to move; `found` is from `decisions.json`.
+def decision_boards(found: Mapping[str, Any], *, whose: str) -> list[CardPart]:
+    """Return a policy's decisions as boards seen by the player to move; `found` is from `decisions.json`, and may be empty.
 
     With an earlier policy's moves beside them, those come first where the two differ most.
     """
+    if not found:
+        return []
     kinds = {
         "Moves that GRPO improved most": (found["improved"], "GRPO improved no move."),
         "Moves that GRPO made worse": (found["worsened"], "GRPO made no move worse."),
@@ -33,7 +34,7 @@ def decision_boards(found: Mapping[str, Any], *, whose: str) -> Markup:
         (title, [_figure(decision) for decision in decisions], none)
         for title, (decisions, none) in list(kinds.items())[0 if is_compared else 2 :]
     ]
-    return page_part("boards", whose=whose, num_boards=found["num_boards"], is_compared=is_compared, kinds=shown)
+    return [page_part("boards", whose=whose, num_boards=found["num_boards"], is_compared=is_compared, kinds=shown)]
 
 
 def _figure(decision: Mapping[str, Any]) -> dict[str, Any]:

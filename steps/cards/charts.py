@@ -1,17 +1,18 @@
-"""Figures of cards: line charts by altair, each with a legend that unfolds to a table, and bars of intervals as SVG."""
+"""Charts of cards, by altair: lines over steps, and estimates with their 95 % intervals; all numbers stand beside them."""
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import altair as alt
+import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
 from grpo.match.intervals import Estimate, Unit
 from grpo.settings.metrics import METRICS, Record
-from steps.cards.page import CardPart, number_text, page_part
+from steps.cards.page import CardPart, page_part
 
 MAX_POINTS: Final = 240
 """Most points of a line; the whole card is sent again at each refresh."""
@@ -21,30 +22,25 @@ ALARM: Final = "#d9483b"
 _INK: Final = "#7d8794"
 _FEW: Final = 40
 """Points of a line that are drawn as they are; of a longer line the EMA is drawn, and its points faint behind it."""
-_MAX_DIGITS: Final = 24
-"""Characters that a scale has room for: its bar is 200 pixels wide at the least."""
 _NUM_MARKS: Final = 50
 _STEPS: Final = alt.X("x:Q", title="step", axis=alt.Axis(tickMinStep=1, format=",d"))
 
-Point = tuple[float, float]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ChartLine:
+class Line:
     """A named line."""
 
     label: str
-    points: Sequence[Point]
+    values: "pd.Series[float]"
+    """By step."""
     colour: str
     is_dashed: bool = False
     meaning: str = ""
 
     def summary(self) -> list[float | None]:
         """Return its first, last, lowest and highest value; None where there is none."""
-        values = [y for _, y in self.points]
-        finite = [value for value in values if math.isfinite(value)]
-        ends: list[float | None] = [values[0], values[-1]] if values else [None, None]
-        return [*ends, *((min(finite), max(finite)) if finite else (None, None))]
+        finite = self.values[np.isfinite(self.values)]
+        return [None] * 4 if finite.empty else [self.values.iloc[0], self.values.iloc[-1], finite.min(), finite.max()]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,43 +48,42 @@ class Figure:
     """A chart of metrics with the same unit."""
 
     title: str
-    names: Mapping[str, str]
-    """Metric -> label."""
+    names: Sequence[str]
+    """Of metrics; where one begins the names of others, it is the whole of which those are parts."""
     note: str = ""
     """A sentence on how to read it."""
     levels: Mapping[str, tuple[float, str]] | None = None
     """Label -> value and colour of a dashed line across the chart."""
-    dashed: Sequence[str] = ()
-    """Metrics that are bounds rather than measurements."""
-    has_marks: bool = False
-    """Whether thin vertical lines show the steps with events."""
+    dashed: str = ""
+    """A metric that is a bound rather than a measurement."""
     is_share: bool = False
     """Whether the lines are fractions of a whole, drawn as stacked areas."""
 
-    def parts(self, records: Sequence[Record], marks: Sequence[float] = ()) -> list[CardPart]:
-        """Return the chart of a step's history, and what stands below it; `marks` are steps with events."""
+    def parts(self, records: Sequence[Record], marks: Sequence[int] = ()) -> list[CardPart]:
+        """Return the chart of a step's history, and its legend, which unfolds to a table; `marks` are steps with events."""
         [unit] = {METRICS[name][0] for name in self.names}  # A chart has one y axis.
         lines = [
-            ChartLine(
-                label=label,
-                points=[(record.step, record.metrics[name]) for record in records if name in record.metrics],
+            Line(
+                label=self._label(name),
+                values=pd.Series({each.step: each.metrics[name] for each in records if name in each.metrics}, dtype=float),
                 colour=COLOURS[number % len(COLOURS)],
-                is_dashed=name in self.dashed,
+                is_dashed=name == self.dashed,
                 meaning=METRICS[name][1],
             )
-            for number, (name, label) in enumerate(self.names.items())
+            for number, name in enumerate(self.names)
         ]
-        steps = sorted({x for line in lines for x, _ in line.points})
+        steps = sorted({step for line in lines for step in line.values.index})
         for label, (value, colour) in (self.levels or {}).items():
-            points = [(step, value) for step in {*steps[:1], *steps[-1:]}]
-            lines.append(ChartLine(label=label, points=points, colour=colour, is_dashed=True))
-        chart = (
-            share_chart(self.title, lines) if self.is_share else line_chart(self.title, unit, lines, marks=marks if self.has_marks else ())
-        )
+            lines.append(Line(label=label, values=pd.Series(value, index=steps[:1] + steps[-1:]), colour=colour, is_dashed=True))
+        chart = _share_chart(self.title, lines) if self.is_share else line_chart(self.title, unit, lines, marks=marks)
         return [chart, page_part("numbers", lines=lines, unit=unit, note=self.note)]
 
+    def _label(self, name: str) -> str:
+        is_whole = any(other.startswith(f"{name}/") for other in self.names)
+        return "all" if is_whole else name.rpartition("/")[2].replace("_", " ")
 
-def line_chart(title: str, unit: str, lines: Sequence[ChartLine], *, marks: Sequence[float] = ()) -> dict[str, Any]:
+
+def line_chart(title: str, unit: str, lines: Sequence[Line], *, marks: Sequence[int] = ()) -> dict[str, Any]:
     """Return a chart of lines over steps: of a line with many points the EMA, and its values faint behind it.
 
     Args:
@@ -97,90 +92,55 @@ def line_chart(title: str, unit: str, lines: Sequence[ChartLine], *, marks: Sequ
         lines: those to draw.
         marks: steps with events, at which a thin vertical line stands.
     """
-    long = [line for line in lines if len(line.points) >= _FEW]
-    steps = [x for line in lines for x, _ in line.points]
-    half_life = max(5, round((max(steps) - min(steps)) / 50)) if steps else 5
-    bold = {line.label: _averaged(line.points, half_life) if line in long else thinned(line.points) for line in lines}
-    faint = {line.label: thinned(line.points) for line in long}
+    finite = {line.label: line.values[np.isfinite(line.values)] for line in lines}
+    long = {label: values for label, values in finite.items() if len(values) >= _FEW}
+    half_life = max([5, *(round((values.index[-1] - values.index[0]) / 50) for values in long.values())])
+    bold = finite | {label: values.ewm(halflife=half_life).mean() for label, values in long.items()}
+    dashes = [[5, 4] if line.is_dashed else [1, 0] for line in lines]
     encoding = {
         "x": _STEPS,
         "y": alt.Y("y:Q", title=unit, scale=alt.Scale(zero=False)),
         "color": _colours(lines),
-        "strokeDash": alt.StrokeDash("dashed:N", legend=None, scale=alt.Scale(domain=[False, True], range=[[1, 0], [5, 4]])),
+        "strokeDash": alt.StrokeDash("of:N", legend=None, scale=alt.Scale(domain=list(finite), range=dashes)),
     }
-    dashed = {line.label for line in lines if line.is_dashed}
     chart = alt.layer(
-        alt.Chart(_data(faint, dashed)).mark_line(strokeWidth=1, opacity=0.25).encode(**encoding),
-        alt.Chart(_data(bold, dashed)).mark_line(strokeWidth=2, point=False if long else {"size": 18}).encode(**encoding),
+        alt.Chart(_data({label: thinned(values) for label, values in long.items()}))
+        .mark_line(strokeWidth=1, opacity=0.25)
+        .encode(**encoding),
+        alt.Chart(_data({label: thinned(values) for label, values in bold.items()}))
+        .mark_line(strokeWidth=2, point=False if long else {"size": 18})
+        .encode(**encoding),
         alt.Chart(alt.Data(values=[{"x": x} for x in marks[:_NUM_MARKS]])).mark_rule(color=ALARM, opacity=0.45).encode(x="x:Q"),
     )
-    words = "; ".join(f"{label} ends at {number_text(points[-1][1])}" for label, points in bold.items() if points) or "nothing yet"
     key = [f"bold: EMA, half-life {half_life} steps; faint: each step"] if long else []
-    return _spec(chart, title, f"{title}, {unit}: {words}", "; ".join([*key, *(["vertical: events"] if marks else [])]))
+    return _spec(chart.properties(height=190), title, "; ".join([*key, *(["vertical: events"] if marks else [])]))
 
 
-def share_chart(title: str, lines: Sequence[ChartLine]) -> dict[str, Any]:
+def _share_chart(title: str, lines: Sequence[Line]) -> dict[str, Any]:
     """Return a stacked area chart of fractions over steps."""
-    chart = (
-        alt.Chart(_data({line.label: _every(line.points) for line in lines}, set()))
-        .mark_area(opacity=0.85)
-        .encode(x=_STEPS, y=alt.Y("y:Q", stack="normalize", title=None, axis=alt.Axis(format="%")), color=_colours(lines))
-    )
-    words = "; ".join(f"{line.label} {line.points[-1][1]:.0%}" for line in lines if line.points) or "nothing yet"
-    return _spec(chart, title, f"{title}, at the end: {words}", "")
+    # Stacked lines need points at the same steps.
+    data = _data({line.label: line.values.iloc[:: len(line.values) // MAX_POINTS + 1] for line in lines})
+    share = alt.Y("y:Q", stack="normalize", title=None, axis=alt.Axis(format="%"))
+    chart = alt.Chart(data).mark_area(opacity=0.85).encode(x=_STEPS, y=share, color=_colours(lines))
+    return _spec(chart.properties(height=190), title, "")
 
 
-def thinned(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
-    """Downsample to at most `limit` points: first and last, and the minimum and maximum of each of equal bins between.
-
-    Points with a NaN or infinite value are left out, because JSON cannot hold them.
-    """
-    finite = [point for point in points if math.isfinite(point[1])]
-    if len(finite) <= limit:
-        return finite
-    num_bins = (limit - 2) // 2
-    inner = range(1, len(finite) - 1)
-    selected = {0, len(finite) - 1}
-    for number in range(num_bins):
-        part = inner[number * len(inner) // num_bins : (number + 1) * len(inner) // num_bins]
-        selected |= {min(part, key=lambda index: finite[index][1]), max(part, key=lambda index: finite[index][1])}
-    return [finite[index] for index in sorted(selected)]
+def thinned(values: "pd.Series[float]", limit: int = MAX_POINTS) -> "pd.Series[float]":
+    """Downsample to at most `limit` points: first and last, and the lowest and the highest of each of equal bins."""
+    if len(values) <= limit:
+        return values
+    bins = values.groupby(np.arange(len(values)) * (limit // 2 - 1) // len(values))
+    kept = {values.index[0], values.index[-1], *bins.idxmin(), *bins.idxmax()}
+    return values[values.index.isin(list(kept))]
 
 
-def _averaged(points: Sequence[Point], half_life: float) -> list[Point]:
-    finite = [point for point in points if math.isfinite(point[1])]
-    average = pd.Series([y for _, y in finite]).ewm(halflife=half_life).mean()
-    return _every([(x, float(y)) for (x, _), y in zip(finite, average, strict=True)])
+def _data(lines: "Mapping[str, pd.Series[float]]") -> alt.Data:
+    return alt.Data(values=[{"x": x, "y": float(f"{y:.5g}"), "of": label} for label, values in lines.items() for x, y in values.items()])
 
 
-def _every(points: Sequence[Point]) -> list[Point]:
-    """Return every n-th point: stacked lines need points at the same x values."""
-    return list(points[:: math.ceil(len(points) / MAX_POINTS) or 1])
-
-
-def _data(lines: Mapping[str, Iterable[Point]], dashed: set[str]) -> alt.Data:
-    return alt.Data(
-        values=[{"x": x, "y": _short(y), "of": label, "dashed": label in dashed} for label, points in lines.items() for x, y in points]
-    )
-
-
-def _colours(lines: Sequence[ChartLine]) -> alt.Color:
+def _colours(lines: Sequence[Line]) -> alt.Color:
     scale = alt.Scale(domain=[line.label for line in lines], range=[line.colour for line in lines])
     return alt.Color("of:N", legend=None, scale=scale)
-
-
-def _spec(chart: alt.Chart | alt.LayerChart | alt.FacetChart, title: str, description: str, subtitle: str) -> dict[str, Any]:
-    styled = chart.properties(
-        title=alt.Title(title, anchor="start", fontSize=13, subtitle=subtitle, subtitleFontSize=11),
-        description=description,
-        width="container",
-        height=190,
-        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
-        background="transparent",
-        usermeta={"embedOptions": {"renderer": "svg"}},  # SVG scales, and the style sheet applies to its text.
-    )
-    axis = {"gridColor": _INK, "gridOpacity": 0.25, "domainColor": _INK, "tickColor": _INK, "titleFontWeight": 400, "tickCount": 5}
-    return dict(styled.configure(font="system-ui, sans-serif").configure_view(stroke=None).configure_axis(grid=True, **axis).to_dict())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,54 +154,56 @@ class Interval:
     is_ringed: bool = False
 
 
-def interval_figure(title: str, unit: Unit, intervals: Sequence[Interval], *, zero: str = "", note: str = "") -> Markup:
-    """Return estimates with their 95 % intervals as bars on one scale, one below the other; those with `is_ringed` get a ring.
+def interval_parts(title: str, unit: Unit, intervals: Sequence[Interval], *, zero: str = "", note: str = "") -> list[CardPart]:
+    """Return a chart of estimates with their 95 % intervals as bars on one scale, and the note below it; of none, nothing.
 
     Args:
-        title: title of the figure.
+        title: title of the chart.
         unit: unit of the scale.
-        intervals: estimates in their order.
-        zero: meaning of 0, which is drawn as a dashed line; empty for no line.
+        intervals: estimates in their order; those with `is_ringed` get a ring.
+        zero: meaning of 0, at which a dashed line stands; empty for no line.
         note: how to read it.
     """
-    ends = [end for each in intervals for end in (each.estimate.low, each.estimate.high)] + ([0.0] if zero else [])
-    ticks = _ticks(min(ends), max(ends)) if ends else [0.0, 1.0]
-
-    def at(value: float) -> str:
-        return f"{4 + 92 * (value - ticks[0]) / (ticks[-1] - ticks[0]):.2f}%"
-
-    kinds = {kind: COLOURS[number] for number, kind in enumerate(dict.fromkeys(each.kind for each in intervals))}
-    bars = [
-        {
-            "label": each.label,
-            "low": at(each.estimate.low),
-            "middle": at(each.estimate.value),
-            "high": at(each.estimate.high),
-            "colour": kinds[each.kind],
-            "text": each.estimate.text(unit),
-            "is_ringed": each.is_ringed,
-        }
-        for each in intervals
+    if not intervals:
+        return []
+    rows = [
+        {"row": row, "low": each.estimate.low, "value": each.estimate.value, "high": each.estimate.high, "kind": each.kind}
+        for row, each in enumerate(intervals)
     ]
-    # Numbers of many digits would run into each other: then every other line has its number.
-    stride = 2 if sum(len(number_text(tick)) for tick in ticks) > _MAX_DIGITS else 1
-    marks = [
-        (at(tick), "zero" if zero and tick == 0 else "tick", "" if number % stride else number_text(tick))
-        for number, tick in enumerate(ticks)
-    ]
-    return page_part(
-        "intervals", title=title, unit=unit.value, zero=zero, note=note, bars=bars, ticks=marks, kinds=list(kinds.items()), ring=ALARM
+    texts = [f"{each.estimate.text(unit)}{' (peak)' if each.is_ringed else ''}" for each in intervals]
+    kinds = list(dict.fromkeys(each.kind for each in intervals))
+    legend = alt.Legend(orient="bottom", title=None) if len(kinds) > 1 else None
+    colour = alt.Color("kind:N", legend=legend, scale=alt.Scale(domain=kinds, range=COLOURS[: len(kinds)]))
+    scale = alt.Scale(zero=bool(zero), nice=True)
+    bars = alt.Chart(alt.Data(values=rows)).encode(y=_labels([each.label for each in intervals], "left"), color=colour)
+    ends = [bars.mark_tick(thickness=2, size=10).encode(x=alt.X(f"{end}:Q", title=None, scale=scale)) for end in ("low", "high")]
+    ringed = [row for row, each in zip(rows, intervals, strict=True) if each.is_ringed]
+    chart = alt.layer(
+        alt.Chart(alt.Data(values=[{"x": 0}] if zero else [])).mark_rule(color=_INK, strokeDash=[4, 3]).encode(x="x:Q"),
+        bars.mark_rule(strokeWidth=3).encode(x="low:Q", x2="high:Q"),
+        *ends,
+        bars.mark_circle(size=75, opacity=1).encode(x="value:Q", y=_labels(texts, "right")),
+        alt.Chart(alt.Data(values=ringed)).mark_point(color=ALARM, size=220).encode(x="value:Q", y=alt.Y("row:O", axis=None)),
+    ).resolve_axis(y="independent")
+    dashed = f"; dashed: {zero}" if zero else ""
+    spec = _spec(chart.properties(height=alt.Step(30)), title, f"{unit.value}, 95 % interval{dashed}")
+    return [spec, Markup('<div class="numbers"><p class="soft">{}</p></div>').format(note)]
+
+
+def _labels(texts: Sequence[str], side: Any) -> alt.Y:
+    """Return rows with a text at one side of each."""
+    axis = alt.Axis(orient=side, labelExpr=f"{json.dumps(texts)}[datum.value]", labelLimit=260, domain=False, ticks=False, grid=False)
+    return alt.Y("row:O", title=None, axis=axis)
+
+
+def _spec(chart: Any, title: str, subtitle: str) -> dict[str, Any]:
+    styled = chart.properties(
+        title=alt.Title(title, anchor="start", fontSize=13, subtitle=subtitle, subtitleFontSize=11),
+        description=title,
+        width="container",
+        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
+        background="transparent",
+        usermeta={"embedOptions": {"renderer": "svg"}},  # SVG scales, and the style sheet applies to its text.
     )
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """Return 3 to 7 round numbers at equal distances, of which the outer ones hold `low` and `high` between them."""
-    width = (high - low) or abs(high) or 1.0
-    power = 10.0 ** math.floor(math.log10(width / 2))
-    distance = next(factor * power for factor in (1.0, 2.0, 5.0, 10.0, 20.0) if width / (factor * power) <= 4)
-    first, last = math.floor(low / distance), math.ceil(high / distance)
-    return [_short(number * distance) for number in range(first, max(last, first + 1) + 1)]
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.5g}")
+    axis = {"gridColor": _INK, "gridOpacity": 0.25, "domainColor": _INK, "tickColor": _INK, "titleFontWeight": 400, "tickCount": 5}
+    return dict(styled.configure(font="system-ui, sans-serif").configure_view(stroke=None).configure_axis(grid=True, **axis).to_dict())

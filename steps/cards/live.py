@@ -14,6 +14,7 @@ from metaflow.cards import Markdown, VegaChart
 from grpo.settings.metrics import Record
 from steps.cards.page import CardPart, style
 from steps.cards.state import Seen
+from steps.run.terminal import Pace
 
 Page = Callable[[Seen], Sequence[CardPart]]
 
@@ -26,27 +27,28 @@ _FRACTION: Final = 0.05
 class LiveCard:
     """A sink for a step's records that updates the card periodically; after the first failure it stops updating."""
 
-    def __init__(self, card_id: str, page: Page, settings: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, card_id: str, page: Page, settings: Mapping[str, Any]) -> None:
         """Prepare the step's card of this id; the first record draws it."""
-        self.seen = Seen(settings or {})
+        self.seen = Seen(settings)
         self._card_id, self._page = card_id, page
         self._shown: list[tuple[CardPart, Any]] = []
+        self._pace = Pace()
         self._began = self._last = time.monotonic()
         self._is_broken = False
 
     def log(self, record: Record) -> None:
         """Add a record, and redraw when due."""
-        self._draw(lambda: self.seen.log(record))
+        self.seen.records.append(record)
         self._refresh_if_due()
 
     def progress(self, done: int, total: int, unit: str) -> None:
         """Update the progress, and redraw when due."""
-        self._draw(lambda: self.seen.progressed(done, total, unit))
+        self.seen.progress = (done / total if total else 0.0, self._pace.text(done, total, unit))
         self._refresh_if_due()
 
     def finished(self, folder: Path, *, is_reused: bool) -> None:
         """Draw the stored output, computed or reused."""
-        self._draw(lambda: self.seen.finish(folder, is_reused=is_reused))
+        self.seen.folder, self.seen.is_reused = folder, is_reused
         self._draw(self._put)  # Metaflow renders the card once more when the step ends.
 
     def failed(self, why: str) -> None:
@@ -59,19 +61,20 @@ class LiveCard:
         if now - self._last >= min(max(_LEAST_SECONDS, _FRACTION * (now - self._began)), _MOST_SECONDS):
             self._draw(self._refresh)
 
+    def _draw(self, draw: Callable[[], None]) -> None:
+        if self._is_broken:
+            return
+        try:
+            draw()
+        except Exception as error:  # noqa: BLE001  An error in a card, Metaflow's own included, must not fail the step.
+            self._is_broken = True
+            why = f"{type(error).__name__}: {error}; the step continues without further updates of this card"
+            print(f"card {self._card_id}: WARNING: {why}", flush=True)
+
     def _refresh(self) -> None:
         self._last = time.monotonic()
         self._put()
         current.card[self._card_id].refresh()
-
-    def _draw(self, draw: Callable[[], None]) -> None:
-        if not self._is_broken:
-            try:
-                draw()
-            except Exception as error:  # noqa: BLE001  An error in a card, Metaflow's own included, must not fail the step.
-                self._is_broken = True
-                why = f"{type(error).__name__}: {error}; the step continues without further updates of this card"
-                print(f"card {self._card_id}: WARNING: {why}", flush=True)
 
     def _put(self) -> None:
         """Update the card, in place if its layout is unchanged: Metaflow delays a new layout."""

@@ -1,4 +1,4 @@
-"""Parts of cards: HTML from the templates beside this module, in which every value is escaped, and charts in Vega-Lite."""
+"""Parts of cards: HTML from the templates beside this module, in which every value is escaped, Markdown, and charts in Vega-Lite."""
 
 import html
 import math
@@ -10,8 +10,8 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-CardPart = Markup | dict[str, Any]
-"""HTML, or the specification of a chart."""
+CardPart = str | dict[str, Any]
+"""HTML or Markdown, or the specification of a chart."""
 _FOLDER: Final = Path(__file__).parent
 _LINE_BREAKS: Final = re.compile(r"\s*\n\s*")
 
@@ -41,11 +41,6 @@ def number_text(value: float | None) -> str:
     if isinstance(value, int) or (value == int(value) and abs(value) < 1e15):
         return f"{int(value):,}"
     return f"{value:,.1f}" if abs(value) >= 1_000 else f"{value:.4g}"
-
-
-def framed(page: str) -> Markup:
-    """Return a whole HTML page as the attribute of a frame, with line breaks as references."""
-    return Markup(html.escape(page).replace("\n", "&#10;"))  # noqa: S704
 
 
 def _shown(value: Any) -> Markup:

@@ -59,10 +59,10 @@ def _results(name: str, model: FoundPolicy, machine: Machine) -> "Results | None
 
 
 def _write_card(model: FoundPolicy, folder: Path, results: "Results | None") -> None:
-    from steps.pages.templates import model_card
+    from steps.pages.templates import page
     from steps.run.names import EXPORT_CARD
 
     described = policy_facts(folder)
     hashes = {weights_file(folder).name: model.weights_hash, "action table": described["action_table"]}
-    card = model_card(results, run=model.run, policy_step=model.policy_step, described=described, hashes=hashes)
+    card = page("model_card", results=results, run=model.run, policy_step=model.policy_step, described=described, hashes=hashes)
     (folder / EXPORT_CARD).write_text(card, encoding="utf-8")

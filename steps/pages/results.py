@@ -4,20 +4,20 @@ The step `report` writes it. The report, the cards, the model card, MLflow's des
 views of it (`steps.pages.templates`). A part that was not measured is None: `Decision.sentence` says why.
 """
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from grpo.base.errors import PlainError
 from grpo.base.files import read_json
 from grpo.match.halving import HalvingEntry
-from grpo.match.intervals import Estimate, ScoreInterval, Unit
+from grpo.match.intervals import Estimate, ScoreInterval, Unit, elo_estimate
 from grpo.match.phase_guard import PhaseChange
 from grpo.match.verdict import Claim, LadderGain, RegretEstimate, Verdict
 from grpo.policy.files import LANGUAGE
+from grpo.settings.metrics import ENDS
+from steps.run.aliases import PRETRAINED_STEP
 
 FORMAT: Final = 2
 """Of the document; changed with the meaning of any key."""
@@ -29,12 +29,7 @@ class ResultsError(PlainError, ValueError):
 
 class _Facts(BaseModel):
     # The reports of steps have more than any page shows: that is left out.
-    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
-
-    @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> Self:
-        """Return it from plain data, as JSON has it; raises ValidationError."""
-        return cls.model_validate_json(json.dumps(facts))
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Measurement(_Facts):
@@ -75,9 +70,9 @@ class Match(_Facts):
     """Player (`first`, `second`) -> counts of answers, of players that may fail to name a legal move."""
 
     @property
-    def interval(self) -> ScoreInterval:
+    def estimate(self) -> Estimate:
         """The score."""
-        return ScoreInterval(score=self.score, low=self.low, high=self.high, num_pairs=self.num_pairs)
+        return Estimate(value=self.score, low=self.low, high=self.high)
 
 
 class RungScore(_Facts):
@@ -167,6 +162,35 @@ class Decision(_Facts):
     initial_weights: str
     candidate_weights: str | None
 
+    @property
+    def outcome(self) -> str:
+        """Who is champion."""
+        if not self.promoted:
+            return "the pretrained policy stays"
+        step = f"step {self.candidate_step:,}"
+        if self.replaces_previous:
+            return f"{step} is champion"
+        return f"{step} is this run's champion; the registry's champion stays, for {step} was not shown to be better than it"
+
+    @property
+    def gains(self) -> dict[str, Estimate]:
+        """The candidate's gain in Elo against its own start and against other opponents, by label; the first one decides."""
+        games, ladder, found = self.confirmation_best_moves, self.ladder_gain, dict[str, Estimate]()
+        if games is not None:
+            found["own start, as played: decides"] = elo_estimate(games.estimate)
+            if games.adjudicated is not None:
+                found["own start, adjudicated"] = elo_estimate(games.adjudicated.estimate)
+        if ladder is not None:
+            found |= {"other opponents, as played": ladder.played, "other opponents, adjudicated": ladder.adjudicated}
+        return found
+
+    @property
+    def placed(self) -> dict[str, Placement]:
+        """Name of the start and of the candidate -> its place on the ladder, by the same rungs and openings."""
+        if self.ladder is None or self.ladder_initial is None:
+            return {}
+        return {"pretrained": self.ladder_initial, f"step {self.candidate_step:,}": self.ladder}
+
 
 class Training(_Facts):
     """The report of `finetune`."""
@@ -179,6 +203,13 @@ class Training(_Facts):
     mean_entropy_at_end: float | None
     """In nats."""
     control: dict[str, float]
+
+    @property
+    def end(self) -> str:
+        """From which step to which GRPO trained, and why it stopped."""
+        message = f" ({self.message})" if self.message else ""
+        why = ENDS.get(self.reason, self.reason)
+        return f"GRPO trained from step {self.first_step:,} to {self.last_step:,} and stopped because {why}{message}."
 
 
 class Boards(_Facts):
@@ -201,6 +232,10 @@ class Origin(_Facts):
 
     run: str
     step: int
+
+    def __str__(self) -> str:
+        start = f"step {PRETRAINED_STEP} of that run, its pretrained policy"
+        return f"Resumed from step {self.step:,} of run {self.run}: the verdict is against {start}, not against step {self.step:,}."
 
 
 class Results(_Facts):
@@ -239,7 +274,7 @@ def read_results(path: Path) -> Results:
     """Read the document; raises ResultsError if another version of the code wrote it."""
     found = read_json(path)
     try:
-        return Results.of(found)
+        return Results.model_validate(found)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

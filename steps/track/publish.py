@@ -18,7 +18,7 @@ from grpo.settings.metrics import MAIN_CURVES, tracked_name
 from grpo.settings.names import MAIN, compared_settings
 from steps import STEPS
 from steps.pages.results import Results, read_results
-from steps.pages.templates import description
+from steps.pages.templates import page
 from steps.run.commands import FLOW_FILE
 from steps.run.launch import launch_of
 from steps.run.machine import Machine
@@ -169,7 +169,7 @@ class _View:
             "mlflow.source.name": FLOW_FILE,
             "mlflow.source.type": "LOCAL",
             "mlflow.source.git.commit": str(facts["code"].get("commit", "")),
-            _NOTE: run_note(self._run, "" if results is None else description(results)),
+            _NOTE: run_note(self._run, "" if results is None else page("description", results=results)),
         }
         if results is not None:
             tags |= _verdict_tags(results, facts["label"])

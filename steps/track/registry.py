@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from grpo.base.files import MANIFEST, file_hashes, read_json, sha256_json, verified_manifest
 from steps import STEPS
 from steps.pages.results import Results
-from steps.pages.templates import model_note, version_note
+from steps.pages.templates import page
 from steps.run.aliases import ALIASES, CHAMPION, PEAK, PRETRAINED_STEP
 from steps.run.machine import Machine
 from steps.run.names import CHECKPOINTS
@@ -156,7 +156,7 @@ def register(run: Run, results: Results, store: Store, client: MlflowClient, par
     preset, decision = run.facts["preset"], results.decision
     model = f"{MODEL}{preset}"
     try:
-        client.create_registered_model(model, description=cut(flowing(model_note(model)), _LONGEST))
+        client.create_registered_model(model, description=cut(flowing(page("model", model=model)), _LONGEST))
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
@@ -204,7 +204,7 @@ def _registered(role: str, run: Run, results: Results, store: Store, client: Mlf
         source=source,
         run_id=parent.info.run_id,
         tags=tags | {_POLICY: json.dumps(facts)},
-        description=cut(flowing(version_note(results, role)), _LONGEST),
+        description=cut(flowing(page("version", results=results, role=role)), _LONGEST),
         await_creation_for=0,  # Creation is immediate: nothing is copied.
     )
     return _version(made, run.facts["preset"])

@@ -16,7 +16,6 @@ from grpo.match.intervals import Estimate, Unit
 from grpo.match.pooling import between_runs, within_runs
 from grpo.settings.tree import ConfigError, PolicyConfig, read_settings
 from steps.pages.results import read_results
-from steps.pages.templates import gains
 from steps.run.launch import Launch, launch_of
 from steps.run.names import RESULTS
 from steps.run.records import Run, Runs
@@ -135,7 +134,7 @@ def _row(planned: PlannedRun, run: Run | None, store: Store) -> SweepRow:
     if reported is None:
         return SweepRow(planned=planned, verdict="not run" if run is None else run.status, gains={}, is_finished=False)
     results = read_results(store.file(reported, RESULTS))
-    return SweepRow(planned=planned, verdict=results.decision.verdict, gains=gains(results.decision), is_finished=True)
+    return SweepRow(planned=planned, verdict=results.decision.verdict, gains=results.decision.gains, is_finished=True)
 
 
 def sweep_tables(rows: Sequence[SweepRow]) -> Iterator[tuple[str, list[list[str]]]]:

@@ -174,7 +174,7 @@ def write_outputs(root: Path, reports: Mapping[str, Mapping[str, Any]]) -> dict[
 def made_results(root: Path, reports: Mapping[str, Mapping[str, Any]] | None = None, *, origin: str = "") -> Results:
     """Return the results of a run with these reports, through JSON and back."""
     results = run_results(write_outputs(root, made_reports() if reports is None else reports), origin=origin)
-    return Results.of(results.model_dump(mode="json"))
+    return Results.model_validate(results.model_dump(mode="json"))
 
 
 def collapsed_reports() -> dict[str, dict[str, Any]]:

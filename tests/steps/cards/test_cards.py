@@ -4,12 +4,13 @@ import html
 import itertools
 import json
 import math
-import random
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 from made_documents import collapsed_reports, made_reports, made_results
 from metaflow.plugins.cards.component_serializer import ComponentStore
@@ -21,12 +22,12 @@ from grpo.settings.metrics import METRICS, Event, Record
 from grpo.settings.tree import read_settings
 from steps import STEPS
 from steps.cards import live
-from steps.cards.charts import MAX_POINTS, ChartLine, Interval, interval_figure, line_chart, thinned
+from steps.cards.charts import MAX_POINTS, Interval, Line, interval_parts, line_chart, thinned
 from steps.cards.live import LiveCard
 from steps.cards.page import CardPart
 from steps.cards.state import Seen
 from steps.cards.training import finetune_page
-from steps.run.names import RESULTS
+from steps.run.names import FINDINGS, RESULTS
 from steps.run.step import step_of
 
 SETTINGS = {kind: read_settings(f"policy.kind = '{kind}'").model_dump(mode="json") for kind in ("network", "language")}
@@ -49,10 +50,9 @@ def page_of(step: str, seen: Seen) -> list[CardPart]:
 
 @pytest.mark.parametrize("kind", SETTINGS)
 @pytest.mark.parametrize("step", CARDS)
-def test_each_card_is_made_before_the_first_record_and_with_all_metrics(step: str, kind: str, tmp_path: Path) -> None:
+def test_each_card_is_made_before_the_first_record_and_with_all_metrics(step: str, kind: str) -> None:
     begun = Seen(SETTINGS[kind])
-    later = Seen(SETTINGS[kind], records=[everything(1, Event("entropy_critical", "told"))], progress_folder=tmp_path)
-    later.progressed(1, 2, "steps")
+    later = Seen(SETTINGS[kind], records=[everything(1, Event("entropy_critical", "told"))], progress=(0.5, "1 of 2 steps"))
     assert markup(page_of(step, begun)) != markup(page_of(step, later))
     assert [type(part) for part in page_of(step, begun)] == [type(part) for part in page_of(step, later)], "Metaflow would wait"
 
@@ -68,30 +68,32 @@ def test_the_cards_of_select_and_report_have_the_verdict(reports: dict[str, Any]
     assert "Resumed from step 60 of run 17" in reported
 
 
-def test_whatever_is_given_is_text_on_one_line_for_an_empty_line_would_end_the_html() -> None:
+def test_whatever_is_given_is_text_on_one_line_for_an_empty_line_would_end_the_html(tmp_path: Path) -> None:
     finding = dict.fromkeys(("name", "severity", "means", "advice", "page"), EVIL) | {"evidence": [EVIL]}
-    seen = Seen(SETTINGS["network"], findings=[finding], failure=EVIL, records=[Record(1, {}, (Event("finding", EVIL),))])
+    (tmp_path / FINDINGS).parent.mkdir()
+    write_json(tmp_path / FINDINGS, {"findings": [finding]})
+    seen = Seen(SETTINGS["network"], folder=tmp_path, failure=EVIL, records=[Record(1, {}, (Event("finding", EVIL),))])
     shown = markup(finetune_page(seen))
     assert not any(bad in shown for bad in ("<script", "<img", "\n", "]("))
     assert shown.count("&lt;script&gt;alert(1)&lt;/script&gt; &lt;img") == 8
 
 
 def test_a_thinned_line_keeps_its_ends_its_lowest_and_highest_points_and_its_order() -> None:
-    rng = random.Random(1)
-    points = [(float(step), rng.random()) for step in range(5_000)]
-    points[3_333], points[777], points[9] = (3_333.0, 9.0), (777.0, -9.0), (9.0, math.nan)
-    kept = thinned(points)
+    values = pd.Series(np.random.default_rng(1).random(5_000))
+    values[3_333], values[777] = 9.0, -9.0
+    kept = thinned(values)
     assert len(kept) <= MAX_POINTS
-    assert {points[0], points[-1], (3_333.0, 9.0), (777.0, -9.0)} <= set(kept)
-    assert kept == sorted(kept)
-    chart = json.dumps(line_chart("a", "nats", [ChartLine(label="b", points=points, colour="#000")]))
+    assert {0, 777, 3_333, 4_999} <= set(kept.index)
+    assert kept.index.is_monotonic_increasing
+    values[9] = math.nan
+    chart = json.dumps(line_chart("a", "nats", [Line(label="b", values=values, colour="#000")]))
     assert "NaN" not in chart
     assert len(chart) < 100_000
 
 
 def test_an_interval_has_its_numbers_beside_its_bar() -> None:
     one = Interval(label="one", estimate=Estimate(value=53.0, low=-75.0, high=212.0), kind="games", is_ringed=True)
-    assert f"{one.estimate.text(Unit.ELO)} (peak)" in interval_figure("gain", Unit.ELO, [one], zero="even")
+    assert f"{one.estimate.text(Unit.ELO)} (peak)" in json.dumps(interval_parts("gain", Unit.ELO, [one], zero="even"))
 
 
 class Card:

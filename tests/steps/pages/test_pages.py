@@ -10,17 +10,9 @@ from made_documents import CLONED, ENGINE, FINDING, collapsed_reports, made_repo
 from grpo.base.files import write_json
 from grpo.settings.language import SMALL
 from grpo.settings.tree import Settings
-from steps.pages.compare import compare, comparison_lines
+from steps.cli.compare import comparison
 from steps.pages.results import Results, ResultsError, read_results
-from steps.pages.templates import (
-    description,
-    gains,
-    measurement_table,
-    model_card,
-    report_page,
-    verdict_lines,
-    version_note,
-)
+from steps.pages.templates import page, verdict_lines
 from steps.report import STEP, body
 from steps.run.machine import Machine
 from steps.run.names import MODEL_CARD, REPORT_PAGE, RESULTS
@@ -35,14 +27,14 @@ def results(tmp_path: Path) -> Results:
 
 
 def card_of(results: Results | None, *, policy_step: int | None = 100, described: Any = NETWORK, run: str = "17") -> str:
-    return model_card(results, run=run, policy_step=policy_step, described=described, hashes={"weights": "e" * 64})
+    return page("model_card", results=results, run=run, policy_step=policy_step, described=described, hashes={"weights": "e" * 64})
 
 
 def pages_of(results: Results) -> dict[str, str]:
     """Return every page of the results."""
-    notes = {role: version_note(results, role) for role in ("champion", "peak")}
-    terminal = "\n".join(verdict_lines(results))
-    return {"report": report_page(results), "description": description(results), "card": card_of(results), "terminal": terminal, **notes}
+    notes = {role: page("version", results=results, role=role) for role in ("champion", "peak")}
+    texts = {name: page(name, results=results) for name in ("report", "description")}
+    return {**texts, "card": card_of(results), "terminal": "\n".join(verdict_lines(results)), **notes}
 
 
 # The document.
@@ -60,7 +52,7 @@ def test_the_step_writes_the_document_and_the_page_that_is_made_of_it(tmp_path: 
     work = Work(folder=made, settings=Settings(), machine=machine, inputs=folders, facts={"origin": "17/60"}, progress_folder=progress)
     body(work)
     results = read_results(made / RESULTS)
-    assert (made / REPORT_PAGE).read_text() == report_page(results)
+    assert (made / REPORT_PAGE).read_text() == page("report", results=results)
     assert "step 100" in (made / MODEL_CARD).read_text()
     assert results.origin is not None
     assert (results.origin.run, results.origin.step) == ("17", 60)
@@ -101,28 +93,26 @@ def test_one_row_decides_and_is_marked_wherever_it_is_shown(results: Results) ->
     [deciding] = [each for each in results.measurements if each.decides]
     games = results.decision.confirmation_best_moves
     assert games is not None
-    assert deciding.estimate == games.interval.estimate
-    _, rows = measurement_table(results.measurements)
-    assert [str(row[0]).endswith("decides") for row in rows].count(True) == 1
-    assert [label.endswith("decides") for label in gains(results.decision)] == [True, False, False, False]
+    assert deciding.estimate == games.estimate
+    assert len(re.findall(r"^\| [^|]+: decides \|", page("report", results=results), flags=re.MULTILINE)) == 2, "and a claim"
+    assert [label.endswith("decides") for label in results.decision.gains] == [True, False, False, False]
     for name in ("report", "description", "card", "terminal"):
         assert "own start, as played: decides" in pages_of(results)[name]
 
 
 def test_adjudicated_numbers_stand_in_a_column_of_their_own(results: Results) -> None:
-    headers, rows = measurement_table(results.measurements)
-    [games] = [row for row in rows if str(row[0]).startswith("candidate against pretrained (best moves)")]
-    assert "as played" in headers[1]
-    assert "adjudicated" in headers[3]
-    assert str(games[1]).startswith("0.750")
-    assert str(games[3]).startswith("1.000")
+    text = page("report", results=results)
+    [row] = re.findall(r"^\| candidate against pretrained \(best moves\).*", text, flags=re.MULTILINE)
+    _, _, played, _, judged, _ = row.split("|")
+    assert played.strip().startswith("0.750")
+    assert judged.strip().startswith("1.000")
 
 
 @pytest.mark.parametrize(("score", "elo", "champion"), [(0.75, 10.0, 100), (0.5, 10.0, 0), (0.75, -90.0, 0)])
 def test_a_version_claims_only_what_games_have_shown_of_it(tmp_path: Path, score: float, elo: float, champion: int) -> None:
     results = made_results(tmp_path, made_reports(score=score, elo=elo))
     assert results.decision.champion_step == champion
-    of_champion, of_peak = version_note(results, "champion"), version_note(results, "peak")
+    of_champion, of_peak = (page("version", results=results, role=role) for role in ("champion", "peak"))
     assert ("shown by fresh games to be better" in of_champion) == (champion == 100)
     assert ("the run's own start, without GRPO" in of_champion) == (champion == 0)
     assert "was not shown by fresh games" in of_peak, "step 250 played no confirmation"
@@ -131,18 +121,18 @@ def test_a_version_claims_only_what_games_have_shown_of_it(tmp_path: Path, score
 
 def test_a_resumed_run_says_what_its_verdict_is_against(tmp_path: Path) -> None:
     told = "Resumed from step 60 of run 17: the verdict is against step 0 of that run"
-    for name, page in pages_of(made_results(tmp_path / "resumed", origin="17/60")).items():
-        assert told in " ".join(page.split()), name
-    assert not any("Resumed from" in page for page in pages_of(made_results(tmp_path / "new")).values())
+    for name, text in pages_of(made_results(tmp_path / "resumed", origin="17/60")).items():
+        assert told in " ".join(text.split()), name
+    assert not any("Resumed from" in text for text in pages_of(made_results(tmp_path / "new")).values())
 
 
 def test_a_collapsed_run_has_every_page_with_verdict_reason_and_diagnosis(tmp_path: Path) -> None:
     results = made_results(tmp_path, collapsed_reports())
-    for name, page in pages_of(results).items():
-        assert results.decision.sentence in page, name
-        assert "None" not in page, name
-    assert FINDING["means"] in report_page(results)
-    assert gains(results.decision) == {}
+    for name, text in pages_of(results).items():
+        assert results.decision.sentence in text, name
+        assert "None" not in text, name
+    assert FINDING["means"] in page("report", results=results)
+    assert results.decision.gains == {}
     assert [each.name for each in results.measurements if each.name.startswith("candidate")] == []
 
 
@@ -165,12 +155,13 @@ def test_text_of_files_is_shown_and_not_obeyed(tmp_path: Path) -> None:
     reports["calibrate"] |= {"engine": EVIL, "note": EVIL}
     reports["select"] |= {"sentence": EVIL}
     results = made_results(tmp_path, reports).model_copy(update={"engine": EVIL, "settings": {EVIL: EVIL, "seed": EVIL}})
-    card = model_card(results, run=EVIL, policy_step=1, described={"policy": {"kind": "network", "width": EVIL}}, hashes={EVIL: EVIL})
-    for page in (card, report_page(results), description(results), version_note(results, "champion")):
+    described = {"policy": {"kind": "network", "width": EVIL}}
+    card = page("model_card", results=results, run=EVIL, policy_step=1, described=described, hashes={EVIL: EVIL})
+    for shown in (card, *(page(name, results=results, role="champion") for name in ("report", "report_card", "description", "version"))):
         for bad in ("<script", "](", "`z`", "_a_", "**b**", "~~"):
-            assert bad not in page, bad
-        assert not re.search(r"^# Heading", page, flags=re.MULTILINE)
-        assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+            assert bad not in shown, bad
+        assert not re.search(r"^# Heading", shown, flags=re.MULTILINE)
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;" in shown
 
 
 def test_a_policy_that_did_not_play_the_confirmation_says_so(results: Results) -> None:
@@ -200,12 +191,12 @@ def test_a_language_models_pages_have_its_own_parts_and_no_number_of_a_network(i
     results = made_results(tmp_path, reports)
     origin = {name: pretrained[name] for name in ("model", "commit")}
     card = card_of(results, described={"policy": {"kind": "language"}, "language": {"max_questions": 3}, "origin": origin})
-    for page in (report_page(results), card):
-        assert "policy task 0.953 [0.910, 0.980], environment task 0.953" in page
-        assert "gave 1,234 answers for 1,234 moves" in page
-        assert "top-1" not in page
-        assert ("validation loss 0.725 nats a token" in page) == is_cloned
-        assert ("jrahn/RookWorld-LM-124M at commit 0123456789ab" in page) != is_cloned
+    for text in (page("report", results=results), card):
+        assert "policy task 0.953 [0.910, 0.980], environment task 0.953" in text
+        assert "gave 1,234 answers for 1,234 moves" in text
+        assert "top-1" not in text
+        assert ("validation loss 0.725 nats a token" in text) == is_cloned
+        assert ("jrahn/RookWorld-LM-124M at commit 0123456789ab" in text) != is_cloned
     assert ("The initial weights are" in card) == (pretrained["model"] != SMALL)
 
 
@@ -217,18 +208,19 @@ def test_what_has_one_yardstick_is_compared_and_the_rest_is_named_with_the_reaso
     other["pretrain"] |= {"top1": 0.31}
     other["baseline"]["matches"]["random"] |= {"score": 0.25, "low": 0.2, "high": 0.3}
     first, second = made_results(tmp_path / "a"), made_results(tmp_path / "b", other)
-    found = compare(first, second)
-    rows = {row.name: row for row in found.rows}
-    assert rows["pretrained against a random mover"].difference.value == 0.5
-    assert rows["pretrained against a random mover"].better == "A"
-    assert rows["held-out regret of the pretrained policy"].better == "", "the same number"
-    assert "candidate against pretrained (best moves)" in found.apart["another pretrained policy"]
-    assert "held-out regret of the candidate" in found.same
-    assert len(comparison_lines(found)) <= 25
+    lines = list(comparison(first, second))
+    [row] = [line for line in lines if "pretrained against a random mover" in line]
+    assert re.search(r" 0\.750 +0\.250 +\+0\.500 \[.*A is better", row)
+    [row] = [line for line in lines if "held-out regret of the pretrained policy" in line]
+    assert "is better" not in row, "the same number"
+    assert re.search(r"another pretrained policy: [^;]*candidate against pretrained \(best moves\)", lines[-1])
+    assert "held-out regret of the candidate" in lines[-2]
+    assert len("\n".join(lines).splitlines()) <= 25
 
 
 def test_of_two_runs_only_the_settings_that_differ_are_named(results: Results) -> None:
     changed = results.model_copy(update={"settings": results.settings | {"seed": 5}})
-    assert compare(results, changed).settings == {"seed": ("4", "5")}
-    assert compare(results, results).rows == ()
-    assert set(compare(results, results).same) == {each.name for each in results.measurements}
+    assert list(comparison(results, changed))[:2] == ["Settings that differ:", "  seed: A 4, B 5"]
+    same = list(comparison(results, results))
+    assert same[:2] == ["Settings that differ: none", "Results: none can be compared"]
+    assert all(each.name in same[2] for each in results.measurements)

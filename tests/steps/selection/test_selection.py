@@ -365,8 +365,7 @@ def test_where_no_checkpoint_can_play_there_is_a_verdict_without_a_game_and_the_
     assert why in decision.sentence
     initial = weights_hash(NetworkPolicy.load(selections.inputs["pretrained"], CPU))
     assert [weights_hash(NetworkPolicy.load(found.selected / name, CPU)) for name in (CHAMPION, PEAK)] == [initial] * 2
-    seen = Seen({})
-    seen.finish(found.selected, is_reused=False)
+    seen = Seen({}, folder=found.selected)
     assert select.card(seen)
 
 

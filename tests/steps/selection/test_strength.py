@@ -79,8 +79,7 @@ def test_the_baseline_leaves_regret_both_matches_and_a_place_on_the_ladder(input
     assert told.metrics["baseline/score_random"] == report["matches"]["random"]["score"]
     names = [name for record in told.records for name in record.metrics]
     assert len(names) == len(set(names)), "each metric once"
-    seen = Seen({})
-    seen.finish(folder, is_reused=False)
+    seen = Seen({}, folder=folder)
     assert baseline.card(seen)
 
 
