@@ -186,7 +186,7 @@ def interval_parts(title: str, unit: Unit, intervals: Sequence[Interval], *, zer
         alt.Chart(alt.Data(values=ringed)).mark_point(color=ALARM, size=220).encode(x="value:Q", y=alt.Y("row:O", axis=None)),
     ).resolve_axis(y="independent")
     dashed = f"; dashed: {zero}" if zero else ""
-    spec = _spec(chart.properties(height=alt.Step(30)), title, f"{unit.value}, 95 % interval{dashed}")
+    spec = _spec(chart.properties(height=30 * len(rows)), title, f"{unit.value}, 95 % interval{dashed}")
     return [spec, Markup('<div class="numbers"><p class="soft">{}</p></div>').format(note)]
 
 

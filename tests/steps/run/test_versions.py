@@ -272,7 +272,7 @@ def test_words_metrics_and_settings_of_the_project_change_no_version(before: dic
         "grpo/dataset/games.py": [(r'"""', '"""Said otherwise: ')],
         "grpo/train/self_play.py": [(r"raise SelfPlayError\(", 'raise SelfPlayError("Said otherwise: " + ')],
         "grpo/dataset/quotas.py": [(r"\n\n\n", "\n\n\n# A comment.\n\n\n")],
-        "steps/cards/training.py": [("entropy bonus", "the entropy bonus")],
+        "steps/cards/training.py": [("clipped moves", "moves that were clipped")],
     }
     for name, changes in edits.items():
         text = (project / name).read_text()
