@@ -10,7 +10,7 @@ from pydantic_core import PydanticUndefined
 
 from grpo.diagnosis.checks import CHECKS
 from grpo.settings.metrics import EVENTS, METRICS
-from grpo.settings.tree import Settings
+from grpo.settings.tree import Settings, TaskResources
 from grpo.settings.types import section_of
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
@@ -35,12 +35,10 @@ def settings(section: type[BaseModel] = Settings, prefix: str = "") -> Iterator[
     """Yield dotted name, default and first sentence of each setting, in the order of the classes."""
     for name, field in section.model_fields.items():
         below = section_of(field.annotation)
-        if below is not None:
+        if below is not None and below is not TaskResources:
             yield from settings(below, f"{prefix}{name}.")
         else:
-            kinds = [kind for kind in section.__mro__ if issubclass(kind, BaseModel) and name in kind.model_fields]
-            described = (kind.model_fields[name].description for kind in kinds)
-            yield f"{prefix}{name}", _value(field.default), _sentence(next((text for text in described if text), ""))
+            yield f"{prefix}{name}", _value(field.default), _sentence(field.description or "")
 
 
 def family(metric: str) -> str:
@@ -74,6 +72,8 @@ def _sentence(text: str) -> str:
 
 
 def _value(default: Any) -> str:
+    if isinstance(default, TaskResources):
+        return ", ".join(map(str, default.model_dump().values()))
     return "required" if default is PydanticUndefined else str(list(default) if isinstance(default, tuple) else default)
 
 

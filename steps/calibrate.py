@@ -19,9 +19,9 @@ STEP: Final = Step(
     module=__name__,
     says="Rates the opponents that strength is measured with, by games against each other: Elo above a random mover.",
     reads=(
-        "evaluation.ladder.random_fractions",
-        "evaluation.ladder.nodes",
-        "evaluation.ladder.num_calibration_pairs",
+        "evaluation.ladder_fractions",
+        "evaluation.ladder_nodes",
+        "evaluation.num_calibration_pairs",
         "evaluation.max_plies",
     ),
     takes=("engine", "book"),
@@ -35,7 +35,7 @@ _SEED: Final = 0  # Not the run's: runs that differ in their seed are measured b
 
 def body(work: Work) -> None:
     """Write the ladder: its rungs with ratings, intervals and their covariance, and the games that they come from."""
-    rungs = make_rungs(work.settings.evaluation.ladder)
+    rungs = make_rungs(work.settings.evaluation)
     results = _play(work, rungs)
     ladder = rate_rungs(rungs, {meeting: result.pair_scores() for meeting, result in results.items()})
     for index in range(len(rungs)):
@@ -47,7 +47,7 @@ def body(work: Work) -> None:
 def _play(work: Work, rungs: tuple[Rung, ...]) -> dict[tuple[int, int], MatchResult]:
     """Return the games of the rungs that meet."""
     config, meetings, results = work.settings.evaluation, ladder_pairings(len(rungs)), {}
-    count = config.ladder.num_calibration_pairs
+    count = config.num_calibration_pairs
     with Arena(work) as arena:
         rng = numpy_stream(_SEED, "openings", "ladder")
         openings = make_openings(config, count=count * len(meetings), rng=rng, pool=arena.pool, exclude=set())

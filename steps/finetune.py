@@ -83,13 +83,13 @@ def body(work: Work) -> None:
 
 def _states(work: Work, train: BoardArrays, heldout: BoardArrays, values: Values, *, first: int) -> tuple[DatasetStates, SelfPlay | None]:
     config, seed = work.settings.grpo, work.settings.seed
-    num_dataset, num_own = state_counts(config.states_per_step, config.self_play.fraction)
+    num_dataset, num_own = state_counts(config.states_per_step, config.self_play_fraction)
     dataset = DatasetStates(train, states_per_step=num_dataset, seed=seed)
     if not num_own:
         return dataset, None
     return dataset, SelfPlay(
         values=values,
-        config=config.self_play,
+        config=config,
         size=num_own,
         first_step=first,
         seed=seed,

@@ -68,7 +68,7 @@ class Arena:
 
     def num_ladder_openings(self, ladder: Ladder) -> int:
         """Return how many openings places on the ladder may take."""
-        config = self.config.ladder
+        config = self.config
         return num_openings_to_place(len(ladder.rungs), num_probe_pairs=config.num_probe_pairs, num_rung_pairs=config.num_rung_pairs)
 
     def place(self, players: Sequence[Player], ladder: Ladder, openings: Sequence[str], purpose: str) -> tuple[LadderPlacement, ...]:
@@ -81,7 +81,7 @@ class Arena:
             opponent = rung.player(self.pool, numpy_stream(self._seed, "placement", purpose, rung.name, part[0]))
             return self.match(player, opponent, part)
 
-        config, plays = self.config.ladder, [partial(play, player) for player in players]
+        config, plays = self.config, [partial(play, player) for player in players]
         return place_on_ladder(plays, ladder, openings, num_probe_pairs=config.num_probe_pairs, num_rung_pairs=config.num_rung_pairs)
 
 

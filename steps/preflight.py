@@ -81,7 +81,7 @@ def examine(settings: Settings | ConfigError, machine: Machine) -> list[Prefligh
         *preflight(usable, machine, read_only=True),
         _checked("W&B", lambda: _wandb(machine, os.environ)),
     ]
-    if usable.boards.source == "files" and all(check.is_fine for check in checks if check.what.startswith(("boards.", "stockfish"))):
+    if usable.boards.files and all(check.is_fine for check in checks if check.what.startswith(("boards.", "stockfish"))):
         checks.append(_checked("boards", lambda: _boards(usable, machine)))
     return checks
 
@@ -160,10 +160,10 @@ def _book(settings: Settings) -> str:
     from grpo.match.ladder import ladder_pairings, make_rungs, num_openings_to_place
 
     evaluation, selection = settings.evaluation, settings.selection
-    ladder, num_rungs = evaluation.ladder, len(make_rungs(evaluation.ladder))
-    placement = num_openings_to_place(num_rungs, num_probe_pairs=ladder.num_probe_pairs, num_rung_pairs=ladder.num_rung_pairs)
+    num_rungs = len(make_rungs(evaluation))
+    placement = num_openings_to_place(num_rungs, num_probe_pairs=evaluation.num_probe_pairs, num_rung_pairs=evaluation.num_rung_pairs)
     needed = max(
-        ladder.num_calibration_pairs * len(ladder_pairings(num_rungs)),
+        evaluation.num_calibration_pairs * len(ladder_pairings(num_rungs)),
         evaluation.num_baseline_pairs + placement,
         len(halving_rounds(selection.num_candidates)) * selection.num_screening_pairs
         + 2 * selection.num_confirmation_pairs

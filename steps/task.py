@@ -39,8 +39,11 @@ _MAX_REASON: Final = 1_500
 
 
 def parts(job: Job, section: str) -> list[dict[str, int]]:
-    """Return the parts of a fan-out, as many as `num_tasks` of a section of the settings; a resumed run has nothing to build."""
-    count = 1 if section == "boards" and job["origin"] is not None else int(job["settings"][section]["num_tasks"])
+    """Return the parts of the fan-out over `boards` or over games of the `selection`; a resumed run has no boards to build."""
+    settings = job["settings"]
+    count = int(settings["resources"]["num_tasks"])
+    if section == "boards":
+        count = 1 if job["origin"] is not None else min(count, settings["boards"]["num_units"])
     return [{"number": number, "count": count} for number in range(count)]
 
 

@@ -11,7 +11,7 @@ import chess
 import chess.pgn
 
 from grpo.dataset.games import MAX_DETAIL, Game, Reason, Rejection
-from grpo.settings.tree import GameFilters, TimeControl
+from grpo.settings.tree import BoardsConfig, TimeControl
 
 MAX_RATING: Final = 4_000
 """A higher number in a tag is no rating."""
@@ -31,7 +31,7 @@ _CLASSES: Final = (
 _DAY: Final = 86_400
 # `300+3`, `300`, `40/7200`, `40/7200+30`; the first of several periods (`40/7200:3600`).
 _PERIOD: Final = re.compile(r"(?:([0-9]{1,4})/)?([0-9]{1,8}(?:\.[0-9]{1,6})?)(?:\+([0-9]{1,8}(?:\.[0-9]{1,6})?))?(?::.*)?")
-NO_FILTERS: Final = GameFilters()
+NO_FILTERS: Final = BoardsConfig()
 _DATE: Final = re.compile(r"([0-9]{4})[./-]([0-9]{2}|\?\?)[./-]([0-9]{2}|\?\?)")
 
 
@@ -40,7 +40,7 @@ def read_games(
     source: str,
     *,
     is_mine: Callable[[int], bool] = lambda _: True,
-    filters: GameFilters = NO_FILTERS,
+    filters: BoardsConfig = NO_FILTERS,
 ) -> Iterator[Game | Rejection]:
     """Yield each game of a PGN stream, or its Rejection, in order.
 
@@ -88,7 +88,7 @@ def _texts(stream: BinaryIO) -> Iterator[str]:
 class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
     """Takes one game in: its tags first, then its moves unless it is skipped."""
 
-    def __init__(self, source: str, number: int, *, is_mine: bool, filters: GameFilters) -> None:
+    def __init__(self, source: str, number: int, *, is_mine: bool, filters: BoardsConfig) -> None:
         self._source, self._number, self._is_mine, self._filters = source, number, is_mine, filters
         self._headers: dict[str, str] = {}
         self._rejection: Rejection | None = None
@@ -188,7 +188,7 @@ def rating(text: str) -> int | None:
     return int(text) if is_number and 1 <= int(text) <= MAX_RATING else None
 
 
-def dropped_by(headers: Mapping[str, str], filters: GameFilters) -> str | None:
+def dropped_by(headers: Mapping[str, str], filters: BoardsConfig) -> str | None:
     """Return the first filter that drops a game for its tags, or None.
 
     A game without a known rating of both players has too low a one. A game whose time control is not known passes: many files lack the tag.

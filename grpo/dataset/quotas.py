@@ -209,7 +209,7 @@ def shortage_text(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, i
         return ", ".join(f"{name} {all_of_it - short:,} of {all_of_it:,}" for name, (all_of_it, short) in sums.items())
 
     rejected = ", ".join(f"{count:,} {reason}" for reason, count in sorted(report.rejected.items())) or "none"
-    filters = [f"boards.filters.{reason.removeprefix(FILTERED)}" for reason in sorted(report.rejected) if reason.startswith(FILTERED)]
+    filters = [f"boards.{reason.removeprefix(FILTERED)}" for reason in sorted(report.rejected) if reason.startswith(FILTERED)]
     return (
         f"{', '.join(config.files) or 'engine games'}: {counts(1, PHASES)} boards wanted ({counts(0, Split)}), from {report.games:,} games,"
         f" of which each split has its share; games rejected: {rejected}; {report.duplicates:,} positions were there already. Give more"

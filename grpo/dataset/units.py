@@ -42,10 +42,7 @@ def unit_positions(quota: Quota, config: BoardsConfig, *, unit: int, seed: int, 
     The caller discards unusable ones from the quota before it asks for more. `players` are engines for engine games, without MultiPV.
     """
     games: Iterator[Game | Rejection]
-    if config.source == "files":
-        games = file_games(config, unit=unit)
-    else:
-        games = engine_games(unit=unit, seed=seed, pool=players, is_wanted=quota.needs)
+    games = file_games(config, unit=unit) if config.files else engine_games(unit=unit, seed=seed, pool=players, is_wanted=quota.needs)
     pending: list[Position] = []
     num_idle = 0
     for game in games:
@@ -55,7 +52,7 @@ def unit_positions(quota: Quota, config: BoardsConfig, *, unit: int, seed: int, 
         selected = quota.offer(game)
         pending += selected
         # Files end by themselves, so only engine games count as idle.
-        num_idle = 0 if selected or config.source == "files" else num_idle + 1
+        num_idle = 0 if selected or config.files else num_idle + 1
         if pending and (len(pending) >= _POSITIONS_AT_ONCE or quota.is_full):
             yield pending
             pending = []
@@ -97,7 +94,7 @@ def _entries(file: SourceFile, place: int, unit: int, config: BoardsConfig) -> I
         if file.kind == FileKind.POSITIONS:
             yield from read_positions(stream, file.name, is_mine=is_mine)
         else:
-            yield from read_games(stream, file.name, is_mine=is_mine, filters=config.filters)
+            yield from read_games(stream, file.name, is_mine=is_mine, filters=config)
 
 
 def _in_turns(files: Iterator[Iterator[Game | Rejection]]) -> Iterator[Game | Rejection]:

@@ -17,7 +17,7 @@ from grpo.match.intervals import Z95, Estimate, Unit
 from grpo.match.matches import MatchResult
 from grpo.match.players import DilutedPlayer, EnginePlayer, Player, RandomPlayer
 from grpo.match.ratings import Matrix, PlayedPairs, Rating, Vector, fit_ratings, rate_against, rating_difference
-from grpo.settings.tree import LadderConfig
+from grpo.settings.tree import EvaluationConfig
 
 MIN_INFORMATIVE_SCORE, MAX_INFORMATIVE_SCORE = 0.2, 0.8
 """Scores outside these bounds carry little information: near 0 and 1, a hundred Elo are a few games."""
@@ -50,10 +50,10 @@ class Rung:
         return DilutedPlayer(engine, random_fraction=self.random_share, rng=rng) if self.random_share else engine
 
 
-def make_rungs(config: LadderConfig) -> tuple[Rung, ...]:
+def make_rungs(config: EvaluationConfig) -> tuple[Rung, ...]:
     """Return the rungs of the settings, weakest first: those with random moves, then those with more and more nodes."""
-    diluted = [Rung(nodes=config.nodes[0], random_share=share) for share in config.random_fractions]
-    return (*diluted, *(Rung(nodes=nodes, random_share=0.0) for nodes in config.nodes))
+    diluted = [Rung(nodes=config.ladder_nodes[0], random_share=share) for share in config.ladder_fractions]
+    return (*diluted, *(Rung(nodes=nodes, random_share=0.0) for nodes in config.ladder_nodes))
 
 
 def ladder_pairings(num_rungs: int) -> list[tuple[int, int]]:
@@ -172,8 +172,8 @@ class LadderPlacement:
         warning = {
             Reach.WITHIN: "",
             Reach.BELOW: "; weaker than the ladder can tell: even the lowest rung wins too often",
-            Reach.ABOVE: "; stronger than the ladder can tell: even the highest rung loses too often, add nodes to evaluation.ladder.nodes",
-            Reach.BETWEEN: "; no score between 0.2 and 0.8: add a rung between these to evaluation.ladder",
+            Reach.ABOVE: "; stronger than the ladder can tell: even the highest rung loses too often, add nodes to evaluation.ladder_nodes",
+            Reach.BETWEEN: "; no score between 0.2 and 0.8: add a rung between these to evaluation.ladder_fractions or ladder_nodes",
         }[self.reach]
         pairs = self.games[0].result.interval().num_pairs
         rating = Estimate(value=self.rating, low=self.low, high=self.high).text(Unit.ELO, suffix=" Elo")

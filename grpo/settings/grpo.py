@@ -10,19 +10,6 @@ ENTROPY_BOUNDS: Final = (0.005, 0.05)
 """Of the entropy coefficient under `entropy_schedule = "target"`. The lower is above 0, so that the coefficient can rise again."""
 
 
-class SelfPlayConfig(Section):
-    """Self-play: states from games of the policy against itself, mixed with boards of the dataset."""
-
-    fraction: Annotated[float, Field(ge=0, lt=1)] = 0.66
-    """Fraction of the states of a step; 0 turns self-play off. Without it the policy does not learn to finish its own games."""
-    states_per_round: Count = 6_000
-    """Distinct positions taken from the games of one round; the engine computes the move values of each once."""
-    steps_per_round: Count = 100
-    """Steps that train on the states of one round, before the current policy plays the next round."""
-    max_plies: Count = 160
-    """Games are truncated after this many plies."""
-
-
 class FieldNotesRecovery(Section):
     """The recovery controller of the field notes. These numbers of it have no defaults: they depend on the reward."""
 
@@ -53,7 +40,15 @@ class GrpoConfig(Section):
     num_own_moves: Annotated[int, Field(ge=1, le=64)] = 1
     """Own moves of a trajectory. Above 1, `group_size` trajectories from one board are compared with each other, ply by ply, as those of
     the field notes; the policy itself replies, and its replies are not trained on."""
-    self_play: SelfPlayConfig = SelfPlayConfig()
+    self_play_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.66
+    """Fraction of the states of a step from games of the policy against itself; 0 turns self-play off. Without it the policy does not learn
+    to finish its own games."""
+    self_play_states: Count = 6_000
+    """Distinct positions taken from the games of one round of self-play; the engine computes the move values of each once."""
+    self_play_steps: Count = 100
+    """Steps that train on the states of one round, before the current policy plays the next round."""
+    self_play_max_plies: Count = 160
+    """Games of self-play are truncated after this many plies."""
 
     temperature: Positive = 1.0
     """Temperature of the policy, the same for sampling and for the loss."""
@@ -105,11 +100,11 @@ class GrpoConfig(Section):
             raise ValueError(
                 'entropy_schedule = "field_notes" needs [grpo.field_notes], which has no defaults: its numbers depend on the reward'
             )
-        num_own = round(self.self_play.fraction * self.states_per_step)
-        if num_own > self.self_play.states_per_round:
+        num_own = round(self.self_play_fraction * self.states_per_step)
+        if num_own > self.self_play_states:
             raise ValueError(
-                f"self_play.states_per_round ({self.self_play.states_per_round}) must be at least the number of states that a step uses:"
-                f" self_play.fraction of states_per_step, {num_own}"
+                f"self_play_states ({self.self_play_states}) must be at least the number of states that a step uses:"
+                f" self_play_fraction of states_per_step, {num_own}"
             )
         if self.entropy_schedule == "field_notes" and self.kl_target is not None:
             raise ValueError('entropy_schedule = "field_notes" adjusts the KL coefficient too: leave kl_target out')

@@ -22,7 +22,7 @@ KIND_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "states_per_step": 8,
         "group_size": 8,
         "num_minibatches": 1,
-        "self_play": {"fraction": 0.0},
+        "self_play_fraction": 0.0,
         "learning_rate": 1e-6,
         "learning_rate_decay": "constant",
         "weight_averaging": 0.0,
@@ -38,32 +38,6 @@ KIND_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
 """`policy.kind` -> defaults of `[grpo]` that differ: learning rate, clipping and KL are those of the field notes."""
 
 
-class SmallModelConfig(Section):
-    """The small GPT-2 of `model = "small"`, initialised at random: it plays badly, and needs no hub."""
-
-    width: Annotated[int, Field(ge=16, le=2_048, multiple_of=8)] = 128
-    """Embedding dimension."""
-    num_layers: Annotated[int, Field(ge=1, le=48)] = 3
-    """Number of transformer blocks."""
-    num_heads: Annotated[int, Field(ge=1, le=64)] = 4
-    """Attention heads per block."""
-    max_tokens: Annotated[int, Field(ge=192, le=4_096)] = 256
-    """Context length in tokens: prompt and answer together."""
-
-
-class CloningConfig(Section):
-    """Behaviour cloning before GRPO: next-token prediction of answers generated from the move values."""
-
-    num_steps: Annotated[int, Field(ge=0)] = 5_000
-    """Optimiser steps; 0 uses the model without cloning."""
-    batch_size: Count = 16
-    """Examples per step."""
-    learning_rate: Positive = 4e-3
-    """Learning rate of AdamW: warm-up for a twentieth of the steps, then linear decay to 0. For a pretrained model use 1e-5 to 5e-5."""
-    steps_per_validation: Count = 1_000
-    """Steps between two measurements of the loss on validation boards."""
-
-
 class LanguageConfig(Section):
     """A causal language model as the policy; needs `policy.kind = "language"`."""
 
@@ -71,8 +45,21 @@ class LanguageConfig(Section):
     """`small` is created locally. Otherwise a model name on the Hugging Face hub, such as `jrahn/RookWorld-LM-124M`, or a folder."""
     revision: str = ""
     """Commit or tag of a model on the hub. Empty is the newest. The commit that it stands for is in the step's version and report."""
-    small: SmallModelConfig = SmallModelConfig()
-    cloning: CloningConfig = CloningConfig()
+    small_width: Annotated[int, Field(ge=16, le=2_048, multiple_of=8)] = 128
+    """Embedding dimension of the small GPT-2 of `model = "small"`. It is initialised at random, plays badly, and needs no hub."""
+    small_num_layers: Annotated[int, Field(ge=1, le=48)] = 3
+    """Number of its transformer blocks."""
+
+    cloning_num_steps: Annotated[int, Field(ge=0)] = 5_000
+    """Optimiser steps of behaviour cloning before GRPO: next-token prediction of answers made from the move values. 0 uses the model
+    without cloning."""
+    cloning_batch_size: Count = 16
+    """Examples per step of cloning."""
+    cloning_learning_rate: Positive = 4e-3
+    """Learning rate of AdamW: warm-up for a twentieth of the steps, then linear decay to 0. For a pretrained model use 1e-5 to 5e-5."""
+    cloning_steps_per_validation: Count = 1_000
+    """Steps between two measurements of the loss on validation boards."""
+
     environment_share: Probability = 0.25
     """Fraction of the examples and of the prompts of a step that are the environment task; the others are the policy task."""
     num_history_moves: Annotated[int, Field(ge=0, le=40)] = 10
@@ -112,16 +99,16 @@ def refuse_for_language(grpo: GrpoConfig, language: LanguageConfig) -> None:
     """Raise ValueError naming settings of `[grpo]` that are only for networks, or of cloning that are only for the small model."""
     wrong = {
         "num_own_moves must be 1": grpo.num_own_moves != 1,
-        "self_play.fraction must be 0": grpo.self_play.fraction > 0,
+        "self_play_fraction must be 0": grpo.self_play_fraction > 0,
         "weight_averaging must be 0": grpo.weight_averaging > 0,
         'entropy_schedule must be "constant"': grpo.entropy_schedule != "constant",
         'recovery must be "stop"': grpo.recovery != "stop",
     }
     if reasons := [reason for reason, holds in wrong.items() if holds]:
         raise ValueError(f'with policy.kind = "language", in [grpo]: {"; ".join(reasons)}')
-    rate = language.cloning.learning_rate
-    if language.model != SMALL and language.cloning.num_steps and rate > _MAX_RATE_OF_PRETRAINED:
+    rate = language.cloning_learning_rate
+    if language.model != SMALL and language.cloning_num_steps and rate > _MAX_RATE_OF_PRETRAINED:
         raise ValueError(
-            f"language.cloning.learning_rate ({rate:g}) is too high for the pretrained model {language.model}: use at most"
-            f" {_MAX_RATE_OF_PRETRAINED:g}, such as 2e-5, or language.cloning.num_steps = 0 for no cloning"
+            f"language.cloning_learning_rate ({rate:g}) is too high for the pretrained model {language.model}: use at most"
+            f" {_MAX_RATE_OF_PRETRAINED:g}, such as 2e-5, or language.cloning_num_steps = 0 for no cloning"
         )

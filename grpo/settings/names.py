@@ -9,15 +9,13 @@ from grpo.settings.tree import Settings
 IN_NO_VERSION: Final = (
     "boards.files",
     "boards.exclude",
-    "boards.num_tasks",
     "evaluation.opening_book",
-    "selection.num_tasks",
     "resources",
 )
 """Where files are and how the work is divided: no step's version has them. A file counts by its content, not by its path."""
 MAIN: Final[Container[str]] = frozenset(
     (
-        *("seed", "boards.source", "boards.num_train", "values.depth", "policy.width", "policy.hidden_width"),
+        *("seed", "boards.num_train", "values.depth", "policy.width", "policy.hidden_width"),
         *("language.model", "language.max_questions", "pretrain.max_positions", "pretrain.learning_rate"),
         *("grpo.num_steps", "grpo.states_per_step", "grpo.group_size", "grpo.temperature", "grpo.learning_rate"),
         *("grpo.entropy_coefficient", "grpo.entropy_schedule", "grpo.kl_coefficient"),
@@ -25,7 +23,7 @@ MAIN: Final[Container[str]] = frozenset(
 )
 """Shown on the model card and among MLflow's parameters even where they are the defaults."""
 _NOT_COMPARED: Final = (
-    *("boards.files", "boards.exclude", "boards.num_units", "boards.num_tasks", "selection.num_tasks", "resources"),
+    *("boards.files", "boards.exclude", "boards.num_units", "resources"),
     *("grpo.max_states_per_forward", "grpo.num_checkpoints_kept"),
 )
 _MAX_LENGTH: Final = 60
@@ -72,8 +70,8 @@ def is_compared(name: str) -> bool:
 def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings by which runs are compared, as short texts; settings that are off are left out.
 
-    >>> compared_settings({"seed": 1, "boards": {"num_tasks": 2}, "evaluation": {"ladder": {"nodes": [1, 300]}}})
-    {'seed': '1', 'evaluation.ladder.nodes': '1 300'}
+    >>> compared_settings({"seed": 1, "resources": {"num_tasks": 2}, "evaluation": {"ladder_nodes": [1, 300]}})
+    {'seed': '1', 'evaluation.ladder_nodes': '1 300'}
     """
     compared = {name: value for name, value in flattened(settings).items() if is_compared(name)}
     return {name: _short(value) for name, value in compared.items() if value not in (None, "", [], ())}

@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
@@ -42,25 +42,17 @@ class TimeControl(StrEnum):
     CORRESPONDENCE = "correspondence"
 
 
-class GameFilters(Section):
-    """Which games of the files are used, by their tags. Both filters are off by default; the report counts what each drops."""
-
-    min_rating: Count | None = None
-    """Minimum rating of both players; games that do not give both ratings are dropped."""
-    time_controls: Annotated[tuple[Annotated[TimeControl, Field(strict=False)], ...], Field(strict=False)] = ()
-    """Only games of these speed classes, and games whose TimeControl tag gives no known one."""
-
-
 class BoardsConfig(Section):
     """The positions (boards) of the dataset: their source, their number and their splits."""
 
-    source: Literal["engine", "files"] = "engine"
-    """`engine` generates games with Stockfish. `files` reads games (PGN) and lists of positions (EPD, FEN)."""
     files: Names = ()
-    """Files, folders, globs or s3://, https:// or hf:// addresses of .pgn, .epd or .fen, plain or compressed as .zst, .gz, .bz2 or .zip.
-    The version of the dataset includes their names and contents, not their folders."""
-    filters: GameFilters = GameFilters()
-    """Which games of the files are used."""
+    """Games (.pgn) and lists of positions (.epd, .fen), plain or compressed as .zst, .gz, .bz2 or .zip; without any, Stockfish plays the
+    games. Files, folders, globs or s3://, https:// or hf:// addresses. The version of the dataset has their names and contents, not their
+    folders."""
+    min_rating: Count | None = None
+    """Minimum rating of both players of the files' games; games that do not give both are dropped, and counted in the report."""
+    time_controls: Annotated[tuple[Annotated[TimeControl, Field(strict=False)], ...], Field(strict=False)] = ()
+    """Only games of these speed classes, and games whose TimeControl tag gives no known one. Empty for all."""
     num_train: Count = 25_500
     """Training boards; one third each are openings, middlegames and endgames."""
     num_validation: Count = 3_000
@@ -74,22 +66,14 @@ class BoardsConfig(Section):
     """Files with evaluation positions (openings, puzzles, test suites). The dataset has neither them nor their mirror images."""
     num_units: Annotated[int, Field(ge=1, le=1_000)] = 8
     """The dataset is made in this many independent parts. Another number makes another dataset."""
-    num_tasks: Annotated[int, Field(ge=1, le=1_000)] = 2
-    """The parts are divided among this many parallel tasks; no effect on the result."""
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
         for name in ("num_train", "num_validation", "num_heldout"):
             if getattr(self, name) % len(PHASES):
                 raise ValueError(f"{name} must be a multiple of {len(PHASES)}, so that each phase gets the same number")
-        if self.source == "files" and not self.files:
-            raise ValueError('source = "files" needs files = ["GAMES.pgn", ...]')
-        if self.source != "files":
-            given = ["files"] if self.files else ["filters"] if self.filters != GameFilters() else []
-            if given:
-                raise ValueError(f'{given[0]} needs source = "files"; set both or neither')
-        if self.num_tasks > self.num_units:
-            raise ValueError(f"num_tasks ({self.num_tasks}) cannot exceed num_units ({self.num_units})")
+        if not self.files and (self.min_rating is not None or self.time_controls):
+            raise ValueError('min_rating and time_controls need files = ["GAMES.pgn", ...]')
         return self
 
 
@@ -133,10 +117,20 @@ class PretrainConfig(Section):
     """Maximum number of steps; the report says whether it was reached."""
 
 
-class LadderConfig(Section):
-    """Opponents from a random mover to Stockfish, rated by games among themselves (`grpo.match.ladder`)."""
+class EvaluationConfig(Section):
+    """How playing strength is measured, before and after GRPO."""
 
-    random_fractions: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(strict=False, min_length=1)] = (
+    heldout_depth: Annotated[int, Field(ge=1, le=30)] = 8
+    """Search depth for the move values of held-out boards. Much deeper than `values.depth`, so that regret measures neither the reward
+    again nor the judge's own noise."""
+    num_baseline_pairs: Count = 60
+    """Openings of the baseline against a random mover, and against Stockfish with one node per move, each played with both colours."""
+    opening_book: str = ""
+    """A file (or folder, glob, `s3://` address) of positions (EPD, FEN) to begin from instead of generated ones."""
+    max_plies: Count = 240
+    """A game with this many plies is a draw; reports count such draws separately."""
+
+    ladder_fractions: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(strict=False, min_length=1)] = (
         1.0,
         0.7,
         0.5,
@@ -144,8 +138,9 @@ class LadderConfig(Section):
         0.15,
         0.07,
     )
-    """Lower rungs: Stockfish with the first of `nodes`, with this fraction of random moves. Falls from 1, the random mover."""
-    nodes: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)] = (1, 300, 1_000)
+    """Lower rungs of the ladder, whose ratings come from games among themselves: Stockfish with the first of `ladder_nodes`, with this
+    fraction of random moves. Falls from 1, the random mover."""
+    ladder_nodes: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)] = (1, 300, 1_000)
     """Upper rungs: Stockfish at full strength with this many nodes per move, rising."""
     num_calibration_pairs: Count = 20
     """Openings that each rung plays, with both colours, against each of the two rungs below it."""
@@ -156,29 +151,13 @@ class LadderConfig(Section):
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
-        if self.random_fractions[0] != 1 or any(lower <= upper for lower, upper in itertools.pairwise(self.random_fractions)):
+        if self.ladder_fractions[0] != 1 or any(lower <= upper for lower, upper in itertools.pairwise(self.ladder_fractions)):
             raise ValueError(
-                "random_fractions must start at 1.0 (the random mover, the ladder's zero) and fall: each further rung is stronger"
+                "ladder_fractions must start at 1.0 (the random mover, the ladder's zero) and fall: each further rung is stronger"
             )
-        if any(lower >= upper for lower, upper in itertools.pairwise(self.nodes)):
-            raise ValueError("nodes must rise from rung to rung")
+        if any(lower >= upper for lower, upper in itertools.pairwise(self.ladder_nodes)):
+            raise ValueError("ladder_nodes must rise from rung to rung")
         return self
-
-
-class EvaluationConfig(Section):
-    """How playing strength is measured, before and after GRPO."""
-
-    heldout_depth: Annotated[int, Field(ge=1, le=30)] = 8
-    """Search depth for the move values of held-out boards. Much deeper than `values.depth`, so that regret measures neither the reward
-    again nor the judge's own noise."""
-    num_baseline_pairs: Count = 60
-    """Openings of the baseline against a random mover, and against Stockfish with one node per move, each played with both colours."""
-    ladder: LadderConfig = LadderConfig()
-    """How ratings are determined."""
-    opening_book: str = ""
-    """A file (or folder, glob, `s3://` address) of positions (EPD, FEN) to begin from instead of generated ones."""
-    max_plies: Count = 240
-    """A game with this many plies is a draw; reports count such draws separately."""
 
 
 class SelectionConfig(Section):
@@ -190,14 +169,12 @@ class SelectionConfig(Section):
     """Openings, with both colours, that each candidate plays in each round of sequential halving."""
     num_confirmation_pairs: Count = 300
     """New openings of the confirmation match, the result that is reported."""
-    num_tasks: Annotated[int, Field(ge=1, le=1_000)] = 2
-    """The confirmation games and the sampled games are divided among this many parallel tasks; only ties in the last bits can differ."""
     num_sampled_pairs: Count = 100
     """Openings of the games with moves sampled at T = 1. They are reported and decide nothing."""
 
 
 class TaskResources(Section):
-    """Resources that one type of task requests on a cluster or in the cloud. A local run uses the machine as it is."""
+    """Resources that one type of task requests on AWS Batch. A local run uses the machine as it is."""
 
     num_cpus: Count = 2
     """CPU cores; also the number of torch threads and of Stockfish processes."""
@@ -205,41 +182,27 @@ class TaskResources(Section):
     """Memory limit; a task that exceeds it is killed. AWS Batch offers some 7.5 % less than a machine's nominal memory."""
     num_gpus: Annotated[int, Field(ge=0, le=16)] = 0
     """GPUs. If above 0, the task goes to the GPU queue, and fails if torch finds no GPU."""
-    max_minutes: Annotated[int, Field(ge=1, le=20_160)] = 60
-    """Timeout of the task. It limits the cost of a hang and is not a way to end training."""
 
 
-class BoardsResources(TaskResources):
-    """See `TaskResources`."""
-
-    memory_mib: Annotated[int, Field(ge=512)] = 4_096
-    max_minutes: Annotated[int, Field(ge=1, le=20_160)] = 720
-
-
-class TrainingResources(TaskResources):
-    """See `TaskResources`."""
-
-    num_cpus: Count = 4
-    memory_mib: Annotated[int, Field(ge=512)] = 14_000
-    num_gpus: Annotated[int, Field(ge=0, le=16)] = 1
-    max_minutes: Annotated[int, Field(ge=1, le=20_160)] = 2_880
-
-
-class GamesResources(TaskResources):
-    """See `TaskResources`."""
-
-    num_cpus: Count = 4
-    max_minutes: Annotated[int, Field(ge=1, le=20_160)] = 720
+_RESOURCES: Final[Mapping[str, Mapping[str, int]]] = {
+    "boards": {"memory_mib": 4_096},
+    "training": {"num_cpus": 4, "memory_mib": 14_000, "num_gpus": 1},
+    "games": {"num_cpus": 4},
+}
+"""Type of task -> what it requests otherwise than the others."""
 
 
 class ResourcesConfig(Section):
-    """Resources that tasks request on AWS Batch. They change results only through the device that trains."""
+    """How work is divided, and what tasks request on AWS Batch. It changes results only through the device that trains."""
 
-    boards: BoardsResources = BoardsResources()
-    """Each of the `boards.num_tasks` tasks of `build_boards`."""
-    training: TrainingResources = TrainingResources()
+    num_tasks: Annotated[int, Field(ge=1, le=1_000)] = 2
+    """Parallel tasks of `build_boards` (at most one for each of `boards.num_units`) and of `confirm`; only ties in the last bits can
+    differ."""
+    boards: TaskResources = TaskResources.model_validate(_RESOURCES["boards"])
+    """Each task of `build_boards`: `num_cpus`, `memory_mib` and `num_gpus`."""
+    training: TaskResources = TaskResources.model_validate(_RESOURCES["training"])
     """`pretrain` and `finetune`."""
-    games: GamesResources = GamesResources()
+    games: TaskResources = TaskResources.model_validate(_RESOURCES["games"])
     """Steps that play games to measure strength."""
     others: TaskResources = TaskResources()
     """All other steps."""
@@ -263,11 +226,12 @@ class Settings(Section):
     @model_validator(mode="before")
     @classmethod
     def _over_kind(cls, given: Any) -> Any:
-        """Override the defaults of the policy's kind with the given keys."""
-        if not isinstance(given, dict) or not isinstance(given.get("policy", {}), dict) or not isinstance(given.get("grpo", {}), dict):
+        """Override the defaults of the policy's kind, and of each type of task, with the given keys."""
+        if not isinstance(given, dict) or not all(isinstance(given.get(name, {}), dict) for name in ("policy", "grpo", "resources")):
             return given  # For pydantic to refuse.
-        kind = given.get("policy", {}).get("kind", "network")
-        return {**given, "grpo": _laid_over(dict(KIND_DEFAULTS.get(str(kind), {})), given.get("grpo", {}))}
+        kind = str(given.get("policy", {}).get("kind", "network"))
+        below = {"grpo": dict(KIND_DEFAULTS.get(kind, {})), "resources": dict(_RESOURCES)}
+        return {**given, **{name: _laid_over(defaults, given.get(name, {})) for name, defaults in below.items()}}
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:

@@ -15,7 +15,7 @@ from grpo.board.encoding import position_key
 from grpo.match.matches import End, PlayedGame, play_match
 from grpo.match.players import SamplingPlayer, random_move
 from grpo.policy.distribution import MovePolicy, PositionBatch
-from grpo.settings.grpo import SelfPlayConfig
+from grpo.settings.grpo import GrpoConfig
 from grpo.train.batch import States
 from grpo.train.states import Values, first_images, valued_states
 
@@ -44,7 +44,7 @@ class SelfPlay:
 
     values: Values
     """Of the states."""
-    config: SelfPlayConfig
+    config: GrpoConfig
     size: int
     """States of a step."""
     first_step: int
@@ -64,7 +64,7 @@ class SelfPlay:
 
         An epoch's last few states are left for the next. Raises SelfPlayError when games or engine give too few states.
         """
-        number, step_of_round = divmod(step - self.first_step, self.config.steps_per_round)
+        number, step_of_round = divmod(step - self.first_step, self.config.self_play_steps)
         if step_of_round:
             self._metrics = {}
         if self._states is None or number != self._round:
@@ -96,14 +96,14 @@ class SelfPlay:
             self._states = States(positions=positions, values=tensors["values"], phases=tensors["phases"])
 
     def _play_round(self, number: int, policy: MovePolicy) -> States:
-        self.say(f"self-play round {number + 1}: games for {self.config.states_per_round:,} states")
+        self.say(f"self-play round {number + 1}: games for {self.config.self_play_states:,} states")
         boards, games = self._play_games(number, policy)
         states, kept = valued_states(boards, self.values)
         num_dropped = len(boards) - len(kept)
         if states is None or len(states) < self.size:
             raise SelfPlayError(
                 f"self-play, round {number}: the engine failed on {num_dropped} of {len(boards)} positions, and what is left is fewer"
-                f" than the {self.size} states of a step. Look at the engine (engine.path), or raise self_play.states_per_round"
+                f" than the {self.size} states of a step. Look at the engine (engine.path), or raise self_play_states"
             )
         ends = [game.end for game in games]
         self._metrics = {
@@ -120,19 +120,19 @@ class SelfPlay:
         opening_rng = numpy_stream(self.seed, "own_games", number, "openings")
         choice_rng = numpy_stream(self.seed, "own_games", number, "positions")
         player = SamplingPlayer(policy, "policy", temperature=TEMPERATURE, rng=torch_stream(self.seed, "own_games", number, "moves"))
-        num_openings = max(_MIN_OPENINGS_PER_BATCH, config.states_per_round // _STATES_PER_OPENING)
+        num_openings = max(_MIN_OPENINGS_PER_BATCH, config.self_play_states // _STATES_PER_OPENING)
         found: dict[str, chess.Board] = {}
         games: list[PlayedGame] = []
-        max_games = _MIN_BATCHES * 2 * num_openings + config.states_per_round
-        while len(found) < config.states_per_round:
+        max_games = _MIN_BATCHES * 2 * num_openings + config.self_play_states
+        while len(found) < config.self_play_states:
             if len(games) >= max_games:
                 raise SelfPlayError(
                     f"self-play, round {number}: {len(games)} games gave only {len(found)} distinct positions with a choice of moves, and"
-                    f" {config.states_per_round} are asked for. The policy plays the same over and over, or its games are too short: raise"
-                    " self_play.max_plies, or lower self_play.states_per_round"
+                    f" {config.self_play_states} are asked for. The policy plays the same over and over, or its games are too short: raise"
+                    " self_play_max_plies, or lower self_play_states"
                 )
             openings = random_openings(num_openings, max_plies=OPENING_PLIES, rng=opening_rng)
-            played = play_match(player, player, openings, max_plies=config.max_plies).games
+            played = play_match(player, player, openings, max_plies=config.self_play_max_plies).games
             games += played
             for game in played:
                 for board in _boards_at(game, taken_plies(len(game.moves), choice_rng)):
@@ -140,7 +140,7 @@ class SelfPlay:
                         found.setdefault(key, board)
         boards = list(found.values())
         # The last batch gives too many: left out are some of all games, and not all of the last ones.
-        kept = np.sort(choice_rng.permutation(len(boards))[: config.states_per_round])
+        kept = np.sort(choice_rng.permutation(len(boards))[: config.self_play_states])
         return [boards[index] for index in kept], games
 
 

@@ -25,7 +25,7 @@ from grpo.settings.tree import BoardsConfig, ValuesConfig
 
 Row = dict[str, Any]
 
-CONFIG = BoardsConfig(source="files", files=("games.pgn", "list.epd"), num_train=12, num_validation=3, num_heldout=3)
+CONFIG = BoardsConfig(files=("games.pgn", "list.epd"), num_train=12, num_validation=3, num_heldout=3)
 VALUES = ValuesConfig()
 
 

@@ -18,7 +18,7 @@ from steps.run.work import read_history
 SETTINGS = Settings.model_validate(
     read_settings("smoke").model_dump()
     | {
-        "boards": {"source": "files", "files": ("games.pgn", "list.epd"), "num_train": 12, "num_validation": 3, "num_heldout": 3},
+        "boards": {"files": ("games.pgn", "list.epd"), "num_train": 12, "num_validation": 3, "num_heldout": 3},
         "values": {},
         "grpo": {"states_per_step": 12, "num_minibatches": 1},
     }

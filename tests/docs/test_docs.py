@@ -12,7 +12,7 @@ import pytest
 
 from grpo.diagnosis.checks import CHECKS
 from grpo.settings.metrics import EVENTS, METRICS
-from grpo.settings.tree import read_settings
+from grpo.settings.tree import TaskResources, read_settings
 from infra.pages import PRINTED, family, settings
 from steps.cli.main import COMMANDS
 
@@ -152,7 +152,7 @@ def code_spans(page: Path) -> list[str]:
 def test_every_setting_that_a_page_names_with_its_section_is_one(page: Path) -> None:
     names = [name.split(".") for name, _, _ in settings()]
     known = {".".join(levels[:depth]) for levels in names for depth in range(1, len(levels) + 1)}
-    known |= {key.partition(".")[2] for key in known if key.count(".") == 2}  # `self_play.fraction`, where GRPO is spoken of.
+    known |= {f"resources.training.{name}" for name in TaskResources.model_fields} | {"resources.*"}
     sections = {key.partition(".")[0] for key in known}
     for span in code_spans(page):
         found = re.fullmatch(r"([a-z_]+(?:\.[a-z_]+)+)(?: = .+)?", span)

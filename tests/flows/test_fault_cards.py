@@ -83,7 +83,7 @@ def test_html_in_the_headers_of_games_and_in_their_files_name_is_text_everywhere
     text += f'[Event "{EVIL}"]\n[Result "*"]\n\n1. e4 {EVIL.split("(", maxsplit=1)[0]} *\n\n[Variant "{EVIL}"]\n\n1. e4 *\n'
     path = tmp_path / f"{EVIL.replace('/', '')}.pgn"
     path.write_text(text)
-    boards = {"source": "files", "files": [str(path)], "num_train": 30, "num_validation": 9, "num_heldout": 9, "num_units": 1}
+    boards = {"files": [str(path)], "num_train": 30, "num_validation": 9, "num_heldout": 9, "num_units": 1}
     given = {"preset": "test", "boards": boards | {"num_tasks": 1}, "values": {"depth": 1}, "grpo": {"states_per_step": 6}}
     settings = read_settings(json.dumps(given))
     monkeypatch.setattr(Work, "engine", EngineIdentity(name=EVIL, sha256="0" * 64))

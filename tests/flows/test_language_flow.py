@@ -15,8 +15,12 @@ SETTINGS: Final[Mapping[str, Any]] = {
     "preset": "test",
     "policy": {"kind": "language"},
     "language": {
-        "small": {"width": 48, "num_layers": 1, "num_heads": 2},
-        "cloning": {"num_steps": 200, "batch_size": 16, "learning_rate": 3e-3, "steps_per_validation": 100},
+        "small_width": 48,
+        "small_num_layers": 1,
+        "cloning_num_steps": 200,
+        "cloning_batch_size": 16,
+        "cloning_learning_rate": 3e-3,
+        "cloning_steps_per_validation": 100,
         "min_parse_rate": 0.0,  # What such a model writes can hardly be read: steps are tested here, and not its chess.
         "num_gate_prompts": 4,
         "max_questions": 1,

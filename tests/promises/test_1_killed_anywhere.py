@@ -27,7 +27,10 @@ ANYWHERE = ("os.remove", "os.rmdir", "fcntl.flock")
 """Operations that name no whole path."""
 FOLDERS = {"locks", "locks/finetune-v1", "outputs", "outputs/finetune", "outputs/finetune/v1", "progress", "progress/finetune"}
 EVERYTHING: dict[str, Any] = {
-    "self_play": {"fraction": 0.5, "states_per_round": 12, "steps_per_round": 5, "max_plies": 20},
+    "self_play_fraction": 0.5,
+    "self_play_states": 12,
+    "self_play_steps": 5,
+    "self_play_max_plies": 20,
     "num_own_moves": 2,
     "kl_coefficient": 0.01,
     "weight_averaging": 0.9,

@@ -41,7 +41,7 @@ class Trained:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, stockfish: str) -> Trained:
-    settings = read_settings('preset = "language"\nboards.num_train = 18_000\nboards.num_tasks = 1\nlanguage.num_gate_prompts = 256')
+    settings = read_settings('preset = "language"\nboards.num_train = 18_000\nresources.num_tasks = 1\nlanguage.num_gate_prompts = 256')
     root = tmp_path_factory.mktemp("language")
     boards, cloned, tuned = (root / name for name in ("boards", "cloned", "tuned"))
     build_boards.body(work_in(root / "units", settings, stockfish=stockfish))
@@ -93,7 +93,7 @@ def test_random_weights_are_refused(trained: Trained, tmp_path: Path) -> None:
     from grpo.language.learn.parse_rate_gate import UnreadableError
     from grpo.language.model.policy import load_model
 
-    settings = read_settings('preset = "language"\nlanguage.cloning.num_steps = 0')
+    settings = read_settings('preset = "language"\nlanguage.cloning_num_steps = 0')
     with pytest.raises(UnreadableError, match="random weights"):
         pretrain.body(work_in(tmp_path / "cloned", settings, inputs={"boards": trained.boards}))
     (tmp_path / "random").mkdir()

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.prove
 
 
 def test_the_preset_smoke_gives_the_same_hashes_twice_and_over_one_task_or_four(tmp_path: Path) -> None:
-    runs = [run_flow(tmp_path / str(tasks), {"preset": "smoke", "boards": {"num_tasks": tasks}}) for tasks in (1, 4)]
+    runs = [run_flow(tmp_path / str(tasks), {"preset": "smoke", "resources": {"num_tasks": tasks}}) for tasks in (1, 4)]
     assert all(run.succeeded for run in runs)
     for artifact in ("boards", "pretrained", "finetuned", "selected"):
         first, second = (getattr(run.data, artifact)["output_hash"] for run in runs)

@@ -101,7 +101,7 @@ def test_what_cannot_be_a_source_is_named_before_any_work(key: str, machine: Mac
     def of(path: Path) -> str:
         given = {"files": str(good)} | {key: str(path)}
         text = "\n".join(f'boards.{name} = "{value}"' for name, value in given.items())
-        found = failures(machine, read_settings(f'preset = "test"\nboards.source = "files"\n{text}'))
+        found = failures(machine, read_settings(f'preset = "test"\n{text}'))
         assert found.keys() == {f"boards.{key}"}
         return found[f"boards.{key}"]
 
@@ -119,8 +119,8 @@ def test_a_doctor_reads_the_games_and_says_whether_they_suffice_and_for_which_pr
     (tmp_path / "games.pgn").write_text(games)
 
     def read(**changes: int) -> Settings:
-        given = {"source": "files", "files": [str(tmp_path / "games.pgn")], "num_units": 1, "num_tasks": 1, **changes}
-        return Settings.model_validate({"boards": given, "grpo": {"states_per_step": 64, "self_play": {"states_per_round": 200}}})
+        given = {"files": [str(tmp_path / "games.pgn")], "num_units": 1, **changes}
+        return Settings.model_validate({"boards": given, "grpo": {"states_per_step": 64, "self_play_states": 200}})
 
     def boards(**changes: int) -> tuple[bool, str]:
         return next((check.is_fine, check.detail) for check in examine(read(**changes), machine) if check.what == "boards")

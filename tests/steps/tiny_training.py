@@ -33,7 +33,7 @@ _GRPO: dict[str, dict[str, Any]] = {
 
 def settings(kind: str = NETWORK, **grpo: Any) -> Settings:
     """Return settings of a tiny run without own games, with changes of `[grpo]`."""
-    common = {"group_size": 4, "steps_per_checkpoint": 2, "self_play": {"fraction": 0.0}}
+    common = {"group_size": 4, "steps_per_checkpoint": 2, "self_play_fraction": 0.0}
     plain: dict[str, Any] = {"grpo": {**common, **_GRPO[kind], **grpo}, "policy": TINY.model_dump(mode="json")}
     if kind == LANGUAGE:
         language = {**small_language.CONFIG.model_dump(mode="json"), "num_heldout_boards": 4, "num_gate_prompts": 16}

@@ -129,5 +129,5 @@ def refuse_too_long(policy: LanguagePolicy, prompts: Sequence[Sequence[int]]) ->
     if room is not None and longest + most > room:
         raise TooLongError(
             f"a prompt of {longest} tokens and an answer of language.max_answer_tokens = {most} do not fit into the model's {room}: lower"
-            " language.max_answer_tokens or language.num_history_moves, or raise language.small.max_tokens"
+            " language.max_answer_tokens or language.num_history_moves"
         )

@@ -37,10 +37,7 @@ class AnswerBatch:
         """
         room, longest = policy.max_positions, max(len(prompt) + len(answer) for prompt, answer in zip(prompts, answers, strict=True))
         if room is not None and longest > room:
-            raise TooLongError(
-                f"an example of {longest} tokens does not fit into the model's {room}: lower language.num_history_moves, or raise"
-                " language.small.max_tokens"
-            )
+            raise TooLongError(f"an example of {longest} tokens does not fit into the model's {room}: lower language.num_history_moves")
         width, length = max(map(len, prompts)), max(map(len, answers))
         input_ids = torch.full((len(prompts), width + length), policy.pad_id)
         mask = torch.zeros_like(input_ids)

@@ -71,12 +71,12 @@ def refuse_unreadable(rates: Mapping[LanguageTask, ParseRate], config: LanguageC
     low = {task: rate for task, rate in rates.items() if rate.rate < config.min_parse_rate}
     if not low:
         return
-    is_random = config.model == SMALL and config.cloning.num_steps == 0
+    is_random = config.model == SMALL and config.cloning_num_steps == 0
     said = "; ".join(f"{task} task: parse rate {rate}" for task, rate in low.items())
     raise UnreadableError(
         f"{'random weights' if is_random else 'the language model cannot be read'}: {said}; language.min_parse_rate ="
         f" {config.min_parse_rate:g} is asked for, because groups of unreadable answers teach nothing: clone"
-        f" {'first' if config.cloning.num_steps == 0 else 'longer'}: language.cloning.num_steps (now {config.cloning.num_steps})"
+        f" {'first' if config.cloning_num_steps == 0 else 'longer'}: language.cloning_num_steps (now {config.cloning_num_steps})"
     )
 
 

@@ -180,7 +180,7 @@ def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> La
         from grpo.language.text.tokenizer import chess_tokenizer
 
         own = chess_tokenizer()
-        network = new_small_model(config.small, own, seed=seed)
+        network = new_small_model(config, own, seed=seed)
         return LanguagePolicy(network, own, device, config, origin=ModelOrigin(model=SMALL, commit=""))
     folder = model_folder(config.model)
     commit = hub_commit(config) if folder is None else ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from grpo.base.seeding import named_seed
-from grpo.settings.language import SmallModelConfig
+from grpo.settings.language import LanguageConfig
 
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel, PreTrainedTokenizerBase
@@ -15,22 +15,25 @@ if TYPE_CHECKING:
 
 # GPT-2's initializer range of 0.02 is for a width of 768; at a width of 64, attention would learn to copy squares only late.
 _SPREAD: Final = 0.6
+_NUM_HEADS: Final = 4
+_MAX_TOKENS: Final = 256
+"""Of the context: prompt and answer together."""
 _FEATURE_SIZE: Final = 26.0
 _MOVE_WEIGHT: Final = 0.1
 _GAIN: Final = 4.0
 
 
-def new_small_model(config: SmallModelConfig, tokenizer: "PreTrainedTokenizerBase", *, seed: int) -> "GPT2LMHeadModel":
+def new_small_model(config: LanguageConfig, tokenizer: "PreTrainedTokenizerBase", *, seed: int) -> "GPT2LMHeadModel":
     """Return a GPT-2 with random weights that depend only on the seed."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     described = GPT2Config(
         vocab_size=len(tokenizer),
-        n_positions=config.max_tokens,
-        n_embd=config.width,
-        n_layer=config.num_layers,
-        n_head=config.num_heads,
-        initializer_range=_SPREAD / config.width**0.5,
+        n_positions=_MAX_TOKENS,
+        n_embd=config.small_width,
+        n_layer=config.small_num_layers,
+        n_head=_NUM_HEADS,
+        initializer_range=_SPREAD / config.small_width**0.5,
         resid_pdrop=0.0,
         embd_pdrop=0.0,
         attn_pdrop=0.0,

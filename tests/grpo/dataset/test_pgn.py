@@ -10,7 +10,7 @@ from made_games import HEADER, PLANTED, random_pgn, with_planted_games
 
 from grpo.dataset.games import Game, Reason, Rejection
 from grpo.dataset.pgn import dropped_by, read_games, time_control
-from grpo.settings.tree import GameFilters, TimeControl
+from grpo.settings.tree import BoardsConfig, TimeControl
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_only_the_games_of_a_unit_are_read_and_those_that_a_filter_drops_are_cou
     data = random_pgn(6, max_plies=8).encode()
     units = [list(read_games(io.BytesIO(data), "x.pgn", is_mine=lambda number, unit=unit: number % 2 == unit)) for unit in (0, 1)]
     assert [[game.offset for game in unit] for unit in units] == [[0, 2, 4], [1, 3, 5]]
-    read = read_games(io.BytesIO(data), "x.pgn", filters=GameFilters(min_rating=1_003))
+    read = read_games(io.BytesIO(data), "x.pgn", filters=BoardsConfig(files="x", min_rating=1_003))
     dropped = [entry for entry in read if isinstance(entry, Rejection)]
     assert {entry.offset for entry in dropped} >= {0, 1, 2}
     assert {(entry.reason, entry.detail) for entry in dropped} == {(Reason.FILTERED, "min_rating")}
@@ -143,7 +143,7 @@ BLITZ = {"time_controls": [TimeControl.BLITZ]}
     ],
 )
 def test_a_filter_drops_what_it_says_and_the_first_is_named(filters: dict[str, Any], tags: dict[str, str], expected: str | None) -> None:
-    assert dropped_by(GOOD | tags, GameFilters(**filters)) == expected
+    assert dropped_by(GOOD | tags, BoardsConfig(files="x", **filters)) == expected
 
 
 @pytest.mark.parametrize(

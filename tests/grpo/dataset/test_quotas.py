@@ -197,7 +197,7 @@ def test_joined_reports_are_the_sums_of_their_parts() -> None:
 
 def test_a_shortage_is_told_by_phase_and_by_split() -> None:
     missing = {**in_each_cell(0), (Split.HELDOUT, Phase.ENDGAME): 4}
-    said = shortage_text(in_each_cell(10), missing, SourceReport(games=9), BoardsConfig(files=("x.pgn",), source="files"))
+    said = shortage_text(in_each_cell(10), missing, SourceReport(games=9), BoardsConfig(files=("x.pgn",)))
     assert "x.pgn: opening 30 of 30, middlegame 30 of 30, endgame 26 of 30 boards wanted" in said
     assert "train 30 of 30, validation 30 of 30, heldout 26 of 30" in said
     assert "from 9 games" in said

@@ -22,8 +22,8 @@ from grpo.dataset.units import file_games, unit_boards_per_cell, unit_positions
 from grpo.engine.pool import EnginePool
 from grpo.settings.tree import BoardsConfig
 
-SMALL: dict[str, Any] = {"num_train": 60, "num_validation": 15, "num_heldout": 15, "num_units": 2, "num_tasks": 1}
-ENDLESS: dict[str, Any] = {"num_train": 30_000, "num_validation": 30_000, "num_heldout": 30_000, "num_units": 1, "num_tasks": 1}
+SMALL: dict[str, Any] = {"num_train": 60, "num_validation": 15, "num_heldout": 15, "num_units": 2}
+ENDLESS: dict[str, Any] = {"num_train": 30_000, "num_validation": 30_000, "num_heldout": 30_000, "num_units": 1}
 
 
 @dataclass
@@ -65,7 +65,7 @@ def filled(
 
 def files_config(*paths: Path | str, **changes: Any) -> BoardsConfig:
     """Return a small dataset read from files."""
-    return BoardsConfig(source="files", files=tuple(map(str, paths)), **{**SMALL, **changes})
+    return BoardsConfig(files=tuple(map(str, paths)), **{**SMALL, **changes})
 
 
 @pytest.fixture(scope="session")
@@ -162,6 +162,6 @@ def test_engine_games_that_add_nothing_come_to_an_end(scripted: Callable[..., Sc
 
 def test_a_table_of_puzzles_is_no_source_of_boards(tmp_path: Path) -> None:
     (tmp_path / "puzzles.csv").write_text("PuzzleId,FEN,Moves\n")
-    config = BoardsConfig(source="files", files=(str(tmp_path / "puzzles.csv"),))
+    config = BoardsConfig(files=(str(tmp_path / "puzzles.csv"),))
     with pytest.raises(SourceError, match=r"a \.csv is read as a table of puzzles, which measure a policy"):
         next(file_games(config, unit=0))

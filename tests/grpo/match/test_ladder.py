@@ -24,9 +24,9 @@ from grpo.match.ladder import (
 )
 from grpo.match.matches import Adjudication, End, MatchResult, PlayedGame
 from grpo.match.ratings import rate_against
-from grpo.settings.tree import LadderConfig
+from grpo.settings.tree import EvaluationConfig
 
-CONFIG = LadderConfig(random_fractions=(1.0, 0.6, 0.2), nodes=(5, 70))
+CONFIG = EvaluationConfig(ladder_fractions=(1.0, 0.6, 0.2), ladder_nodes=(5, 70))
 RUNGS = make_rungs(CONFIG)
 
 
@@ -45,9 +45,9 @@ def test_rungs_go_from_a_random_mover_by_diluted_ones_to_ever_more_nodes() -> No
 
 
 def test_the_shipped_ladder_has_names_that_differ_and_begins_at_random() -> None:
-    names = [rung.name for rung in make_rungs(LadderConfig())]
+    names = [rung.name for rung in make_rungs(EvaluationConfig())]
     assert names[0] == "random"
-    assert len(set(names)) == len(names) == len(LadderConfig().random_fractions) + len(LadderConfig().nodes)
+    assert len(set(names)) == len(names) == len(EvaluationConfig().ladder_fractions) + len(EvaluationConfig().ladder_nodes)
 
 
 def test_each_rung_plays_the_next_two_below_it() -> None:
@@ -214,7 +214,7 @@ def test_a_player_between_two_rungs_that_are_far_apart_is_said_to_be_there() -> 
     assert placement.rating == pytest.approx(450)
     assert placement.text(wide).endswith(
         "20 pairs each against random (0.900) and stockfish-70-nodes (0.100);"
-        " no score between 0.2 and 0.8: add a rung between these to evaluation.ladder"
+        " no score between 0.2 and 0.8: add a rung between these to evaluation.ladder_fractions or ladder_nodes"
     )
 
 
@@ -283,7 +283,7 @@ def test_players_who_are_placed_together_meet_the_rungs_nearest_to_the_mean_of_t
 
 
 def test_the_difference_is_that_of_the_ratings_with_an_interval_of_about_30_elo_at_the_default_size() -> None:
-    _, (first, second) = placed_together(TRUTH, 560, 500, num_rung_pairs=LadderConfig().num_rung_pairs)
+    _, (first, second) = placed_together(TRUTH, 560, 500, num_rung_pairs=EvaluationConfig().num_rung_pairs)
     found = ladder_difference(TRUTH, first, second, adjudicated=False)
     assert found.value == pytest.approx(first.rating - second.rating)
     assert 20 < found.margin < 40

@@ -16,13 +16,13 @@ from grpo.settings.tree import (
     read_settings,
 )
 
-FILES = 'boards.source = "files"\nboards.files = "x.pgn"\n'
+FILES = 'boards.files = "x.pgn"\n'
 DEFAULT = Settings()
 NUM_TRAIN, NUM_UNITS, HELDOUT_DEPTH = DEFAULT.boards.num_train, DEFAULT.boards.num_units, DEFAULT.evaluation.heldout_depth
 
 
 BAD_SETTINGS = (
-    ("evaluation.ladder.nods = [1]", "unknown key evaluation.ladder.nods; did you mean nodes? known here: random_fractions, nodes,"),
+    ("evaluation.num_rung_pair = 1", "unknown key evaluation.num_rung_pair; did you mean num_rung_pairs?"),
     ("[grop]\nclip_low = 0.1", "unknown key grop; did you mean grpo? known here: seed, boards, values, policy,"),
     ("grpo.num_steps = 10.0", "grpo.num_steps = 10.0: input should be a valid integer, without a point or an exponent: 10"),
     ('seed = "1"', "seed = '1': input should be a valid integer, without quotes"),
@@ -31,17 +31,15 @@ BAD_SETTINGS = (
     ('{"seed": 1', "not readable: Expecting ',' delimiter: line 1 column 11 (char 10), which is: {\"seed\": 1; write TOML"),
     # Contradictions.
     ("boards.num_train = 100", "boards: num_train must be a multiple of 3"),
-    ('boards.source = "files"', 'boards: source = "files" needs files = ["GAMES.pgn", ...]'),
-    ("boards.filters.min_rating = 1500", 'boards: filters needs source = "files"'),
-    (f"boards.num_tasks = {NUM_UNITS + 1}", f"num_tasks ({NUM_UNITS + 1}) cannot exceed num_units ({NUM_UNITS})"),
+    ("boards.min_rating = 1500", "boards: min_rating and time_controls need files ="),
     ("grpo = {states_per_step = 511, num_minibatches = 2}", "states_per_step (511) must be a multiple of num_minibatches (2)"),
     ('grpo.entropy_schedule = "field_notes"', 'entropy_schedule = "field_notes" needs [grpo.field_notes], which has no defaults'),
     ("grpo.entropy_coefficient = 0.0", "entropy_coefficient (0.0) must lie within the controller's bounds, "),
-    ('policy.kind = "language"\nlanguage.model = "a/b"', "language.cloning.learning_rate (0.004) is too high for the pretrained model"),
-    (f"grpo.states_per_step = {2 * NUM_TRAIN}\ngrpo.self_play.fraction = 0.0", f"cannot exceed boards.num_train ({NUM_TRAIN})"),
-    ("grpo.states_per_step = 600\ngrpo.self_play = {fraction = 0.5, states_per_round = 299}", "states_per_round (299) must be at least"),
+    ('policy.kind = "language"\nlanguage.model = "a/b"', "language.cloning_learning_rate (0.004) is too high for the pretrained model"),
+    (f"grpo.states_per_step = {2 * NUM_TRAIN}\ngrpo.self_play_fraction = 0.0", f"cannot exceed boards.num_train ({NUM_TRAIN})"),
+    ("grpo.states_per_step = 600\ngrpo.self_play_fraction = 0.5\ngrpo.self_play_states = 299", "self_play_states (299) must be at least"),
     (f"values.depth = {HELDOUT_DEPTH}", f"evaluation.heldout_depth ({HELDOUT_DEPTH}) must exceed values.depth ({HELDOUT_DEPTH})"),
-    ("evaluation.ladder.random_fractions = [1.0, 0.5, 0.5]", "random_fractions must start at 1.0"),
+    ("evaluation.ladder_fractions = [1.0, 0.5, 0.5]", "ladder_fractions must start at 1.0"),
 )
 
 
@@ -97,9 +95,9 @@ def test_the_default_preset_is_the_defaults_and_nothing_given_is_the_default_pre
 
 def test_given_keys_are_laid_over_the_preset_and_leave_its_others_alone() -> None:
     smoke = read_settings("smoke")
-    given = read_settings('preset = "smoke"\n[grpo]\nlearning_rate = 3e-3\n[evaluation.ladder]\nnodes = [7]')
+    given = read_settings('preset = "smoke"\n[grpo]\nlearning_rate = 3e-3\n[evaluation]\nladder_nodes = [7]')
     assert given.grpo.learning_rate == 3e-3
-    assert given.evaluation.ladder.nodes == (7,)
+    assert given.evaluation.ladder_nodes == (7,)
     assert given.grpo.num_steps == smoke.grpo.num_steps != DEFAULT.grpo.num_steps
     restored = given.model_copy(update={"grpo": smoke.grpo, "evaluation": smoke.evaluation})
     assert restored == smoke

@@ -16,7 +16,7 @@ from grpo.board.phases import PHASES, phase_of
 from grpo.engine.answers import EngineError
 from grpo.engine.move_values import ValueTable
 from grpo.policy.policy import NetworkPolicy, new_policy
-from grpo.settings.grpo import GrpoConfig, SelfPlayConfig
+from grpo.settings.grpo import GrpoConfig
 from grpo.settings.metrics import METRICS
 from grpo.train.batch import States
 from grpo.train.network_task import NetworkTask
@@ -49,7 +49,16 @@ def from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def own_games(values: Any = None, *, size: int = 8, first_step: int = 0, seed: int = 3, **settings: Any) -> SelfPlay:
     """Return own games of few and short games."""
-    config = SelfPlayConfig(**{"states_per_round": 40, "steps_per_round": 12, "max_plies": 6, **settings})
+    config = GrpoConfig(
+        **{
+            "states_per_step": 4,
+            "self_play_fraction": 0.9,
+            "self_play_states": 40,
+            "self_play_steps": 12,
+            "self_play_max_plies": 6,
+            **settings,
+        }
+    )
     return SelfPlay(
         values=values or MadeUpValues(),
         config=config,
@@ -100,7 +109,7 @@ def other_policy() -> NetworkPolicy:
 
 def test_a_round_gives_distinct_positions_with_a_choice_each_with_its_own_values_and_phase(policy: NetworkPolicy) -> None:
     values = MadeUpValues()
-    states = own_games(values, size=80, states_per_round=80, max_plies=30).states(0, policy)
+    states = own_games(values, size=80, self_play_states=80, self_play_max_plies=30).states(0, policy)
     assert len(states) == len(set(names_of(states))) == len(values.asked) == 80, "every position is valued once, and no other"
     assert {name_of(board) for board in values.asked} == set(names_of(states))
     for row, board in enumerate(boards_of(states)):
@@ -115,7 +124,7 @@ def test_a_round_gives_distinct_positions_with_a_choice_each_with_its_own_values
 
 @pytest.mark.usefixtures("from_the_start")
 def test_a_game_that_repeats_itself_ends_and_gives_each_position_once() -> None:
-    own = own_games(size=4, states_per_round=4, max_plies=12)
+    own = own_games(size=4, self_play_states=4, self_play_max_plies=12)
     states = own.states(0, always(SHUFFLE))
     board, line = chess.Board(), set()
     for uci in SHUFFLE:
@@ -131,13 +140,13 @@ def test_a_game_that_repeats_itself_ends_and_gives_each_position_once() -> None:
 @pytest.mark.usefixtures("from_the_start")
 def test_games_that_give_too_little_are_given_up() -> None:
     with pytest.raises(SelfPlayError, match=r"round 0: \d+ games gave only 4 distinct positions"):
-        own_games(size=4, states_per_round=5, max_plies=12).states(0, always(SHUFFLE))
+        own_games(size=4, self_play_states=5, self_play_max_plies=12).states(0, always(SHUFFLE))
 
 
 @pytest.mark.usefixtures("from_the_start")
 def test_a_forced_move_is_left_out() -> None:
     values = MadeUpValues()
-    own = own_games(values, size=4, states_per_round=4)
+    own = own_games(values, size=4, self_play_states=4)
 
     states = own.states(0, always(FOOLISH))
 
@@ -208,7 +217,7 @@ def test_a_round_whose_values_fail_must_still_give_a_steps_states(policy: Networ
 
 
 def test_each_epoch_shows_every_state_of_the_round_once_and_the_second_the_other_mirror_images(policy: NetworkPolicy) -> None:
-    own = own_games(states_per_round=40, max_plies=80)
+    own = own_games(self_play_states=40, self_play_max_plies=80)
     epochs = [[states for step in range(first, first + 5) for states in [own.states(step, policy)]] for first in (0, 5)]
     first, second = ([name for states in epoch for name in names_of(states)] for epoch in epochs)
     assert len(set(first)) == 40
@@ -220,11 +229,11 @@ def test_each_epoch_shows_every_state_of_the_round_once_and_the_second_the_other
 
 
 def test_a_round_is_played_when_it_begins_by_the_policy_as_it_then_is(policy: NetworkPolicy, other_policy: NetworkPolicy) -> None:
-    own = own_games(size=40, steps_per_round=3, first_step=5)
+    own = own_games(size=40, self_play_steps=3, first_step=5)
     of_first = {step: own.states(step, policy) for step in (5, 6, 7)}
     of_second = own.states(8, policy)
 
-    with_another = own_games(size=40, steps_per_round=3, first_step=5)
+    with_another = own_games(size=40, self_play_steps=3, first_step=5)
     assert raw(with_another.states(5, policy)) == raw(of_first[5])
     assert raw(with_another.states(7, other_policy)) == raw(of_first[7]), "within a round nobody plays"
     assert set(names_of(with_another.states(8, other_policy))) != set(names_of(of_second))
@@ -234,7 +243,7 @@ def test_a_round_is_played_when_it_begins_by_the_policy_as_it_then_is(policy: Ne
 
 
 def test_a_round_is_measured_in_the_step_that_it_was_played_for(policy: NetworkPolicy) -> None:
-    own = own_games(steps_per_round=2, max_plies=4)
+    own = own_games(self_play_steps=2, self_play_max_plies=4)
     assert own.round_metrics() == {}
 
     measured = []

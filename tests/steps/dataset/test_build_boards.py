@@ -31,8 +31,8 @@ from steps.run.work import Part
 def settings_of(file: Path, text: str, *, num_units: int, **wanted: int) -> Settings:
     """Return settings of a small dataset from a file with this text."""
     file.write_text(text)
-    boards = {"num_train": 30, "num_validation": 9, "num_heldout": 9, "num_units": num_units, "num_tasks": 1}
-    boards |= wanted | {"source": "files", "files": [str(file)]}
+    boards = {"num_train": 30, "num_validation": 9, "num_heldout": 9, "num_units": num_units}
+    boards |= wanted | {"files": [str(file)]}
     return read_settings(json.dumps({"preset": "test", "boards": boards, "values": {"depth": 1}, "grpo": {"states_per_step": 6}}))
 
 

@@ -22,7 +22,7 @@ torch.set_num_threads(1)
 
 ROOT = Path(__file__).resolve().parents[3]
 SMALL = LanguageConfig.model_validate(
-    {"small": {"width": 16, "num_layers": 1, "num_heads": 1}, "max_answer_tokens": 16, "max_questions": 2, "num_heldout_boards": 4}
+    {"small_width": 16, "small_num_layers": 1, "max_answer_tokens": 16, "max_questions": 2, "num_heldout_boards": 4}
 )
 PUZZLES = (
     "PuzzleId,FEN,Moves,Rating,Themes\n"

@@ -80,8 +80,8 @@ def selections(inputs: dict[str, Path], stockfish: str, book: Path, tmp_path: Pa
 def exact(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, set[str]]:
     """A book with just as many openings as are needed, beside the dataset's boards, and their keys."""
     path, given = tmp_path_factory.mktemp("exact") / "exact.epd", settings()
-    selection, ladder = given.selection, given.evaluation.ladder
-    assert len(ladder.random_fractions) + len(ladder.nodes) == 3
+    selection, ladder = given.selection, given.evaluation
+    assert len(ladder.ladder_fractions) + len(ladder.ladder_nodes) == 3
     # Two rounds of the halving; of three rungs two are probed, and both players have these openings in common.
     stages = (2 * selection.num_screening_pairs, selection.num_confirmation_pairs, selection.num_sampled_pairs)
     return path, write_book(path, sum(stages) + 2 * ladder.num_probe_pairs + 2 * ladder.num_rung_pairs)
@@ -164,7 +164,7 @@ def test_the_metrics_are_those_of_the_report_and_logged_once(selected: Selection
 def test_candidate_and_start_meet_the_same_rungs_on_the_same_openings_and_their_difference_is_the_gain(selected: Selection) -> None:
     report, games = selected.report, selected.games()[LADDER]
     candidate, initial = report["ladder"], report["ladder_initial"]
-    num_games = 4 * settings().evaluation.ladder.num_rung_pairs
+    num_games = 4 * settings().evaluation.num_rung_pairs
     # The games that rate each of them are its last ones.
     sides = [openings_of(games_with(player, games)[-num_games:]) for player in (f"step {BEST}", INITIAL)]
     assert sides[0] == sides[1]

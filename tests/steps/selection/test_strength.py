@@ -24,7 +24,9 @@ from steps.run.work import read_history
 SETTINGS = read_settings("test")
 TEXT = """preset = "test"
 evaluation.max_plies = 80
-evaluation.ladder = {random_fractions = [1.0, 0.3], nodes = [1, 40], num_calibration_pairs = 2}"""
+evaluation.ladder_fractions = [1.0, 0.3]
+evaluation.ladder_nodes = [1, 40]
+evaluation.num_calibration_pairs = 2"""
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +71,7 @@ def test_the_baseline_leaves_regret_both_matches_and_a_place_on_the_ladder(input
     place, ladder = report["ladder"], read_ladder(inputs["calibrated"])
     rungs = {rung.name: rating for rung, rating in zip(ladder.rungs, ladder.ratings.tolist(), strict=True)}
     assert [part["rung_rating"] for part in place["games"]] == [rungs[part["rung"]] for part in place["games"]]
-    assert [part["num_pairs"] for part in place["games"]] == [SETTINGS.evaluation.ladder.num_rung_pairs] * 2
+    assert [part["num_pairs"] for part in place["games"]] == [SETTINGS.evaluation.num_rung_pairs] * 2
     assert place["low_of_all"] <= place["low"] < place["rating"] < place["high"] <= place["high_of_all"]
     # A fresh policy plays like chance.
     assert report["matches"]["random"]["score"] > report["matches"]["stockfish-1-nodes"]["score"]

@@ -33,7 +33,7 @@ BOARDS = some_boards(20)
 MATED = "7k/6Q1/6K1/8/8/8/8/8 b - - 0 1"
 POLICY = new_policy(TINY, seed=0, device=CPU)
 SMALL = LanguageConfig.model_validate(
-    {"small": {"width": 16, "num_layers": 1, "num_heads": 1}, "max_answer_tokens": 16, "max_questions": 2, "num_heldout_boards": 4}
+    {"small_width": 16, "small_num_layers": 1, "max_answer_tokens": 16, "max_questions": 2, "num_heldout_boards": 4}
 )
 
 

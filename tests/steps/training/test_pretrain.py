@@ -37,8 +37,11 @@ def network() -> Settings:
 
 def language(**changes: object) -> Settings:
     base = {
-        "small": "{width = 32, num_layers = 1, num_heads = 2}",
-        "cloning": "{num_steps = 4, batch_size = 8, steps_per_validation = 2}",
+        "small_width": 32,
+        "small_num_layers": 1,
+        "cloning_num_steps": 4,
+        "cloning_batch_size": 8,
+        "cloning_steps_per_validation": 2,
         "num_gate_prompts": 4,
         "max_answer_tokens": 100,
         "min_parse_rate": 0.0,
@@ -83,8 +86,8 @@ def test_a_language_model_is_left_with_answers_and_a_report(boards: Path, tmp_pa
 
 
 def test_random_weights_get_no_further_and_leave_nothing(boards: Path, tmp_path: Path) -> None:
-    given = language(min_parse_rate=0.5, cloning="{num_steps = 0}")
-    with pytest.raises(UnreadableError, match=r"random weights: .*clone first: language\.cloning\.num_steps"):
+    given = language(min_parse_rate=0.5, cloning_num_steps=0)
+    with pytest.raises(UnreadableError, match=r"random weights: .*clone first: language\.cloning_num_steps"):
         pretrained(boards, tmp_path, given)
     assert list((tmp_path / "output").iterdir()) == []
 
@@ -92,7 +95,7 @@ def test_random_weights_get_no_further_and_leave_nothing(boards: Path, tmp_path:
 def test_a_cloned_model_of_a_folder_passes_as_it_comes(boards: Path, tmp_path: Path) -> None:
     model = tmp_path / "model"
     shutil.copytree(small_language.cloned_folder(), model)
-    given = language(model=f'"{model}"', min_parse_rate=0.5, num_gate_prompts=16, cloning="{num_steps = 0}")
+    given = language(model=f'"{model}"', min_parse_rate=0.5, num_gate_prompts=16, cloning_num_steps=0)
     folder, _ = pretrained(boards, tmp_path, given)
     report = read_json(folder / REPORT)
     assert report["num_steps"] == report["best_step"] == 0

@@ -15,10 +15,10 @@ from grpo.language.model.policy import LanguagePolicy, load_model
 from grpo.language.text.tokenizer import CHESS_TOKENS
 from grpo.policy.files import IncompatibleError
 from grpo.policy.policy import weights_hash
-from grpo.settings.language import LanguageConfig, SmallModelConfig
+from grpo.settings.language import LanguageConfig
 
 CPU = torch.device("cpu")
-SMALL = LanguageConfig(small=SmallModelConfig(width=16, num_layers=1, num_heads=2), max_answer_tokens=16)
+SMALL = LanguageConfig(small_width=16, small_num_layers=1, max_answer_tokens=16)
 PROMPT = "P: 8/5k2/8/8/8/8/5K2/8 w - - 0 1    M:"
 
 
