@@ -84,7 +84,7 @@ def test_html_in_the_headers_of_games_and_in_their_files_name_is_text_everywhere
     path = tmp_path / f"{EVIL.replace('/', '')}.pgn"
     path.write_text(text)
     boards = {"files": [str(path)], "num_train": 30, "num_validation": 9, "num_heldout": 9, "num_units": 1}
-    given = {"preset": "test", "boards": boards | {"num_tasks": 1}, "values": {"depth": 1}, "grpo": {"states_per_step": 6}}
+    given = {"preset": "test", "boards": boards, "values": {"depth": 1}, "grpo": {"states_per_step": 6}}
     settings = read_settings(json.dumps(given))
     monkeypatch.setattr(Work, "engine", EngineIdentity(name=EVIL, sha256="0" * 64))
     folders = {name: tmp_path / name for name in ("units", "joined", "checks")}
