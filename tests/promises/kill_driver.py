@@ -102,8 +102,8 @@ FAILPOINTS: dict[str, Callable[[int, Deed], None]] = {
     "before the journal's line": lambda nth, deed: at(nth, steps.run.work, "append_line", deed),
     "within the journal's line": within_line,
     "after the journal's line": lambda nth, deed: at(nth, steps.run.work, "append_line", deed, is_after=True),
-    # Three files of tensors each; the first has the weights.
-    "between two files of a checkpoint": lambda nth, deed: at(3 * nth - 1, CHECKPOINTS, "_write_tensors", deed),
+    # The policy's are written, the training state's is not.
+    "between two files of a checkpoint": lambda nth, deed: at(nth, CHECKPOINTS, "write_tensors", deed),
     "before the checkpoint's manifest": lambda nth, deed: at(nth, CHECKPOINTS, "write_manifest", deed),
     "before the checkpoint": lambda nth, deed: at(nth, LOOP, "save_checkpoint", deed),
     "before the checkpoint gets its name": lambda nth, deed: at(nth, os, "rename", deed),

@@ -109,7 +109,7 @@ def _say(text: str) -> None:
 
 _PLACES: dict[str, tuple[Any, str]] = {
     "a checkpoint": (steps.training_loop, "save_checkpoint"),
-    "a checkpoint's tensors": (grpo.policy.checkpoints, "_write_tensors"),
+    "a checkpoint's tensors": (grpo.policy.checkpoints, "write_tensors"),
     "a line of the journal": (steps.run.work, "append_line"),
     "an output's manifest": (steps.run.store, "write_manifest"),
     "a folder's name": (os, "rename"),
