@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Self
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from grpo.base.errors import PlainError
-from grpo.base.suggestions import did_you_mean, nearest
+from grpo.base.suggestions import did_you_mean
 from grpo.board.phases import PHASES
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.language import KIND_DEFAULTS, LanguageConfig, refuse_for_language
@@ -306,12 +306,8 @@ def _given(given: dict[str, Any], seen: tuple[str, ...]) -> tuple[str, dict[str,
         )
     try:
         text = Path(preset).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"settings: preset = {preset!r}: {error.strerror}; name a shipped preset or an existing file") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"settings: preset = {preset!r}: not UTF-8 text; name a TOML file") from None
-    except ValueError as error:  # A name that no file can have.
-        raise ConfigError(f"settings: preset = {preset!r}: {error}; name a shipped preset or an existing file") from None
+    except (OSError, ValueError) as error:  # The second of a file that is no text, and of a name that no file can have.
+        raise ConfigError(f"settings: preset = {preset!r}: {error}; name a shipped preset or a TOML file") from None
     shipped, below = _given(_parse(text, where=f"{preset} is "), (*seen, preset))
     return shipped, _laid_over(below, given)
 
@@ -327,29 +323,15 @@ def _parse(text: str, *, where: str = "") -> dict[str, Any]:
 
 
 def _in_words(text: str, error: Exception) -> str:
-    """Return an error with the line that it names; of a value that is text without quotes, what it should be."""
+    """Return an error with the line that it names; of a value that is text without quotes, how to write it."""
     words = str(error).replace("Cannot overwrite a value", "a key is given twice")
     lines, found = text.splitlines(), re.search(r"line (\d+)", words)
     if found is None or not lines:
         return words
     line = lines[min(int(found[1]), len(lines)) - 1].strip()
-    bare = re.fullmatch(r"([\w.]+)\s*=\s*([A-Za-z_][^\s\"']*)", line)
-    return f"{words}, which is: {line}" if bare is None else f"{_unquoted(bare[1], bare[2])} (line {found[1]}: {line})"
-
-
-def _unquoted(key: str, value: str) -> str:
-    """Say what a value without quotes should be: a number, true or false where the setting is one, else the text in quotes."""
-    section: type[Section] | None = Settings
-    annotation: Any = None
-    for part in key.split("."):
-        field = None if section is None else section.model_fields.get(part)
-        annotation = None if field is None else field.annotation
-        section = section_of(annotation)
-    if annotation in (int, float):
-        return f"{key} must be a number, not {value}"
-    if annotation is bool:
-        return f"{key} must be true or false"
-    return f"text needs quotes, and a shell needs quotes around the whole: '{key} = \"{value}\"'"
+    if bare := re.fullmatch(r"([\w.]+)\s*=\s*([A-Za-z_][^\s\"']*)", line):
+        words = f"text needs quotes, and a shell needs quotes around the whole: '{bare[1]} = \"{bare[2]}\"'"
+    return f"{words} (line {found[1]}: {line})"
 
 
 def _laid_over(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
@@ -400,21 +382,10 @@ def _explain(problem: Any) -> str:
     given = problem["input"]
     if problem["type"] == "missing" and isinstance(problem["loc"][-1], int):  # A list that is too short.
         where, message = ".".join(str(part) for part in problem["loc"][:-1]), f"item {problem['loc'][-1] + 1} is missing"
-    message += _hint(problem["type"], given, problem.get("ctx", {}))
+    if isinstance(given, str) and problem["type"] in ("int_type", "float_type"):
+        message += ", without quotes"
     shown = f"{where} = {given!r}: " if not isinstance(given, dict | BaseModel) else f"{where}: " if where else ""
     return f"settings: {shown}{message[:1].lower()}{message[1:]}"
-
-
-def _hint(kind: str, given: Any, context: Mapping[str, Any]) -> str:
-    """Return how to write a value that is nearly right; "" for others."""
-    if kind in ("int_type", "float_type") and isinstance(given, str) and re.fullmatch(r"[-+\d.eE_]+", given):
-        return ", without quotes"
-    if kind == "int_type" and isinstance(given, float) and given.is_integer():
-        return f", without a point or an exponent: {int(given)}"
-    if kind in ("literal_error", "enum") and isinstance(given, str):
-        close = nearest(given, re.findall(r"'([^']*)'", str(context.get("expected", ""))))
-        return f"; {close.strip()}" if close else ""
-    return ""
 
 
 def _elsewhere(word: str) -> str:
