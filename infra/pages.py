@@ -52,7 +52,7 @@ def pages() -> dict[str, str]:
     for name, (unit, meaning) in METRICS.items():
         families.setdefault(family(name), (unit, re.split(r"[;:] ", _sentence(meaning))[0]))
     messages = (DOCS / _MESSAGES).read_text(encoding="utf-8")
-    start = messages.index("| finding |")  # The table ends the page; what is before it is written by hand.
+    start = messages.index("finding | means | advice")  # The table ends the page; what is before it is written by hand.
     findings = ((f'<a id="{check.name}"></a>{check.name}', check.means, check.advice) for check in CHECKS)
     return {
         "configuration.md": f"{_CONFIGURATION}\n{_table('setting default meaning', settings())}",
@@ -64,7 +64,7 @@ def pages() -> dict[str, str]:
 
 def _table(header: str, rows: Iterable[tuple[str, ...]]) -> str:
     lines = [tuple(header.split()), ("---",) * len(header.split()), *rows]
-    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+    return "".join(f"{' | '.join(cell.replace('|', chr(92) + '|') for cell in line)}\n" for line in lines)
 
 
 def _sentence(text: str) -> str:

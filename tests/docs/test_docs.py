@@ -136,7 +136,7 @@ WRITTEN_BY_HAND = [page for page in PAGES if PRINTED not in page.read_text()[:30
 
 def test_the_printed_pages_name_every_setting_metric_event_and_finding() -> None:
     def rows(page: str) -> set[str]:
-        return set(re.findall(r"^\| (?:<a id=.*</a>)?([a-z_0-9/.]+) \|", (ROOT / "docs" / page).read_text(), re.MULTILINE))
+        return set(re.findall(r"^(?:<a id=.*</a>)?([a-z_0-9/.]+) \|", (ROOT / "docs" / page).read_text(), re.MULTILINE))
 
     again = "python -m infra.pages"
     assert rows("configuration.md") >= {name for name, _, _ in settings()}, again
