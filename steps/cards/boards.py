@@ -13,7 +13,7 @@ _POLICY: Final = "#e0761bd0"
 _ENGINE: Final = "#2563c9d0"
 _BOTH: Final = "#1f9d55d0"
 _BEFORE: Final = "#5d6673b0"
-_PIXELS: Final = 320
+_KINDS: Final = ("improved", "worsened", "worst", "best")
 
 
 def decision_boards(found: Mapping[str, Any], *, whose: str) -> list[CardPart]:
@@ -23,58 +23,31 @@ def decision_boards(found: Mapping[str, Any], *, whose: str) -> list[CardPart]:
     """
     if not found:
         return []
-    kinds = {
-        "Moves that GRPO improved most": (found["improved"], "GRPO improved no move."),
-        "Moves that GRPO made worse": (found["worsened"], "GRPO made no move worse."),
-        "Biggest mistakes": (found["worst"], "No move has regret."),
-        "Best decisions (only one good move)": (found["best"], "No best move was found where only one is good."),
-    }
-    is_compared = any(decision["before"] for decisions, _ in kinds.values() for decision in decisions)
-    shown = [
-        (title, [_figure(decision) for decision in decisions], none)
-        for title, (decisions, none) in list(kinds.items())[0 if is_compared else 2 :]
-    ]
-    return [page_part("boards", whose=whose, num_boards=found["num_boards"], is_compared=is_compared, kinds=shown)]
+    shown = {kind: [_figure(decision) for decision in found[kind]] for kind in _KINDS}
+    is_compared = any(decision["before"] for kind in _KINDS for decision in found[kind])
+    return [page_part("boards", whose=whose, num_boards=found["num_boards"], is_compared=is_compared, shown=shown)]
 
 
 def _figure(decision: Mapping[str, Any]) -> dict[str, Any]:
-    picture = base64.b64encode(board_svg(decision).encode()).decode()
-    facts = {"fen": decision["fen"], "phase": decision["phase"], "picture": picture}
-    return {**facts, "lines": decision_lines(decision), "address": analysis_address(decision["fen"])}
-
-
-def analysis_address(fen: str) -> str:
-    """Return the address of a position on Lichess's analysis board, seen by the player to move."""
-    placement, turn, *rest = fen.split()
-    return f"https://lichess.org/analysis/{'_'.join((placement, turn, *rest))}?color={'white' if turn == 'w' else 'black'}"
-
-
-def decision_lines(decision: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return whose move, and the move with its value and the policy's probability: the policy's, Stockfish's and the earlier policy's."""
+    """Return a board's picture, whose move is which with its value and the policy's probability, and where to analyse it."""
     board = chess.Board(decision["fen"])
-
-    def told(move: Mapping[str, Any]) -> str:
-        return f"{board.san(chess.Move.from_uci(move['move']))} {move['value']:.3f} ({move['probability']:.0%})"
-
-    chosen, best, before = decision["chosen"], decision["best"], decision["before"]
-    second = f"next best {decision['best']['value'] - decision['margin']:.3f}"
-    lines = [("policy", f"{told(chosen)}, {second}" if decision["regret"] == 0 else told(chosen))]
-    if decision["regret"] > 0:
-        lines.append(("Stockfish", told(best)))
-    if before is not None:
-        lines.append(("before GRPO", told(before)))
-    return lines
-
-
-def board_svg(decision: Mapping[str, Any]) -> str:
-    """Return the board as SVG, seen by the player to move."""
-    board = chess.Board(decision["fen"])
-    chosen, best, before = (decision[which] and chess.Move.from_uci(decision[which]["move"]) for which in ("chosen", "best", "before"))
-    arrows = [_arrow(chosen, _BOTH)] if chosen == best else [_arrow(best, _ENGINE), _arrow(chosen, _POLICY)]
-    if before not in (None, chosen, best):
-        arrows.insert(0, _arrow(before, _BEFORE))
-    return chess.svg.board(board, orientation=board.turn, arrows=arrows, size=_PIXELS)
-
-
-def _arrow(move: chess.Move, colour: str) -> chess.svg.Arrow:
-    return chess.svg.Arrow(move.from_square, move.to_square, color=colour)
+    moves = {which: chess.Move.from_uci(decision[which]["move"]) for which in ("chosen", "best", "before") if decision[which]}
+    told = {
+        which: f"{board.san(move)} {decision[which]['value']:.3f} ({decision[which]['probability']:.0%})" for which, move in moves.items()
+    }
+    is_best = decision["regret"] == 0
+    second = f", next best {decision['best']['value'] - decision['margin']:.3f}" if is_best else ""
+    names = {"policy": "chosen", "Stockfish": "" if is_best else "best", "before GRPO": "before"}
+    lines = {whose: told[which] + (second if which == "chosen" else "") for whose, which in names.items() if which in told}
+    colours = {moves["best"]: _ENGINE, moves["chosen"]: _BOTH if moves["chosen"] == moves["best"] else _POLICY}
+    if "before" in moves:
+        colours = {moves["before"]: _BEFORE} | colours
+    arrows = [chess.svg.Arrow(move.from_square, move.to_square, color=colour) for move, colour in colours.items()]
+    picture = chess.svg.board(board, orientation=board.turn, arrows=arrows, size=320)
+    return {
+        "fen": decision["fen"],
+        "phase": decision["phase"],
+        "picture": base64.b64encode(picture.encode()).decode(),
+        "lines": list(lines.items()),
+        "address": f"https://lichess.org/analysis/{decision['fen'].replace(' ', '_')}?color={chess.COLOR_NAMES[board.turn]}",
+    }

@@ -43,7 +43,7 @@ class Line:
         return [None] * 4 if finite.empty else [self.values.iloc[0], self.values.iloc[-1], finite.min(), finite.max()]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Figure:
     """A chart of metrics with the same unit."""
 
@@ -52,30 +52,31 @@ class Figure:
     """Of metrics; where one begins the names of others, it is the whole of which those are parts."""
     note: str = ""
     """A sentence on how to read it."""
-    levels: Mapping[str, tuple[float, str]] | None = None
-    """Label -> value and colour of a dashed line across the chart."""
-    dashed: str = ""
-    """A metric that is a bound rather than a measurement."""
-    is_share: bool = False
-    """Whether the lines are fractions of a whole, drawn as stacked areas."""
+    levels: Sequence[str] = ()
+    """Labels of dashed lines across the chart."""
 
-    def parts(self, records: Sequence[Record], marks: Sequence[int] = ()) -> list[CardPart]:
-        """Return the chart of a step's history, and its legend, which unfolds to a table; `marks` are steps with events."""
+    def parts(self, records: Sequence[Record], levels: Mapping[str, tuple[float, str]]) -> list[CardPart]:
+        """Return the chart of a step's history, and its legend, which unfolds to a table.
+
+        Args:
+            records: the history; where one has an event, a thin vertical line stands.
+            levels: label -> value and colour of lines across charts.
+        """
         [unit] = {METRICS[name][0] for name in self.names}  # A chart has one y axis.
         lines = [
             Line(
                 label=self._label(name),
                 values=pd.Series({each.step: each.metrics[name] for each in records if name in each.metrics}, dtype=float),
                 colour=COLOURS[number % len(COLOURS)],
-                is_dashed=name == self.dashed,
                 meaning=METRICS[name][1],
             )
             for number, name in enumerate(self.names)
         ]
         steps = sorted({step for line in lines for step in line.values.index})
-        for label, (value, colour) in (self.levels or {}).items():
+        for label in (each for each in self.levels if each in levels):
+            value, colour = levels[label]
             lines.append(Line(label=label, values=pd.Series(value, index=steps[:1] + steps[-1:]), colour=colour, is_dashed=True))
-        chart = _share_chart(self.title, lines) if self.is_share else line_chart(self.title, unit, lines, marks=marks)
+        chart = line_chart(self.title, unit, lines, marks=[record.step for record in records if record.events])
         return [chart, page_part("numbers", lines=lines, unit=unit, note=self.note)]
 
     def _label(self, name: str) -> str:
@@ -116,15 +117,6 @@ def line_chart(title: str, unit: str, lines: Sequence[Line], *, marks: Sequence[
     return _spec(chart.properties(height=190), title, "; ".join([*key, *(["vertical: events"] if marks else [])]))
 
 
-def _share_chart(title: str, lines: Sequence[Line]) -> dict[str, Any]:
-    """Return a stacked area chart of fractions over steps."""
-    # Stacked lines need points at the same steps.
-    data = _data({line.label: line.values.iloc[:: len(line.values) // MAX_POINTS + 1] for line in lines})
-    share = alt.Y("y:Q", stack="normalize", title=None, axis=alt.Axis(format="%"))
-    chart = alt.Chart(data).mark_area(opacity=0.85).encode(x=_STEPS, y=share, color=_colours(lines))
-    return _spec(chart.properties(height=190), title, "")
-
-
 def thinned(values: "pd.Series[float]", limit: int = MAX_POINTS) -> "pd.Series[float]":
     """Downsample to at most `limit` points: first and last, and the lowest and the highest of each of equal bins."""
     if len(values) <= limit:
@@ -143,7 +135,7 @@ def _colours(lines: Sequence[Line]) -> alt.Color:
     return alt.Color("of:N", legend=None, scale=scale)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Interval:
     """An estimate with its confidence interval."""
 
@@ -175,12 +167,12 @@ def interval_parts(title: str, unit: Unit, intervals: Sequence[Interval], *, zer
     legend = alt.Legend(orient="bottom", title=None) if len(kinds) > 1 else None
     colour = alt.Color("kind:N", legend=legend, scale=alt.Scale(domain=kinds, range=COLOURS[: len(kinds)]))
     scale = alt.Scale(zero=bool(zero), nice=True)
-    bars = alt.Chart(alt.Data(values=rows)).encode(y=_labels([each.label for each in intervals], "left"), color=colour)
+    bars = alt.Chart(alt.Data(values=rows)).encode(y=alt.Y("row:O", axis=None), color=colour)
     ends = [bars.mark_tick(thickness=2, size=10).encode(x=alt.X(f"{end}:Q", title=None, scale=scale)) for end in ("low", "high")]
     ringed = [row for row, each in zip(rows, intervals, strict=True) if each.is_ringed]
     chart = alt.layer(
         alt.Chart(alt.Data(values=[{"x": 0}] if zero else [])).mark_rule(color=_INK, strokeDash=[4, 3]).encode(x="x:Q"),
-        bars.mark_rule(strokeWidth=3).encode(x="low:Q", x2="high:Q"),
+        bars.mark_rule(strokeWidth=3).encode(x="low:Q", x2="high:Q", y=_labels([each.label for each in intervals], "left")),
         *ends,
         bars.mark_circle(size=75, opacity=1).encode(x="value:Q", y=_labels(texts, "right")),
         alt.Chart(alt.Data(values=ringed)).mark_point(color=ALARM, size=220).encode(x="value:Q", y=alt.Y("row:O", axis=None)),
@@ -192,7 +184,16 @@ def interval_parts(title: str, unit: Unit, intervals: Sequence[Interval], *, zer
 
 def _labels(texts: Sequence[str], side: Any) -> alt.Y:
     """Return rows with a text at one side of each."""
-    axis = alt.Axis(orient=side, labelExpr=f"{json.dumps(texts)}[datum.value]", labelLimit=260, domain=False, ticks=False, grid=False)
+    axis = alt.Axis(
+        orient=side,
+        labelExpr=f"{json.dumps(texts)}[datum.value]",
+        labelLimit=260,
+        labelFontSize=12,
+        labelPadding=6,
+        domain=False,
+        ticks=False,
+        grid=False,
+    )
     return alt.Y("row:O", title=None, axis=axis)
 
 

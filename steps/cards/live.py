@@ -31,7 +31,7 @@ class LiveCard:
         """Prepare the step's card of this id; the first record draws it."""
         self.seen = Seen(settings)
         self._card_id, self._page = card_id, page
-        self._shown: list[tuple[CardPart, Any]] = []
+        self._shown: list[Any] = []
         self._pace = Pace()
         self._began = self._last = time.monotonic()
         self._is_broken = False
@@ -79,18 +79,15 @@ class LiveCard:
     def _put(self) -> None:
         """Update the card, in place if its layout is unchanged: Metaflow delays a new layout."""
         parts = [style(), *self._page(self.seen)]
-        if [type(part) for part in parts] == [type(part) for part, _ in self._shown]:
-            for number, (part, (before, component)) in enumerate(zip(parts, self._shown, strict=True)):
-                if part != before:
-                    component.update(part)
-                    self._shown[number] = part, component
+        kinds = [VegaChart if isinstance(part, dict) else Markdown for part in parts]
+        if kinds == [type(component) for component in self._shown]:
+            for part, component in zip(parts, self._shown, strict=True):
+                component.update(part)
             return
         card = current.card[self._card_id]
         if self._shown:
             card.clear()
-        self._shown = []
-        for number, part in enumerate(parts):
-            component = VegaChart(part) if isinstance(part, dict) else Markdown(part)
+        self._shown = [kind(part) for kind, part in zip(kinds, parts, strict=True)]
+        for number, component in enumerate(self._shown):
             # Metaflow draws six digits at random; of two parts that draw the same, the card would keep one.
             card.append(component, id=f"part_{number}")
-            self._shown.append((part, component))

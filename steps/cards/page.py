@@ -1,4 +1,4 @@
-"""Parts of cards: HTML from the templates beside this module, in which every value is escaped, Markdown, and charts in Vega-Lite."""
+"""Parts of cards: HTML from the templates beside this module, in which every value is escaped, or from Markdown; charts."""
 
 import html
 import math
@@ -8,18 +8,28 @@ from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-CardPart = str | dict[str, Any]
-"""HTML or Markdown, or the specification of a chart."""
+CardPart = Markup | dict[str, Any]
+"""HTML, or the specification of a chart."""
 _FOLDER: Final = Path(__file__).parent
 _LINE_BREAKS: Final = re.compile(r"\s*\n\s*")
 
 
 def page_part(template: str, **facts: Any) -> Markup:
     """Return the HTML of a template (`NAME.html.j2`) on one line: in Metaflow's Markdown an empty line would end the HTML around it."""
-    rendered = _environment().get_template(f"{template}.html.j2").render(**facts)
-    return Markup(_LINE_BREAKS.sub(" ", rendered).strip())  # noqa: S704  # Escaped by `_shown`.
+    return _on_one_line(_environment().get_template(f"{template}.html.j2").render(**facts))  # Escaped by `_shown`.
+
+
+def markdown_part(text: str) -> Markup:
+    """Return Markdown as HTML; HTML in it is shown as text, which Metaflow's own component does not."""
+    rendered = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    return _on_one_line(f'<div class="wide markdown">{rendered.replace("](", "]&#40;")}</div>')
+
+
+def _on_one_line(escaped: str) -> Markup:
+    return Markup(_LINE_BREAKS.sub(" ", escaped).strip())  # noqa: S704
 
 
 @cache

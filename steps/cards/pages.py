@@ -3,7 +3,7 @@
 from grpo.match.intervals import Estimate, Unit, elo_estimate
 from steps.cards.boards import decision_boards
 from steps.cards.charts import Interval, interval_parts
-from steps.cards.page import CardPart, page_part
+from steps.cards.page import CardPart, markdown_part, page_part
 from steps.cards.state import Seen
 from steps.pages.results import Decision, LadderReport, Results
 from steps.pages.templates import page
@@ -16,7 +16,7 @@ def checks_page(seen: Seen) -> list[CardPart]:
     head = page_part("checks", seen=seen, suites=report.get("suites", []))
     if not report:
         return [head]
-    return [head, str(seen.read(SUMMARY)), page_part("rejected", games=report["dataset"]["first_rejected"])]
+    return [head, markdown_part(seen.read(SUMMARY)), page_part("rejected", games=report["dataset"]["first_rejected"])]
 
 
 def baseline_page(seen: Seen) -> list[CardPart]:
@@ -26,7 +26,7 @@ def baseline_page(seen: Seen) -> list[CardPart]:
         return [page_part("baseline", seen=seen, report={}, matches={})]
     matches = report["matches"] | {f"ladder: {part['rung']}": part for part in report["ladder"]["games"]}
     bars = [
-        _interval(name, elo_estimate(Estimate(value=match["score"], low=match["low"], high=match["high"])), "as played")
+        Interval(name, elo_estimate(Estimate(value=match["score"], low=match["low"], high=match["high"])), "as played")
         for name, match in matches.items()
     ]
     note = "Games with best moves, as played; clipped at 1,200 Elo."
@@ -55,7 +55,7 @@ def report_page(seen: Seen) -> list[CardPart]:
         return [page_part("verdict", seen=seen, decision=None)]
     results = Results.model_validate(found)
     ladder = _ladder(results.ladder, results.decision)
-    return [*_verdict(seen, results.decision, str(results.origin or "")), *ladder, page("report_card", results=results)]
+    return [*_verdict(seen, results.decision, str(results.origin or "")), *ladder, markdown_part(page("report_card", results=results))]
 
 
 def _verdict(seen: Seen, decision: Decision, origin: str = "") -> list[CardPart]:
@@ -68,10 +68,10 @@ def _verdict(seen: Seen, decision: Decision, origin: str = "") -> list[CardPart]
         " played. Adjudicated: the same games, but those drawn by repetition, fifty moves or the ply cap count for the side that Stockfish"
         " finds better."
     )
-    bars = [_interval(label, found, "games") for label, found in decision.gains.items()]
+    bars = [Interval(label, found, "games") for label, found in decision.gains.items()]
     gain = interval_parts("Gain in Elo, against", Unit.ELO, bars, zero="no gain", note=note)
     note = "Both met the same opponents on the same openings. The interval of the gain is narrower than those of the two ratings."
-    bars = [_interval(who, place.estimate, "ladder") for who, place in decision.placed.items()]
+    bars = [Interval(who, place.estimate, "ladder") for who, place in decision.placed.items()]
     return [head, *gain, *interval_parts("On the ladder: Elo above a random mover", Unit.ELO, bars, note=note)]
 
 
@@ -81,14 +81,14 @@ def _checkpoints(decision: Decision) -> list[CardPart]:
     screened = {entry.candidate: entry.so_far.estimate for entry in decision.screening}
     # The peak is ringed where it was measured: the candidate by the confirmation, others by the screening.
     played = [
-        _interval(f"step {step:,}", elo_estimate(score), "screening", is_ringed=step == peak != chosen)
+        Interval(f"step {step:,}", elo_estimate(score), "screening", is_ringed=step == peak != chosen)
         for step, score in sorted(screened.items())
     ]
     if (games := decision.confirmation_best_moves) is not None:
         confirmed = elo_estimate(games.estimate)
-        played.append(_interval(f"step {chosen:,}, confirmed", confirmed, "confirmation, fresh games", is_ringed=chosen == peak))
+        played.append(Interval(f"step {chosen:,}, confirmed", confirmed, "confirmation, fresh games", is_ringed=chosen == peak))
     regrets = [
-        _interval(f"step {step:,}", regret.estimate, "held-out boards", is_ringed=step == peak)
+        Interval(f"step {step:,}", regret.estimate, "held-out boards", is_ringed=step == peak)
         for step, regret in sorted((int(step), regret) for step, regret in decision.heldout_regret_best.items())
     ]
     note = (
@@ -104,14 +104,10 @@ def _checkpoints(decision: Decision) -> list[CardPart]:
 
 def _ladder(ladder: LadderReport, decision: Decision) -> list[CardPart]:
     """Return a chart of the ladder's rungs and the policies rated on it, from the highest down."""
-    bars = [_interval(each.name, Estimate(value=each.rating, low=each.low, high=each.high), "rung") for each in ladder.rungs]
+    bars = [Interval(each.name, Estimate(value=each.rating, low=each.low, high=each.high), "rung") for each in ladder.rungs]
     bars += [
-        _interval(who, Estimate(value=place.rating, low=place.low_of_all, high=place.high_of_all), "policy, best moves")
+        Interval(who, Estimate(value=place.rating, low=place.low_of_all, high=place.high_of_all), "policy, best moves")
         for who, place in decision.placed.items()
     ]
     bars.sort(key=lambda interval: -interval.estimate.value)
     return interval_parts("Ladder: Elo above a random mover", Unit.ELO, bars, note=ladder.note)
-
-
-def _interval(label: str, found: Estimate, kind: str, *, is_ringed: bool = False) -> Interval:
-    return Interval(label=label, estimate=found, kind=kind, is_ringed=is_ringed)

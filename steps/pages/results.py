@@ -15,7 +15,6 @@ from grpo.match.halving import HalvingEntry
 from grpo.match.intervals import Estimate, ScoreInterval, Unit, elo_estimate
 from grpo.match.phase_guard import PhaseChange
 from grpo.match.verdict import Claim, LadderGain, RegretEstimate, Verdict
-from grpo.policy.files import LANGUAGE
 from grpo.settings.metrics import ENDS
 from steps.run.aliases import PRETRAINED_STEP
 
@@ -29,7 +28,7 @@ class ResultsError(PlainError, ValueError):
 
 class _Facts(BaseModel):
     # The reports of steps have more than any page shows: that is left out.
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True)
 
 
 class Measurement(_Facts):
@@ -263,11 +262,6 @@ class Results(_Facts):
     engine: str
     outputs: dict[str, dict[str, str]]
     """Step -> `version` and `output_hash` of its output."""
-
-    @property
-    def is_language(self) -> bool:
-        """Whether the policy is a language model."""
-        return self.kind == LANGUAGE
 
 
 def read_results(path: Path) -> Results:
