@@ -6,12 +6,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypedDict, cast
 
+from pydantic import TypeAdapter
+
 from grpo.base.files import read_json
 from grpo.base.seeding import numpy_stream
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
-from grpo.match.adjudication import CENTIPAWNS, DEPTH, adjudicate
 from grpo.match.ladder import Ladder, LadderPlacement, Rung, num_openings_to_place, place_on_ladder
-from grpo.match.matches import UNDECIDED, Adjudication, MatchResult, PlayedGame, play_match
+from grpo.match.matches import MatchResult, PlayedGame, adjudicate, play_match
 from grpo.match.openings import make_openings
 from grpo.match.players import Player
 from grpo.policy.checkpoints import checkpoint_name
@@ -109,10 +110,8 @@ def player_names(stage: str, candidate: int) -> tuple[str, str]:
 
 def read_match(names: tuple[str, str], games: Iterable[Mapping[str, Any]]) -> MatchResult:
     """Return the adjudicated match of two players from its games as plain data."""
-    played = tuple(map(PlayedGame.from_facts, games))
-    num_failed = sum(game.end in UNDECIDED and game.adjudicated is None for game in played)
-    rule = Adjudication(depth=DEPTH, centipawns=CENTIPAWNS, num_failed=num_failed)
-    return MatchResult(first=names[0], second=names[1], games=played, adjudication=rule)
+    played = TypeAdapter(tuple[PlayedGame, ...]).validate_python(tuple(games))
+    return MatchResult(first=names[0], second=names[1], games=played, is_adjudicated=True)
 
 
 class Screened(TypedDict):

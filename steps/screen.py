@@ -84,7 +84,7 @@ def _regrets(finetuned: Path, checkpoints: set[int]) -> dict[int, dict[str, floa
 def _candidates(work: Work, regrets: Mapping[int, float]) -> dict[int, Competitor]:
     """Return the checkpoints that play, lowest regret first; one whose weights are NaN or infinite does not."""
     found: dict[int, Competitor] = {}
-    for step in candidates_by_regret(regrets, len(regrets)):
+    for step in candidates_by_regret(regrets):
         if len(found) == work.settings.selection.num_candidates:
             break
         try:

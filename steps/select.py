@@ -10,7 +10,6 @@ from grpo.board.phases import PHASES
 from grpo.engine.move_values import engine_options
 from grpo.engine.pool import EnginePool
 from grpo.match.annotations import annotate
-from grpo.match.highlights import choose_highlights
 from grpo.match.intervals import ScoreInterval, elo_estimate
 from grpo.match.ladder import LadderPlacement, ladder_difference
 from grpo.match.matches import MatchResult
@@ -193,17 +192,17 @@ def _write_games(work: Work, contest: _Contest) -> None:
     values, machine, confirmed = work.settings.values, work.machine, contest.confirmed
     policies = (contest.candidate.move_probabilities, contest.initial.move_probabilities)
     with EnginePool(machine.stockfish, num_processes=machine.num_threads, options=engine_options()) as pool:
-        highlights = annotate(confirmed, choose_highlights(confirmed), policies=policies, pool=pool, config=values)
+        annotated = annotate(confirmed, policies, pool, values)
     stages = {
         SCREENING: _screening(work, contest.screened),
         **{stage: [result] for stage, result in contest.played.items()},
         LADDER: [part.result for place in contest.placed for part in (*place.probes, *place.games)],
     }
-    notes = {CONFIRMATION: {game.index: game for game in highlights}}
+    notes = {CONFIRMATION: annotated}
     texts = [event_pgn(found, event=stage, seed=work.settings.seed, annotated=notes.get(stage)) for stage, found in stages.items() if found]
     (work.folder / PGN).write_text("\n".join(texts), encoding="utf-8")
     title = f"Step {contest.step:,} against its own start: games worth looking at"
-    (work.folder / GAMES_PAGE).write_text(viewer_page(highlights, title=title, event=CONFIRMATION), encoding="utf-8")
+    (work.folder / GAMES_PAGE).write_text(viewer_page(confirmed, annotated, title=title, event=CONFIRMATION), encoding="utf-8")
 
 
 def _screening(work: Work, screened: Screened) -> list[MatchResult]:

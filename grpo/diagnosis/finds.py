@@ -416,7 +416,7 @@ def unbelievable_peak(history: History) -> Evidence | None:
     tau = kendalltau([each.step for each in looks], [each.score for each in looks])
     if best.score - rest < 0.03 or chance < 0.05 or (tau.statistic > 0 and tau.pvalue < 0.02):
         return None
-    low, high = wilson_interval(best.score * best.games, round(best.games))
+    low, high = wilson_interval(round(best.score * best.games), round(best.games))
     words = (
         f"{best.score:.3g} of {best.games:.0f} games at step {best.step:,.0f}: 95 % interval {low:.3f} to {high:.3f}",
         f"if all {len(looks)} checkpoints were equally strong, the best would stand out as far with probability {chance:.2f}",

@@ -32,10 +32,6 @@ class HalvingTrace:
     entries: tuple[HalvingEntry, ...]
     winner: int
 
-    def intervals(self) -> dict[int, ScoreInterval]:
-        """Return the score over all rounds of each candidate that played."""
-        return {entry.candidate: entry.so_far for entry in self.entries}
-
 
 def halving_rounds(num_candidates: int) -> tuple[int, ...]:
     """Return the number of candidates in each round; half of them, rounded up, stay. One candidate needs no round.
@@ -43,32 +39,23 @@ def halving_rounds(num_candidates: int) -> tuple[int, ...]:
     >>> halving_rounds(5)
     (5, 3, 2)
     """
-    rounds = []
-    while num_candidates > 1:
-        rounds.append(num_candidates)
-        num_candidates = _num_kept(num_candidates)
-    return tuple(rounds)
+    return (num_candidates, *halving_rounds(_num_kept(num_candidates))) if num_candidates > 1 else ()
 
 
 def sequential_halving(candidates: Sequence[int], play: Callable[[int, int], Sequence[float]]) -> HalvingTrace:
     """Halve the candidates by games until one is left.
 
     Args:
-        candidates: Steps of checkpoints, the most promising first; of equal scores the one listed earlier stays.
+        candidates: Steps of checkpoints, at least one, the most promising first; of equal scores the one listed earlier stays.
         play: (candidate, round) -> its fresh pair scores against the initial policy, on openings that all candidates of the round
             share. Rounds count from 0.
-
-    Raises ValueError if there is no candidate, if one is listed twice, or if candidates of a round played unequal numbers of pairs.
     """
-    if not candidates or len(set(candidates)) < len(candidates):
-        raise ValueError(f"halving needs candidates, each named once, not {list(candidates)}")
     left = list(candidates)
     scores: dict[int, list[float]] = {candidate: [] for candidate in left}
     entries: list[HalvingEntry] = []
     for round_number in range(len(halving_rounds(len(left)))):
         fresh = {candidate: tuple(play(candidate, round_number)) for candidate in left}
-        if len({len(pairs) for pairs in fresh.values()}) > 1:
-            raise ValueError(f"round {round_number} is no comparison: pairs played { ({who: len(pairs) for who, pairs in fresh.items()}) }")
+        assert len({len(pairs) for pairs in fresh.values()}) == 1, "candidates of a round share its openings"
         for candidate, pairs in fresh.items():
             scores[candidate].extend(pairs)
         kept = set(sorted(left, key=lambda candidate: -sum(scores[candidate]))[: _num_kept(len(left))])  # Stable: the earlier of ties.

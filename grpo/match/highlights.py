@@ -13,16 +13,6 @@ _PAWNS: Final = {chess.PAWN: 1, chess.KNIGHT: 3, chess.BISHOP: 3, chess.ROOK: 5,
 
 
 @dataclass(frozen=True, slots=True)
-class Highlight:
-    """A chosen game."""
-
-    index: int
-    """Of the game in its match."""
-    why: str
-    """The rule that chose it, such as `shortest win`; always of the match's first player."""
-
-
-@dataclass(frozen=True, slots=True)
 class _Course:
     """The course of one game, in pawns of material, from the first player's side."""
 
@@ -49,12 +39,12 @@ _RULES: Final[tuple[tuple[str, Callable[[_Course], bool], Callable[[_Course], tu
 """Name, which games it may choose, and what it maximises; ties go to the earlier game."""
 
 
-def choose_highlights(result: MatchResult, count: int = NUM_HIGHLIGHTS) -> tuple[Highlight, ...]:
-    """Return up to `count` distinct games with moves, in the order of the rules; equal matches give equal choices.
+def choose_highlights(result: MatchResult) -> dict[int, str]:
+    """Return up to six distinct games with moves, as index -> the rule that chose it; equal matches give equal choices.
 
-    The rules are: biggest swing (both sides led, by as much as possible), shortest win, shortest loss, drawn with the largest lead, longest
-    win, closest game (neither side ever led by much). A rule that no game meets is replaced by the next biggest swing. A lead is a
-    difference in material that stood for two plies, so that an exchange in progress does not count.
+    The rules, all of the match's first player, are: biggest swing (both sides led, by as much as possible), shortest win, shortest loss,
+    drawn with the largest lead, longest win, closest game (neither side ever led by much). A rule that no game meets is replaced by the
+    next biggest swing. A lead is a difference in material that stood for two plies, so that an exchange in progress does not count.
     """
     # Deterministic players repeat games; one of each is enough.
     distinct: dict[tuple[str, bool, tuple[str, ...]], int] = {}
@@ -62,14 +52,14 @@ def choose_highlights(result: MatchResult, count: int = NUM_HIGHLIGHTS) -> tuple
         if game.moves:
             distinct.setdefault((game.opening, game.first_is_white, game.moves), index)
     left = [_course(index, result.games[index]) for index in distinct.values()]
-    chosen: list[Highlight] = []
-    for why, is_met, measure in (*_RULES, *([("next biggest swing", lambda _: True, lambda game: game.swing)] * count)):
+    chosen: dict[int, str] = {}
+    for why, is_met, measure in (*_RULES, *([("next biggest swing", lambda _: True, lambda game: game.swing)] * NUM_HIGHLIGHTS)):
         fitting = [game for game in left if is_met(game)]
-        if fitting and len(chosen) < count:
+        if fitting and len(chosen) < NUM_HIGHLIGHTS:
             best = max(fitting, key=measure)  # The first of several.
             left.remove(best)
-            chosen.append(Highlight(best.index, why))
-    return tuple(chosen)
+            chosen[best.index] = why
+    return chosen
 
 
 def _course(index: int, game: PlayedGame) -> _Course:
@@ -80,12 +70,9 @@ def _course(index: int, game: PlayedGame) -> _Course:
 
 def _leads(game: PlayedGame) -> Iterator[int]:
     """Yield White's lead that stood for two plies, 0 where the two differ in sign."""
-    board = chess.Board(game.opening)
-    before = _white_lead(board)
-    yield before
-    for move in game.moves:
-        board.push(chess.Move.from_uci(move))
-        now = _white_lead(board)
+    leads = map(_white_lead, game.boards())
+    yield (before := next(leads))
+    for now in leads:
         yield min(before, now, key=abs) if before * now > 0 else 0
         before = now
 

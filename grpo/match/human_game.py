@@ -1,7 +1,7 @@
 """A game of a person against a policy: legal moves in any notation, take-back, resignation, hints, and its PGN."""
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,11 +49,9 @@ class HumanGame:
             self.board = chess.Board(fen)
         except ValueError as error:
             raise MoveError(f"{fen!r} is not a FEN: {error}") from None
-        if not self.board.is_valid():
-            faults = str(self.board.status().name).lower().replace("_", " ").replace("|", ", ")
-            raise MoveError(f"{fen!r} is not a legal position: {faults}")
-        if self.board.is_game_over():
-            raise MoveError(f"{fen!r}: the game is over there; give a position with a move")
+        if not self.board.is_valid() or self.board.is_game_over():
+            why = "the game is over there" if self.board.is_valid() else f"not a legal position ({self.board.status().name})"
+            raise MoveError(f"{fen!r}: {why}; give a position with a move")
         self.opponent = opponent
         self.person_is_white = person_is_white
         self._choose, self._probabilities = choose, probabilities
@@ -65,21 +63,16 @@ class HumanGame:
         """How the game ended; empty while it goes on."""
         if self._resigned is not None:
             return f"{_COLORS[self._resigned]} resigned"
-        board = self.board
-        if (outcome := board.outcome()) is not None:
+        if (outcome := self.board.outcome()) is not None:
             return outcome.termination.name.lower().replace("_", " ")
-        if board.is_repetition(3):
-            return "threefold repetition"
-        return "fifty moves" if board.is_fifty_moves() else ""
+        return "threefold repetition" if self.board.is_repetition(3) else "fifty moves" if self.board.is_fifty_moves() else ""
 
     @property
     def result(self) -> str:
         """The result as PGN writes it; `*` while the game goes on."""
-        if not self.end:
-            return "*"
         if self._resigned is not None:
             return "0-1" if self._resigned == chess.WHITE else "1-0"
-        return self.board.result() if self.board.is_game_over() else "1/2-1/2"
+        return "1/2-1/2" if self.end and not self.board.is_game_over() else self.board.result()
 
     def parse(self, text: str) -> chess.Move:
         """Return the legal move that a text names in SAN or UCI.
@@ -87,24 +80,20 @@ class HumanGame:
         Raises MoveError with the nearest legal moves.
         """
         self._refuse_if_over()
-        board = self.board
-        try:
-            return board.parse_san(text)
-        except chess.AmbiguousMoveError:
-            raise MoveError(f"{text} can be several moves: {self._alike(text)}") from None
-        except ValueError:
-            pass
-        try:
-            return board.parse_uci(text.lower())
-        except ValueError:
-            raise MoveError(f"{text} is not a legal move{' (you are in check)' * board.is_check()}; {self._nearest(text)}") from None
+        for parse, move in ((self.board.parse_san, text), (self.board.parse_uci, text.lower())):
+            try:
+                found = parse(move)
+            except ValueError:
+                continue
+            if found:  # "--" is a null move.
+                return found
+        legal = [self.board.san(move) for move in self.board.legal_moves]
+        near = difflib.get_close_matches(text, legal, n=_NUM_NEAREST, cutoff=0)
+        raise MoveError(f"{text} names no legal move{' (you are in check)' * self.board.is_check()}, or several; near: {', '.join(near)}")
 
-    def play(self, move: chess.Move) -> None:
-        """Play a legal move, and the opponent's answer. Raises MoveError if the move is not legal."""
-        self._refuse_if_over()
-        if not self.board.is_legal(move):
-            raise MoveError(f"{move.uci()} is not a legal move; {self._nearest(move.uci())}")
-        self.board.push(move)
+    def play(self, text: str) -> None:
+        """Play the move that a text names, and the opponent's answer. Raises MoveError as `parse` does."""
+        self.board.push(self.parse(text))
         self._answer()
 
     def undo(self) -> None:
@@ -126,8 +115,7 @@ class HumanGame:
         Raises MoveError if the policy has no probabilities, or the game is over.
         """
         self._refuse_if_over()
-        found = self._ranked(self.board)
-        if not found:
+        if not (found := self._ranked(self.board)):
             raise MoveError(f"{self.opponent} has no probabilities of moves, so there is no hint")
         return found
 
@@ -190,26 +178,3 @@ class HumanGame:
     def _refuse_if_over(self) -> None:
         if self.end:
             raise MoveError(f"the game is over: {self.result}, {self.end}")
-
-    def _nearest(self, text: str) -> str:
-        """Return the legal moves nearest to a text: between its squares, of its piece, from or to its square, or of like spelling."""
-        moves = {move.uci(): self.board.san(move) for move in self.board.legal_moves}
-        start, end = text[:2].lower(), text[-2:].lower()
-        rules: tuple[Callable[[str, str], bool], ...] = (
-            lambda uci, _: len(text) == 4 and uci.startswith(text.lower()),
-            lambda _, san: text[:1] in {"N", "B", "R", "Q", "K"} and san[0] == text[0],
-            lambda uci, _: uci.startswith(start),
-            lambda uci, _: uci[2:4] == end,
-            lambda *_: True,
-        )
-        fitting = next(found for rule in rules if (found := [san for uci, san in moves.items() if rule(uci, san)]))
-        return f"near it are {_listed(difflib.get_close_matches(text, fitting, n=len(fitting), cutoff=0))}"
-
-    def _alike(self, text: str) -> str:
-        wanted = text[0] + text[-2:]
-        return _listed([san for san in map(self.board.san, self.board.legal_moves) if san[0] + san.rstrip("+#")[-2:] == wanted])
-
-
-def _listed(sans: Sequence[str]) -> str:
-    shown = list(dict.fromkeys(sans))[:_NUM_NEAREST]
-    return ", ".join(shown) + (", ..." if len(set(sans)) > len(shown) else "")

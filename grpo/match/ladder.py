@@ -7,7 +7,6 @@ carry no information. Errors therefore add up along the ladder: the interval of 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final, Self
 
 import numpy as np
@@ -16,7 +15,7 @@ from grpo.engine.pool import EnginePool
 from grpo.match.intervals import Z95, Estimate, Unit
 from grpo.match.matches import MatchResult
 from grpo.match.players import DilutedPlayer, EnginePlayer, Player, RandomPlayer
-from grpo.match.ratings import Matrix, PlayedPairs, Rating, Vector, fit_ratings, rate_against, rating_difference
+from grpo.match.ratings import Matrix, Rating, Vector, fit_ratings, rate_against, rating_difference
 from grpo.settings.tree import EvaluationConfig
 
 MIN_INFORMATIVE_SCORE, MAX_INFORMATIVE_SCORE = 0.2, 0.8
@@ -111,24 +110,18 @@ def rate_rungs(rungs: Sequence[Rung], pair_scores: Mapping[tuple[int, int], Sequ
     Args:
         rungs: The first one has rating 0 by definition.
         pair_scores: (one, other) -> scores of the first-named, by pairs.
-
-    Raises ValueError if the games do not connect all rungs.
     """
-    played = [PlayedPairs(first=one, second=other, pair_scores=tuple(scores)) for (one, other), scores in pair_scores.items()]
-    ratings = fit_ratings(len(rungs), played)
-    return Ladder(rungs=tuple(rungs), ratings=ratings.elo, covariance=ratings.covariance)
+    elo, covariance = fit_ratings(len(rungs), pair_scores)
+    return Ladder(rungs=tuple(rungs), ratings=elo, covariance=covariance)
 
 
-class Reach(StrEnum):
-    """Whether a rung of the ladder is close enough to a player to measure its strength."""
-
-    WITHIN = "within"
-    BELOW = "below"
-    """The weakest rung is too strong."""
-    ABOVE = "above"
-    """The strongest rung is too weak."""
-    BETWEEN = "between"
-    """Too strong for one rung and too weak for the next."""
+_WARNINGS: Final = {
+    "within": "",
+    "below": "; weaker than the ladder can tell: even the lowest rung wins too often",
+    "above": "; stronger than the ladder can tell: even the highest rung loses too often, add nodes to evaluation.ladder_nodes",
+    "between": "; no score between 0.2 and 0.8: add a rung between these to evaluation.ladder_fractions or ladder_nodes",
+}
+"""Whether the ladder has rungs close enough to a player to measure its strength -> what the rating's text says of it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,7 +153,8 @@ class LadderPlacement:
     low_of_all: float
     """Lower end of the 95 % interval with the errors of the rungs' ratings included."""
     high_of_all: float
-    reach: Reach
+    reach: str
+    """A key of `_WARNINGS`."""
     probes: tuple[RungGames, ...]
     """A few pairs that located the nearest rungs; they do not enter the rating."""
     games: tuple[RungGames, ...]
@@ -169,15 +163,9 @@ class LadderPlacement:
     def text(self, ladder: Ladder) -> str:
         """Return the rating as one line of text."""
         names = " and ".join(f"{ladder.rungs[part.rung].name} ({part.score:.3f})" for part in self.games)
-        warning = {
-            Reach.WITHIN: "",
-            Reach.BELOW: "; weaker than the ladder can tell: even the lowest rung wins too often",
-            Reach.ABOVE: "; stronger than the ladder can tell: even the highest rung loses too often, add nodes to evaluation.ladder_nodes",
-            Reach.BETWEEN: "; no score between 0.2 and 0.8: add a rung between these to evaluation.ladder_fractions or ladder_nodes",
-        }[self.reach]
         pairs = self.games[0].result.interval().num_pairs
         rating = Estimate(value=self.rating, low=self.low, high=self.high).text(Unit.ELO, suffix=" Elo")
-        return f"{rating}, {pairs} pairs each against {names}{warning}"
+        return f"{rating}, {pairs} pairs each against {names}{_WARNINGS[self.reach]}"
 
     def facts(self, ladder: Ladder) -> dict[str, Any]:
         """Return the rating as plain data, with the facts of the matches that it comes from."""
@@ -189,7 +177,7 @@ class LadderPlacement:
             for name, games in (("games", self.games), ("probes", self.probes))
         }
         ends = {name: getattr(self, name) for name in ("rating", "low", "high", "low_of_all", "high_of_all")}
-        return {**ends, "reach": self.reach.value, "text": self.text(ladder), **parts}
+        return {**ends, "reach": self.reach, "text": self.text(ladder), **parts}
 
 
 def num_openings_to_place(num_rungs: int, *, num_probe_pairs: int, num_rung_pairs: int) -> int:
@@ -295,11 +283,11 @@ def _rating(ladder: Ladder, games: Sequence[RungGames]) -> Rating:
     return rate_against([float(ladder.ratings[part.rung]) for part in games], [part.result.pair_scores() for part in games])
 
 
-def _reach(games: Sequence[RungGames], *, lowest: int, highest: int) -> Reach:
+def _reach(games: Sequence[RungGames], *, lowest: int, highest: int) -> str:
     if any(part.is_informative for part in games):
-        return Reach.WITHIN
+        return "within"
     if any(part.rung == lowest and part.score < MIN_INFORMATIVE_SCORE for part in games):
-        return Reach.BELOW
+        return "below"
     if any(part.rung == highest and part.score > MAX_INFORMATIVE_SCORE for part in games):
-        return Reach.ABOVE
-    return Reach.BETWEEN
+        return "above"
+    return "between"

@@ -1,18 +1,29 @@
-"""Matches between two players: each opening is played with both colours, and all games advance in lock-step as a batch."""
+"""Matches between two players: each opening is played with both colours, and all games advance in lock-step as a batch.
+
+Adjudication is a second score, for undecided draws: the engine's evaluation of their final positions.
+"""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import chess
 
+from grpo.engine.answers import EngineAnswer, EngineError
+from grpo.engine.pool import EnginePool, Query
 from grpo.match.intervals import ScoreInterval, paired_interval
 from grpo.match.replies import Reply, ReplyCounts
 
 if TYPE_CHECKING:  # It imports torch, and the pages of results read how games end without that.
     from grpo.match.players import Player
+
+_T = TypeVar("_T")
+
+DEPTH: Final = 10
+CENTIPAWNS: Final = 250
+"""A side that is ahead by more than this in a search of that depth has won an adjudicated game; an equal evaluation is a draw."""
 
 
 class End(StrEnum):
@@ -30,6 +41,7 @@ class End(StrEnum):
 
 UNDECIDED: Final = frozenset((End.REPETITION, End.FIFTY_MOVES, End.PLY_CAP))
 """Draws in which one side may have a winning position that it could not convert."""
+_RESULTS: Final = {1.0: "1-0", 0.5: "1/2-1/2", 0.0: "0-1"}
 _LOST_BY_MOVER: Final = frozenset((End.CHECKMATE, End.FORFEIT))
 
 
@@ -50,24 +62,21 @@ class PlayedGame:
     second_replies: ReplyCounts | None = None
     """Answer counts of the second player, likewise."""
 
-    @classmethod
-    def from_facts(cls, facts: Mapping[str, Any]) -> Self:
-        """Return the game that `dataclasses.asdict` made plain data of, also when that was JSON in between."""
-        names = ("first_replies", "second_replies")
-        replies = {name: None if facts[name] is None else ReplyCounts(**facts[name]) for name in names}
-        return cls(**{**facts, "moves": tuple(facts["moves"]), "end": End(facts["end"]), **replies})
+    def boards(self) -> Iterator[chess.Board]:
+        """Yield the board at the opening and after each move: one object, which the next step changes."""
+        board = chess.Board(self.opening)
+        yield board
+        for move in self.moves:
+            board.push(chess.Move.from_uci(move))
+            yield board
 
+    def white_and_black(self, first: _T, second: _T) -> tuple[_T, _T]:
+        """Return what belongs to the first and to the second player in the order of their colours."""
+        return (first, second) if self.first_is_white else (second, first)
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Adjudication:
-    """The rule by which undecided games were adjudicated."""
-
-    depth: int
-    """Search depth for the final position."""
-    centipawns: int
-    """An evaluation above this for one side is a win."""
-    num_failed: int
-    """Games whose final position the engine failed on; they stay draws."""
+    def white_result(self, first_score: float) -> str:
+        """Return a score of the first player as PGN writes a result."""
+        return _RESULTS[first_score if self.first_is_white else 1 - first_score]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,8 +86,7 @@ class MatchResult:
     first: str
     second: str
     games: tuple[PlayedGame, ...]
-    adjudication: Adjudication | None = None
-    """None if the match was not adjudicated."""
+    is_adjudicated: bool = False
 
     @property
     def num_openings(self) -> int:
@@ -91,14 +99,8 @@ class MatchResult:
         return len({(_without_move_number(game.opening), game.first_is_white, game.moves) for game in self.games})
 
     def pair_scores(self, *, adjudicated: bool = False) -> list[float]:
-        """Return the first player's mean score in each pair of games, as played or as adjudicated.
-
-        Raises ValueError if `adjudicated` is set and the match was not adjudicated.
-        """
-        if adjudicated and self.adjudication is None:
-            raise ValueError(
-                f"the match of {self.first} and {self.second} was not adjudicated: call grpo.match.adjudication.adjudicate first"
-            )
+        """Return the first player's mean score in each pair of games, as played or, after `adjudicate`, as adjudicated."""
+        assert self.is_adjudicated or not adjudicated
         scores = [game.adjudicated if adjudicated and game.adjudicated is not None else game.score for game in self.games]
         return [(one + other) / 2 for one, other in zip(scores[::2], scores[1::2], strict=True)]
 
@@ -113,11 +115,8 @@ class MatchResult:
 
     def replies(self) -> dict[str, ReplyCounts]:
         """Return player (`first` or `second`) -> answer counts over all games, for players that can fail to name a legal move."""
-        of_games = {
-            "first": [game.first_replies for game in self.games if game.first_replies is not None],
-            "second": [game.second_replies for game in self.games if game.second_replies is not None],
-        }
-        return {player: sum(counts, ReplyCounts()) for player, counts in of_games.items() if counts}
+        found = {name: [counts for game in self.games if (counts := getattr(game, f"{name}_replies"))] for name in ("first", "second")}
+        return {player: sum(counts, ReplyCounts()) for player, counts in found.items() if counts}
 
     def wins_draws_losses(self) -> tuple[int, int, int]:
         """Return the number of games that the first player won, drew and lost, as played."""
@@ -138,64 +137,65 @@ class MatchResult:
         }
         if answers := {player: counts.facts() for player, counts in self.replies().items()}:
             facts["answers"] = answers
-        if self.adjudication is None:
+        if not self.is_adjudicated:
             return facts
         interval = self.interval(adjudicated=True)
-        return {**facts, "adjudicated": asdict(interval) | {"text": str(interval)} | asdict(self.adjudication)}
+        num_failed = sum(game.end in UNDECIDED and game.adjudicated is None for game in self.games)
+        rule = {"depth": DEPTH, "centipawns": CENTIPAWNS, "num_failed": num_failed}
+        return {**facts, "adjudicated": asdict(interval) | {"text": str(interval)} | rule}
 
 
-class _Board:
+class _Game:
     """A game in progress with its own repetition count, because python-chess searches back through the game at every ply."""
 
-    def __init__(self, opening: str, first_is_white: bool) -> None:
+    def __init__(self, opening: str, first_is_white: bool, max_plies: int) -> None:
         self.opening = opening
         self.first_is_white = first_is_white
         self.board = chess.Board(opening)
+        self._max_plies = max_plies
         self._seen = Counter([_position(self.board)])
-        self._num_repeats = 1
-        self._num_plies = 0
         self._replies: dict[bool, ReplyCounts] = {}
+        self.end = self._end()
 
     def is_first_to_move(self) -> bool:
         return (self.board.turn == chess.WHITE) == self.first_is_white
 
-    def record_reply(self, answer: chess.Move | Reply) -> chess.Move | None:
-        """Add an answer's counts, and return its move, or None if the player forfeits."""
-        if not isinstance(answer, Reply):
-            return answer
-        is_first = self.is_first_to_move()
-        self._replies[is_first] = self._replies.get(is_first, ReplyCounts()) + answer.counts
-        return answer.move
-
-    def push(self, move: chess.Move) -> None:
-        self.board.push(move)
-        self._num_plies += 1
+    def play(self, answer: chess.Move | Reply, player: str) -> None:
+        if isinstance(answer, Reply):
+            is_first = self.is_first_to_move()
+            self._replies[is_first] = self._replies.get(is_first, ReplyCounts()) + answer.counts
+            if answer.move is None:
+                self.end = End.FORFEIT
+                return
+            answer = answer.move
+        if not self.board.is_legal(answer):
+            raise ValueError(f"{player} played {answer.uci()} in {self.board.fen()}, which is not legal")
+        self.board.push(answer)
         if self.board.halfmove_clock == 0:
             self._seen.clear()
-        position = _position(self.board)
-        self._seen[position] += 1
-        self._num_repeats = self._seen[position]
+        self._seen[_position(self.board)] += 1
+        self.end = self._end()
 
-    def end(self, max_plies: int) -> End | None:
+    def _end(self) -> End | None:
         board = self.board
         if not any(board.generate_legal_moves()):
             return End.CHECKMATE if board.is_check() else End.STALEMATE
         if board.is_insufficient_material():
             return End.MATERIAL
-        if self._num_repeats >= 3:
+        if self._seen[_position(board)] >= 3:
             return End.REPETITION
         if board.halfmove_clock >= 100:
             return End.FIFTY_MOVES
-        return End.PLY_CAP if self._num_plies >= max_plies else None
+        return End.PLY_CAP if len(board.move_stack) >= self._max_plies else None
 
-    def finished(self, end: End) -> PlayedGame:
-        score = 0.5 if end not in _LOST_BY_MOVER else 0.0 if self.is_first_to_move() else 1.0
+    def finished(self) -> PlayedGame:
+        assert self.end is not None
         return PlayedGame(
             opening=self.opening,
             first_is_white=self.first_is_white,
             moves=tuple(move.uci() for move in self.board.move_stack),
-            end=end,
-            score=score,
+            end=self.end,
+            score=0.5 if self.end not in _LOST_BY_MOVER else 0.0 if self.is_first_to_move() else 1.0,
             first_replies=self._replies.get(True),
             second_replies=self._replies.get(False),
         )
@@ -203,18 +203,8 @@ class _Board:
 
 def _position(board: chess.Board) -> tuple[int | None, ...]:
     """Return a key that is equal for positions that count as a repetition; building a FEN instead takes 20 times as long."""
-    return (
-        board.pawns,
-        board.knights,
-        board.bishops,
-        board.rooks,
-        board.queens,
-        board.kings,
-        board.occupied_co[chess.WHITE],
-        board.turn,
-        board.clean_castling_rights(),
-        board.ep_square if board.has_legal_en_passant() else None,
-    )
+    pieces = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings, board.occupied_co[chess.WHITE])
+    return (*pieces, board.turn, board.clean_castling_rights(), board.ep_square if board.has_legal_en_passant() else None)
 
 
 def _without_move_number(fen: str) -> str:
@@ -242,33 +232,57 @@ def play_match(
 
     Raises ValueError if a player's move is not legal.
     """
-    indices_of_openings = range(len(openings)) if numbers is None else numbers
-    game_numbers = [2 * index + colour for index in indices_of_openings for colour in (0, 1)]
-    games = [_Board(opening, first_is_white) for opening in openings for first_is_white in (True, False)]
-    played: list[PlayedGame | None] = [None] * len(games)
-    unfinished = list(range(len(games)))
-    while unfinished:
-        num_unfinished = len(unfinished)
-        for index in unfinished:
-            end = games[index].end(max_plies)
-            if end is not None:
-                played[index] = games[index].finished(end)
-        unfinished = [index for index in unfinished if played[index] is None]
-        to_move = {player: [i for i in unfinished if games[i].is_first_to_move() is player] for player in (True, False)}
-        for is_first, indices in to_move.items():
-            if indices:
-                player = first if is_first else second
-                for index, answer in zip(
-                    indices, player.choose([games[i].board for i in indices], [game_numbers[i] for i in indices]), strict=True
-                ):
-                    move = games[index].record_reply(answer)
-                    if move is None:
-                        played[index] = games[index].finished(End.FORFEIT)
-                        continue
-                    if not games[index].board.is_legal(move):
-                        raise ValueError(f"{player.name} played {move.uci()} in {games[index].board.fen()}, which is not legal")
-                    games[index].push(move)
-        unfinished = [index for index in unfinished if played[index] is None]
-        if on_games_done is not None and len(unfinished) < num_unfinished:
-            on_games_done(len(games) - len(unfinished))
-    return MatchResult(first=first.name, second=second.name, games=tuple(game for game in played if game is not None))
+    games = [_Game(opening, first_is_white, max_plies) for opening in openings for first_is_white in (True, False)]
+    game_numbers = [2 * index + colour for index in numbers or range(len(openings)) for colour in (0, 1)]
+    num_done = 0
+    while True:
+        unfinished = [index for index, game in enumerate(games) if game.end is None]
+        if on_games_done is not None and len(games) - len(unfinished) > num_done:
+            num_done = len(games) - len(unfinished)
+            on_games_done(num_done)
+        if not unfinished:
+            return MatchResult(first=first.name, second=second.name, games=tuple(game.finished() for game in games))
+        of_first = [index for index in unfinished if games[index].is_first_to_move()]
+        of_second = [index for index in unfinished if not games[index].is_first_to_move()]
+        for player, indices in ((first, of_first), (second, of_second)):
+            answers = player.choose([games[i].board for i in indices], [game_numbers[i] for i in indices]) if indices else ()
+            for index, answer in zip(indices, answers, strict=True):
+                games[index].play(answer, player.name)
+
+
+def adjudicate(result: MatchResult, pool: EnginePool) -> MatchResult:
+    """Return the match with a second score, in which a side that is more than `CENTIPAWNS` better wins an undecided game.
+
+    Undecided games are draws by repetition, by the fifty-move rule or by the ply cap; stalemate and insufficient material stay draws. The
+    final position is searched with its half-move clock set to 0, because near the fiftieth move a search scores every position as a draw.
+    A forced mate exceeds any number of centipawns. The scores as played are not changed.
+
+    Args:
+        result: The match as played.
+        pool: Engines without MultiPV.
+
+    Raises EngineError if several searches in a row fail; a game whose single search failed stays a draw and is counted.
+    """
+    finals = {game: _final_board(game) for game in result.games if game.end in UNDECIDED}
+    distinct = {board.fen(): board for board in finals.values()}  # Deterministic players reach the same final position many times.
+    queries = [Query(fen=fen, limit=f"depth {DEPTH}", board=board) for fen, board in distinct.items()]
+    answers = dict(zip(distinct, pool.search(queries), strict=True))
+    scores = {game: _first_score(game, board, answers[board.fen()]) for game, board in finals.items()}
+    return replace(result, games=tuple(replace(game, adjudicated=scores.get(game)) for game in result.games), is_adjudicated=True)
+
+
+def _final_board(game: PlayedGame) -> chess.Board:
+    *_, board = game.boards()
+    board.halfmove_clock = 0
+    return board.copy(stack=False)
+
+
+def _first_score(game: PlayedGame, board: chess.Board, answer: EngineAnswer | EngineError) -> float | None:
+    """Return the first player's score, or None if the engine failed."""
+    if isinstance(answer, EngineError):
+        return None
+    value, is_mate = answer.scores.get(answer.best_move) or next(iter(answer.scores.values()))
+    if not is_mate and abs(value) <= CENTIPAWNS:
+        return 0.5
+    mover_is_first = (board.turn == chess.WHITE) == game.first_is_white
+    return float((value > 0) == mover_is_first)

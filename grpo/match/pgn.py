@@ -7,108 +7,74 @@ from datetime import date
 from typing import Final
 
 import chess
-import chess.pgn
 
 from grpo.engine.answers import Score
 from grpo.match.annotations import AnnotatedGame, MoveNote, round_number
-from grpo.match.matches import MatchResult, PlayedGame
+from grpo.match.matches import CENTIPAWNS, DEPTH, MatchResult, PlayedGame
 
 _LINE_WIDTH: Final = 80  # The PGN standard's export format.
 _SITE: Final = "chess-grpo"  # As online services do; the name of a machine is nobody's business.
-_WRITTEN_HERE: Final = frozenset(
-    (
-        *("Event", "Site", "Date", "Round", "White", "Black", "Result", "SetUp", "FEN", "Seed", "PlyCount", "Termination"),
-        *("AdjudicatedResult", "Adjudication", "WhiteAnswers", "BlackAnswers", "Chosen"),
-    )
-)
-_RESULTS: Final = {1.0: "1-0", 0.5: "1/2-1/2", 0.0: "0-1"}
 
 
-def match_pgn(
-    result: MatchResult,
+def event_pgn(
+    results: Sequence[MatchResult],
     *,
     event: str,
     seed: int,
-    played_on: date | None,
+    played_on: date | None = None,
     facts: Mapping[str, str] | None = None,
-    first_round: int = 1,
     annotated: Mapping[int, AnnotatedGame] | None = None,
 ) -> str:
-    """Return the match's games as PGN, in order; the tag `Round` is `pair.game`. Equal matches give equal texts.
+    """Return the games of an event's matches as PGN, in order; the tag `Round` is `pair.game`. Equal matches give equal texts.
 
     `Result` is the result as played. `AdjudicatedResult` is that of the adjudicated score, if there is one. `WhiteAnswers` and
     `BlackAnswers` have the answer counts of a player that can fail to name a legal move.
 
     Args:
-        result: The match.
+        results: The matches.
         event: Value of the `Event` tag.
-        seed: Root seed of the match's random streams.
+        seed: Root seed of the matches' random streams.
         played_on: Value of the `Date` tag; None writes PGN's `????.??.??`, so that equal runs give equal files on any day.
         facts: Further tags of every game.
-        first_round: Number of the first pair, for a match that continues an event.
-        annotated: Index of a game -> its notes. Such a game has the tag `Chosen`, and after each move a comment with the engine's score for
-            White (`[%eval 0.35]`, pawns or `#` and moves to mate), the mover's probability of the move and win probability after it.
-
-    Raises ValueError if a fact's name is not a valid tag name, or is written by this function.
+        annotated: Index of a game of the first match -> its notes. Such a game has the tag `Chosen`, and after each move a comment with the
+            engine's score for White (`[%eval 0.35]`, pawns or `#` and moves to mate), the mover's probability of the move and win
+            probability after it.
     """
-    facts, annotated = facts or {}, annotated or {}
-    for name in facts:
-        if name in _WRITTEN_HERE or not chess.pgn.TAG_NAME_REGEX.match(name):
-            raise ValueError(
-                f"{name!r} cannot be a further tag: {'the match itself writes it' if name in _WRITTEN_HERE else 'it is not a tag name'}"
-            )
     texts = []
-    for index, game in enumerate(result.games):
-        board = chess.Board(game.opening)
-        players = (result.first, result.second) if game.first_is_white else (result.second, result.first)
+    for number, (result, game) in enumerate((match, game) for match in results for game in match.games):
+        noted = None if annotated is None else annotated.get(number)
+        white, black = game.white_and_black(result.first, result.second)
         tags = {
             "Event": event,
             "Site": _SITE,
             "Date": f"{played_on:%Y.%m.%d}" if played_on else "????.??.??",
-            "Round": round_number(index, first_round),
-            "White": players[0],
-            "Black": players[1],
-            "Result": _white_result(game, game.score),
-            **({} if board.fen() == chess.STARTING_FEN else {"SetUp": "1", "FEN": game.opening}),
+            "Round": round_number(number),
+            "White": white,
+            "Black": black,
+            "Result": game.white_result(game.score),
+            **({} if chess.Board(game.opening).fen() == chess.STARTING_FEN else {"SetUp": "1", "FEN": game.opening}),
             "PlyCount": str(len(game.moves)),
             "Seed": str(seed),
             "Termination": game.end.value,
-            **_adjudication(result, game),
+            **_adjudication(game),
             **_answers(game),
-            **({"Chosen": annotated[index].why} if index in annotated else {}),
-            **facts,
+            **({} if noted is None else {"Chosen": noted.why}),
+            **(facts or {}),
         }
         header = "\n".join(f'[{name} "{_escaped(value)}"]' for name, value in tags.items())
-        notes = annotated[index].notes if index in annotated else None
-        texts.append(f"{header}\n\n{_movetext(board, game.moves, tags['Result'], notes)}\n")
+        texts.append(f"{header}\n\n{_movetext(game, tags['Result'], None if noted is None else noted.notes)}\n")
     return "\n".join(texts)
 
 
-def event_pgn(results: Sequence[MatchResult], *, event: str, seed: int, annotated: Mapping[int, AnnotatedGame] | None = None) -> str:
-    """Return the matches of an event as PGN without a date; rounds count through the event. `annotated` is of its first match."""
-    texts: list[str] = []
-    first_round = 1
-    for result in results:
-        notes = None if texts else annotated
-        texts.append(match_pgn(result, event=event, seed=seed, played_on=None, first_round=first_round, annotated=notes))
-        first_round += len(result.games) // 2
-    return "\n".join(texts)
-
-
-def _white_result(game: PlayedGame, first_score: float) -> str:
-    return _RESULTS[first_score if game.first_is_white else 1 - first_score]
-
-
-def _adjudication(result: MatchResult, game: PlayedGame) -> dict[str, str]:
-    if result.adjudication is None or game.adjudicated is None:
+def _adjudication(game: PlayedGame) -> dict[str, str]:
+    if game.adjudicated is None:
         return {}
-    rule = f"depth {result.adjudication.depth}, above {result.adjudication.centipawns} centipawns"
-    return {"AdjudicatedResult": _white_result(game, game.adjudicated), "Adjudication": rule}
+    return {"AdjudicatedResult": game.white_result(game.adjudicated), "Adjudication": f"depth {DEPTH}, above {CENTIPAWNS} centipawns"}
 
 
 def _answers(game: PlayedGame) -> dict[str, str]:
     """Return the tags with answer counts, for players that can fail to name a legal move."""
-    white, black = (game.first_replies, game.second_replies) if game.first_is_white else (game.second_replies, game.first_replies)
+    white, black = game.white_and_black(game.first_replies, game.second_replies)
     return {f"{colour}Answers": str(counts) for colour, counts in (("White", white), ("Black", black)) if counts is not None}
 
 
@@ -117,17 +83,16 @@ def _escaped(value: str) -> str:
     return re.sub(r'(["\\])', r"\\\1", " ".join(value.split()))
 
 
-def _movetext(board: chess.Board, moves: tuple[str, ...], result: str, notes: tuple[MoveNote, ...] | None) -> str:
-    """Return the moves in SAN, with their comments; `board` is advanced to the end of the game."""
+def _movetext(game: PlayedGame, result: str, notes: Sequence[MoveNote] | None) -> str:
+    """Return the moves in SAN, with their comments."""
     words = []
-    for ply, uci in enumerate(moves):
+    for ply, (board, uci) in enumerate(zip(game.boards(), game.moves, strict=False)):
         if board.turn == chess.WHITE:
             words.append(f"{board.fullmove_number}.")
         elif ply == 0 or notes is not None:
             words.append(f"{board.fullmove_number}...")  # Also after a comment, by the standard's export format.
-        comment = "" if notes is None else _comment(notes[ply], uci, board.turn)
-        words.append(board.san_and_push(chess.Move.from_uci(uci)))
-        if comment:
+        words.append(board.san(chess.Move.from_uci(uci)))
+        if notes is not None and (comment := _comment(notes[ply], uci, board.turn)):
             words.append(f"{{{comment}}}")
     return textwrap.fill(" ".join([*words, result]), width=_LINE_WIDTH, break_long_words=False, break_on_hyphens=False)
 

@@ -16,7 +16,6 @@ from grpo.match.intervals import LEVEL, Z95, Estimate, holm
 
 FEWEST_BOARDS: Final = 30
 """With fewer boards the normal interval is not reliable; such a phase is reported but cannot block."""
-_NORMAL: Final = NormalDist()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,40 +35,24 @@ def phase_changes(differences: Mapping[str, Sequence[float]], *, tolerance: floa
     """Return the change of each phase, and whether it blocks promotion.
 
     Args:
-        differences: By phase, each board's regret of the candidate minus that of the initial policy.
+        differences: By phase, each board's regret of the candidate minus that of the initial policy; at least two boards.
         tolerance: Allowed growth of mean regret, in win probability.
-
-    Raises ValueError if a phase has fewer than two boards; leave such a phase out.
     """
-    for phase, values in differences.items():
-        if len(values) < 2:
-            raise ValueError(f"{len(values)} held-out boards of phase {phase} give no spread; compare phases of at least two boards")
-    adjusted = holm([_p_value(values, tolerance) for values in differences.values()])
+    means = {phase: (fmean(values), stdev(values) / math.sqrt(len(values))) for phase, values in differences.items()}
+    adjusted = holm([_p_value(*means[phase], tolerance) if len(differences[phase]) >= FEWEST_BOARDS else 1.0 for phase in means])
     return tuple(
         PhaseChange(
             phase=phase,
-            change=_mean_with_interval(values),
-            num_boards=len(values),
+            change=Estimate(value=mean, low=mean - Z95 * error, high=mean + Z95 * error),
+            num_boards=len(differences[phase]),
             adjusted_p=p,
             blocks=p <= LEVEL,
         )
-        for (phase, values), p in zip(differences.items(), adjusted, strict=True)
+        for (phase, (mean, error)), p in zip(means.items(), adjusted, strict=True)
     )
 
 
-def _p_value(differences: Sequence[float], tolerance: float) -> float:
-    excess, error = fmean(differences) - tolerance, _standard_error(differences)
-    if len(differences) < FEWEST_BOARDS:
-        return 1.0
+def _p_value(mean: float, error: float, tolerance: float) -> float:
     if error == 0:  # All boards changed by the same amount, so there is no noise.
-        return 0.0 if excess > 0 else 1.0
-    return _NORMAL.cdf(-excess / error)
-
-
-def _mean_with_interval(differences: Sequence[float]) -> Estimate:
-    mean, half_width = fmean(differences), Z95 * _standard_error(differences)
-    return Estimate(value=mean, low=mean - half_width, high=mean + half_width)
-
-
-def _standard_error(differences: Sequence[float]) -> float:
-    return stdev(differences) / math.sqrt(len(differences))
+        return float(mean <= tolerance)
+    return NormalDist().cdf((tolerance - mean) / error)

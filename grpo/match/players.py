@@ -109,10 +109,7 @@ class EnginePlayer:
         for board, answer in zip(boards, answers, strict=True):
             if isinstance(answer, EngineError):
                 raise answer
-            move = chess.Move.from_uci(answer.best_move)
-            # The pool has checked that the move is legal; only Chess960 castling (king takes own rook) needs a conversion.
-            is_own = board.occupied_co[board.turn] & chess.BB_SQUARES[move.to_square]
-            moves.append(board.parse_uci(answer.best_move) if is_own else move)
+            moves.append(board.parse_uci(answer.best_move))  # Which converts a castling of Chess960, where the king takes its own rook.
         return moves
 
 
@@ -120,12 +117,7 @@ class DilutedPlayer:
     """Another player with some of its moves replaced by random ones: a ladder's rungs below the weakest search."""
 
     def __init__(self, player: Player, *, random_fraction: float, rng: np.random.Generator) -> None:
-        """Play a random legal move with probability `random_fraction`, else the move of `player`.
-
-        Raises ValueError if `random_fraction` is not a probability.
-        """
-        if not 0 <= random_fraction <= 1:
-            raise ValueError(f"the fraction of random moves lies in [0, 1], not {random_fraction}")
+        """Play a random legal move with probability `random_fraction`, else the move of `player`."""
         self.name = f"{player.name}, {100 * random_fraction:g} % random"
         self._player = player
         self._random_fraction = random_fraction

@@ -1,6 +1,6 @@
 """Answers of players that can fail to name a legal move (language models): the move or a forfeit, with counts of failed answers."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import chess
 
@@ -20,12 +20,8 @@ class ReplyCounts:
 
     def __add__(self, other: "ReplyCounts") -> "ReplyCounts":
         """Return the sum of both counts."""
-        return ReplyCounts(
-            num_moves=self.num_moves + other.num_moves,
-            num_answers=self.num_answers + other.num_answers,
-            num_unreadable=self.num_unreadable + other.num_unreadable,
-            num_illegal=self.num_illegal + other.num_illegal,
-        )
+        one, two = asdict(self), asdict(other)
+        return ReplyCounts(**{name: one[name] + two[name] for name in one})
 
     @property
     def num_retries(self) -> int:

@@ -70,8 +70,7 @@ class Claim:
 class Decision:
     """The verdict with its claims, as plain data."""
 
-    candidate: int
-    """Step of the checkpoint."""
+    candidate_step: int
     verdict: Verdict
     promoted: bool
     """Whether the candidate is this run's champion; otherwise the initial policy stays."""
@@ -89,16 +88,11 @@ class Decision:
 
     def facts(self) -> dict[str, Any]:
         """Return the decision as plain data, with intervals as texts beside their numbers."""
+        families = {"claims": self.claims, "beside": self.beside}
         return {
-            "verdict": self.verdict,
-            "candidate_step": self.candidate,
-            "promoted": self.promoted,
-            "replaces_previous": self.replaces_previous,
-            "sentence": self.sentence,
-            "claims": [asdict(claim) | {"text": str(claim.interval)} for claim in self.claims],
-            "beside": [asdict(claim) | {"text": str(claim.interval)} for claim in self.beside],
+            **asdict(self),
+            **{name: [asdict(claim) | {"text": str(claim.interval)} for claim in claims] for name, claims in families.items()},
             "ladder_gain": asdict(self.ladder_gain) | {"finding": self.ladder_gain.finding, "text": str(self.ladder_gain)},
-            "phases": [asdict(change) for change in self.phases],
         }
 
 
@@ -125,9 +119,9 @@ BETTER_THAN_PREVIOUS = "better than the previous champion"
 AGAINST_OTHERS = "against other opponents (ladder rating less the pretrained policy's)"
 
 
-def candidates_by_regret(regret_by_step: Mapping[int, float], count: int) -> list[int]:
-    """Return the steps of the checkpoints with the lowest held-out regret, best first; ties go to the later step."""
-    return sorted(regret_by_step, key=lambda step: (regret_by_step[step], -step))[:count]
+def candidates_by_regret(regret_by_step: Mapping[int, float]) -> list[int]:
+    """Return the steps of the checkpoints, the lowest held-out regret first; ties go to the later step."""
+    return sorted(regret_by_step, key=lambda step: (regret_by_step[step], -step))
 
 
 def decide(
@@ -159,10 +153,14 @@ def decide(
         deciding[BETTER_THAN_PREVIOUS] = against_previous
     claims = _claims(deciding)
     worse = [change for change in phases if change.blocks]
-    verdict = _verdict(claims[0].is_shown, ladder_gain.finding, is_worse_in_a_phase=bool(worse))
+    verdict = Verdict.WORSE_IN_A_PHASE if worse else Verdict.BETTER
+    if ladder_gain.finding == LadderFinding.WORSE:
+        verdict = Verdict.WORSE_ON_LADDER
+    if not claims[0].is_shown:
+        verdict = Verdict.NO_IMPROVEMENT
     promoted = verdict == Verdict.BETTER
     return Decision(
-        candidate=candidate,
+        candidate_step=candidate,
         verdict=verdict,
         promoted=promoted,
         replaces_previous=promoted and all(claim.is_shown for claim in claims),
@@ -203,25 +201,14 @@ def short_verdict(verdict: Verdict, score: Estimate, on_ladder: LadderFinding) -
     >>> short_verdict(Verdict.NO_IMPROVEMENT, Estimate(value=0.5, low=0.4, high=0.6), LadderFinding.NOT_SHOWN)
     'no gain shown'
     """
-    if verdict == Verdict.NO_IMPROVEMENT:
-        return {LadderFinding.HIGHER: "no gain shown, but on the ladder", LadderFinding.WORSE: "no gain shown, worse on the ladder"}.get(
-            on_ladder, "no gain shown"
-        )
+    is_better = verdict != Verdict.NO_IMPROVEMENT
     beside = {
-        LadderFinding.HIGHER: "ladder too",
-        LadderFinding.NOT_SHOWN: "no ladder gain shown",
-        LadderFinding.WORSE: "worse on the ladder",
+        LadderFinding.HIGHER: ", ladder too" if is_better else ", but on the ladder",
+        LadderFinding.NOT_SHOWN: ", no ladder gain shown" if is_better else "",
+        LadderFinding.WORSE: ", worse on the ladder",
     }[on_ladder]
     phase = ", worse in a phase" if verdict == Verdict.WORSE_IN_A_PHASE else ""
-    return f"better {elo_estimate(score).value:+.0f} Elo, {beside}{phase}"
-
-
-def _verdict(is_better: bool, on_ladder: LadderFinding, *, is_worse_in_a_phase: bool) -> Verdict:
-    if not is_better:
-        return Verdict.NO_IMPROVEMENT
-    if on_ladder == LadderFinding.WORSE:
-        return Verdict.WORSE_ON_LADDER
-    return Verdict.WORSE_IN_A_PHASE if is_worse_in_a_phase else Verdict.BETTER
+    return f"{f'better {elo_estimate(score).value:+.0f} Elo' if is_better else 'no gain shown'}{beside}{phase}"
 
 
 def _claims(pair_scores: Mapping[str, Sequence[float]]) -> tuple[Claim, ...]:

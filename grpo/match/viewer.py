@@ -3,37 +3,37 @@
 import html
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import chess
 import chess.svg
 
-from grpo.match.annotations import AnnotatedGame, MoveNote, positions, round_number
+from grpo.match.annotations import AnnotatedGame, MoveNote, round_number
+from grpo.match.matches import MatchResult
 
 # No part of a step's version, which hashes code: a page that looks better is no reason to play a run's games again.
 _PAGES: Final = Path(__file__).parent / "pages"
 _NUM_SHOWN: Final = 5  # Most probable moves of a position.
-_RESULTS: Final = {1.0: "1-0", 0.5: "1/2-1/2", 0.0: "0-1"}
 _DIGITS: Final = 4
 
 
-def viewer_page(games: Sequence[AnnotatedGame], *, title: str, event: str) -> str:
+def viewer_page(result: MatchResult, annotated: Mapping[int, AnnotatedGame], *, title: str, event: str) -> str:
     """Return the page.
 
     Args:
-        games: The games, the first one shown first.
+        result: The match, the first one of its event.
+        annotated: Index of a game -> its notes; the first game is shown first.
         title: Heading of the page.
-        event: The PGN event in which `AnnotatedGame.index` counts.
+        event: The PGN event.
     """
     words = (
         "Games chosen by rule. Probabilities are the policy's at temperature 1; values are win probabilities by the engine's search of the"
         " reward. Keys: left and right arrow, Home, End, f to flip."
     )
-    if not games:
-        words = "No game has a move: there is nothing to show."
-    facts = {"title": title, "words": words, "event": event, "games": [_game_facts(game) for game in games]}
+    games = [_game_facts(result, index, noted) for index, noted in annotated.items()]
+    facts = {"title": title, "words": words if games else "No game has a move: there is nothing to show.", "event": event, "games": games}
     return offline_page("viewer.html", title=title, data=facts)
 
 
@@ -59,44 +59,34 @@ def _pieces() -> str:
     return f'<svg width="0" height="0" style="position:absolute" aria-hidden="true">{"".join(symbols)}</svg>'
 
 
-def _game_facts(noted: AnnotatedGame) -> dict[str, Any]:
-    game = noted.game
-    boards = positions(game)
+def _game_facts(result: MatchResult, index: int, noted: AnnotatedGame) -> dict[str, Any]:
+    game = result.games[index]
+    white, black = game.white_and_black(result.first, result.second)
+    start, *_ = boards = [board.copy() for board in game.boards()]
     moves = [chess.Move.from_uci(uci) for uci in game.moves]
-    white_score = game.score if game.first_is_white else 1 - game.score
+    best = noted.notes[0].best()
+    # White's win probability in a position: after the move that led to it, at the start after the best move.
+    before = [(noted.notes[0].chance(best), start.turn)]
+    before += [(note.chance(uci), board.turn) for note, uci, board in zip(noted.notes, game.moves, boards, strict=False)]
+    chances = [_rounded(chance if chance is None or mover == chess.WHITE else 1 - chance) for chance, mover in before]
+    options = [_options(note, board, uci) for note, board, uci in zip(noted.notes, boards, game.moves, strict=False)]
     return {
         "why": noted.why,
-        "round": round_number(noted.index),
-        "white": noted.white,
-        "black": noted.black,
-        "result": _RESULTS[white_score],
+        "round": round_number(index),
+        "white": white,
+        "black": black,
+        "result": game.white_result(game.score),
         "end": game.end.value,
         "start": game.opening,
-        "startNumber": boards[0].fullmove_number,
-        "startsWhite": boards[0].turn == chess.WHITE,
+        "startNumber": start.fullmove_number,
+        "startsWhite": start.turn == chess.WHITE,
         "isFirstBlack": not game.first_is_white,
         "moves": [{"uci": move.uci(), "san": board.san(move)} for board, move in zip(boards, moves, strict=False)],
         "positions": [
-            {
-                "placement": board.board_fen(),
-                "white": _white_chance(noted, ply, board),
-                **(_options(noted.notes[ply], board, game.moves[ply]) if ply < len(moves) else {}),
-            }
-            for ply, board in enumerate(boards)
+            {"placement": board.board_fen(), "white": chance, **told}
+            for board, chance, told in zip(boards, chances, [*options, {}], strict=True)
         ],
     }
-
-
-def _white_chance(noted: AnnotatedGame, ply: int, board: chess.Board) -> float | None:
-    """Return White's win probability in a position: after the move that led to it, at the start after the best move."""
-    if ply == 0:
-        best = noted.notes[0].best()
-        chance, mover = None if best is None else noted.notes[0].chance(best), board.turn
-    else:
-        chance, mover = noted.notes[ply - 1].chance(noted.game.moves[ply - 1]), not board.turn
-    if chance is None:
-        return None
-    return round(chance if mover == chess.WHITE else 1 - chance, _DIGITS)
 
 
 def _options(note: MoveNote, board: chess.Board, played: str) -> dict[str, Any]:

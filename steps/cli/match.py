@@ -44,7 +44,7 @@ def command(first: str, second: str, pairs: int, pgn: Path | None, html: Path | 
     require_policies(contestants, machine)
 
     # Below the checks: torch takes seconds to import, and a typo gets its answer at once.
-    from grpo.match.pgn import match_pgn
+    from grpo.match.pgn import event_pgn
     from grpo.match.viewer import viewer_page
     from steps.run.device import torch_device
 
@@ -52,22 +52,16 @@ def command(first: str, second: str, pairs: int, pgn: Path | None, html: Path | 
     terminal = TerminalSink("match", (), lambda text: click.echo(text, err=True))
     with entered(contestants, machine=machine, device=device, seed=settings.seed, num_processes=machine.num_threads) as entrants:
         result = _played(entrants, settings, machine, pairs, terminal=terminal)
-        annotated = () if pgn is None and html is None else _annotated(result, entrants, settings, machine)
+        annotated = {} if pgn is None and html is None else _annotated(result, entrants, settings, machine)
     click.echo(_text(result, entrants))
     event = f"{result.first} against {result.second}"
     if pgn is not None:
         players = {f"{place}Player": _described(entrant.facts) for place, entrant in zip(("First", "Second"), entrants, strict=True)}
-        text = match_pgn(
-            result,
-            event=event,
-            seed=settings.seed,
-            played_on=datetime.now(UTC).date(),
-            facts=players,
-            annotated={game.index: game for game in annotated},
-        )
+        played_on = datetime.now(UTC).date()
+        text = event_pgn([result], event=event, seed=settings.seed, played_on=played_on, facts=players, annotated=annotated)
         replace_file(pgn, text.encode())
     if html is not None:
-        replace_file(html, viewer_page(annotated, title=event, event=event).encode())
+        replace_file(html, viewer_page(result, annotated, title=event, event=event).encode())
     if files:
         terminal.say(f"written: {', '.join(map(str, files))}")
     return 0
@@ -100,8 +94,7 @@ def _played(
     terminal: TerminalSink,
 ) -> "MatchResult":
     from grpo.base.seeding import numpy_stream
-    from grpo.match.adjudication import adjudicate
-    from grpo.match.matches import play_match
+    from grpo.match.matches import adjudicate, play_match
     from grpo.match.openings import make_openings
 
     config = settings.evaluation
@@ -119,15 +112,14 @@ def _played(
         return adjudicate(result, pool)
 
 
-def _annotated(result: "MatchResult", entrants: Sequence[Entrant], settings: Settings, machine: Machine) -> "tuple[AnnotatedGame, ...]":
+def _annotated(result: "MatchResult", entrants: Sequence[Entrant], settings: Settings, machine: Machine) -> "dict[int, AnnotatedGame]":
     """Return the games worth looking at; positions are searched as for the reward."""
     from grpo.engine.move_values import engine_options
     from grpo.match.annotations import annotate
-    from grpo.match.highlights import choose_highlights
 
     policies = (entrants[0].move_probabilities, entrants[1].move_probabilities)
     with EnginePool(machine.stockfish, num_processes=machine.num_threads, options=engine_options()) as pool:
-        return annotate(result, choose_highlights(result), policies=policies, pool=pool, config=settings.values)
+        return annotate(result, policies, pool, settings.values)
 
 
 def _text(result: "MatchResult", entrants: Sequence[Entrant]) -> str:

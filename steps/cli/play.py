@@ -93,7 +93,7 @@ def _serve(new_game: NewGame, saved: Callable[[HumanGame], None], port: int) -> 
     click.echo(f"Play here: {server.address}\nThe address works on this machine only; Ctrl-C ends.")
     open_in_browser(server.address)
     try:
-        server.serve()
+        server.serve_forever()
     except KeyboardInterrupt:
         print()
     return 0
@@ -129,7 +129,7 @@ def _in_terminal(game: HumanGame, saved: Callable[[HumanGame], None]) -> int:
                 case "resign":
                     game.resign()
                 case _:
-                    game.play(game.parse(text))
+                    game.play(text)
         except MoveError as error:
             click.echo(str(error))
             continue

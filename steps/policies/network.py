@@ -65,7 +65,7 @@ class NetworkCompetitor:
         judged = board_arrays(boards, split=Split.HELDOUT, strong=True)
         other = before.policy if isinstance(before, NetworkCompetitor) else None
         found = notable_decisions(self.policy, judged, count=_NUM_OF_EACH_KIND, before=other)
-        write_json(folder / DECISIONS, found.facts() | {"num_boards": len(judged)})
+        write_json(folder / DECISIONS, found | {"num_boards": len(judged)})
 
     @torch.no_grad()
     def move_probabilities(self, boards: Sequence[chess.Board]) -> list[dict[str, float]]:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from grpo.base.files import sha256_json
-from grpo.match.intervals import Estimate, Unit
-from grpo.match.pooling import between_runs, within_runs
+from grpo.match.intervals import Estimate, Unit, between_runs, within_runs
 from grpo.settings.tree import ConfigError, PolicyConfig, read_settings
 from steps.pages.results import read_results
 from steps.run.launch import Launch, launch_of

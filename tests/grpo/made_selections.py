@@ -53,7 +53,7 @@ def screened(rng: np.random.Generator, elos: Mapping[int, float], protocol: Prot
     """Return the halving among those with the lowest noisy regret."""
     regrets = {step: 0.1 - protocol.regret_per_elo * elo + protocol.regret_noise * rng.normal() for step, elo in elos.items()}
     return sequential_halving(
-        candidates_by_regret(regrets, protocol.num_candidates),
+        candidates_by_regret(regrets)[: protocol.num_candidates],
         lambda step, _: drawn_pairs(rng, protocol.round_pairs, elo=elos[step], draw_rate=protocol.draw_rate),
     )
 

@@ -36,9 +36,9 @@ def test_of_1_000_selections_among_20_equal_checkpoints_at_most_5_percent_promot
 def test_among_one_50_elo_stronger_and_19_equal_a_wrong_one_is_promoted_in_at_most_5_percent(protocol: Protocol) -> None:
     rng = np.random.default_rng(2)
     decisions = [selected(rng, EQUAL | {STRONG_STEP: 50.0}, protocol) for _ in range(NUM_SELECTIONS)]
-    found = [decision for decision in decisions if decision.candidate == STRONG_STEP]
+    found = [decision for decision in decisions if decision.candidate_step == STRONG_STEP]
     right = sum(decision.promoted for decision in found) / NUM_SELECTIONS
-    wrong = sum(decision.promoted for decision in decisions if decision.candidate != STRONG_STEP) / NUM_SELECTIONS
+    wrong = sum(decision.promoted for decision in decisions if decision.candidate_step != STRONG_STEP) / NUM_SELECTIONS
     print(
         f"power: the stronger one promoted {right:.1%} (chosen by screen and halving {len(found) / NUM_SELECTIONS:.1%},"
         f" then confirmed {share_promoted(found):.1%}); a wrong one {wrong:.1%}"
@@ -74,7 +74,7 @@ def test_the_best_of_20_equal_checkpoints_looks_stronger_than_it_is_until_fresh_
     for _ in range(NUM_SELECTIONS):
         trace = screened(rng, EQUAL, protocol)
         first_round.append(max(entry.so_far.score for entry in trace.entries if entry.round == 0))
-        winner = trace.intervals()[trace.winner]
+        winner = [entry.so_far for entry in trace.entries if entry.candidate == trace.winner][-1]
         over_all.append(winner.score)
         fooled.append(winner.low > 0.5)
         confirmation = paired_interval(confirmed(rng, 0.0, protocol))

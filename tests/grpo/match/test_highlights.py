@@ -5,8 +5,8 @@ import pytest
 
 from grpo.engine.move_values import engine_options, win_chance
 from grpo.engine.pool import EnginePool
-from grpo.match.annotations import annotate, positions
-from grpo.match.highlights import Highlight, choose_highlights
+from grpo.match.annotations import annotate
+from grpo.match.highlights import choose_highlights
 from grpo.match.matches import End, MatchResult, PlayedGame
 from grpo.settings.tree import ValuesConfig
 
@@ -34,25 +34,19 @@ def test_each_rule_finds_the_game_made_for_it_from_the_first_players_side() -> N
         # Two rooks for a bishop and a pawn, which takes both.
         game("e1e2 h8a1 h1h2 a1e5 e2e3 e5h2 e3e2 e8e7", 0.5, opening="4k2b/p7/8/8/8/8/8/R3K2R w - - 0 1"),
     ]
-    chosen = {highlight.why: highlight.index for highlight in choose_highlights(match(*games))}
+    chosen = {why: index for index, why in choose_highlights(match(*games)).items()}
     assert list(chosen) == ["biggest swing", "shortest win", "shortest loss", "drawn with the largest lead", "longest win", "closest"]
-    assert chosen["biggest swing"] == 5
-    assert chosen["shortest win"] == 1
-    assert chosen["longest win"] == 2
-    assert chosen["shortest loss"] == 3
-    assert chosen["drawn with the largest lead"] == 4
-    assert chosen["closest"] == 0
+    assert list(chosen.values()) == [5, 1, 3, 4, 2, 0]
     assert choose_highlights(match(*games)) == choose_highlights(match(*games))
 
 
 def test_games_are_distinct_and_a_rule_without_a_game_is_made_up_for() -> None:
     games = [game(SHUFFLE, 0.5), game(SHUFFLE, 0.5), game(f"{SHUFFLE} {SHUFFLE}", 0.5), game("", 0.0)]
-    assert {highlight.index for highlight in choose_highlights(match(*games))} == {0, 2}
+    assert choose_highlights(match(*games)).keys() == {0, 2}
     many = [game(f"{SHUFFLE} {first}2{first}3", 0.5) for first in "abcdefgh"]
     chosen = choose_highlights(match(*many))
-    assert len({highlight.index for highlight in chosen}) == len(chosen) == 6
-    assert [highlight.why for highlight in chosen[1:]] == ["next biggest swing"] * 5
-    assert choose_highlights(match()) == ()
+    assert list(chosen.values())[1:] == ["next biggest swing"] * 5
+    assert choose_highlights(match()) == {}
 
 
 @pytest.mark.parametrize("first_is_white", [True, False])
@@ -64,11 +58,8 @@ def test_notes_are_the_movers_probabilities_and_the_engines_scores_of_all_legal_
         return [{move.uci(): 1 / board.legal_moves.count() for move in board.legal_moves} for board in boards]
 
     with EnginePool(stockfish, num_processes=1, options=engine_options()) as pool:
-        [noted] = annotate(match(played), [Highlight(0, "why")], policies=(even, None), pool=pool, config=config)  # type: ignore[arg-type]
-    assert (noted.white, noted.black) == (("a", "b") if first_is_white else ("b", "a"))
-    boards = positions(played)
-    assert boards[-1].is_checkmate()
-    for board, note in zip(boards, noted.notes, strict=False):
+        [noted] = annotate(match(played), (even, None), pool, config).values()  # type: ignore[arg-type]
+    for board, note in zip(played.boards(), noted.notes, strict=False):
         assert set(note.scores) == {move.uci() for move in board.legal_moves}
         assert bool(note.probabilities) == ((board.turn == chess.WHITE) == first_is_white)
     assert noted.notes[3].chance("d8h4") == 1.0

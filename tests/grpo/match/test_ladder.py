@@ -12,7 +12,6 @@ from grpo.match.intervals import Z95
 from grpo.match.ladder import (
     Ladder,
     LadderPlacement,
-    Reach,
     Rung,
     RungGames,
     ladder_difference,
@@ -22,7 +21,7 @@ from grpo.match.ladder import (
     place_on_ladder,
     rate_rungs,
 )
-from grpo.match.matches import Adjudication, End, MatchResult, PlayedGame
+from grpo.match.matches import End, MatchResult, PlayedGame
 from grpo.match.ratings import rate_against
 from grpo.settings.tree import EvaluationConfig
 
@@ -95,11 +94,6 @@ def test_the_gap_between_two_rungs_is_better_known_than_their_distance_from_the_
     assert high - low < widths[4]
 
 
-def test_a_rung_that_nobody_met_is_an_error() -> None:
-    with pytest.raises(ValueError, match="players 2 are not connected with player 0"):
-        rate_rungs(RUNGS[:3], {(1, 0): [0.5]})
-
-
 def test_a_ladder_comes_back_from_its_file_as_it_was() -> None:
     ladder = ladder_of(np.random.default_rng(1), 8)
     again = Ladder.from_facts(json.loads(json.dumps(ladder.facts())))
@@ -163,7 +157,7 @@ TRUTH = exact_ladder(*TRUE)
 def test_a_player_is_rated_against_the_two_rungs_that_are_nearest(elo: float, nearest: tuple[int, int]) -> None:
     placement = placed(TRUTH, elo, num_probe_pairs=100, num_rung_pairs=400)
     assert tuple(part.rung for part in placement.games) == nearest
-    assert placement.reach == Reach.WITHIN
+    assert placement.reach == "within"
     assert placement.rating == pytest.approx(elo, abs=40)
 
 
@@ -188,12 +182,12 @@ def test_the_rating_comes_from_the_last_games_alone() -> None:
 @pytest.mark.parametrize(
     ("elo", "reach", "words"),
     [
-        (-1_500, Reach.BELOW, "even the lowest rung wins too often"),
-        (2_500, Reach.ABOVE, "even the highest rung loses too often"),
-        (800, Reach.WITHIN, ""),
+        (-1_500, "below", "even the lowest rung wins too often"),
+        (2_500, "above", "even the highest rung loses too often"),
+        (800, "within", ""),
     ],
 )
-def test_a_player_out_of_reach_is_said_to_be_so(elo: float, reach: Reach, words: str) -> None:
+def test_a_player_out_of_reach_is_said_to_be_so(elo: float, reach: str, words: str) -> None:
     placement = placed(TRUTH, elo)
     assert placement.reach == reach
     text = placement.text(TRUTH)
@@ -210,7 +204,7 @@ def test_a_player_between_two_rungs_that_are_far_apart_is_said_to_be_there() -> 
         return match_of(openings, [1.0] * wins + [0.0] * (len(openings) - wins))
 
     [placement] = place_on_ladder([play], wide, [str(number) for number in range(60)], num_probe_pairs=10, num_rung_pairs=20)
-    assert placement.reach == Reach.BETWEEN
+    assert placement.reach == "between"
     assert placement.rating == pytest.approx(450)
     assert placement.text(wide).endswith(
         "20 pairs each against random (0.900) and stockfish-70-nodes (0.100);"
@@ -303,7 +297,7 @@ def test_the_adjudicated_difference_is_of_the_adjudicated_scores() -> None:
     def match(score: float, adjudicated: float) -> MatchResult:
         result = match_of([str(number) for number in range(20)], [score] * 20)
         games = tuple(replace(game, adjudicated=adjudicated) for game in result.games)
-        return replace(result, games=games, adjudication=Adjudication(depth=1, centipawns=1, num_failed=0))
+        return replace(result, games=games, is_adjudicated=True)
 
     def place(score: float, adjudicated: float) -> LadderPlacement:
         return replace(

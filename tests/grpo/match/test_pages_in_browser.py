@@ -16,7 +16,6 @@ from grpo.engine.answers import EngineAnswer
 from grpo.engine.move_values import engine_options
 from grpo.engine.pool import EnginePool, Query
 from grpo.match.annotations import annotate
-from grpo.match.highlights import choose_highlights
 from grpo.match.human_game import HumanGame
 from grpo.match.matches import play_match
 from grpo.match.page_server import PlayServer
@@ -56,9 +55,9 @@ def viewer(stockfish: str, policy: NetworkCompetitor, tmp_path_factory: pytest.T
     result = play_match(player, RandomPlayer(numpy_stream(0, "x")), OPENINGS, max_plies=24)
     values = ValuesConfig(depth=1)
     with EnginePool(stockfish, num_processes=1, options=engine_options()) as pool:
-        games = annotate(result, choose_highlights(result), policies=(policy.move_probabilities, None), pool=pool, config=values)
+        games = annotate(result, (policy.move_probabilities, None), pool, values)
     path = tmp_path_factory.mktemp("viewer") / "games.html"
-    path.write_text(viewer_page(games, title="Six </script> games", event="test"), encoding="utf-8")
+    path.write_text(viewer_page(result, games, title="Six </script> games", event="test"), encoding="utf-8")
     return path
 
 
@@ -108,12 +107,13 @@ def served(policy: NetworkCompetitor, *fens: str) -> Iterator[tuple[str, list[Hu
         )
 
     server = PlayServer(new_game, on_finished=finished.append)
-    thread = threading.Thread(target=server.serve)
+    thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
         yield server.address, finished
     finally:
-        server.close()
+        server.shutdown()
+        server.server_close()
         thread.join()
 
 

@@ -181,12 +181,6 @@ def test_a_quarter_of_the_moves_are_random_and_the_others_are_the_players_on_the
     assert mixed.name == "made up, 25 % random"
 
 
-@pytest.mark.parametrize("share", [-0.01, 1.01, float("nan")])
-def test_a_share_that_is_no_probability_is_refused(share: float) -> None:
-    with pytest.raises(ValueError, match="fraction of random moves"):
-        diluted_player(share=share)
-
-
 # The engine as a player.
 
 

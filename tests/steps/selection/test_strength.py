@@ -11,7 +11,7 @@ from made_work import work_in
 
 from grpo.base.files import read_json
 from grpo.engine.identity import identify
-from grpo.match.adjudication import DEPTH
+from grpo.match.matches import DEPTH
 from grpo.match.players import BestMovePlayer
 from grpo.policy.policy import new_policy
 from grpo.settings.tree import Settings, read_settings
