@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grpo.base.files import write_json
-from grpo.dataset.exclusions import ExcludedPositions
+from grpo.dataset.exclusions import excluded_positions
 from grpo.dataset.quotas import Quota
 from grpo.dataset.table import GAME_SCHEMA, Position, Split, board_row, board_table
 from grpo.dataset.units import unit_boards_per_cell, unit_positions
@@ -39,7 +39,7 @@ def body(work: Work) -> None:
     gc.freeze()
     settings, stockfish = work.settings, work.machine.stockfish
     units = work.part.of(range(settings.boards.num_units))
-    excluded = ExcludedPositions.read(settings.boards.exclude) if settings.boards.exclude else frozenset[str]()
+    excluded = excluded_positions(settings.boards.exclude)
     total = sum(unit_boards_per_cell(settings.boards).values()) * len(units)
     # Two engines, because players search one line and values all; they take turns, so that one core is enough.
     players = EnginePool(stockfish, num_processes=1, options={"Hash": HASH_MIB})

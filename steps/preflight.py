@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from grpo.base.errors import PlainError
-from grpo.dataset.exclusions import ExcludedPositions
+from grpo.dataset.exclusions import excluded_positions
 from grpo.dataset.quotas import Quota, QuotaCell, SourceReport, boards_per_cell, cut_to_quota, refusal, shortage_text
 from grpo.dataset.streams import SourceFile, find_files, opened
 from grpo.dataset.table import Position
@@ -207,7 +207,7 @@ def _is_enough(settings: Settings, preset: Settings, machine: Machine) -> bool:
 def _counted(settings: Settings, machine: Machine) -> tuple[dict[QuotaCell, int], dict[QuotaCell, int], SourceReport]:
     """Return the boards wanted and missing of each split and phase, and what was read."""
     config, found, reports = settings.boards, list[Position](), list[dict[str, Any]]()
-    excluded = ExcludedPositions.read(config.exclude) if config.exclude else frozenset[str]()
+    excluded = excluded_positions(config.exclude)
     with EnginePool(machine.stockfish, num_processes=1, options={}) as players:  # It starts none: only engine games are played.
         for unit in range(config.num_units):
             quota = Quota(unit_boards_per_cell(config), config, seed=settings.seed, excluded=excluded)

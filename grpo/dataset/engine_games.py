@@ -60,7 +60,7 @@ def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[
                     f"the engine failed in {num_failed_in_a_row} games in a row, last: {failure};"
                     " run it by hand, reinstall it, or set CHESS_GRPO_STOCKFISH to another engine"
                 )
-            yield Rejection(source=ENGINE, offset=number, reason=Reason.ENGINE_FAILURE, detail=str(failure)[:120])
+            yield Rejection(source=ENGINE, offset=number, reason=Reason.ENGINE_FAILURE, detail=str(failure))
 
 
 def _game(number: int, *, game_id: str, rng: np.random.Generator, pool: EnginePool) -> Game:
@@ -68,7 +68,6 @@ def _game(number: int, *, game_id: str, rng: np.random.Generator, pool: EnginePo
     board, start = chess.Board(), chess.STARTING_FEN
     num_random = int(rng.integers(0, RANDOM_OPENING_PLIES + 1))
     boards: list[chess.Board] = []
-    moves: list[chess.Move] = []
     played: list[str] = []
     is_label: list[bool] = []
     is_fresh = True
@@ -76,23 +75,16 @@ def _game(number: int, *, game_id: str, rng: np.random.Generator, pool: EnginePo
         is_random = len(played) < num_random or rng.random() < RANDOM_MOVE_PROBABILITY
         if is_random:
             legal = sorted(board.legal_moves, key=chess.Move.uci)
-            if not legal:
-                break
             move = legal[int(rng.integers(len(legal)))]
         else:
             best_move = pool.best_move(start, " ".join(played), f"nodes {nodes[board.turn]}", is_fresh=is_fresh)
-            if not best_move:
-                if any(board.legal_moves):
-                    raise EngineError(f"{board.fen()}: the engine found no move")
-                break
             is_fresh = False
             try:
                 move = board.parse_uci(best_move)
             except ValueError as error:
-                raise EngineError(f"{board.fen()}: {error}") from None
+                raise EngineError(f"{board.fen()}: no legal move of the engine ({error})") from None
         boards.append(board.copy(stack=False))
         is_label.append(not is_random)
-        moves.append(move)
         played.append(move.uci())
         board.push(move)
     return Game(
@@ -100,13 +92,12 @@ def _game(number: int, *, game_id: str, rng: np.random.Generator, pool: EnginePo
         source=ENGINE,
         offset=number,
         boards=tuple(boards),
-        moves=tuple(moves),
+        moves=tuple(board.move_stack),
         is_label=tuple(is_label),
         result=board.result(),
     )
 
 
 def _is_over(board: chess.Board) -> bool:
-    # Cheaper than `board.is_game_over()`: the engine reports when there is no move. Games also end early after 30 moves without progress.
-    has_enough = board.pawns | board.rooks | board.queens
-    return board.halfmove_clock >= 60 or (not has_enough and board.is_insufficient_material())
+    # Games end early, after 30 moves without progress.
+    return board.halfmove_clock >= 60 or board.is_insufficient_material() or not any(board.legal_moves)

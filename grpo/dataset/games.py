@@ -8,8 +8,7 @@ import chess
 
 from grpo.base.errors import PlainError
 
-MAX_DETAIL: Final = 120
-"""Characters of what was found, in a message about one entry."""
+_MAX_DETAIL: Final = 120
 
 
 class SourceError(PlainError, ValueError):
@@ -21,22 +20,15 @@ class Reason(StrEnum):
 
     NOT_A_GAME = "not a game"
     """Text outside any game."""
-    TOO_LONG = "too long"
-    """A line longer than any real position or puzzle."""
-    VARIANT = "variant"
-    CHESS960 = "Chess960"
-    IMPOSSIBLE_START = "impossible start position"
-    UNREADABLE_MOVE = "unreadable move"
+    ILLEGAL_POSITION = "illegal position"
+    """A start, or a listed entry, that cannot occur in standard chess."""
     ILLEGAL_MOVE = "illegal move"
-    AMBIGUOUS_MOVE = "ambiguous move"
-    NULL_MOVE = "null move"
+    """Or one that cannot be read."""
     NO_MOVES = "no moves"
     """The detail is the start position, if it is one of the game's own."""
     DUPLICATE = "duplicate"
     """The same game was read before."""
     ENGINE_FAILURE = "engine failure"
-    ILLEGAL_POSITION = "illegal position"
-    """A listed entry that is not a FEN, or a position that cannot occur in a game."""
     GAME_OVER = "game over"
     """A listed position that is checkmate, stalemate or drawn by rule."""
     FILTERED = "filtered"
@@ -53,12 +45,11 @@ class Rejection:
     """Number of the game in the file, the first being 0; for a list, byte offset of the line."""
     reason: Reason
     detail: str = ""
-    """What was found, in at most `MAX_DETAIL` characters; for `FILTERED`, the filter's name."""
+    """What was found; for `FILTERED`, the filter's name."""
 
-    @property
-    def place(self) -> str:
-        """Where it is in the file, for people."""
-        return f"game {self.offset + 1:,}" if ".pgn" in self.source.lower() else f"byte {self.offset:,}"
+    def __str__(self) -> str:
+        place = f"game {self.offset + 1:,}" if ".pgn" in self.source.lower() else f"byte {self.offset:,}"
+        return f"{self.source}, {place}: {self.reason} ({self.detail[:_MAX_DETAIL]})"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,3 +74,11 @@ class Game:
     black_rating: int | None = None
     date: str | None = None
     """`YYYY.MM.DD`, with `??` for an unknown month or day."""
+
+
+def standard_board(fen: str) -> chess.Board:
+    """Return the board of a FEN. Raises ValueError if it is none, or a position that cannot occur in a game of standard chess."""
+    board = chess.Board(fen)
+    if not board.is_valid():
+        raise ValueError(f"{board.status().name} in {fen}")
+    return board

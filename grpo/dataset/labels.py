@@ -25,7 +25,7 @@ def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> La
         games: Table of `GAME_SCHEMA`.
         max_positions: Maximum number of positions, unless there are more boards.
 
-    Raises ValueError if there is no training board, or if a game's move is not legal.
+    Raises ValueError if a game's move is not legal.
     """
     of_boards = board_arrays(boards, split=Split.TRAIN)
     known = set(boards["key"].to_pylist())

@@ -4,13 +4,12 @@ import hashlib
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import date
 from typing import BinaryIO, Final
 
 import chess
 import chess.pgn
 
-from grpo.dataset.games import MAX_DETAIL, Game, Reason, Rejection
+from grpo.dataset.games import Game, Reason, Rejection, standard_board
 from grpo.settings.tree import BoardsConfig, TimeControl
 
 MAX_RATING: Final = 4_000
@@ -27,12 +26,12 @@ _CLASSES: Final = (
     (180, TimeControl.BULLET),
     (480, TimeControl.BLITZ),
     (1_500, TimeControl.RAPID),
+    (86_400, TimeControl.CLASSICAL),
 )
-_DAY: Final = 86_400
 # `300+3`, `300`, `40/7200`, `40/7200+30`; the first of several periods (`40/7200:3600`).
-_PERIOD: Final = re.compile(r"(?:([0-9]{1,4})/)?([0-9]{1,8}(?:\.[0-9]{1,6})?)(?:\+([0-9]{1,8}(?:\.[0-9]{1,6})?))?(?::.*)?")
+_PERIOD: Final = re.compile(r"(?:[0-9]{1,4}/)?([0-9]{1,8}(?:\.[0-9]{1,6})?)(?:\+([0-9]{1,8}(?:\.[0-9]{1,6})?))?(?::.*)?")
 NO_FILTERS: Final = BoardsConfig()
-_DATE: Final = re.compile(r"([0-9]{4})[./-]([0-9]{2}|\?\?)[./-]([0-9]{2}|\?\?)")
+_DATE: Final = re.compile(r"([0-9]{4})[./-](0[1-9]|1[0-2]|\?\?)[./-](0[1-9]|[12][0-9]|3[01]|\?\?)")
 
 
 def read_games(
@@ -60,7 +59,7 @@ def read_games(
                     break
                 found = visitor.found()
             except IndexError as error:  # Of python-chess 1.11 on some damaged games.
-                found = visitor.rejected(Reason.UNREADABLE_MOVE, str(error))
+                found = visitor.rejected(Reason.ILLEGAL_MOVE, str(error))
             if is_mine(number):
                 yield found
             number += 1
@@ -105,13 +104,13 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
     def end_headers(self) -> chess.pgn.SkipType | None:
         if name := dropped_by(self._headers, self._filters):
             self.rejected(Reason.FILTERED, name)
-        elif unusable := _unusable_start(self._headers):
-            self.rejected(*unusable)
+        elif fault := _start_fault(self._headers):
+            self.rejected(Reason.ILLEGAL_POSITION, fault)
         return chess.pgn.SKIP if self._rejection else None
 
     def visit_move(self, board: chess.Board, move: chess.Move) -> None:
         if not move:
-            self.rejected(Reason.NULL_MOVE, f"at ply {len(self._moves)}")
+            self.rejected(Reason.ILLEGAL_MOVE, f"null move at ply {len(self._moves)}")
         self._boards.append(board.copy(stack=False))
         self._moves.append(move)
 
@@ -122,15 +121,14 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
         self._result = result
 
     def handle_error(self, error: Exception) -> None:
-        reason = Reason.ILLEGAL_MOVE if isinstance(error, chess.IllegalMoveError) else Reason.UNREADABLE_MOVE
-        self.rejected(Reason.AMBIGUOUS_MOVE if isinstance(error, chess.AmbiguousMoveError) else reason, str(error))
+        self.rejected(Reason.ILLEGAL_MOVE, str(error))
 
     def result(self) -> "_Visitor":
         return self
 
     def rejected(self, reason: Reason, detail: str) -> Rejection:
         """Return the first reason for which the game is rejected."""
-        self._rejection = self._rejection or Rejection(source=self._source, offset=self._number, reason=reason, detail=detail[:MAX_DETAIL])
+        self._rejection = self._rejection or Rejection(source=self._source, offset=self._number, reason=reason, detail=detail)
         return self._rejection
 
     def found(self) -> Game | Rejection:
@@ -154,24 +152,16 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
         )
 
 
-def _unusable_start(headers: Mapping[str, str]) -> tuple[Reason, str] | None:
-    if variant := headers.get("Variant"):
-        try:
-            tags = chess.pgn.Headers({"Variant": variant})
-            if tags.is_chess960() or tags.variant() is not chess.Board:
-                return Reason.CHESS960 if tags.is_chess960() else Reason.VARIANT, variant
-        except ValueError:  # A variant that nobody knows.
-            return Reason.VARIANT, variant
-    fen = headers.get("FEN", chess.STARTING_FEN)
+def _start_fault(headers: Mapping[str, str]) -> str:
+    """Return why a game does not start from a position of standard chess; "" if it does."""
+    tags = chess.pgn.Headers({"Variant": headers["Variant"]} if "Variant" in headers else {})
     try:
-        board = chess.Board(fen)
-    except ValueError:
-        return Reason.IMPOSSIBLE_START, f"not a FEN: {fen}"
-    if board.is_valid():
-        return None
-    if chess.Board(fen, chess960=True).is_valid():
-        return Reason.CHESS960, f"castling rights of {fen}"
-    return Reason.IMPOSSIBLE_START, f"{board.status().name} in {fen}"
+        if tags.is_chess960() or tags.variant() is not chess.Board:
+            return tags["Variant"]
+        standard_board(headers.get("FEN", chess.STARTING_FEN))
+    except ValueError as error:  # Also of a variant that nobody knows.
+        return str(error)
+    return ""
 
 
 def _game_id(headers: Mapping[str, str], start: chess.Board, moves: Iterable[chess.Move]) -> str:
@@ -203,29 +193,21 @@ def dropped_by(headers: Mapping[str, str], filters: BoardsConfig) -> str | None:
 def time_control(tag: str) -> TimeControl | None:
     """Return the class of a TimeControl tag, or None if it is unknown.
 
-    `-` is correspondence, as on Lichess; so is a period of a day or more for one move (`1/86400`, chess.com's daily games). Sandclocks
-    (`*60`) have no class.
+    `-` is correspondence, as on Lichess; so is a day or more (`1/86400`, chess.com's daily games). Sandclocks (`*60`) have no class.
     """
     if tag == "-":
         return TimeControl.CORRESPONDENCE
     period = _PERIOD.fullmatch(tag)
     if period is None:
         return None
-    num_moves, base, increment = period.groups()
-    if num_moves is not None and int(num_moves) == 1 and float(base) >= _DAY:
-        return TimeControl.CORRESPONDENCE
+    base, increment = period.groups()
     duration = float(base) + 40 * float(increment or 0)
     if not duration:
         return None  # `0` and `0+0` are not playable, so the tag means something else.
-    return next((name for limit, name in _CLASSES if duration < limit), TimeControl.CLASSICAL)
+    return next((name for limit, name in _CLASSES if duration < limit), TimeControl.CORRESPONDENCE)
 
 
 def _date(text: str) -> str | None:
     """Return a date as `YYYY.MM.DD`, with `??` for an unknown month or day; None if the text is not a date or the year is unknown."""
-    if not (found := _DATE.fullmatch(text)):
-        return None
-    try:
-        date.fromisoformat("-".join(found.groups()).replace("??", "01"))
-    except ValueError:
-        return None
-    return ".".join(found.groups())
+    found = _DATE.fullmatch(text)
+    return ".".join(found.groups()) if found else None

@@ -23,8 +23,6 @@ _OF_GAME: Final = ("game_id", "source", "offset", "white_rating", "black_rating"
 _MAX_NAMED: Final = 10
 LEAST_PER_CELL: Final = 10
 """With fewer boards of a split and phase, unless fewer are wanted, no number that is measured on them means anything."""
-FILTERED: Final = "filtered: "
-"""In a report, the beginning of the reason of a game that a filter dropped; the filter's name follows."""
 
 
 def split_of_game(game_id: str, fractions: Mapping[Split, float]) -> Split:
@@ -73,11 +71,11 @@ class SourceReport:
     def reject(self, rejection: Rejection) -> None:
         """Count a rejected game."""
         if rejection.reason == Reason.FILTERED:
-            self.rejected[f"{FILTERED}{rejection.detail}"] += 1
+            self.rejected[f"{rejection.reason}: {rejection.detail}"] += 1
             return
         self.rejected[rejection.reason.value] += 1
         if len(self.first_rejected) < _MAX_NAMED:
-            self.first_rejected.append(f"{rejection.source}, {rejection.place}: {rejection.reason} ({rejection.detail})")
+            self.first_rejected.append(str(rejection))
 
     def as_facts(self) -> dict[str, Any]:
         """Return the report as plain data."""
@@ -209,12 +207,11 @@ def shortage_text(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, i
         return ", ".join(f"{name} {all_of_it - short:,} of {all_of_it:,}" for name, (all_of_it, short) in sums.items())
 
     rejected = ", ".join(f"{count:,} {reason}" for reason, count in sorted(report.rejected.items())) or "none"
-    filters = [f"boards.{reason.removeprefix(FILTERED)}" for reason in sorted(report.rejected) if reason.startswith(FILTERED)]
     return (
         f"{', '.join(config.files) or 'engine games'}: {counts(1, PHASES)} boards wanted ({counts(0, Split)}), from {report.games:,} games,"
         f" of which each split has its share; games rejected: {rejected}; {report.duplicates:,} positions were there already. Give more"
-        f" games, raise boards.max_per_game_and_phase = {config.max_per_game_and_phase}, or set boards.num_units = 1: then no board is lost"
-        " between parts." + (f" Loosen {' and '.join(filters)}." if filters else "")
+        f" games, loosen boards.min_rating and boards.time_controls, raise boards.max_per_game_and_phase = {config.max_per_game_and_phase},"
+        " or set boards.num_units = 1: then no board is lost between parts."
     )
 
 

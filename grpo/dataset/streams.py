@@ -147,8 +147,7 @@ def _matches(pattern: str) -> tuple[bool, list[str]]:
         is_named, matches = False, [file for match in filesystem.glob(path) for file in filesystem.find(match)]
     if "://" in pattern:
         return is_named, [f"{pattern.partition('://')[0]}://{match}" for match in matches]
-    # A file that is also found through a link counts once.
-    return is_named, list({os.path.realpath(match): os.path.normpath(match) for match in sorted(matches)}.values())
+    return is_named, [os.path.normpath(match) for match in matches]
 
 
 def _filesystem(uri: str) -> tuple[Any, str]:

@@ -165,18 +165,11 @@ class BoardArrays(LabelArrays):
 
 
 def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> BoardArrays:
-    """Return the boards of one split, with the values of the reward's search or, if `strong`, of the evaluation's search.
-
-    Raises ValueError if the split is empty, or has no such values.
-    """
+    """Return the boards of one split, with the values of the reward's search or, if `strong`, of the evaluation's search."""
     rows = table.filter(pc.equal(table["split"], split.value)).combine_chunks()
-    if not len(rows):
-        raise ValueError(f"the dataset has no boards in its {split} split")
     fens = rows["fen"].to_pylist()
     column = rows["strong_values" if strong else "values"].combine_chunks()
-    if column.null_count:
-        unknown = fens[column.is_null().index(True).as_py()]
-        raise ValueError(f"{unknown} has no values of the stronger search; only held-out boards have")
+    assert not column.null_count, "only held-out boards have values of the stronger search"
     turns = [fen.split(" ", 2)[1] == "w" for fen in fens]
     moves = zip(turns, rows["moves"].to_pylist(), strict=True)
     action_ids, is_legal = legal_columns([[ID_OF_UCI[turn][uci] for uci in each] for turn, each in moves])

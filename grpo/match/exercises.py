@@ -6,8 +6,7 @@ from typing import BinaryIO, Final
 
 import chess
 
-from grpo.dataset.epd import MAX_LINE_SIZE, lines, puzzle_positions, puzzle_rows
-from grpo.dataset.games import MAX_DETAIL
+from grpo.dataset.epd import lines, puzzle_positions, puzzle_rows
 from grpo.match.intervals import wilson_interval
 from grpo.match.players import Player
 from grpo.match.replies import Reply, ReplyCounts
@@ -16,6 +15,7 @@ COLUMNS: Final = ("PuzzleId", "FEN", "Moves", "Rating", "Themes")
 """Required columns of a table of puzzles, in any order; others are ignored."""
 _BAND: Final = 200
 _AT_ONCE: Final = 512
+_MAX_DETAIL: Final = 120  # Characters.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,14 +36,13 @@ def read_puzzles_with_answers(stream: BinaryIO, source: str) -> Iterator[Exercis
 
     Raises SourceError if there is no header with all of `COLUMNS`.
     """
-    for offset, found in puzzle_rows(stream, source, COLUMNS, _puzzle):
-        yield _left_out(source, offset, found) if isinstance(found, Exception) else found
-
-
-def _puzzle(_: str, fen: str, moves: str, rating: str, themes: str) -> Exercise:
-    steps = tuple((board, frozenset((move,))) for board, move in puzzle_positions(fen, moves)[1::2])
-    low = int(rating) // _BAND * _BAND
-    return Exercise(steps=steps, groups=(f"{low}-{low + _BAND - 1}", *dict.fromkeys(themes.split())))
+    for offset, row in puzzle_rows(stream, source, COLUMNS):
+        try:
+            steps = tuple((board, frozenset((move,))) for board, move in puzzle_positions(row["FEN"], row["Moves"])[1::2])
+            low = int(row["Rating"]) // _BAND * _BAND
+            yield Exercise(steps=steps, groups=(f"{low}-{low + _BAND - 1}", *dict.fromkeys(row["Themes"].split())))
+        except ValueError as error:
+            yield _left_out(source, offset, error)
 
 
 def read_suite(stream: BinaryIO, source: str) -> Iterator[Exercise | str]:
@@ -57,8 +56,6 @@ def read_suite(stream: BinaryIO, source: str) -> Iterator[Exercise | str]:
     """
     for offset, line in lines(stream):
         try:
-            if len(line) > MAX_LINE_SIZE:
-                raise ValueError(f"longer than {MAX_LINE_SIZE:,} bytes")
             board, operations = chess.Board.from_epd(line.decode("utf-8", "replace"))
             best, avoid = (operations.get(name) or [] for name in ("bm", "am"))
             if not isinstance(best, list) or not isinstance(avoid, list) or not (best or avoid):
@@ -78,7 +75,7 @@ def _valid(board: chess.Board) -> chess.Board:
 
 
 def _left_out(source: str, offset: int, error: Exception) -> str:
-    return f"{source}, byte {offset:,}: {str(error)[:MAX_DETAIL] or type(error).__name__}"
+    return f"{source}, byte {offset:,}: {str(error)[:_MAX_DETAIL] or type(error).__name__}"
 
 
 def solve(player: Player, exercises: Sequence[Exercise]) -> tuple[list[bool], ReplyCounts]:

@@ -53,27 +53,24 @@ def _game(moves: str, *, tags: str = "") -> str:
     return f"{HEADER}{tags}\n{moves} *\n\n"
 
 
-PLANTED: Final = {
-    "not a game": "This letter is no game.\n\n",  # Only before the first tag of a file.
-    "variant": _game("1. e4", tags='[Variant "Atomic"]\n'),
-    "Chess960": _game("1. e4", tags='[Variant "Chess960"]\n'),
-    "impossible start position": _game("1. Ka2", tags='[SetUp "1"]\n[FEN "8/8/8/8/8/8/8/K7 w - - 0 1"]\n'),
-    "illegal move": _game("1. e4 e5 2. Ke3"),
-    "ambiguous move": _game("1. Nf3 a6 2. d4 a5 3. Nd2"),
-    "null move": _game("1. e4 -- 2. d4"),
-    "no moves": _game(""),
-}
-"""Reason -> a game that is rejected for it, of the reasons that any PGN can have by itself."""
+PLANTED: Final = (
+    ("not a game", "This letter is no game.\n\n"),  # Only before the first tag of a file.
+    ("illegal position", _game("1. e4", tags='[Variant "Atomic"]\n')),
+    ("illegal position", _game("1. e4", tags='[Variant "Chess960"]\n')),
+    ("illegal position", _game("1. e4", tags='[Variant "of my own"]\n')),
+    ("illegal position", _game("1. Ka2", tags='[SetUp "1"]\n[FEN "8/8/8/8/8/8/8/K7 w - - 0 1"]\n')),
+    ("illegal position", _game("1. Ka2", tags='[SetUp "1"]\n[FEN "rubbish"]\n')),
+    ("illegal move", _game("1. e4 e5 2. Ke3")),
+    ("illegal move", _game("1. Nf3 a6 2. d4 a5 3. Nd2")),
+    ("illegal move", _game("1. e4 -- 2. d4")),
+    ("no moves", _game("")),
+)
+"""Reason, and a game that is rejected for it, of the reasons that any PGN can have by itself."""
 
 
 def with_planted_games(good: str) -> str:
     """Return the good games with a planted one between each two, for every reason, and at the end one of them a second time."""
     games = [f"[Event{text}" for text in good.split("[Event")[1:]]
-    planted = dict(PLANTED)
-    texts = [planted.pop("not a game")]
-    for game in games:
-        texts.append(game)
-        if planted:
-            texts.append(planted.pop(next(iter(planted))))
-    assert not planted, "too few good games"
-    return "".join([*texts, games[0]])
+    first, *planted = [text for _, text in PLANTED]
+    texts = [first, *(text for pair in zip(games, planted, strict=False) for text in pair), *games[len(planted) :], games[0]]
+    return "".join(texts)

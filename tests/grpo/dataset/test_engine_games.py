@@ -137,7 +137,7 @@ def test_an_engine_that_fails_in_game_after_game_is_given_up_with_a_clear_error(
     with (
         EnginePool(broken.path, num_processes=1, options={}) as pool,
         pytest.raises(
-            EngineError, match=r"failed in 5 games in a row, last: .* the engine found no move; run it by hand.*CHESS_GRPO_STOCKFISH"
+            EngineError, match=r"failed in 5 games in a row, last: .* no legal move of the engine .*; run it by hand.*CHESS_GRPO_STOCKFISH"
         ),
     ):
         made += engine_games(unit=0, seed=0, pool=pool, is_wanted=lambda game_id: True)

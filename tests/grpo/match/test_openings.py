@@ -217,7 +217,7 @@ def test_what_is_no_opening_is_counted_by_its_reason(tmp_path: Path) -> None:
         "x" * 70_000,
     ]
     (tmp_path / "book.epd").write_text("\n".join(lines))
-    message = "only 5 are available: .*book.epd has 12 lines; left out: 1 duplicate, 3 game over, 2 illegal position, 1 too long; 0 of"
+    message = "only 5 are available: .*book.epd has 12 lines; left out: 1 duplicate, 3 game over, 3 illegal position; 0 of"
     with pytest.raises(OpeningsError, match=message):
         from_book(tmp_path / "book.epd", 6)
 
