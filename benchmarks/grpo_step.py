@@ -89,7 +89,8 @@ def plain_loop(policy: NetworkPolicy, boards: list[chess.Board], reward: Callabl
     for board in boards:
         position = PositionBatch.from_boards([board])
         new = policy.distribution(position, temperature=1.0)
-        columns = new.detach().sample(_GROUP, rng)
+        with torch.no_grad():
+            columns = new.sample(_GROUP, rng)
         moves = [action_move(int(position.action_ids[0, column]), board.turn) for column in columns[0].tolist()]
         rewards = torch.tensor([reward(board, move) for move in moves])
         loss = -(new.log_prob(columns)[0] * (rewards - rewards.mean())).mean() - 0.015 * new.entropy()[0]
