@@ -17,7 +17,7 @@ from grpo.match.players import SamplingPlayer, random_move
 from grpo.policy.distribution import MovePolicy, PositionBatch
 from grpo.settings.grpo import GrpoConfig
 from grpo.train.batch import States
-from grpo.train.states import Values, first_images, valued_states
+from grpo.train.states import Values, of_step, valued_states
 
 TEMPERATURE: Final = 0.25
 """Of both sides. Far below 1, so that the games resemble evaluation games with best moves: at 0.7, a tenth of the games end by repetition,
@@ -62,7 +62,7 @@ class SelfPlay:
     def states(self, step: int, policy: MovePolicy) -> States:
         """Return the states of a step; if its round's are not at hand, the policy plays the round as it is now.
 
-        An epoch's last few states are left for the next. Raises SelfPlayError when games or engine give too few states.
+        Raises SelfPlayError when games or engine give too few states.
         """
         number, step_of_round = divmod(step - self.first_step, self.config.self_play_steps)
         if step_of_round:
@@ -70,11 +70,8 @@ class SelfPlay:
         if self._states is None or number != self._round:
             self._states = self._play_round(number, policy)
             self._round = number
-        epoch, index = divmod(step_of_round, len(self._states) // self.size)
-        order = torch.randperm(len(self._states), generator=torch_stream(self.seed, "own_games", number, "order", epoch))
-        rows = order[index * self.size : (index + 1) * self.size]
-        is_image = first_images(len(self._states), torch_stream(self.seed, "own_games", number, "reflection"))
-        return self._states.select_rows(rows).reflected(is_image[rows] ^ bool(epoch % 2))
+        order, images = ("own_games", number, "order"), ("own_games", number, "reflection")
+        return of_step(self._states, step_of_round, self.size, seed=self.seed, order=order, images=images)
 
     def round_metrics(self) -> dict[str, float]:
         """Return the metrics of the round that was played for the step last asked for; nothing while its states are used."""

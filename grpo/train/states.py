@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Sequence
 import chess
 import numpy as np
 import torch
-from torch import Tensor
 
 from grpo.base.seeding import torch_stream
 from grpo.board.phases import PHASES, phase_of
@@ -15,6 +14,8 @@ from grpo.engine.move_values import ValueTable
 from grpo.policy.distribution import PositionBatch
 from grpo.train.batch import States
 
+Names = tuple[str | int, ...]
+"""Of a random stream."""
 Values = Callable[[Sequence[chess.Board]], Iterable[ValueTable | EngineError]]
 """Values the moves of boards that no dataset has: a table a board, each of which has a legal move, or the engine's error."""
 
@@ -35,44 +36,43 @@ def valued_states(boards: Sequence[chess.Board], values: Values) -> tuple[States
     return States(positions=positions, values=torch.from_numpy(of_moves), phases=phases), [*tables]
 
 
-def first_images(num_states: int, rng: torch.Generator) -> Tensor:
-    """Return which states are shown as mirror images in the first epoch, bool, shape [num_states]; the others are in the second."""
-    return torch.rand(num_states, generator=rng) < 0.5
+def of_step(states: States, step: int, size: int, *, seed: int, order: Names, images: Names) -> States:
+    """Return those of the states that a step takes: each epoch takes all in an order of its own, but for the last few.
+
+    A random half is shown as mirror images, in the next epoch the other half, and so on.
+
+    Args:
+        states: all of them.
+        step: counted from the first that takes of them.
+        size: how many it takes.
+        seed: root of the random streams.
+        order: names the streams of the orders, followed by the epoch.
+        images: names the stream of the mirror images.
+    """
+    epoch, index = divmod(step, len(states) // size)
+    rows = torch.randperm(len(states), generator=torch_stream(seed, *order, epoch))[index * size : (index + 1) * size]
+    is_image = torch.rand(len(states), generator=torch_stream(seed, *images)) < 0.5
+    return states.select_rows(rows).reflected(is_image[rows] ^ bool(epoch % 2))
 
 
 class DatasetStates:
-    """Dataset boards with their value tables, in a new order each epoch; the step is all of its state."""
+    """Dataset boards with their value tables; the step is all of its state."""
 
     def __init__(self, arrays: BoardArrays, *, states_per_step: int, seed: int) -> None:
         """Leave out boards with one legal move: whatever is sampled there, nothing can be learnt from it.
 
-        A random half of the boards is shown as mirror images, in the next epoch the other half, and so on.
         Raises ValueError when fewer boards are left than a step takes.
         """
-        everything = States(
-            positions=PositionBatch.from_arrays(arrays),
-            values=torch.from_numpy(arrays.values),
-            phases=torch.from_numpy(arrays.phases),
-        )
-        has_choice = everything.positions.is_legal.sum(1) > 1
-        self._all = everything if has_choice.all() else everything.select_rows(has_choice.nonzero()[:, 0])
+        positions, values, phases = PositionBatch.from_arrays(arrays), torch.from_numpy(arrays.values), torch.from_numpy(arrays.phases)
+        has_choice = positions.is_legal.sum(1) > 1
+        self._all = States(positions=positions, values=values, phases=phases).select_rows(has_choice.nonzero()[:, 0])
         if len(self._all) < states_per_step:
             raise ValueError(
                 f"{len(self._all)} boards with a choice of moves are fewer than a step takes ({states_per_step}): lower"
                 " grpo.states_per_step or raise boards.num_train"
             )
-        self.size = states_per_step
-        """States of a step."""
-        self._seed = seed
-        self._is_image = first_images(len(self._all), torch_stream(seed, "states", "reflection"))
-        self._epoch = -1
-        self._order = torch.empty(0, dtype=torch.int64)
+        self._size, self._seed = states_per_step, seed
 
     def states(self, step: int) -> States:
-        """Return the states of a step; an epoch's last few boards are left for the next."""
-        epoch, index = divmod(step, len(self._all) // self.size)
-        if epoch != self._epoch:
-            self._epoch = epoch
-            self._order = torch.randperm(len(self._all), generator=torch_stream(self._seed, "states", epoch))
-        rows = self._order[index * self.size : (index + 1) * self.size]
-        return self._all.select_rows(rows).reflected(self._is_image[rows] ^ bool(epoch % 2))
+        """Return the states of a step."""
+        return of_step(self._all, step, self._size, seed=self._seed, order=("states",), images=("states", "reflection"))
