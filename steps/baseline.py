@@ -1,22 +1,19 @@
 """Measure the pretrained policy's strength before GRPO changes it."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from grpo.base.files import write_json
 from grpo.base.seeding import numpy_stream
 from grpo.match.ladder import Rung
 from grpo.match.players import Player
 from grpo.settings.metrics import Record, interval_names
+from steps.cards.state import CardPart, Seen
 from steps.measure import Arena, read_ladder
 from steps.policies.open import open_policy
 from steps.run.dataset import position_keys, read_boards
 from steps.run.names import DECISIONS, REPORT
 from steps.run.step import Step
 from steps.run.work import Work
-
-if TYPE_CHECKING:
-    from steps.cards.page import CardPart
-    from steps.cards.state import Seen
 
 STEP: Final = Step(
     name="baseline",
@@ -63,7 +60,7 @@ def _matches(work: Work, arena: Arena, player: Player, used: set[str]) -> dict[s
     return matches
 
 
-def card(seen: "Seen") -> "list[CardPart]":
+def card(seen: Seen) -> list[CardPart]:
     """Return the card: the strength of the pretrained policy before GRPO."""
     from steps.cards.pages import baseline_page
 

@@ -1,20 +1,17 @@
 """Gate the dataset by the expectations of `data_checks`, and describe what got through."""
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from data_checks.dataset import check_dataset_tables
 from data_checks.summary import summary_markdown, summary_text
 from grpo.base.errors import PlainError
 from grpo.base.files import ASIDE, read_json, write_json
 from grpo.settings.metrics import Record
+from steps.cards.state import CardPart, Seen
 from steps.run.dataset import read_boards, read_game_table
 from steps.run.names import REPORT, SUMMARY
 from steps.run.step import Step
 from steps.run.work import Work
-
-if TYPE_CHECKING:
-    from steps.cards.page import CardPart
-    from steps.cards.state import Seen
 
 STEP: Final = Step(
     name="check_boards",
@@ -49,7 +46,7 @@ def body(work: Work) -> None:
     (work.folder / SUMMARY).write_text(summary_markdown(report, facts), encoding="utf-8")
 
 
-def card(seen: "Seen") -> "list[CardPart]":
+def card(seen: Seen) -> list[CardPart]:
     """Return the card: what holds and what does not."""
     from steps.cards.pages import checks_page
 

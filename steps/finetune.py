@@ -1,7 +1,7 @@
 """Fine-tune the policy by GRPO, with checkpoints measured on held-out boards, until the steps are done or the trainer ends it."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import chess
 
@@ -18,15 +18,12 @@ from grpo.train.network_task import NetworkTask
 from grpo.train.self_play import SelfPlay, state_counts
 from grpo.train.states import DatasetStates, Values
 from grpo.train.trainer import Trainer
+from steps.cards.state import CardPart, Seen
 from steps.run.dataset import read_boards
 from steps.run.names import FINDINGS, REPORT
 from steps.run.step import Step
 from steps.run.work import Work
 from steps.training_loop import TrainingLoop
-
-if TYPE_CHECKING:
-    from steps.cards.page import CardPart
-    from steps.cards.state import Seen
 
 STEP: Final = Step(
     name="finetune",
@@ -99,7 +96,7 @@ def _states(work: Work, train: BoardArrays, heldout: BoardArrays, values: Values
     )
 
 
-def card(seen: "Seen") -> "list[CardPart]":
+def card(seen: Seen) -> list[CardPart]:
     """Return the card: findings, curves and events."""
     from steps.cards.training import finetune_page
 

@@ -1,6 +1,6 @@
 """Imitate the moves played until the validation loss stops falling."""
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from grpo.base.files import write_json
 from grpo.dataset.labels import label_arrays
@@ -9,14 +9,11 @@ from grpo.policy.files import LANGUAGE
 from grpo.policy.policy import new_policy, weights_hash
 from grpo.settings.metrics import Record
 from grpo.train.imitation import imitate
+from steps.cards.state import CardPart, Seen
 from steps.run.dataset import read_boards, read_game_table
 from steps.run.names import REPORT
 from steps.run.step import Step
 from steps.run.work import Work
-
-if TYPE_CHECKING:
-    from steps.cards.page import CardPart
-    from steps.cards.state import Seen
 
 STEP: Final = Step(
     name="pretrain",
@@ -73,7 +70,7 @@ def body(work: Work) -> None:
     )
 
 
-def card(seen: "Seen") -> "list[CardPart]":
+def card(seen: Seen) -> list[CardPart]:
     """Return the card: curves of cloning."""
     from steps.cards.training import pretrain_page
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from grpo.base.files import MANIFEST, read_json, write_json
 from grpo.board.phases import PHASES
@@ -10,6 +10,7 @@ from grpo.match.intervals import Unit
 from grpo.match.verdict import RegretEstimate
 from grpo.policy.files import LANGUAGE, NETWORK, policy_facts
 from grpo.settings.names import compared_settings, flattened
+from steps.cards.state import CardPart, Seen
 from steps.pages.results import (
     FORMAT,
     Boards,
@@ -28,10 +29,6 @@ from steps.run.aliases import CHAMPION
 from steps.run.names import FINDINGS, MODEL_CARD, REPORT, REPORT_PAGE, RESULTS
 from steps.run.step import Step
 from steps.run.work import Work, read_history
-
-if TYPE_CHECKING:
-    from steps.cards.page import CardPart
-    from steps.cards.state import Seen
 
 _OUTPUTS: Final = ("boards", "checks", "pretrained", "calibrated", "baseline_report", "finetuned", "selected")
 STEP: Final = Step(
@@ -176,7 +173,7 @@ def _num_games(place: Placement) -> int:
     return sum(2 * part.num_pairs for part in place.games)
 
 
-def card(seen: "Seen") -> "list[CardPart]":
+def card(seen: Seen) -> list[CardPart]:
     """Return the card: verdict, measurements, ladder and training."""
     from steps.cards.pages import report_page
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from grpo.base.errors import PlainError
 from grpo.base.files import copy_folder, read_json, write_json
@@ -19,6 +19,7 @@ from grpo.match.verdict import Decision, LadderGain, Verdict, decide, peak_step
 from grpo.match.viewer import viewer_page
 from grpo.policy.files import copy_policy
 from grpo.settings.metrics import Record, interval_names
+from steps.cards.state import CardPart, Seen
 from steps.measure import (
     CONFIRMATION,
     LADDER,
@@ -40,10 +41,6 @@ from steps.run.dataset import read_boards
 from steps.run.names import CACHED_GAMES, DECISIONS, GAMES_PAGE, PGN, REPORT
 from steps.run.step import Step
 from steps.run.work import Work
-
-if TYPE_CHECKING:
-    from steps.cards.page import CardPart
-    from steps.cards.state import Seen
 
 STEP: Final = Step(
     name="select",
@@ -262,7 +259,7 @@ def _metrics(contest: _Contest) -> dict[str, float]:
     return metrics | {"selection/heldout_regret": contest.screened["heldout_regret_best"][str(contest.step)]["mean"]}
 
 
-def card(seen: "Seen") -> "list[CardPart]":
+def card(seen: Seen) -> list[CardPart]:
     """Return the card: verdict, checkpoints with the peak ringed, boards, and the trace of the decision."""
     from steps.cards.pages import decision_page
 

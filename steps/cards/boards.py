@@ -7,7 +7,8 @@ from typing import Any, Final
 import chess
 import chess.svg
 
-from steps.cards.page import CardPart, page_part
+from steps.cards.page import page_part
+from steps.cards.state import CardPart
 
 _POLICY: Final = "#e0761bd0"
 _ENGINE: Final = "#2563c9d0"

@@ -12,7 +12,8 @@ from markupsafe import Markup
 
 from grpo.match.intervals import Estimate, Unit
 from grpo.settings.metrics import METRICS, Record
-from steps.cards.page import CardPart, page_part
+from steps.cards.page import page_part
+from steps.cards.state import CardPart
 
 MAX_POINTS: Final = 240
 """Most points of a line; the whole card is sent again at each refresh."""
@@ -24,6 +25,18 @@ _FEW: Final = 40
 """Points of a line that are drawn as they are; of a longer line the EMA is drawn, and its points faint behind it."""
 _NUM_MARKS: Final = 50
 _STEPS: Final = alt.X("x:Q", title="step", axis=alt.Axis(tickMinStep=1, format=",d"))
+_LINES: Final = {"grid": True, "gridColor": _INK, "gridOpacity": 0.25, "domainColor": _INK, "tickColor": _INK}
+_LOOK: Final = {
+    "width": "container",
+    "autosize": {"type": "fit-x", "contains": "padding"},
+    "background": "transparent",
+    "usermeta": {"embedOptions": {"renderer": "svg"}},  # SVG scales, and the style sheet applies to its text.
+    "config": {
+        "font": "system-ui, sans-serif",
+        "view": {"stroke": None},
+        "axis": {**_LINES, "titleFontWeight": 400, "tickCount": 5, "labelLimit": 260, "labelPadding": 6},
+    },
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,16 +114,12 @@ def line_chart(title: str, unit: str, lines: Sequence[Line], *, marks: Sequence[
     encoding = {
         "x": _STEPS,
         "y": alt.Y("y:Q", title=unit, scale=alt.Scale(zero=False)),
-        "color": _colours(lines),
+        "color": alt.Color("of:N", legend=None, scale=alt.Scale(domain=list(finite), range=[line.colour for line in lines])),
         "strokeDash": alt.StrokeDash("of:N", legend=None, scale=alt.Scale(domain=list(finite), range=dashes)),
     }
     chart = alt.layer(
-        alt.Chart(_data({label: thinned(values) for label, values in long.items()}))
-        .mark_line(strokeWidth=1, opacity=0.25)
-        .encode(**encoding),
-        alt.Chart(_data({label: thinned(values) for label, values in bold.items()}))
-        .mark_line(strokeWidth=2, point=False if long else {"size": 18})
-        .encode(**encoding),
+        alt.Chart(_data(long)).mark_line(strokeWidth=1, opacity=0.25).encode(**encoding),
+        alt.Chart(_data(bold)).mark_line(strokeWidth=2, point=False if long else {"size": 18}).encode(**encoding),
         alt.Chart(alt.Data(values=[{"x": x} for x in marks[:_NUM_MARKS]])).mark_rule(color=ALARM, opacity=0.45).encode(x="x:Q"),
     )
     key = [f"bold: EMA, half-life {half_life} steps; faint: each step"] if long else []
@@ -127,12 +136,8 @@ def thinned(values: "pd.Series[float]", limit: int = MAX_POINTS) -> "pd.Series[f
 
 
 def _data(lines: "Mapping[str, pd.Series[float]]") -> alt.Data:
-    return alt.Data(values=[{"x": x, "y": float(f"{y:.5g}"), "of": label} for label, values in lines.items() for x, y in values.items()])
-
-
-def _colours(lines: Sequence[Line]) -> alt.Color:
-    scale = alt.Scale(domain=[line.label for line in lines], range=[line.colour for line in lines])
-    return alt.Color("of:N", legend=None, scale=scale)
+    points = [(label, x, y) for label, values in lines.items() for x, y in thinned(values).items()]
+    return alt.Data(values=[{"of": label, "x": x, "y": float(f"{y:.5g}")} for label, x, y in points])
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,27 +189,10 @@ def interval_parts(title: str, unit: Unit, intervals: Sequence[Interval], *, zer
 
 def _labels(texts: Sequence[str], side: Any) -> alt.Y:
     """Return rows with a text at one side of each."""
-    axis = alt.Axis(
-        orient=side,
-        labelExpr=f"{json.dumps(texts)}[datum.value]",
-        labelLimit=260,
-        labelFontSize=12,
-        labelPadding=6,
-        domain=False,
-        ticks=False,
-        grid=False,
-    )
+    axis = alt.Axis(orient=side, labelExpr=f"{json.dumps(texts)}[datum.value]", domain=False, ticks=False, grid=False)
     return alt.Y("row:O", title=None, axis=axis)
 
 
-def _spec(chart: Any, title: str, subtitle: str) -> dict[str, Any]:
-    styled = chart.properties(
-        title=alt.Title(title, anchor="start", fontSize=13, subtitle=subtitle, subtitleFontSize=11),
-        description=title,
-        width="container",
-        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
-        background="transparent",
-        usermeta={"embedOptions": {"renderer": "svg"}},  # SVG scales, and the style sheet applies to its text.
-    )
-    axis = {"gridColor": _INK, "gridOpacity": 0.25, "domainColor": _INK, "tickColor": _INK, "titleFontWeight": 400, "tickCount": 5}
-    return dict(styled.configure(font="system-ui, sans-serif").configure_view(stroke=None).configure_axis(grid=True, **axis).to_dict())
+def _spec(chart: alt.LayerChart, title: str, subtitle: str) -> dict[str, Any]:
+    head = alt.Title(title, anchor="start", fontSize=13, subtitle=subtitle, subtitleFontSize=11)
+    return dict(chart.properties(title=head, description=title).to_dict()) | _LOOK

@@ -12,8 +12,8 @@ from metaflow import current
 from metaflow.cards import Markdown, VegaChart
 
 from grpo.settings.metrics import Record
-from steps.cards.page import CardPart, style
-from steps.cards.state import Seen
+from steps.cards.page import style
+from steps.cards.state import CardPart, Seen
 from steps.run.terminal import Pace
 
 Page = Callable[[Seen], Sequence[CardPart]]

@@ -1,7 +1,6 @@
 """Parts of cards: HTML from the templates beside this module, in which every value is escaped, or from Markdown; charts."""
 
 import html
-import math
 import re
 from functools import cache
 from pathlib import Path
@@ -11,8 +10,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-CardPart = Markup | dict[str, Any]
-"""HTML, or the specification of a chart."""
 _FOLDER: Final = Path(__file__).parent
 _LINE_BREAKS: Final = re.compile(r"\s*\n\s*")
 
@@ -39,18 +36,14 @@ def style() -> Markup:
 
 
 def number_text(value: float | None) -> str:
-    """Return a number with four digits, a whole number with all, a dash for None.
+    """Return a number with four digits, a large one with all before its point, a dash for None.
 
     >>> [number_text(value) for value in (None, 12345, 0.123456, 1234.56)]
-    ['-', '12,345', '0.1235', '1,234.6']
+    ['-', '12,345', '0.1235', '1,235']
     """
     if value is None:
         return "-"
-    if not math.isfinite(value):
-        return str(value)
-    if isinstance(value, int) or (value == int(value) and abs(value) < 1e15):
-        return f"{int(value):,}"
-    return f"{value:,.1f}" if abs(value) >= 1_000 else f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.4g}"
 
 
 def _shown(value: Any) -> Markup:

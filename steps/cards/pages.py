@@ -3,8 +3,8 @@
 from grpo.match.intervals import Estimate, Unit, elo_estimate
 from steps.cards.boards import decision_boards
 from steps.cards.charts import Interval, interval_parts
-from steps.cards.page import CardPart, markdown_part, page_part
-from steps.cards.state import Seen
+from steps.cards.page import markdown_part, page_part
+from steps.cards.state import CardPart, Seen
 from steps.pages.results import Decision, LadderReport, Results
 from steps.pages.templates import page
 from steps.run.names import DECISIONS, GAMES_PAGE, RESULTS, SUMMARY

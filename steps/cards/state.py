@@ -1,14 +1,19 @@
-"""The state that a card shows: a step's records so far, and its stored output."""
+"""What a card is made of: the state that it shows (a step's records so far, and its stored output), and its parts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from grpo.base.files import read_json
 from grpo.settings.metrics import Record
 from steps.run.names import HISTORY, REPORT
 from steps.run.work import read_history
+
+CardPart = Markup | dict[str, Any]
+"""A part of a card: HTML, or the specification of a chart."""
 
 
 @dataclass(slots=True)

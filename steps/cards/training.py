@@ -10,8 +10,8 @@ from grpo.policy.files import LANGUAGE, NETWORK
 from grpo.settings.metrics import FINDING, REWARD_PARTS, TASKS, TERMS
 from grpo.train.control import HEALTHY_ENTROPY
 from steps.cards.charts import ALARM, Figure
-from steps.cards.page import CardPart, page_part
-from steps.cards.state import Seen
+from steps.cards.page import page_part
+from steps.cards.state import CardPart, Seen
 from steps.pages.results import Training
 from steps.run.names import ANSWERS, FINDINGS
 

@@ -24,8 +24,7 @@ from steps import STEPS
 from steps.cards import live
 from steps.cards.charts import MAX_POINTS, Interval, Line, interval_parts, line_chart, thinned
 from steps.cards.live import LiveCard
-from steps.cards.page import CardPart
-from steps.cards.state import Seen
+from steps.cards.state import CardPart, Seen
 from steps.cards.training import finetune_page
 from steps.run.names import FINDINGS, RESULTS
 from steps.run.step import step_of
