@@ -193,6 +193,6 @@ def _labels(texts: Sequence[str], side: Any) -> alt.Y:
     return alt.Y("row:O", title=None, axis=axis)
 
 
-def _spec(chart: alt.LayerChart, title: str, subtitle: str) -> dict[str, Any]:
+def _spec(chart: Any, title: str, subtitle: str) -> dict[str, Any]:
     head = alt.Title(title, anchor="start", fontSize=13, subtitle=subtitle, subtitleFontSize=11)
     return dict(chart.properties(title=head, description=title).to_dict()) | _LOOK

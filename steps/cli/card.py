@@ -12,8 +12,6 @@ from steps.run.commands import FLOW_FILE, shortened
 from steps.run.machine import Machine
 from steps.track.find import LAST
 
-_STEP = "report"
-
 
 class CardError(PlainError, LookupError):
     """There is no such card; the message says what there is, or what Metaflow said."""
@@ -34,21 +32,21 @@ def command(name: str, out: Path | None) -> int:
 
     machine = Machine.here()
     asked, _, step = name.partition("/")
-    if step and step.partition("/")[0] not in STEPS:
+    step = step or "report"
+    if step not in STEPS:
         raise CardError(f"no step is called {step!r}; the steps are {', '.join(STEPS)}")
-    meant = step.partition("/")[0] or _STEP
-    run = find_run(asked, Store.of(machine), has=lambda run: any(attempt.step == meant for attempt in run.attempts)).name
-    file: Path = out or machine.home / "cards" / f"{run}-{step or _STEP}.html"
+    run = find_run(asked, Store.of(machine), has=lambda run: any(attempt.step == step for attempt in run.attempts)).name
+    file: Path = out or machine.home / "cards" / f"{run}-{step}.html"
     file.parent.mkdir(parents=True, exist_ok=True)
-    words = [sys.executable, str(ROOT / FLOW_FILE), "--quiet", "card", "get", f"{run}/{step or _STEP}", str(file)]
+    words = [sys.executable, str(ROOT / FLOW_FILE), "--quiet", "card", "get", f"{run}/{step}", str(file)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode or not file.exists():
         why = " ".join((done.stderr or done.stdout).split())
         raise CardError(
-            f"no card of {run}/{step or _STEP} in {Path.cwd()}: call this in the folder where the run was started; docs/tracking.md lists"
+            f"no card of {run}/{step} in {Path.cwd()}: call this in the folder where the run was started; docs/tracking.md lists"
             f" the steps that have one. Metaflow says: {why}"
         )
     file.chmod(0o644)  # Metaflow writes it for the owner alone, and people serve and send it.
-    print(f"{run}/{step or _STEP}: {shortened(file)}")
+    print(f"{run}/{step}: {shortened(file)}")
     open_in_browser(file.resolve().as_uri())
     return 0
