@@ -22,9 +22,7 @@ STEP: Final = Step(
     says="Imitate the moves played until the validation loss stops falling; a language model clones the answers of the value tables.",
     reads=(
         *("seed", "policy", "pretrain", "language.model", "language.revision", "language.small_width", "language.small_num_layers"),
-        *("language.cloning_num_steps", "language.cloning_batch_size", "language.cloning_learning_rate"),
-        *("language.cloning_steps_per_validation", "language.environment_share", "language.num_history_moves"),
-        *("language.max_answer_tokens", "language.answers_per_forward"),
+        *("language.environment_share", "language.num_history_moves", "language.max_answer_tokens", "language.answers_per_forward"),
         *("language.min_parse_rate", "language.num_gate_prompts"),
     ),
     takes=("boards", "device", "model"),

@@ -7,17 +7,16 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from grpo.settings.grpo import GrpoConfig
-from grpo.settings.types import Count, Positive, Probability, Section
+from grpo.settings.types import Count, Probability, Section
 
-_MAX_RATE_OF_PRETRAINED: Final = 1e-3
 SMALL: Final = "small"
 """Name of the model that is created locally, without a hub."""
 
 _PATH_STARTS: Final = (".", "/", "~")
 
-KIND_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "network": {},
-    "language": {
+LANGUAGE_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "pretrain": {"batch_size": 16, "learning_rate": 4e-3, "steps_per_validation": 1_000, "max_steps": 5_000},
+    "grpo": {
         "num_steps": 200,
         "states_per_step": 8,
         "group_size": 8,
@@ -35,7 +34,7 @@ KIND_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "recovery": "stop",
     },
 }
-"""`policy.kind` -> defaults of `[grpo]` that differ: learning rate, clipping and KL are those of the field notes."""
+"""Section -> defaults that differ with a language model: those of GRPO for learning rate, clipping and KL are the field notes'."""
 
 
 class LanguageConfig(Section):
@@ -49,16 +48,6 @@ class LanguageConfig(Section):
     """Embedding dimension of the small GPT-2 of `model = "small"`. It is initialised at random, plays badly, and needs no hub."""
     small_num_layers: Annotated[int, Field(ge=1, le=48)] = 3
     """Number of its transformer blocks."""
-
-    cloning_num_steps: Annotated[int, Field(ge=0)] = 5_000
-    """Optimiser steps of behaviour cloning before GRPO: next-token prediction of answers made from the move values. 0 uses the model
-    without cloning."""
-    cloning_batch_size: Count = 16
-    """Examples per step of cloning."""
-    cloning_learning_rate: Positive = 4e-3
-    """Learning rate of AdamW: warm-up for a twentieth of the steps, then linear decay to 0. For a pretrained model use 1e-5 to 5e-5."""
-    cloning_steps_per_validation: Count = 1_000
-    """Steps between two measurements of the loss on validation boards."""
 
     environment_share: Probability = 0.25
     """Fraction of the examples and of the prompts of a step that are the environment task; the others are the policy task."""
@@ -95,8 +84,8 @@ def model_folder(model: str) -> Path | None:
     return folder if model != SMALL and (model.startswith(_PATH_STARTS) or folder.is_dir()) else None
 
 
-def refuse_for_language(grpo: GrpoConfig, language: LanguageConfig) -> None:
-    """Raise ValueError naming settings of `[grpo]` that are only for networks, or of cloning that are only for the small model."""
+def refuse_for_language(grpo: GrpoConfig) -> None:
+    """Raise ValueError naming settings of `[grpo]` that are only for networks."""
     wrong = {
         "num_own_moves must be 1": grpo.num_own_moves != 1,
         "self_play_fraction must be 0": grpo.self_play_fraction > 0,
@@ -106,9 +95,3 @@ def refuse_for_language(grpo: GrpoConfig, language: LanguageConfig) -> None:
     }
     if reasons := [reason for reason, holds in wrong.items() if holds]:
         raise ValueError(f'with policy.kind = "language", in [grpo]: {"; ".join(reasons)}')
-    rate = language.cloning_learning_rate
-    if language.model != SMALL and language.cloning_num_steps and rate > _MAX_RATE_OF_PRETRAINED:
-        raise ValueError(
-            f"language.cloning_learning_rate ({rate:g}) is too high for the pretrained model {language.model}: use at most"
-            f" {_MAX_RATE_OF_PRETRAINED:g}, such as 2e-5, or language.cloning_num_steps = 0 for no cloning"
-        )

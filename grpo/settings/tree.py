@@ -20,11 +20,12 @@ from grpo.base.errors import PlainError
 from grpo.base.suggestions import did_you_mean
 from grpo.board.phases import PHASES
 from grpo.settings.grpo import GrpoConfig
-from grpo.settings.language import KIND_DEFAULTS, LanguageConfig, refuse_for_language
+from grpo.settings.language import LANGUAGE_DEFAULTS, SMALL, LanguageConfig, refuse_for_language
 from grpo.settings.types import Count, Names, PolicyKindName, Positive, Section, refuse_secret, section_of
 
 PRESET_FOLDER: Final = Path(__file__).parent / "presets"
 DEFAULT_PRESET: Final = "laptop"
+_MAX_RATE_OF_PRETRAINED: Final = 1e-3
 
 
 class ConfigError(PlainError, ValueError):
@@ -102,19 +103,20 @@ class PolicyConfig(Section):
 
 
 class PretrainConfig(Section):
-    """Imitation learning of the moves played, until the validation loss stops falling."""
+    """Imitation learning before GRPO: of the moves played; by a language model of answers made from the move values."""
 
     max_positions: Count = 150_000
-    """Positions whose moves are imitated: the training boards, and others of the games they come from, up to this many in all. They cost no
-    search."""
+    """Positions whose moves a network imitates: the training boards, and others of the games they come from, up to this many in all. They
+    cost no search."""
     batch_size: Count = 256
-    """Boards per step."""
+    """Boards, or answers, per step."""
     learning_rate: Positive = 3e-3
-    """Learning rate of AdamW; divided by five when a measurement of the validation loss is no new best; imitation ends at the third."""
+    """Learning rate of AdamW. A network's is divided by five when a measurement of the validation loss is no new best; imitation ends at
+    the third. A language model's warms up and then falls to 0; for a pretrained one use 1e-5 to 5e-5."""
     steps_per_validation: Count = 200
     """Steps between two measurements of the validation loss."""
-    max_steps: Count = 6_000
-    """Maximum number of steps; the report says whether it was reached."""
+    max_steps: Annotated[int, Field(ge=0)] = 6_000
+    """Maximum number of steps; the report says whether it was reached. 0 uses a language model as it is."""
 
 
 class EvaluationConfig(Section):
@@ -192,6 +194,10 @@ _RESOURCES: Final[Mapping[str, Mapping[str, int]]] = {
 """Type of task -> what it requests otherwise than the others."""
 
 
+_OVER_DEFAULTS: Final = ("resources", *LANGUAGE_DEFAULTS)
+"""Sections whose defaults are not those of their classes alone."""
+
+
 class ResourcesConfig(Section):
     """How work is divided, and what tasks request on AWS Batch. It changes results only through the device that trains."""
 
@@ -227,20 +233,26 @@ class Settings(Section):
     @classmethod
     def _over_kind(cls, given: Any) -> Any:
         """Override the defaults of the policy's kind, and of each type of task, with the given keys."""
-        if not isinstance(given, dict) or not all(isinstance(given.get(name, {}), dict) for name in ("policy", "grpo", "resources")):
+        if not isinstance(given, dict) or not all(isinstance(given.get(name, {}), dict) for name in ("policy", *_OVER_DEFAULTS)):
             return given  # For pydantic to refuse.
-        kind = str(given.get("policy", {}).get("kind", "network"))
-        below = {"grpo": dict(KIND_DEFAULTS.get(kind, {})), "resources": dict(_RESOURCES)}
-        return {**given, **{name: _laid_over(defaults, given.get(name, {})) for name, defaults in below.items()}}
+        is_language = given.get("policy", {}).get("kind") == "language"
+        below: Mapping[str, Mapping[str, Any]] = {"resources": _RESOURCES, **(LANGUAGE_DEFAULTS if is_language else {})}
+        return {**given, **{name: _laid_over(dict(defaults), given.get(name, {})) for name, defaults in below.items()}}
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
         for address in (*self.boards.files, *self.boards.exclude, self.evaluation.opening_book):
             refuse_secret(address)
         if self.policy.kind == "language":
-            refuse_for_language(self.grpo, self.language)
-        elif self.language != LanguageConfig():
-            raise ValueError('[language] needs policy.kind = "language"; set both or neither')
+            refuse_for_language(self.grpo)
+            rate = self.pretrain.learning_rate
+            if self.language.model != SMALL and self.pretrain.max_steps and rate > _MAX_RATE_OF_PRETRAINED:
+                raise ValueError(
+                    f"pretrain.learning_rate ({rate:g}) is too high for the pretrained model {self.language.model}: use at most"
+                    f" {_MAX_RATE_OF_PRETRAINED:g}, such as 2e-5, or pretrain.max_steps = 0 to use the model as it is"
+                )
+        elif self.language != LanguageConfig() or not self.pretrain.max_steps:
+            raise ValueError('[language] and pretrain.max_steps = 0 need policy.kind = "language"; set both or neither')
         if self.evaluation.heldout_depth <= self.values.depth:
             raise ValueError(
                 f"evaluation.heldout_depth ({self.evaluation.heldout_depth}) must exceed values.depth ({self.values.depth}):"

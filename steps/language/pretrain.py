@@ -26,19 +26,19 @@ def body(work: Work) -> None:
     has no room for a prompt and an answer; nothing is written then.
     """
     settings, table = _seen_by_cloning(work.settings), read_boards(work.inputs["boards"])
-    config = settings.language
+    config, num_steps = settings.language, settings.pretrain.max_steps
     train, validation = (LanguageBoards(table, split, config) for split in (Split.TRAIN, Split.VALIDATION))
     policy = load_model(config, seed=settings.seed, device=work.device)
     shown = shown_examples(validation, seed=settings.seed)
     refuse_too_long(policy, policy.tokens([example.prompt for example in shown]))
     looks: list[Record] = []
-    for record in clone(policy, train, validation, config, seed=settings.seed):
+    for record in clone(policy, train, validation, settings.pretrain, seed=settings.seed):
         work.log(record)
-        work.progress(record.step, config.cloning_num_steps, "steps")
+        work.progress(record.step, num_steps, "steps")
         looks.append(record)
     rates = parse_rates(policy, validation, num_prompts=config.num_gate_prompts, seed=settings.seed)
-    refuse_unreadable(rates, config)
-    work.log(Record(config.cloning_num_steps, gate_metrics(rates)))
+    refuse_unreadable(rates, config, num_steps=num_steps)
+    work.log(Record(num_steps, gate_metrics(rates)))
     policy.save(work.folder)
     write_answers(work.folder, {"cloned": policy}, shown)
     best = min(looks, key=lambda look: look.metrics["language/clone_validation_loss"], default=None)
@@ -49,7 +49,7 @@ def body(work: Work) -> None:
             "commit": policy.origin.commit,
             "num_parameters": sum(weights.numel() for weights in policy.network.parameters()),
             "num_tokens": len(policy.tokenizer),
-            "num_steps": config.cloning_num_steps,
+            "num_steps": num_steps,
             "best_step": 0 if best is None else best.step,
             "weights": weights_hash(policy),
             "parse_rates": {str(task): asdict(rate) for task, rate in rates.items()},

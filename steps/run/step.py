@@ -57,8 +57,8 @@ class Step:
 
     def settings(self, settings: Settings) -> dict[str, Any]:
         """Return the part of the settings that it reads, JSON-able: part of its version."""
-        of_other_kind = "language" if settings.policy.kind == "network" else "pretrain"
-        return part_of(settings, [name for name in self.reads if name.partition(".")[0] != of_other_kind])
+        left_out = "language" if settings.policy.kind == "network" else ""
+        return part_of(settings, [name for name in self.reads if name.partition(".")[0] != left_out])
 
 
 def step_of(name: str) -> Step:

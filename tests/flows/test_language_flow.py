@@ -17,15 +17,12 @@ SETTINGS: Final[Mapping[str, Any]] = {
     "language": {
         "small_width": 48,
         "small_num_layers": 1,
-        "cloning_num_steps": 200,
-        "cloning_batch_size": 16,
-        "cloning_learning_rate": 3e-3,
-        "cloning_steps_per_validation": 100,
         "min_parse_rate": 0.0,  # What such a model writes can hardly be read: steps are tested here, and not its chess.
         "num_gate_prompts": 4,
         "max_questions": 1,
         "num_heldout_boards": 6,
     },
+    "pretrain": {"max_steps": 200, "batch_size": 16, "learning_rate": 3e-3, "steps_per_validation": 100},
     "grpo": {"num_steps": 2, "states_per_step": 4, "group_size": 4, "steps_per_checkpoint": 1},
     "evaluation": {"max_plies": 20, "num_baseline_pairs": 1},
 }

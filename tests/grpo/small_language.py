@@ -27,19 +27,17 @@ from grpo.language.model.policy import LanguagePolicy, load_model
 from grpo.language.text.examples import LanguageBoards
 from grpo.policy.files import LANGUAGE
 from grpo.settings.language import LanguageConfig
+from grpo.settings.tree import PretrainConfig
 from steps.run.code import code_hash
 
 CONFIG: Final = LanguageConfig(
     small_width=96,
     small_num_layers=2,
-    cloning_num_steps=300,
-    cloning_batch_size=8,
-    cloning_learning_rate=5e-3,
-    cloning_steps_per_validation=300,
     num_history_moves=4,
     environment_share=0.4,
     min_parse_rate=0.7,  # So many steps teach as much and little more.
 )
+_CLONING: Final = PretrainConfig(max_steps=300, batch_size=8, learning_rate=5e-3, steps_per_validation=300)
 SEED: Final = 7
 _NUM_BOARDS: Final = {Split.TRAIN: 1_500, Split.VALIDATION: 150, Split.HELDOUT: 90}
 _WORTH: Final = {chess.PAWN: 100, chess.KNIGHT: 300, chess.BISHOP: 300, chess.ROOK: 500, chess.QUEEN: 900, chess.KING: 0}
@@ -81,7 +79,7 @@ def cloned_folder() -> Path:
     with _held(cache_folder / f"{folder.name}.lock"):
         if not folder.exists():
             policy = load_model(CONFIG, seed=SEED, device=torch.device("cpu"))
-            for _ in clone(policy, language_boards(), language_boards(Split.VALIDATION), CONFIG, seed=SEED):
+            for _ in clone(policy, language_boards(), language_boards(Split.VALIDATION), _CLONING, seed=SEED):
                 pass
             with atomic_folder(folder) as made:
                 policy.save(made)

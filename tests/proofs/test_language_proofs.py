@@ -93,7 +93,7 @@ def test_random_weights_are_refused(trained: Trained, tmp_path: Path) -> None:
     from grpo.language.learn.parse_rate_gate import UnreadableError
     from grpo.language.model.policy import load_model
 
-    settings = read_settings('preset = "language"\nlanguage.cloning_num_steps = 0')
+    settings = read_settings('preset = "language"\npretrain.max_steps = 0')
     with pytest.raises(UnreadableError, match="random weights"):
         pretrain.body(work_in(tmp_path / "cloned", settings, inputs={"boards": trained.boards}))
     (tmp_path / "random").mkdir()

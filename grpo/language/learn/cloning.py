@@ -17,8 +17,8 @@ from grpo.language.learn.answer_batch import AnswerBatch
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example, LanguageBoards
 from grpo.language.text.tasks import LanguageTask
-from grpo.settings.language import LanguageConfig
 from grpo.settings.metrics import Record
+from grpo.settings.tree import PretrainConfig
 
 _WARMUP: Final = 0.05
 _BETAS: Final = (0.9, 0.98)  # The second nearer than AdamW's own: as usual for language models, whose gradients' size changes fast.
@@ -29,22 +29,22 @@ _VALIDATION_BATCH: Final = 64
 
 
 def clone(
-    policy: LanguagePolicy, train: LanguageBoards, validation: LanguageBoards, config: LanguageConfig, *, seed: int
+    policy: LanguagePolicy, train: LanguageBoards, validation: LanguageBoards, config: PretrainConfig, *, seed: int
 ) -> Iterator[Record]:
     """Yield a record at each look at the validation loss; the policy ends with the best weights of all looks.
 
     Raises NonFiniteError when a loss is not finite, TooLongError when an example does not fit into the model.
     """
     parameters = [parameter for parameter in policy.network.parameters() if parameter.requires_grad]
-    optimiser = torch.optim.AdamW(parameters, lr=config.cloning_learning_rate, betas=_BETAS, weight_decay=_WEIGHT_DECAY, fused=True)
+    optimiser = torch.optim.AdamW(parameters, lr=config.learning_rate, betas=_BETAS, weight_decay=_WEIGHT_DECAY, fused=True)
     looked_at = validation.draw(numpy_stream(seed, "cloning", "validation"), min(_NUM_VALIDATION, len(validation)))
     best, best_weights = math.inf, copy.deepcopy(policy.network.state_dict())
     losses: list[float] = []
-    for step in range(1, config.cloning_num_steps + 1):
+    for step in range(1, config.max_steps + 1):
         for group in optimiser.param_groups:
-            group["lr"] = config.cloning_learning_rate * _schedule(step, config.cloning_num_steps)
+            group["lr"] = config.learning_rate * _schedule(step, config.max_steps)
         # A step's batch is a stream of its own: nothing that others draw can shift it.
-        sums = _sums(policy, train.draw(numpy_stream(seed, "cloning", step), config.cloning_batch_size))
+        sums = _sums(policy, train.draw(numpy_stream(seed, "cloning", step), config.batch_size))
         mean = sum((loss for loss, _ in sums.values()), torch.zeros((), device=policy.device)) / sum(count for _, count in sums.values())
         if not bool(mean.isfinite()):
             raise NonFiniteError(f"cloning step {step}: the loss is {mean.item()}; {_REMEDY}")
@@ -53,7 +53,7 @@ def clone(
         torch.nn.utils.clip_grad_norm_(parameters, _MAX_GRADIENT_NORM)
         optimiser.step()
         losses.append(mean.item())
-        if step % config.cloning_steps_per_validation and step != config.cloning_num_steps:
+        if step % config.steps_per_validation and step != config.max_steps:
             continue
         found = validation_losses(policy, looked_at)
         loss = found["language/clone_validation_loss"]
@@ -66,7 +66,7 @@ def clone(
     policy.network.load_state_dict(best_weights)
 
 
-_REMEDY: Final = "lower language.cloning_learning_rate, or give a model whose weights are whole"
+_REMEDY: Final = "lower pretrain.learning_rate, or give a model whose weights are whole"
 
 
 @torch.no_grad()

@@ -66,17 +66,17 @@ def gate_metrics(rates: Mapping[LanguageTask, ParseRate]) -> dict[str, float]:
     return found
 
 
-def refuse_unreadable(rates: Mapping[LanguageTask, ParseRate], config: LanguageConfig) -> None:
-    """Raise UnreadableError, with the rates and the reason, when a task's parse rate is below `min_parse_rate`."""
+def refuse_unreadable(rates: Mapping[LanguageTask, ParseRate], config: LanguageConfig, *, num_steps: int) -> None:
+    """Raise UnreadableError, with the rates and the reason, when a task's parse rate is below `min_parse_rate` after so many steps."""
     low = {task: rate for task, rate in rates.items() if rate.rate < config.min_parse_rate}
     if not low:
         return
-    is_random = config.model == SMALL and config.cloning_num_steps == 0
+    is_random = config.model == SMALL and num_steps == 0
     said = "; ".join(f"{task} task: parse rate {rate}" for task, rate in low.items())
     raise UnreadableError(
         f"{'random weights' if is_random else 'the language model cannot be read'}: {said}; language.min_parse_rate ="
         f" {config.min_parse_rate:g} is asked for, because groups of unreadable answers teach nothing: clone"
-        f" {'first' if config.cloning_num_steps == 0 else 'longer'}: language.cloning_num_steps (now {config.cloning_num_steps})"
+        f" {'longer' if num_steps else 'first'}: pretrain.max_steps (now {num_steps})"
     )
 
 

@@ -35,7 +35,7 @@ BAD_SETTINGS = (
     ("grpo = {states_per_step = 511, num_minibatches = 2}", "states_per_step (511) must be a multiple of num_minibatches (2)"),
     ('grpo.entropy_schedule = "field_notes"', 'entropy_schedule = "field_notes" needs [grpo.field_notes], which has no defaults'),
     ("grpo.entropy_coefficient = 0.0", "entropy_coefficient (0.0) must lie within the controller's bounds, "),
-    ('policy.kind = "language"\nlanguage.model = "a/b"', "language.cloning_learning_rate (0.004) is too high for the pretrained model"),
+    ('policy.kind = "language"\nlanguage.model = "a/b"', "pretrain.learning_rate (0.004) is too high for the pretrained model"),
     (f"grpo.states_per_step = {2 * NUM_TRAIN}\ngrpo.self_play_fraction = 0.0", f"cannot exceed boards.num_train ({NUM_TRAIN})"),
     ("grpo.states_per_step = 600\ngrpo.self_play_fraction = 0.5\ngrpo.self_play_states = 299", "self_play_states (299) must be at least"),
     (f"values.depth = {HELDOUT_DEPTH}", f"evaluation.heldout_depth ({HELDOUT_DEPTH}) must exceed values.depth ({HELDOUT_DEPTH})"),

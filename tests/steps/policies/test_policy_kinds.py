@@ -23,7 +23,7 @@ def test_every_kind_that_the_settings_name_has_a_row_an_opener_and_bodies() -> N
 
 
 def found(model: str) -> str:
-    given: dict[str, Any] = {"policy": {"kind": LANGUAGE}, "language": {"model": model, "cloning_learning_rate": 1e-4}}
+    given: dict[str, Any] = {"policy": {"kind": LANGUAGE}, "language": {"model": model}, "pretrain": {"learning_rate": 1e-4}}
     return KINDS[LANGUAGE].preflight(Settings.model_validate(given))
 
 

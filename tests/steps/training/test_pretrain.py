@@ -35,19 +35,17 @@ def network() -> Settings:
     return Settings.model_validate({"pretrain": {"max_steps": 6, "steps_per_validation": 2, "batch_size": 8}, "policy": TINY.model_dump()})
 
 
-def language(**changes: object) -> Settings:
+def language(*, max_steps: int = 4, **changes: object) -> Settings:
     base = {
         "small_width": 32,
         "small_num_layers": 1,
-        "cloning_num_steps": 4,
-        "cloning_batch_size": 8,
-        "cloning_steps_per_validation": 2,
         "num_gate_prompts": 4,
         "max_answer_tokens": 100,
         "min_parse_rate": 0.0,
     }
     lines = [f"language.{name} = {value}" for name, value in {**base, **changes}.items()]
-    return read_settings("\n".join(['preset = "test"', 'policy.kind = "language"', *lines]))
+    pretrain = f"pretrain = {{max_steps = {max_steps}, batch_size = 8, learning_rate = 4e-3, steps_per_validation = 2}}"
+    return read_settings("\n".join(['preset = "test"', 'policy.kind = "language"', pretrain, *lines]))
 
 
 def pretrained(boards: Path, place: Path, given: Settings) -> tuple[Path, Listener]:
@@ -86,8 +84,8 @@ def test_a_language_model_is_left_with_answers_and_a_report(boards: Path, tmp_pa
 
 
 def test_random_weights_get_no_further_and_leave_nothing(boards: Path, tmp_path: Path) -> None:
-    given = language(min_parse_rate=0.5, cloning_num_steps=0)
-    with pytest.raises(UnreadableError, match=r"random weights: .*clone first: language\.cloning_num_steps"):
+    given = language(min_parse_rate=0.5, max_steps=0)
+    with pytest.raises(UnreadableError, match=r"random weights: .*clone first: pretrain\.max_steps"):
         pretrained(boards, tmp_path, given)
     assert list((tmp_path / "output").iterdir()) == []
 
@@ -95,7 +93,7 @@ def test_random_weights_get_no_further_and_leave_nothing(boards: Path, tmp_path:
 def test_a_cloned_model_of_a_folder_passes_as_it_comes(boards: Path, tmp_path: Path) -> None:
     model = tmp_path / "model"
     shutil.copytree(small_language.cloned_folder(), model)
-    given = language(model=f'"{model}"', min_parse_rate=0.5, num_gate_prompts=16, cloning_num_steps=0)
+    given = language(model=f'"{model}"', min_parse_rate=0.5, num_gate_prompts=16, max_steps=0)
     folder, _ = pretrained(boards, tmp_path, given)
     report = read_json(folder / REPORT)
     assert report["num_steps"] == report["best_step"] == 0

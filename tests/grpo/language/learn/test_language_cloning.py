@@ -15,11 +15,11 @@ from grpo.language.model.policy import LanguagePolicy, load_model
 from grpo.language.text.examples import LanguageBoards
 from grpo.language.text.tasks import LanguageTask
 from grpo.policy.policy import weights_hash
-from grpo.settings.language import LanguageConfig
 from grpo.settings.metrics import Record
+from grpo.settings.tree import PretrainConfig
 
 TINY = CONFIG.model_copy(update={"small_width": 16, "small_num_layers": 1})
-SHORT = LanguageConfig(cloning_num_steps=3, cloning_batch_size=4, cloning_steps_per_validation=1, cloning_learning_rate=3e-3)
+SHORT = PretrainConfig(max_steps=3, batch_size=4, steps_per_validation=1, learning_rate=3e-3)
 
 
 @cache
@@ -31,7 +31,7 @@ def new_policy() -> LanguagePolicy:
     return load_model(TINY, seed=0, device=torch.device("cpu"))
 
 
-def cloned(config: LanguageConfig = SHORT, *, seed: int = 0) -> tuple[LanguagePolicy, list[Record]]:
+def cloned(config: PretrainConfig = SHORT, *, seed: int = 0) -> tuple[LanguagePolicy, list[Record]]:
     policy = new_policy()
     return policy, list(clone(policy, boards(Split.TRAIN), boards(Split.VALIDATION), config, seed=seed))
 
@@ -84,5 +84,5 @@ def test_padding_that_is_the_end_does_not_hide_the_end(monkeypatch: pytest.Monke
 def test_a_loss_that_is_no_number_stops_it_by_name() -> None:
     policy = new_policy()
     policy.network.transformer.wte.weight.data[:] = torch.nan
-    with pytest.raises(NonFiniteError, match=r"cloning step 1: the loss is nan; lower language\.cloning_learning_rate"):
+    with pytest.raises(NonFiniteError, match=r"cloning step 1: the loss is nan; lower pretrain\.learning_rate"):
         next(clone(policy, boards(Split.TRAIN), boards(Split.VALIDATION), SHORT, seed=0))

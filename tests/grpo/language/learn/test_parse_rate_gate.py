@@ -23,7 +23,7 @@ def rates_of(*, move: float, environment: float) -> dict[LanguageTask, ParseRate
 def test_a_cloned_model_passes_and_the_rates_are_repeatable() -> None:
     boards = language_boards(Split.VALIDATION)
     rates = parse_rates(cloned_policy(), boards, num_prompts=40, seed=1)
-    refuse_unreadable(rates, CONFIG)
+    refuse_unreadable(rates, CONFIG, num_steps=300)
     assert rates == parse_rates(cloned_policy(), boards, num_prompts=40, seed=1)
     assert rates[LanguageTask.MOVE].legal_rate is not None
     assert gate_metrics(rates).keys() <= METRICS.keys()
@@ -34,11 +34,11 @@ def test_a_cloned_model_passes_and_the_rates_are_repeatable() -> None:
 
 def test_each_task_must_pass_and_only_those_that_do_not_are_named() -> None:
     config = LanguageConfig(min_parse_rate=0.8)
-    refuse_unreadable(rates_of(move=0.8, environment=0.8), config)
+    refuse_unreadable(rates_of(move=0.8, environment=0.8), config, num_steps=300)
     with pytest.raises(
-        UnreadableError, match=r"cannot be read: environment task: parse rate 0\.78 .*clone longer: .*\(now 5000\)"
+        UnreadableError, match=r"cannot be read: environment task: parse rate 0\.78 .*clone longer: .*\(now 300\)"
     ) as refusal:
-        refuse_unreadable(rates_of(move=0.82, environment=0.78), config)
+        refuse_unreadable(rates_of(move=0.82, environment=0.78), config, num_steps=300)
     assert "move task" not in str(refusal.value)
 
 
