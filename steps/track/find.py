@@ -9,7 +9,6 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -77,21 +76,15 @@ class NamedPolicy:
 
     def fetch(self, machine: Machine) -> FoundPolicy:
         """Bring its files to this machine, unless they are there. Raises as `find_policy`."""
-        return _found(self._folder(machine), run=self.run_id, policy_step=self.policy_step)
-
-    def _folder(self, machine: Machine) -> Path:
-        store = Store.of(machine)
-        with suppress(CorruptError):
-            if self.part:
-                return store.file(self.output, self.part)
         try:
-            return store.open(self.output) / self.part  # A damaged one may be whole in another place.
+            folder = Store.of(machine).open(self.output) / self.part
         except CorruptError:
             if self.version is None:
                 raise
-        from steps.track import registry
+            from steps.track import registry
 
-        return registry.fetch(self.version, machine) / "policy"
+            folder = registry.fetch(self.version, machine) / "policy"
+        return _found(folder, run=self.run_id, policy_step=self.policy_step)
 
 
 def is_folder(name: str) -> bool:
