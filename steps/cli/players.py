@@ -1,7 +1,7 @@
 """Parses and opens players of a match: `champion`, `peak@0.5`, a folder, `random`, `stockfish:nodes=50`, `uci:/path/to/engine:depth=3`."""
 
-import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from grpo.base.errors import PlainError
-from grpo.base.suggestions import nearest
 from grpo.engine.identity import identify
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
 from steps.run.machine import Machine
@@ -31,10 +30,14 @@ ALLOWED: Final = (
 )
 
 _MAX_LIMIT: Final[Mapping[str, int]] = {"nodes": 1_000_000_000, "depth": 100}
+_ENGINE: Final = re.compile(
+    r"(?:stockfish|uci:(?P<path>.+)):(?P<unit>nodes|depth)=(?P<limit>[0-9]{1,10})(?:,random=(?P<random>0?\.[0-9]+))?"
+)
+_AT_TEMPERATURE: Final = re.compile(r"(.+)@([0-9]+\.?[0-9]*|\.[0-9]+)")
 
 
 class ContestantError(PlainError, ValueError):
-    """A text is not a player; the message says which part is invalid, and what is allowed."""
+    """A text is not a player; the message says what is allowed."""
 
 
 class PlayerKind(StrEnum):
@@ -76,79 +79,27 @@ def parse_contestant(text: str) -> Contestant:
 
     Raises ContestantError, which says what is allowed.
     """
-    word, colon, rest = text.partition(":")
     if text == RANDOM:
         return Contestant(text=text, kind=PlayerKind.RANDOM)
-    if word == STOCKFISH:
-        return _engine(text, None, rest)
-    if word == UCI:
-        path, _, settings = rest.rpartition(":")
-        if not path:
-            raise _unreadable(text, f"{UCI}: needs the engine's path and a limit, with a colon between")
-        return _engine(text, path, settings)
-    if colon and not Path(text).exists() and os.sep not in text:
-        raise _unreadable(text, f"{word!r} is not a kind of player")
-    return _policy(text)
+    if text.partition(":")[0] in (STOCKFISH, UCI):
+        return _engine(text)
+    name, number = match.groups() if (match := _AT_TEMPERATURE.fullmatch(text)) else (text, None)
+    is_path = os.sep in name or Path(name).exists()
+    if name in ("", RANDOM) or (not is_path and (":" in name or "@" in name)) or (number is not None and float(number) == 0):
+        raise _unreadable(text)
+    return Contestant(text=text, kind=PlayerKind.POLICY, model=name, temperature=None if number is None else float(number))
 
 
-def _policy(text: str) -> Contestant:
-    name, at, number = text.rpartition("@")
-    if not at or os.sep in number:  # A folder's name may have an @ of its own.
-        name, number = text, ""
-    if name == RANDOM:
-        raise _unreadable(text, f"{RANDOM} is uniform and has no temperature")
-    if not name or (at and name != text and not number):
-        raise _unreadable(text, "a policy is NAME or NAME@TEMPERATURE")
-    temperature = _real(text, "the temperature", number, below=math.inf, allowed="a number above 0") if at and number else None
-    return Contestant(text=text, kind=PlayerKind.POLICY, model=name, temperature=temperature)
+def _engine(text: str) -> Contestant:
+    match = _ENGINE.fullmatch(text)
+    limit, share = (0, 1.0) if match is None else (int(match["limit"]), float(match["random"] or 0))
+    if match is None or not 1 <= limit <= _MAX_LIMIT[match["unit"]] or share >= 1:
+        raise _unreadable(text)
+    return Contestant(text=text, kind=PlayerKind.ENGINE, engine=match["path"], limit=f"{match['unit']} {limit}", random_share=share)
 
 
-def _engine(text: str, path: str | None, settings: str) -> Contestant:
-    allowed = ("nodes", "depth", "random")
-    given: dict[str, str] = {}
-    for setting in settings.split(","):
-        key, equals, value = setting.partition("=")
-        if not equals and key in allowed:
-            raise _unreadable(text, f"{key!r} needs a number: {key}=...")
-        if not equals or key not in allowed:
-            if close := nearest(key, allowed):
-                raise ContestantError(f"{text!r} is not a player: there is no {key!r}; {close.strip()}")
-            raise _unreadable(text, f"{setting!r} is none of {', '.join(f'{name}=...' for name in allowed)}")
-        if key in given:
-            raise _unreadable(text, f"{key} is given twice")
-        given[key] = value
-    limits = [key for key in ("nodes", "depth") if key in given]
-    if len(limits) != 1:
-        raise _unreadable(text, "one of nodes=... and depth=... limits a move, and only one")
-    limit = _whole(text, limits[0], given[limits[0]], least=1, most=_MAX_LIMIT[limits[0]])
-    share = given.get("random")
-    return Contestant(
-        text=text,
-        kind=PlayerKind.ENGINE,
-        engine=path,
-        limit=f"{limits[0]} {limit}",
-        random_share=0.0 if share is None else _real(text, "random", share, below=1, allowed="a share between 0 and 1"),
-    )
-
-
-def _whole(text: str, what: str, value: str, *, least: int, most: int) -> int:
-    if not value.isascii() or not value.isdigit() or not least <= int(value) <= most:
-        raise _unreadable(text, f"{what} is {value!r} and must be a whole number from {least} to {most:,}")
-    return int(value)
-
-
-def _real(text: str, what: str, value: str, *, below: float, allowed: str) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < below:
-        raise _unreadable(text, f"{what} is {value!r} and must be {allowed}")
-    return number
-
-
-def _unreadable(text: str, why: str) -> ContestantError:
-    return ContestantError(f"{text!r} is not a player: {why}; allowed are {ALLOWED}")
+def _unreadable(text: str) -> ContestantError:
+    return ContestantError(f"{text!r} is not a player; allowed are {ALLOWED}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

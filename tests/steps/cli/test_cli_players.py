@@ -59,22 +59,16 @@ def test_a_text_means_a_player(text: str, meant: Contestant) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    "text",
     [
-        ("", "a policy is NAME or NAME@TEMPERATURE"),
-        ("champion@hot", "the temperature is 'hot' and must be a number above 0"),
-        ("stockfish", "'' is none of nodes=..., depth=..., random=..."),
-        ("stockfish:nodes=1,depth=1", "one of nodes=... and depth=... limits a move, and only one"),
-        ("stockfish:nodes=0", "nodes is '0' and must be a whole number from 1 to 1,000,000,000"),
-        ("stockfish:nodes=1,random=1", "random is '1' and must be a share between 0 and 1"),
-        ("stokfish:nodes=5", "'stokfish' is not a kind of player"),
+        *("", "champion@hot", "champion@0", "champion@", "random@1", "stockfish", "stokfish:nodes=5", "uci:nodes=5", "stockfish:nodes=0"),
+        *("stockfish:nodes=1,depth=1", "stockfish:nodes=1,random=1", "stockfish:nodes=1000000001", "uci:/engine:movetime=5"),
     ],
 )
-def test_what_names_no_player_is_refused_with_the_reason_and_all_that_is_allowed(text: str, why: str) -> None:
-    with pytest.raises(ContestantError) as raised:
+def test_what_names_no_player_is_refused_with_all_that_is_allowed(text: str) -> None:
+    with pytest.raises(ContestantError, match="is not a player; allowed are champion, .*stockfish:nodes=50") as raised:
         parse_contestant(text)
     assert repr(text) in str(raised.value)
-    assert why in str(raised.value)
 
 
 def test_a_folder_plays_its_best_moves_and_says_which_policy_it_is(folder: Path, machine: Machine) -> None:
