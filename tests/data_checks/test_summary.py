@@ -18,16 +18,6 @@ def dataset() -> Dataset:
     return sound_dataset()
 
 
-def test_what_files_are_called_is_text_and_no_markup(dataset: Dataset) -> None:
-    dataset.boards[0]["source"] = HOSTILE
-    dataset.facts["rejected"] = {HOSTILE: 3}
-    markdown = summary_markdown(UNFIT, dataset.report_facts())
-    assert "<" not in markdown
-    [line] = [line for line in markdown.splitlines() if line.startswith("- Sources: ")]
-    assert not set("|`*[]") & set(line)
-    assert "1 of 1 checks failed: boards: source&#95;known" in markdown
-
-
 def test_the_markdown_stays_within_what_a_tracker_takes_however_many_sources_there_are(dataset: Dataset) -> None:
     many = {f"{'x' * 200} {number:04}.pgn": 1_000 - number for number in range(900)}
     dataset.facts |= {"sources": many, "rejected": many, "left_out": many}

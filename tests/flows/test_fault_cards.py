@@ -57,22 +57,6 @@ def test_a_card_that_breaks_is_told_once_and_never_drawn_again(
     assert capsys.readouterr().out.count("card finetune: WARNING: ConnectionError: no room for a card") == 1
 
 
-def test_a_card_that_is_not_there_is_no_error_either(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setattr(live, "current", SimpleNamespace(card={}))
-    LiveCard("finetune", finetune.card, SETTINGS).failed("no reward differs")
-    LiveCard("check_boards", check_boards.card, SETTINGS).finished(tmp_path, is_reused=False)
-    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == ["card finetune", "card check_boards"]
-
-
-def test_the_card_of_a_failed_step_names_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    card = Card()
-    monkeypatch.setattr(live, "current", SimpleNamespace(card={"finetune": card}))
-    LiveCard("finetune", finetune.card, SETTINGS).failed("no reward differs: lower grpo.temperature")
-    assert "no reward differs: lower grpo.temperature" in json.dumps([component.render() for component in card.components])
-
-
 def test_html_in_the_headers_of_games_and_in_their_files_name_is_text_everywhere(
     stockfish: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

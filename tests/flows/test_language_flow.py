@@ -1,12 +1,11 @@
 """A language model through all steps, from `start` to `end`, as small as it can be: what it leaves is what a network's run leaves."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from real_flow import FlowRun, run_flow, run_in_one_process
+from real_flow import FlowRun, run_in_one_process
 
 from grpo.base.files import read_json
 from steps.run.work import read_history
@@ -68,12 +67,3 @@ def test_resume_from_peak_goes_on_from_its_weights_to_its_report(run: FlowRun, t
     after = read_history(folder(resumed, "finetuned"))
     assert after[0].metrics["heldout/reward"] == before[peak]["heldout/reward"], "the weights are those of the peak"
     assert read_json(folder(resumed, "selected") / "report.json")["confirmation_best_moves"]["num_pairs"] > 0
-
-
-@pytest.mark.prove
-def test_the_real_flow_draws_its_cards_and_reuses_what_the_steps_left(run: FlowRun, tmp_path: Path) -> None:
-    again = run_flow(tmp_path / "flow", SETTINGS, home=run.home)
-    assert again.succeeded, again.output[-4_000:]
-    assert "finetune: step 7 of 11: reusing version" in again.output
-    assert "reward by part" in again.card
-    assert not re.search(r"card \w+: WARNING", again.output)

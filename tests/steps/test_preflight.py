@@ -138,16 +138,6 @@ def test_a_doctor_reads_the_games_and_says_whether_they_suffice_and_for_which_pr
     assert "At least 10 of each split and phase are needed" in detail
 
 
-def test_machine_facts_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("CHESS_GRPO_STOCKFISH", "/opt/sf")
-    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path))
-    monkeypatch.setenv("CHESS_GRPO_THREADS", "1")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracker")
-    machine = Machine.here()
-    assert (machine.stockfish, machine.home, machine.num_threads, machine.tracking_uri) == ("/opt/sf", tmp_path, 1, "http://tracker")
-    assert os.environ.get("CHESS_GRPO_DEVICE") is None or machine.device == os.environ["CHESS_GRPO_DEVICE"]
-
-
 def test_a_book_that_is_too_small_is_found_before_any_game_and_a_large_one_is_fine(machine: Machine, tmp_path: Path) -> None:
     boards = some_boards(300)
     small, large = tmp_path / "small.epd", tmp_path / "large.epd"

@@ -17,12 +17,11 @@ from metaflow.plugins.cards.component_serializer import ComponentStore
 
 from grpo.base.files import write_json
 from grpo.board.phases import PHASES
-from grpo.match.intervals import Estimate, Unit
 from grpo.settings.metrics import METRICS, Event, Record
 from grpo.settings.tree import read_settings
 from steps import STEPS
 from steps.cards import live
-from steps.cards.charts import MAX_POINTS, Interval, Line, interval_parts, line_chart, thinned
+from steps.cards.charts import MAX_POINTS, Line, line_chart, thinned
 from steps.cards.live import LiveCard
 from steps.cards.state import CardPart, Seen
 from steps.cards.training import finetune_page
@@ -88,11 +87,6 @@ def test_a_thinned_line_keeps_its_ends_its_lowest_and_highest_points_and_its_ord
     chart = json.dumps(line_chart("a", "nats", [Line(label="b", values=values, colour="#000")]))
     assert "NaN" not in chart
     assert len(chart) < 100_000
-
-
-def test_an_interval_has_its_numbers_beside_its_bar() -> None:
-    one = Interval(label="one", estimate=Estimate(value=53.0, low=-75.0, high=212.0), kind="games", is_ringed=True)
-    assert f"{one.estimate.text(Unit.ELO)} (peak)" in json.dumps(interval_parts("gain", Unit.ELO, [one], zero="even"))
 
 
 class Card:

@@ -4,12 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from doubles import CPU, TINY, some_boards
+from doubles import CPU, some_boards
 
 from grpo.base.files import sha256_file
 from grpo.engine.pool import EnginePool, Query
 from grpo.match.players import BestMovePlayer
-from grpo.policy.policy import NetworkPolicy, new_policy
+from grpo.policy.policy import NetworkPolicy
 from steps.cli.players import Contestant, ContestantError, PlayerKind, entered, parse_contestant
 from steps.run.machine import Machine
 
@@ -18,17 +18,7 @@ GAMES = range(len(BOARDS))
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Return the folder of a tiny policy."""
-    path = tmp_path / "a policy"
-    path.mkdir()
-    new_policy(TINY, seed=3, device=CPU).save(path)
-    return path
-
-
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
+def machine(home: Path) -> Machine:
     return Machine.here()
 
 
@@ -71,23 +61,23 @@ def test_what_names_no_player_is_refused_with_all_that_is_allowed(text: str) -> 
     assert repr(text) in str(raised.value)
 
 
-def test_a_folder_plays_its_best_moves_and_says_which_policy_it_is(folder: Path, machine: Machine) -> None:
-    with entered([parse_contestant(str(folder))], machine=machine, device=CPU, seed=0, num_processes=1) as (entrant,):
-        expected = BestMovePlayer(NetworkPolicy.load(folder, CPU), "policy").choose(BOARDS, GAMES)
+def test_a_policy_plays_its_best_moves_and_says_which_policy_it_is(policy: Path, machine: Machine) -> None:
+    with entered([parse_contestant(str(policy))], machine=machine, device=CPU, seed=0, num_processes=1) as (entrant,):
+        expected = BestMovePlayer(NetworkPolicy.load(policy, CPU), "policy").choose(BOARDS, GAMES)
         assert entrant.player.choose(BOARDS, GAMES) == expected
-        assert entrant.player.name == str(folder)
+        assert entrant.player.name == str(policy)
         assert entrant.facts == {
-            "player": str(folder),
+            "player": str(policy),
             "kind": "policy",
-            "run": "a policy",
+            "run": "policy",
             "policy_step": None,
-            "weights_hash": sha256_file(folder / "policy.safetensors"),
+            "weights_hash": sha256_file(policy / "policy.safetensors"),
             "temperature": None,
         }
 
 
-def test_the_seed_repeats_what_is_drawn_and_two_of_a_name_draw_apart(folder: Path, machine: Machine) -> None:
-    for text in (f"{folder}@1", "random"):
+def test_the_seed_repeats_what_is_drawn_and_two_of_a_name_draw_apart(policy: Path, machine: Machine) -> None:
+    for text in (f"{policy}@1", "random"):
         one, two = moves([text, text], machine, seed=5)
         assert [one, two] == moves([text, text], machine, seed=5)
         assert one != two

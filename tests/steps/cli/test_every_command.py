@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 from canary import files_with
-from doubles import CPU, TINY
 from made_runs import MadeRun, machine_of, make_run
 
 from grpo.policy.files import WEIGHTS
-from grpo.policy.policy import new_policy
 from steps.cli.main import COMMANDS, main
 from steps.resume import find_origin
 from steps.run.machine import holds_secret, without_secrets
@@ -42,14 +40,11 @@ ADDRESSES = (
 )
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The home of the commands; the working folder has what their other arguments name."""
+@pytest.fixture(autouse=True)
+def _there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The working folder has what the commands' other arguments name."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     (tmp_path / "suite.epd").write_text("4k3/8/8/8/8/8/8/4K2R w K - bm Rh8;\n")
-    return tmp_path / "home"
 
 
 def test_each_that_takes_a_policy_or_a_run_looks_for_it_in_the_same_way(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,15 +95,12 @@ def test_an_address_is_cut_where_a_password_may_begin(address: str, shown: str) 
 
 @pytest.mark.parametrize("words", [("match", "{}", "random"), ("play", "{}"), ("uci", "--model", "{}"), ("solve", "{}", "suite.epd")])
 def test_a_damaged_policy_ends_each_that_loads_one_in_one_line(
-    words: tuple[str, ...], home: Path, stockfish: str, console: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+    words: tuple[str, ...], policy: Path, stockfish: str, console: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CHESS_GRPO_STOCKFISH", stockfish)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"uci\nisready\nquit\n")))
-    folder = home.parent / "policy"
-    folder.mkdir()
-    new_policy(TINY, seed=0, device=CPU).save(folder)
-    (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-9])
-    code, _, err = console(*(word.format(folder) for word in words))
+    (policy / WEIGHTS).write_bytes((policy / WEIGHTS).read_bytes()[:-9])
+    code, _, err = console(*(word.format(policy) for word in words))
     assert code == 1
     [line] = [line for line in err.splitlines() if line.startswith("chess-grpo: ")]
-    assert f"{folder / WEIGHTS} is damaged or cut off" in line
+    assert f"{policy / WEIGHTS} is damaged or cut off" in line

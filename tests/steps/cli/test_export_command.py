@@ -4,12 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from doubles import CPU, TINY
 from made_documents import made_results
 from made_runs import MadeRun, machine_of, make_run
 
 from grpo.base.files import sha256_file, verified_manifest
-from grpo.policy.policy import new_policy
 from steps.run.names import RESULTS
 from steps.track.find import find_policy
 
@@ -17,23 +15,20 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def export(console: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
+def export(console: Run) -> Run:
     return lambda *words: console("export", *words)
 
 
-def test_the_folder_has_the_weights_a_card_and_a_manifest(export: Run, tmp_path: Path) -> None:
-    source, out = tmp_path / "policy", tmp_path / "deep" / "out"
-    source.mkdir()
-    new_policy(TINY, seed=0, device=CPU).save(source)
-    (source / "state.safetensors").write_text("the rest of a checkpoint")
-    assert export(source, out)[0] == 0
+def test_the_folder_has_the_weights_a_card_and_a_manifest(export: Run, policy: Path, tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "out"
+    (policy / "state.safetensors").write_text("the rest of a checkpoint")
+    assert export(policy, out)[0] == 0
     assert sorted(verified_manifest(out)["files"]) == ["README.md", "facts.json", "policy.safetensors"]
     found = find_policy(str(out), machine_of(tmp_path / "home"))
     assert (found.run, found.policy_step) == ("policy", None), "of whom it was exported"
-    assert found.weights_hash == sha256_file(source / "policy.safetensors")
+    assert found.weights_hash == sha256_file(policy / "policy.safetensors")
     card = (out / "README.md").read_text()
-    assert sha256_file(source / "policy.safetensors") in card
+    assert sha256_file(policy / "policy.safetensors") in card
     assert "its strength is unknown here" in card.lower()
 
 

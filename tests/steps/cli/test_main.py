@@ -3,30 +3,10 @@
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
-
-import pytest
 
 from steps.cli.main import COMMANDS
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Keep what these tests write apart."""
-    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    return tmp_path / "home"
-
-
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(console: Run) -> Run:
-    return console
-
-
-# Usage.
 
 
 def test_a_command_imports_nothing_that_only_others_need() -> None:
@@ -41,8 +21,8 @@ def test_a_command_imports_nothing_that_only_others_need() -> None:
     assert "'steps.cli.uci'" in uci, "so that the test can fail"
 
 
-def test_the_list_of_commands_needs_none_of_their_modules(run: Run) -> None:
-    code, said, _ = run("--help")
+def test_the_list_of_commands_needs_none_of_their_modules(console: Run) -> None:
+    code, said, _ = console("--help")
     assert code == 0
     assert all(f"\n  {name}" in said for name in COMMANDS)
     script = "import sys; from steps.cli.main import main; main(['--help']); print(sorted(sys.modules))"

@@ -8,37 +8,19 @@ from types import SimpleNamespace
 
 import chess.pgn
 import pytest
-from doubles import CPU, TINY
-
-from grpo.policy.policy import new_policy
 
 Run = Callable[..., tuple[int, str, str]]
 KINDS = ("pgn", "html")
 
 
-@pytest.fixture
-def run(console: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
-    return console
-
-
-@pytest.fixture
-def policy(tmp_path: Path) -> Path:
-    """Return the folder of a tiny policy."""
-    folder = tmp_path / "policy"
-    folder.mkdir()
-    new_policy(TINY, seed=1, device=CPU).save(folder)
-    return folder
-
-
 def test_a_match_is_printed_and_written_and_repeats_with_its_seed(
-    stockfish: str, run: Run, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stockfish: str, console: Run, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The day may end between the two matches.
     monkeypatch.setattr("steps.cli.match.datetime", SimpleNamespace(now=lambda zone: datetime(2026, 11, 25, tzinfo=zone)))
     short = ("--set", "evaluation.max_plies=10")
     match = ("match", f"{policy}@0.5", "random", "--pairs", "3", "--seed", "7", *short)
-    code, out, _ = run(*match, *(word for kind in KINDS for word in (f"--{kind}", tmp_path / f"one.{kind}")))
+    code, out, _ = console(*match, *(word for kind in KINDS for word in (f"--{kind}", tmp_path / f"one.{kind}")))
     assert code == 0
     for said in ("as played", "adjudicated", "ends", "3 distinct openings, 6 distinct games; pairs of games are the sample"):
         assert said in out
@@ -49,12 +31,12 @@ def test_a_match_is_printed_and_written_and_repeats_with_its_seed(
     assert len(games) == 6
     assert {game.headers["White"] for game in games} == {f"{policy}@0.5", "random"}
     assert len({game.headers["FEN"] for game in games}) == 3
-    run(*match, *(word for kind in KINDS for word in (f"--{kind}", tmp_path / f"again.{kind}")))
+    console(*match, *(word for kind in KINDS for word in (f"--{kind}", tmp_path / f"again.{kind}")))
     for kind in KINDS:
         assert (tmp_path / f"one.{kind}").read_bytes() == (tmp_path / f"again.{kind}").read_bytes()
 
 
-def test_what_cannot_be_is_refused_before_any_game(run: Run, tmp_path: Path) -> None:
+def test_what_cannot_be_is_refused_before_any_game(console: Run, tmp_path: Path) -> None:
     there = tmp_path / "there.pgn"
     there.write_text("mine")
     for words, complaint in (
@@ -64,7 +46,7 @@ def test_what_cannot_be_is_refused_before_any_game(run: Run, tmp_path: Path) -> 
         (("random", "--pgn", tmp_path / "a", "--html", tmp_path / "a"), "name different files"),
         (("random", "--set", "evaluation.max_plys=3"), "unknown key evaluation.max_plys"),
     ):
-        code, out, err = run("match", "random", *words)
+        code, out, err = console("match", "random", *words)
         assert (code, out) == (1, "")
         assert complaint in err
         assert "match: " not in err, "none was begun"

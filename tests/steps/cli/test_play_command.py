@@ -8,29 +8,24 @@ from pathlib import Path
 
 import chess.pgn
 import pytest
-from doubles import CPU, TINY
 
-from grpo.policy.policy import new_policy
 from steps.cli.play import PLAYED
 
 Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def play(console: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def play(console: Run, policy: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Return what types lines into a game against a tiny policy and returns exit code and output."""
-    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
-    (tmp_path / "policy").mkdir()
-    new_policy(TINY, seed=1, device=CPU).save(tmp_path / "policy")
 
     def run(*arguments: str, typed: str) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.stdin", io.StringIO(typed.replace(" ", "\n") + "\n"))
-        return console("play", str(tmp_path / "policy"), *arguments)
+        return console("play", policy, *arguments)
 
     return run
 
 
-def test_a_game_in_the_terminal_is_shown_move_by_move_and_kept_when_it_ends(play: Run, tmp_path: Path) -> None:
+def test_a_game_in_the_terminal_is_shown_move_by_move_and_kept_when_it_ends(play: Run, home: Path) -> None:
     code, out, _ = play(typed="e2e5 hint e4 undo flip Nf3 resign")
     assert code == 0
     assert "You are White against" in out
@@ -40,20 +35,20 @@ def test_a_game_in_the_terminal_is_shown_move_by_move_and_kept_when_it_ends(play
     assert out.count("%") >= 5
     assert "last moves: e4 " in out
     assert "its probabilities:" in out
-    [file] = (tmp_path / "home" / PLAYED).iterdir()
+    [file] = (home / PLAYED).iterdir()
     game = chess.pgn.read_game(io.StringIO(file.read_text()))
     assert game is not None
     assert (game.headers["White"], game.headers["Result"], game.headers["Termination"]) == ("you", "0-1", "white resigned")
     assert next(iter(game.mainline_moves())).uci() == "g1f3"
 
 
-def test_black_sees_the_first_move_and_an_end_of_the_input_keeps_nothing(play: Run, tmp_path: Path) -> None:
+def test_black_sees_the_first_move_and_an_end_of_the_input_keeps_nothing(play: Run, home: Path) -> None:
     code, out, _ = play("--color", "black", "--temperature", "1", typed="help")
     assert code == 0
     assert "You are Black" in out
     assert "last moves: " in out
     assert "not saved" in out
-    assert not (tmp_path / "home" / PLAYED).exists()
+    assert not (home / PLAYED).exists()
     _, out, _ = play("--fen", "7k/8/4Q1K1/8/8/8/8/8 w - - 0 1", typed="Qe8")
     assert "1-0, checkmate. Saved:" in out
 

@@ -64,8 +64,6 @@ def typed(
 ) -> Type:
     """Return what runs a command in that home, and returns all that it prints, without line breaks."""
     monkeypatch.setenv("CHESS_GRPO_HOME", str(machine.home))
-    for name in ("MLFLOW_TRACKING_URI", "CHESS_GRPO_STORE"):
-        monkeypatch.delenv(name, raising=False)
 
     def command(*words: str, code: int = 0) -> str:
         found, out, err = console(*words)
@@ -141,10 +139,7 @@ def test_everything_is_logged_is_said_only_when_no_run_is_left(typed: Type, publ
     assert typed("track").startswith("Everything"), "and nothing twice"
 
 
-def test_a_store_without_runs_is_told_and_not_made(
-    tmp_path: Path, console: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
+def test_a_store_without_runs_is_told_and_not_made(tmp_path: Path, console: Callable[..., tuple[int, str, str]]) -> None:
     assert "`make run CONFIG=smoke` makes one" in console("runs")[1]
     for words in (("show",), ("diagnose", "last"), ("compare", "last", "last"), ("card",)):
         code, _, err = console(*words)

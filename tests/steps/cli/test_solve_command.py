@@ -5,9 +5,6 @@ from pathlib import Path
 
 import chess
 import pytest
-from doubles import CPU, TINY
-
-from grpo.policy.policy import new_policy
 
 Run = Callable[..., tuple[int, str, str]]
 HEADER = "PuzzleId,FEN,Moves,Rating,RatingDeviation,Popularity,NbPlays,Themes,GameUrl,OpeningTags"
@@ -15,14 +12,9 @@ ROOKS = "1k6/8/1K6/8/8/8/8/6RR b - - 0 1"
 
 
 @pytest.fixture
-def run(console: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(console: Run, policy: Path) -> Run:
     """Return what runs the command on a tiny policy."""
-    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("CHESS_GRPO_DEVICE", "cpu")
-    model = tmp_path / "model"
-    model.mkdir()
-    new_policy(TINY, seed=0, device=CPU).save(model)
-    return lambda *words: console("solve", str(model), *words)
+    return lambda *words: console("solve", policy, *words)
 
 
 def test_puzzles_are_told_by_rating_and_theme_and_suites_too_with_what_was_left_out(run: Run, tmp_path: Path) -> None:

@@ -139,12 +139,6 @@ def test_a_collapsed_run_has_every_page_with_verdict_reason_and_diagnosis(tmp_pa
 # Pages.
 
 
-def test_the_terminals_verdict_fits_and_no_line_of_it_begins_with_a_space(results: Results) -> None:
-    lines = verdict_lines(results)
-    assert max(map(len, lines)) <= 80
-    assert not any(line.startswith(" ") for line in lines)
-
-
 EVIL = "<script>alert(1)</script> [x](javascript:y) | `z` ![i](j) _a_ **b** ~~c~~\n# Heading {{ }}"
 
 
@@ -172,13 +166,6 @@ def test_a_policy_that_did_not_play_the_confirmation_says_so(results: Results) -
     start = card_of(results, policy_step=0)
     assert "This policy is the pretrained one" in start
     assert "trained by behavior cloning of moves only" in start
-
-
-def test_a_policy_of_which_nothing_is_known_claims_nothing() -> None:
-    card = card_of(None, policy_step=None)
-    assert "Its strength is unknown here" in card
-    assert "## Data" not in card
-    assert "Elo [" not in card
 
 
 @pytest.mark.parametrize("is_cloned", [True, False])

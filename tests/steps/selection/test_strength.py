@@ -1,23 +1,18 @@
 """The ladder as `calibrate` leaves it, repeatable whatever else a run does; and what `baseline` knows of the policy before GRPO."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from doubles import CPU, TINY
 from listeners import Listener
 from made_selection import step, write_inputs
-from made_work import work_in
 
 from grpo.base.files import read_json
 from grpo.engine.identity import identify
 from grpo.match.matches import DEPTH
-from grpo.match.players import BestMovePlayer
-from grpo.policy.policy import new_policy
-from grpo.settings.tree import Settings, read_settings
+from grpo.settings.tree import read_settings
 from steps import baseline, calibrate
 from steps.cards.state import Seen
-from steps.measure import Arena, read_ladder
+from steps.measure import read_ladder
 from steps.run.names import REPORT
 from steps.run.work import read_history
 
@@ -83,23 +78,3 @@ def test_the_baseline_leaves_regret_both_matches_and_a_place_on_the_ladder(input
     assert len(names) == len(set(names)), "each metric once"
     seen = Seen({}, folder=folder)
     assert baseline.card(seen)
-
-
-def arena(given: Settings, stockfish: str, folder: Path) -> Arena:
-    """Return an arena outside of any step."""
-    return Arena(work_in(folder / "output", given, stockfish=stockfish))
-
-
-def test_another_player_is_placed_on_openings_of_its_own_and_none_that_was_excluded(
-    inputs: dict[str, Path], stockfish: str, tmp_path: Path
-) -> None:
-    ladder, policy = read_ladder(inputs["calibrated"]), new_policy(TINY, seed=0, device=CPU)
-    used: set[str] = set()
-    openings: list[set[Any]] = []
-    with arena(read_settings('preset = "test"\nevaluation.max_plies = 20'), stockfish, tmp_path) as found:
-        for purpose in ("pretrained", "champion"):
-            drawn = found.openings(found.num_ladder_openings(ladder), used, "placement", purpose)
-            [placement] = found.place([BestMovePlayer(policy, purpose)], ladder, drawn, purpose)
-            openings.append({game.opening for part in (*placement.probes, *placement.games) for game in part.result.games})
-            assert openings[-1] <= set(drawn)
-    assert not openings[0] & openings[1]
