@@ -56,7 +56,7 @@ def test_a_text_means_a_player(text: str, meant: Contestant) -> None:
     ],
 )
 def test_what_names_no_player_is_refused_with_all_that_is_allowed(text: str) -> None:
-    with pytest.raises(ContestantError, match="is not a player; allowed are champion, .*stockfish:nodes=50") as raised:
+    with pytest.raises(ContestantError, match=r"is not a player; allowed are champion, .*stockfish:nodes=50") as raised:
         parse_contestant(text)
     assert repr(text) in str(raised.value)
 
