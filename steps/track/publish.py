@@ -14,7 +14,6 @@ from grpo.base.errors import PlainError
 from grpo.base.files import CorruptError, read_json
 from grpo.match.verdict import short_verdict
 from grpo.policy.files import NETWORK
-from grpo.settings.metrics import MAIN_CURVES, tracked_name
 from grpo.settings.names import MAIN, compared_settings
 from steps import STEPS
 from steps.pages.results import Results, read_results
@@ -27,6 +26,7 @@ from steps.run.records import Attempt, Run, Runs, Status
 from steps.run.step import step_of
 from steps.run.store import Store
 from steps.run.work import JOURNAL, read_journal
+from steps.track.charts import MAIN_CURVES, tracked_name
 from steps.track.client import CHILD, METAFLOW_RUN, RUN, TrackingStore, cut, locked, waiting
 from steps.track.notes import run_name, run_note, step_note
 from steps.track.outages import TrackingRefusedError, failures_of

@@ -12,11 +12,12 @@ from page_code import blocks
 from real_flow import FlowRun, run_in_one_process
 
 from grpo.base.files import sha256_file, verified_manifest
-from grpo.settings.metrics import METRICS, tracked_name
+from grpo.settings.metrics import METRICS
 from grpo.settings.tree import read_settings
 from steps import STEPS
 from steps.run.step import step_of
 from steps.run.work import read_history
+from steps.track.charts import tracked_name
 from steps.track.notes import run_name
 
 NAMED = ("join_boards", "check_boards", "pretrain", "calibrate", "baseline", "finetune", "select", "report")

@@ -14,7 +14,7 @@ from mlflow.tracking import MlflowClient
 
 from grpo.base.files import write_json, write_manifest
 from grpo.policy.policy import new_policy
-from grpo.settings.metrics import Record, tracked_name
+from grpo.settings.metrics import Record
 from grpo.settings.tree import Settings
 from steps.pages.results import Results
 from steps.run.machine import Machine
@@ -22,6 +22,7 @@ from steps.run.names import CHECKPOINTS, REPORT, REPORT_PAGE, RESULTS
 from steps.run.records import Attempt, Run, Runs
 from steps.run.store import Making, Store
 from steps.run.work import Work
+from steps.track.charts import tracked_name
 from steps.track.client import EXPERIMENT
 from steps.track.publish import journal_of, publish
 from steps.track.registry import RESUMED_WITH
