@@ -12,7 +12,7 @@ from steps.run.names import DECISIONS, GAMES_PAGE, RESULTS, SUMMARY
 
 def checks_page(seen: Seen) -> list[CardPart]:
     """Return the card of `check_boards`: each check, and the summary of the dataset."""
-    report = seen.report()
+    report = seen.read()
     head = page_part("checks", seen=seen, suites=report.get("suites", []))
     if not report:
         return [head]
@@ -21,7 +21,7 @@ def checks_page(seen: Seen) -> list[CardPart]:
 
 def baseline_page(seen: Seen) -> list[CardPart]:
     """Return the card of `baseline`: the strength of the pretrained policy before GRPO."""
-    report = seen.report()
+    report = seen.read()
     if not report:
         return [page_part("baseline", seen=seen, report={}, matches={})]
     matches = report["matches"] | {f"ladder: {part['rung']}": part for part in report["ladder"]["games"]}
@@ -32,15 +32,15 @@ def baseline_page(seen: Seen) -> list[CardPart]:
     note = "Games with best moves, as played; clipped at 1,200 Elo."
     figure = interval_parts("Elo against each opponent", Unit.ELO, bars, zero="even", note=note)
     head = page_part("baseline", seen=seen, report=report, matches=matches)
-    return [head, *figure, *decision_boards(seen.report(DECISIONS), whose="the pretrained policy")]
+    return [head, *figure, *decision_boards(seen.read(DECISIONS), whose="the pretrained policy")]
 
 
 def decision_page(seen: Seen) -> list[CardPart]:
     """Return the card of `select`: verdict, checkpoints with the peak ringed, boards, and games to click through."""
-    if not (found := seen.report()):
+    if not (found := seen.read()):
         return [page_part("verdict", seen=seen, decision=None)]
     decision = Decision.model_validate(found)
-    boards = decision_boards(seen.report(DECISIONS), whose=f"step {decision.candidate_step}")
+    boards = decision_boards(seen.read(DECISIONS), whose=f"step {decision.candidate_step}")
     return [
         *_verdict(seen, decision),
         *_checkpoints(decision),
@@ -51,7 +51,7 @@ def decision_page(seen: Seen) -> list[CardPart]:
 
 def report_page(seen: Seen) -> list[CardPart]:
     """Return the card of `report`: verdict, ladder, and the report; checkpoints and boards are on the card of `select`."""
-    if not (found := seen.report(RESULTS)):
+    if not (found := seen.read(RESULTS)):
         return [page_part("verdict", seen=seen, decision=None)]
     results = Results.model_validate(found)
     ladder = _ladder(results.ladder, results.decision)
@@ -61,13 +61,7 @@ def report_page(seen: Seen) -> list[CardPart]:
 def _verdict(seen: Seen, decision: Decision, origin: str = "") -> list[CardPart]:
     """Return who is champion, the gain as bars, start and candidate on the ladder."""
     head = page_part("verdict", seen=seen, decision=decision, origin=origin)
-    games = decision.confirmation_best_moves
-    num_pairs = 0 if games is None else games.num_pairs
-    note = (
-        f"Gain of step {decision.candidate_step} over its start. One row decides: {num_pairs:,} pairs of games against the start, as"
-        " played. Adjudicated: the same games, but those drawn by repetition, fifty moves or the ply cap count for the side that Stockfish"
-        " finds better."
-    )
+    note = "Adjudicated: games drawn by repetition, fifty moves or the ply cap count for the side that Stockfish finds better."
     bars = [Interval(label, found, "games") for label, found in decision.gains.items()]
     gain = interval_parts("Gain in Elo, against", Unit.ELO, bars, zero="no gain", note=note)
     note = "Both met the same opponents on the same openings. The interval of the gain is narrower than those of the two ratings."
@@ -78,12 +72,9 @@ def _verdict(seen: Seen, decision: Decision, origin: str = "") -> list[CardPart]
 def _checkpoints(decision: Decision) -> list[CardPart]:
     """Return charts of each checkpoint's Elo against the pretrained policy and of its held-out regret; the peak is ringed."""
     chosen, peak = decision.candidate_step, decision.peak_step
-    screened = {entry.candidate: entry.so_far.estimate for entry in decision.screening}
+    screened = {entry.candidate: elo_estimate(entry.so_far.estimate) for entry in decision.screening}
     # The peak is ringed where it was measured: the candidate by the confirmation, others by the screening.
-    played = [
-        Interval(f"step {step:,}", elo_estimate(score), "screening", is_ringed=step == peak != chosen)
-        for step, score in sorted(screened.items())
-    ]
+    played = [Interval(f"step {step:,}", gain, "screening", is_ringed=step == peak != chosen) for step, gain in sorted(screened.items())]
     if (games := decision.confirmation_best_moves) is not None:
         confirmed = elo_estimate(games.estimate)
         played.append(Interval(f"step {chosen:,}, confirmed", confirmed, "confirmation, fresh games", is_ringed=chosen == peak))
@@ -91,10 +82,7 @@ def _checkpoints(decision: Decision) -> list[CardPart]:
         Interval(f"step {step:,}", regret.estimate, "held-out boards", is_ringed=step == peak)
         for step, regret in sorted((int(step), regret) for step, regret in decision.heldout_regret_best.items())
     ]
-    note = (
-        f"Ringed: step {peak:,}, the peak, to resume from. Games count as played. The confirmation, which is"
-        " independent of the choice of the candidate, decides."
-    )
+    note = f"Ringed: step {peak:,}, the peak, to resume from. The confirmation, of games played after the choice, decides."
     regret_note = "Best moves, stronger search; lower is better. Regret selects candidates; games decide."
     return [
         *interval_parts("Checkpoints: Elo against the pretrained policy", Unit.ELO, played, zero="pretrained", note=note),

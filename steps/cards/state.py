@@ -43,12 +43,8 @@ class Seen:
             return self.records
         return read_history(self.folder)
 
-    def report(self, name: str = REPORT) -> dict[str, Any]:
-        """Return what a JSON file of the output tells; empty if there is none."""
-        return dict(self.read(name) or {})
-
-    def read(self, name: str) -> Any:
-        """Return the content of a JSON file, or the text of another file of the output; None if there is none."""
+    def read(self, name: str = REPORT) -> Any:
+        """Return the content of a JSON file, or the text of another file of the output; an empty dict if there is none."""
         if self.folder is None or not (self.folder / name).exists():
-            return None
+            return {}
         return read_json(self.folder / name) if name.endswith(".json") else (self.folder / name).read_text(encoding="utf-8")

@@ -23,13 +23,13 @@ _CRITICAL: Final = "critical"
 
 def pretrain_page(seen: Seen) -> list[CardPart]:
     """Return the card of `pretrain`: losses, and how well the policy or the model's answers came out."""
-    head = page_part("pretrain", seen=seen, report=seen.report(), tasks=TASKS, is_language=seen.kind == LANGUAGE)
+    head = page_part("pretrain", seen=seen, report=seen.read(), tasks=TASKS, is_language=seen.kind == LANGUAGE)
     return [head, *_charts(seen, _PRETRAIN[seen.kind])]
 
 
 def finetune_page(seen: Seen) -> list[CardPart]:
     """Return the card of `finetune`, live while it trains or from the stored history."""
-    report, records, found = seen.report(), seen.history(), seen.report(FINDINGS)
+    report, records, found = seen.read(), seen.history(), seen.read(FINDINGS)
     events = [(record.step, event) for record in records for event in record.events]
     if not found and any(event.name == FINDING for _, event in events):  # There is no output yet.
         found = diagnose(History.of_records(records)).facts()
@@ -44,7 +44,7 @@ def _charts(seen: Seen, figures: Iterable[Figure]) -> list[CardPart]:
     records, critical = seen.history(), float(seen.settings["grpo"]["critical_entropy"])
     levels = {_NO_GAIN: (0.0, "#7d8794"), _HEALTHY: (HEALTHY_ENTROPY, "#2f9e6e")} | ({_CRITICAL: (critical, ALARM)} if critical else {})
     charts = [part for figure in figures for part in figure.parts(records, levels)]
-    return charts if seen.kind != LANGUAGE else [*charts, page_part("answers", prompts=seen.read(ANSWERS) or [], tasks=TASKS)]
+    return charts if seen.kind != LANGUAGE else [*charts, page_part("answers", prompts=seen.read(ANSWERS), tasks=TASKS)]
 
 
 def _by(name: str, parts: Iterable[str]) -> tuple[str, ...]:
