@@ -12,7 +12,6 @@ from grpo.policy.files import LANGUAGE, NETWORK, policy_facts
 from grpo.settings.names import compared_settings, flattened
 from steps.cards.state import CardPart, Seen
 from steps.pages.results import (
-    FORMAT,
     Boards,
     Decision,
     LadderReport,
@@ -81,7 +80,6 @@ def run_results(folders: Mapping[str, Path], *, origin: str = "") -> Results:
     settings = {name: value for each in outputs.values() for name, value in flattened(each.parts["settings"]).items()}
     findings, (run, _, step) = outputs["finetune"].folder / FINDINGS, origin.rpartition("/")
     return Results(
-        format=FORMAT,
         kind=LANGUAGE if "parse_rates" in outputs["pretrain"].report else NETWORK,
         origin=None if not origin else Origin(run=run, step=int(step)),
         decision=decision,

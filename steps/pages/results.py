@@ -5,7 +5,7 @@ views of it (`steps.pages.templates`). A part that was not measured is None: `De
 """
 
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -17,9 +17,6 @@ from grpo.match.phase_guard import PhaseChange
 from grpo.match.verdict import Claim, LadderGain, RegretEstimate, Verdict
 from grpo.settings.metrics import ENDS
 from steps.run.aliases import PRETRAINED_STEP
-
-FORMAT: Final = 2
-"""Of the document; changed with the meaning of any key."""
 
 
 class ResultsError(PlainError, ValueError):
@@ -240,7 +237,8 @@ class Origin(_Facts):
 class Results(_Facts):
     """The whole document."""
 
-    format: Literal[2]
+    format: Literal[2] = 2
+    """Changed with the meaning of any key."""
     kind: str
     """Of the policy: `network` or `language`."""
     origin: Origin | None
