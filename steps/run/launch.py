@@ -24,9 +24,7 @@ class Launch:
 
     @property
     def text(self) -> str:
-        """The settings as a file for `--config settings`: TOML, or JSON when a value is null, which TOML lacks."""
-        if None in self.differences.values():
-            return json.dumps({"preset": self.preset, **_nested(self.differences)}) + "\n"
+        """The settings as a file for `--config settings`."""
         lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in self.differences.items()]
         return "\n".join([f'preset = "{self.preset}"', *lines]) + "\n"
 
@@ -55,9 +53,8 @@ def launch_of(settings: Mapping[str, Any]) -> Launch:
     Launch(preset='smoke', differences={'seed': 3}, seed=3)
     """
     given = flattened(settings)
-    found = [
-        Launch(preset=name, differences=_differences(given, name), seed=given[_SEED]) for name in sorted(preset_names(), key=_default_first)
-    ]
+    names = sorted(preset_names(), key=lambda name: (name != DEFAULT_PRESET, name))  # Of two that are as near, the default preset.
+    found = [Launch(preset=name, differences=_differences(given, name), seed=given[_SEED]) for name in names]
     return min(found, key=lambda each: len(each.differences))
 
 
@@ -72,20 +69,5 @@ def metaflow_tags(settings: Mapping[str, Any], verdict: str = "") -> list[str]:
 
 
 def _differences(given: Mapping[str, Any], preset: str) -> dict[str, Any]:
-    usual = flattened(read_settings(f'preset = "{preset}"').model_dump(mode="json"))
+    usual = flattened(read_settings(f'preset = "{preset}"').model_dump(mode="json"))  # None is off, which no preset changes.
     return {name: value for name, value in given.items() if name not in usual or usual[name] != value}
-
-
-def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    nested: dict[str, Any] = {}
-    for name, value in settings.items():
-        *sections, key = name.split(".")
-        place = nested
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[key] = value
-    return nested
-
-
-def _default_first(preset: str) -> tuple[bool, str]:
-    return preset != DEFAULT_PRESET, preset
