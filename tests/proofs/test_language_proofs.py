@@ -97,7 +97,6 @@ def test_random_weights_are_refused(trained: Trained, tmp_path: Path) -> None:
     with pytest.raises(UnreadableError, match="random weights"):
         pretrain.body(work_in(tmp_path / "cloned", settings, inputs={"boards": trained.boards}))
     (tmp_path / "random").mkdir()
-    (tmp_path / "random").mkdir()
     load_model(settings.language, seed=0, device=CPU).save(tmp_path / "random")
     with pytest.raises(NotLearnableError, match="parse_rate"):
         finetune.body(work_in(tmp_path / "tuned", settings, inputs={"boards": trained.boards, "pretrained": tmp_path / "random"}))

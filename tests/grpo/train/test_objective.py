@@ -196,17 +196,6 @@ def test_the_closed_form_descent_of_a_term_is_minus_its_gradient_and_minus_its_f
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
-def test_on_policy_the_exact_estimators_gradient_is_that_of_the_expected_value(temperature: float) -> None:
-    case = Case(temperature=temperature, kind="exact", distance=0.0)
-    exact = exact_policy_ascent(case.old, case.values * case.legal, temperature=temperature)
-    assert torch.allclose(-case.gradient(PLAIN), exact, atol=1e-15)
-    logits = case.logits.clone().requires_grad_(True)
-    expected_value = of(logits, case.legal, temperature).expectation(case.values * case.legal)
-    assert torch.allclose(torch.autograd.grad(expected_value.sum(), logits)[0], exact, atol=1e-15)
-    assert exact.abs().max() > 0.01
-
-
-@pytest.mark.parametrize("temperature", TEMPERATURES)
 @pytest.mark.parametrize("group_size", [2, 4])
 def test_over_all_groups_there_are_the_gradient_is_the_exact_one_less_the_share_of_oneself(temperature: float, group_size: int) -> None:
     # No sampling: every group is weighed with its probability, so that this is an identity.
