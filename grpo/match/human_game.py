@@ -13,8 +13,7 @@ from grpo.base.errors import PlainError
 if TYPE_CHECKING:
     from grpo.match.annotations import MoveProbabilities
 
-NUM_HINTS: Final = 5
-_NUM_NEAREST: Final = 6
+_NUM_SHOWN: Final = 5
 _COLORS: Final = {chess.WHITE: "white", chess.BLACK: "black"}
 
 
@@ -34,16 +33,10 @@ class HumanGame:
         fen: str = chess.STARTING_FEN,
         probabilities: "MoveProbabilities | None" = None,
     ) -> None:
-        """Set up the position, and let the opponent move if it is its turn.
+        """Set up the position `fen`, and let the opponent move if it is its turn.
 
-        Args:
-            choose: Returns the opponent's move, or None to resign.
-            opponent: Its name.
-            person_is_white: Whether the person has White.
-            fen: Start of the game.
-            probabilities: Of the opponent's policy, if it has any.
-
-        Raises MoveError if the position is not legal or has no move.
+        `choose` returns the opponent's move, or None to resign. `probabilities` are of its policy, if it has any. Raises MoveError if the
+        position is not legal or has no move.
         """
         try:
             self.board = chess.Board(fen)
@@ -75,10 +68,7 @@ class HumanGame:
         return "1/2-1/2" if self.end and not self.board.is_game_over() else self.board.result()
 
     def parse(self, text: str) -> chess.Move:
-        """Return the legal move that a text names in SAN or UCI.
-
-        Raises MoveError with the nearest legal moves.
-        """
+        """Return the legal move that a text names in SAN or UCI; raises MoveError with the nearest legal moves."""
         self._refuse_if_over()
         for parse, move in ((self.board.parse_san, text), (self.board.parse_uci, text.lower())):
             try:
@@ -88,7 +78,7 @@ class HumanGame:
             if found:  # "--" is a null move.
                 return found
         legal = [self.board.san(move) for move in self.board.legal_moves]
-        near = difflib.get_close_matches(text, legal, n=_NUM_NEAREST, cutoff=0)
+        near = difflib.get_close_matches(text, legal, n=_NUM_SHOWN, cutoff=0)
         raise MoveError(f"{text} names no legal move{' (you are in check)' * self.board.is_check()}, or several; near: {', '.join(near)}")
 
     def play(self, text: str) -> None:
@@ -110,10 +100,7 @@ class HumanGame:
         self._resigned = self.person_is_white
 
     def hints(self) -> list[tuple[str, float]]:
-        """Return the policy's most probable moves for the person, as SAN with probability.
-
-        Raises MoveError if the policy has no probabilities, or the game is over.
-        """
+        """Return the policy's most probable moves for the person, as SAN with probability; raises MoveError if there are none."""
         self._refuse_if_over()
         if not (found := self._ranked(self.board)):
             raise MoveError(f"{self.opponent} has no probabilities of moves, so there is no hint")
@@ -135,27 +122,22 @@ class HumanGame:
     def pgn(self, *, person: str, played_on: date) -> str:
         """Return the game as PGN."""
         game = chess.pgn.Game.from_board(self.board)
-        names = (person, self.opponent) if self.person_is_white else (self.opponent, person)
-        game.headers.update(Event="casual game", Site="chess-grpo", Date=f"{played_on:%Y.%m.%d}", Round="-", White=names[0], Black=names[1])
-        game.headers["Result"] = self.result
-        if self.end:
-            game.headers["Termination"] = self.end
+        white, black = (person, self.opponent) if self.person_is_white else (self.opponent, person)
+        game.headers.update(Event="casual game", Site="chess-grpo", Date=f"{played_on:%Y.%m.%d}", Round="-", White=white, Black=black)
+        game.headers.update(Result=self.result, Termination=self.end)
         return f"{game.accept(chess.pgn.StringExporter())}\n"
 
     def facts(self) -> dict[str, Any]:
         """Return what a page shows of the game, as plain data."""
-        root, is_over = self.board.root(), bool(self.end)
         return {
             "opponent": self.opponent,
             "placement": self.board.board_fen(),
             "isPersonWhite": self.person_is_white,
-            "isWhiteToMove": self.board.turn == chess.WHITE,
             "isCheck": self.board.is_check(),
             "last": self.board.peek().uci() if self.board.move_stack else "",
             "sans": self.sans(),
-            "startNumber": root.fullmove_number,
-            "startsWhite": root.turn == chess.WHITE,
-            "legal": [] if is_over else [move.uci() for move in self.board.legal_moves],
+            "start": self.board.root().fen(),
+            "legal": [] if self.end else [move.uci() for move in self.board.legal_moves],
             "result": self.result,
             "end": self.end,
             "answer": self.answer_probabilities(),
@@ -172,7 +154,7 @@ class HumanGame:
         found = None if self._probabilities is None else self._probabilities([board])
         if found is None:
             return []
-        ranked = sorted(found[0].items(), key=lambda item: -item[1])[:NUM_HINTS]
+        ranked = sorted(found[0].items(), key=lambda item: -item[1])[:_NUM_SHOWN]
         return [(board.san(chess.Move.from_uci(move)), probability) for move, probability in ranked]
 
     def _refuse_if_over(self) -> None:

@@ -35,11 +35,6 @@ class Estimate:
     low: float
     high: float
 
-    @property
-    def margin(self) -> float:
-        """Half of the interval's width: the number after +-."""
-        return (self.high - self.low) / 2
-
     def text(self, unit: Unit, *, is_change: bool = False, suffix: str = "") -> str:
         """Return the number and its interval as people read it.
 

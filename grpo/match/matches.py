@@ -91,12 +91,7 @@ class MatchResult:
     @property
     def num_openings(self) -> int:
         """Number of distinct openings, move numbers ignored: the sample size if both players are deterministic."""
-        return len({_without_move_number(game.opening) for game in self.games})
-
-    @property
-    def num_distinct_games(self) -> int:
-        """Number of games that differ in opening, colours or moves."""
-        return len({(_without_move_number(game.opening), game.first_is_white, game.moves) for game in self.games})
+        return len({" ".join(game.opening.split(" ")[:5]) for game in self.games})
 
     def pair_scores(self, *, adjudicated: bool = False) -> list[float]:
         """Return the first player's mean score in each pair of games, as played or, after `adjudicate`, as adjudicated."""
@@ -205,10 +200,6 @@ def _position(board: chess.Board) -> tuple[int | None, ...]:
     """Return a key that is equal for positions that count as a repetition; building a FEN instead takes 20 times as long."""
     pieces = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings, board.occupied_co[chess.WHITE])
     return (*pieces, board.turn, board.clean_castling_rights(), board.ep_square if board.has_legal_en_passant() else None)
-
-
-def _without_move_number(fen: str) -> str:
-    return " ".join(fen.split(" ")[:5])
 
 
 def play_match(

@@ -3,7 +3,6 @@
 Deterministic players repeat their game from the same opening and colours, so the number of distinct openings is the sample size.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import chess
@@ -12,7 +11,7 @@ import numpy as np
 from grpo.base.errors import PlainError
 from grpo.board.encoding import position_key
 from grpo.dataset.epd import lines, read_line
-from grpo.dataset.games import Reason, SourceError
+from grpo.dataset.games import SourceError
 from grpo.dataset.streams import FileKind, SourceFile, find_files, opened
 from grpo.engine.answers import EngineError
 from grpo.engine.pool import EnginePool, Query
@@ -75,29 +74,21 @@ def drawn_openings(book: str, *, count: int, rng: np.random.Generator, exclude: 
         with opened(file) as stream:
             found.update(line for _, line in lines(stream))
     entries = sorted(found)
-    left_out: Counter[Reason] = Counter()
     drawn: dict[str, str] = {}
-    num_used = 0
+    num_left_out = 0
     for index in rng.permutation(len(entries)):
         board = read_line(entries[index])
-        if not isinstance(board, chess.Board):
-            left_out[board[0]] += 1
-            continue
-        key = position_key(board)
-        if key in exclude:
-            num_used += 1
-        elif key in drawn:
-            left_out[Reason.DUPLICATE] += 1
-        else:
+        if not isinstance(board, chess.Board) or (key := position_key(board)) in drawn:
+            num_left_out += 1
+        elif key not in exclude:
             drawn[key] = board.fen()
             if len(drawn) == count:
                 exclude.update(drawn)
                 return list(drawn.values())
-    counts = ", ".join(f"{number:,} {reason}" for reason, number in sorted(left_out.items()))
     raise OpeningsError(
-        f"{count:,} distinct openings are needed, but only {len(drawn):,} are available: {book} has {len(entries):,} lines; left out:"
-        f" {counts or 'none'}; {num_used:,} of them are used elsewhere (boards of the dataset, or openings of other stages). Use a larger"
-        " evaluation.opening_book, or play fewer pairs of games"
+        f"{count:,} distinct openings are needed, but only {len(drawn):,} are available: {book} has {len(entries):,} lines, of which"
+        f" {num_left_out:,} are no openings or repeat one, and {len(entries) - num_left_out - len(drawn):,} are used elsewhere (boards of"
+        " the dataset, or openings of other stages). Use a larger evaluation.opening_book, or play fewer pairs of games"
     )
 
 

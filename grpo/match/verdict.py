@@ -104,14 +104,9 @@ class RegretEstimate:
     stderr: float
 
     @property
-    def high(self) -> float:
-        """Upper end of the 95 % interval."""
-        return self.mean + Z95 * self.stderr
-
-    @property
     def estimate(self) -> Estimate:
         """The mean with its 95 % interval, which has nothing below 0."""
-        return Estimate(value=self.mean, low=max(0.0, self.mean - Z95 * self.stderr), high=self.high)
+        return Estimate(value=self.mean, low=max(0.0, self.mean - Z95 * self.stderr), high=self.mean + Z95 * self.stderr)
 
 
 BETTER_THAN_INITIAL = "better than the pretrained policy"
@@ -186,29 +181,6 @@ def _sentence(candidate: int, claim: Claim, gain: LadderGain, worse_phases: Sequ
         + (" The two disagree." if disagree else "")
         + (f" Its held-out regret grew in the {' and the '.join(worse_phases)}." if worse_phases else "")
     )
-
-
-def short_verdict(verdict: Verdict, score: Estimate, on_ladder: LadderFinding) -> str:
-    """Return the verdict in a few words, such as a run's name has room for: against its own start, and against other opponents.
-
-    Args:
-        verdict: The verdict.
-        score: The candidate's score against its own start in the confirmation games.
-        on_ladder: What the ladder shows of it.
-
-    >>> short_verdict(Verdict.BETTER, Estimate(value=0.576, low=0.55, high=0.60), LadderFinding.NOT_SHOWN)
-    'better +53 Elo, no ladder gain shown'
-    >>> short_verdict(Verdict.NO_IMPROVEMENT, Estimate(value=0.5, low=0.4, high=0.6), LadderFinding.NOT_SHOWN)
-    'no gain shown'
-    """
-    is_better = verdict != Verdict.NO_IMPROVEMENT
-    beside = {
-        LadderFinding.HIGHER: ", ladder too" if is_better else ", but on the ladder",
-        LadderFinding.NOT_SHOWN: ", no ladder gain shown" if is_better else "",
-        LadderFinding.WORSE: ", worse on the ladder",
-    }[on_ladder]
-    phase = ", worse in a phase" if verdict == Verdict.WORSE_IN_A_PHASE else ""
-    return f"{f'better {elo_estimate(score).value:+.0f} Elo' if is_better else 'no gain shown'}{beside}{phase}"
 
 
 def _claims(pair_scores: Mapping[str, Sequence[float]]) -> tuple[Claim, ...]:

@@ -20,14 +20,7 @@ _DIGITS: Final = 4
 
 
 def viewer_page(result: MatchResult, annotated: Mapping[int, AnnotatedGame], *, title: str, event: str) -> str:
-    """Return the page.
-
-    Args:
-        result: The match, the first one of its event.
-        annotated: Index of a game -> its notes; the first game is shown first.
-        title: Heading of the page.
-        event: The PGN event.
-    """
+    """Return the page with the annotated games of the first match of a PGN event, by their indices; the first one is shown first."""
     words = (
         "Games chosen by rule. Probabilities are the policy's at temperature 1; values are win probabilities by the engine's search of the"
         " reward. Keys: left and right arrow, Home, End, f to flip."
@@ -42,8 +35,9 @@ def offline_page(template: str, *, title: str, data: Mapping[str, Any]) -> str:
     # JSON inside of a script element: no text can close the element.
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c").replace("\u2028", "\\u2028")
     parts = {"$TITLE": html.escape(title), "$STYLE": _read("style.css"), "$PIECES": _pieces(), "$BOARD": _read("board.js"), "$DATA": text}
+    parts["$BODY"] = _read(template)
     # In one pass, so that nothing in a part is taken for a mark.
-    return re.sub(r"\$[A-Z]+", lambda mark: parts[mark[0]], _read(template))
+    return re.sub(r"\$[A-Z]+", lambda mark: parts[mark[0]], _read("page.html"))
 
 
 def _read(name: str) -> str:
@@ -63,7 +57,6 @@ def _game_facts(result: MatchResult, index: int, noted: AnnotatedGame) -> dict[s
     game = result.games[index]
     white, black = game.white_and_black(result.first, result.second)
     start, *_ = boards = [board.copy() for board in game.boards()]
-    moves = [chess.Move.from_uci(uci) for uci in game.moves]
     best = noted.notes[0].best()
     # White's win probability in a position: after the move that led to it, at the start after the best move.
     before = [(noted.notes[0].chance(best), start.turn)]
@@ -78,12 +71,10 @@ def _game_facts(result: MatchResult, index: int, noted: AnnotatedGame) -> dict[s
         "result": game.white_result(game.score),
         "end": game.end.value,
         "start": game.opening,
-        "startNumber": start.fullmove_number,
-        "startsWhite": start.turn == chess.WHITE,
         "isFirstBlack": not game.first_is_white,
-        "moves": [{"uci": move.uci(), "san": board.san(move)} for board, move in zip(boards, moves, strict=False)],
+        "moves": [{"uci": uci, "san": board.san(chess.Move.from_uci(uci))} for board, uci in zip(boards, game.moves, strict=False)],
         "positions": [
-            {"placement": board.board_fen(), "white": chance, **told}
+            {"placement": board.board_fen(), "isWhiteToMove": board.turn == chess.WHITE, "white": chance, **told}
             for board, chance, told in zip(boards, chances, [*options, {}], strict=True)
         ],
     }

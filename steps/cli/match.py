@@ -134,7 +134,7 @@ def _text(result: "MatchResult", entrants: Sequence[Entrant]) -> str:
             f"  {'games':13}won {wins:,}, drawn {draws:,}, lost {losses:,}",
             f"  {'ends':13}{', '.join(f'{end} {count:,}' for end, count in result.ends().items() if count)}",
             *(f"  {'answers':13}{getattr(result, player)}: {counts}" for player, counts in result.replies().items()),
-            f"  {'sample':13}{result.num_openings:,} distinct openings, {result.num_distinct_games:,} distinct games; {sample}",
+            f"  {'sample':13}{result.num_openings:,} distinct openings; {sample}",
         ]
     )
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from grpo.base.errors import PlainError
 from grpo.base.files import CorruptError, read_json
-from grpo.match.verdict import short_verdict
+from grpo.match.intervals import elo
 from grpo.policy.files import NETWORK
 from grpo.settings.names import MAIN, compared_settings
 from steps import STEPS
@@ -306,8 +306,8 @@ def _params(settings: Mapping[str, Any]) -> dict[str, str]:
 def _verdict_tags(results: Results, label: str) -> dict[str, str]:
     decision = results.decision
     short = "no candidate"
-    if decision.claims and decision.ladder_gain is not None:
-        short = short_verdict(decision.verdict, decision.claims[0].interval.estimate, decision.ladder_gain.finding)
+    if decision.claims:
+        short = f"{elo(decision.claims[0].interval.score):+.0f} Elo, {decision.verdict}"
     return {"chess_grpo.verdict": decision.verdict, _RUN_NAME: f"{short} · {label}"}
 
 

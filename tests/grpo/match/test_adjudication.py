@@ -92,20 +92,3 @@ def test_a_search_that_fails_leaves_the_draw_and_is_counted(scripted: Callable[.
     assert [one.adjudicated for one in result.games] == [None, None, 0.0, 0.0]
     assert result.facts()["adjudicated"]["num_failed"] == 2
     assert result.pair_scores(adjudicated=True) == [0.5, 0.0]
-
-
-def test_the_real_engine_gives_a_queen_up_to_its_owner_and_bare_technique_to_nobody(stockfish: str) -> None:
-    queen_up = "7k/8/8/8/8/8/8/QK6 w - - 100 90"  # A hundred plies without progress: with the clock as it is, every move draws.
-    level = "4k3/pppp4/8/8/8/8/PPPP4/4K3 w - - 0 1"
-    games = [
-        game(queen_up, End.FIFTY_MOVES),
-        game(queen_up, End.FIFTY_MOVES, first_is_white=False),
-        game(queen_up.replace(" w ", " b "), End.REPETITION),
-        game(queen_up.replace(" w ", " b "), End.REPETITION, first_is_white=False),
-        game(level, End.PLY_CAP),
-        game(level, End.PLY_CAP, first_is_white=False),
-    ]
-    with EnginePool(stockfish, num_processes=1, options={"Hash": 1}) as pool:
-        result = adjudicate(match_of(*games), pool)
-    assert [one.adjudicated for one in result.games] == [1.0, 0.0, 1.0, 0.0, 0.5, 0.5]
-    assert result.interval(adjudicated=True).score == result.interval().score == 0.5

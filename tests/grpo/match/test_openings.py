@@ -2,7 +2,6 @@
 
 import gzip
 import re
-import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -11,7 +10,6 @@ from typing import Any, cast
 
 import chess
 import pytest
-import zstandard
 from doubles import some_boards
 
 from grpo.base.seeding import numpy_stream
@@ -71,15 +69,10 @@ def key(fen: str) -> str:
     return position_key(chess.Board(fen))
 
 
-@pytest.mark.parametrize("plies", [1, 4, 7])
-def test_as_many_as_were_asked_for_each_so_many_legal_plies_from_the_start(plies: int) -> None:
-    found = made(15, plies=plies)
-    assert len(found) == 15
-    for fen in found:
-        board = chess.Board(fen)
-        assert board.ply() == plies
-        assert board.is_valid()
-        assert any(board.legal_moves)
+def test_as_many_as_were_asked_for_each_so_many_legal_plies_from_the_start() -> None:
+    boards = [chess.Board(fen) for fen in made(15, plies=7)]
+    assert len(boards) == 15
+    assert all(board.ply() == 7 and board.is_valid() and any(board.legal_moves) for board in boards)
 
 
 def test_a_position_that_was_excluded_is_not_used_and_neither_is_its_mirror() -> None:
@@ -110,15 +103,6 @@ def test_a_position_on_which_the_engine_fails_is_left_out_and_changes_no_other()
     broken = set(healthy[::5])
     found = made(40, lambda fen: None if fen in broken else some_score(fen))
     assert found == [fen for fen in healthy if fen not in broken]
-
-
-def test_what_cannot_be_found_is_an_error_that_says_how_many_there_were_and_what_to_raise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openings, "_MAX_ROUNDS", 3)
-    with pytest.raises(
-        EngineError,
-        match=r"found only 20 of 21 openings of 1 plies within 120 centipawns; give an evaluation\.opening_book",
-    ):
-        made(21, plies=1)
 
 
 @pytest.mark.usefixtures("no_process_left")
@@ -190,20 +174,13 @@ def test_one_seed_draws_the_same_and_another_otherwise_and_fewer_are_the_beginni
     assert from_book(book, 20) != from_book(book, 20, seed=1)
 
 
-def test_neither_the_order_of_lines_nor_repeats_nor_the_way_of_packing_change_the_draw(book: Path, tmp_path: Path) -> None:
-    drawn = from_book(book, 12)
+def test_neither_the_order_of_lines_nor_repeats_change_the_draw(book: Path, tmp_path: Path) -> None:
     lines = book.read_text().splitlines(keepends=True)
-    shuffled = "".join([*lines[::-1], *lines[5:15]]).encode()
-    (tmp_path / "a.epd.gz").write_bytes(gzip.compress(shuffled))
-    (tmp_path / "b.fen.zst").write_bytes(zstandard.compress(shuffled))
-    with zipfile.ZipFile(tmp_path / "c.zip", "w") as archive:
-        archive.writestr("first.epd", b"".join(line.encode() for line in lines[20:]))
-        archive.writestr("second.epd", b"".join(line.encode() for line in lines[:21]))
-    for name in ("a.epd.gz", "b.fen.zst", "c.zip"):
-        assert from_book(tmp_path / name, 12) == drawn
+    (tmp_path / "a.epd.gz").write_bytes(gzip.compress("".join([*lines[::-1], *lines[5:15]]).encode()))
+    assert from_book(tmp_path / "a.epd.gz", 12) == from_book(book, 12)
 
 
-def test_what_is_no_opening_is_counted_by_its_reason(tmp_path: Path) -> None:
+def test_what_is_no_opening_is_counted(tmp_path: Path) -> None:
     fens = distinct_fens(5)
     lines = [
         *fens,
@@ -217,7 +194,7 @@ def test_what_is_no_opening_is_counted_by_its_reason(tmp_path: Path) -> None:
         "x" * 70_000,
     ]
     (tmp_path / "book.epd").write_text("\n".join(lines))
-    message = "only 5 are available: .*book.epd has 12 lines; left out: 1 duplicate, 3 game over, 3 illegal position; 0 of"
+    message = "only 5 are available: .*book.epd has 12 lines, of which 7 are no openings or repeat one, and 0 are used"
     with pytest.raises(OpeningsError, match=message):
         from_book(tmp_path / "book.epd", 6)
 
@@ -229,8 +206,7 @@ def test_too_small_a_book_is_an_error_with_both_numbers_and_nothing_is_used_up(b
         OpeningsError, match=r"^32 distinct openings are needed, but only 31 are available: .*book\.epd has 40 lines"
     ) as caught:
         from_book(book, 32, exclude=exclude)
-    assert "; 9 of them are used elsewhere" in str(caught.value)
-    assert "Use a larger evaluation.opening_book, or play fewer pairs of games" in str(caught.value)
+    assert "and 9 are used elsewhere" in str(caught.value)
     assert exclude == before
     assert len(from_book(book, 31, exclude=exclude)) == 31
 

@@ -12,8 +12,7 @@ from scripted_engine import ScriptedEngine, move_scores
 
 from grpo.base.seeding import numpy_stream, torch_stream
 from grpo.engine.answers import EngineAnswer, EngineError
-from grpo.engine.pool import EnginePool, Query
-from grpo.match import players
+from grpo.engine.pool import EnginePool
 from grpo.match.players import BestMovePlayer, DilutedPlayer, EnginePlayer, Player, RandomPlayer, SamplingPlayer
 from grpo.policy.policy import new_policy
 
@@ -49,11 +48,6 @@ def test_promotions_castling_and_en_passant_are_played_as_they_stand_on_the_boar
         "4k3/8/8/8/3Pp3/8/8/4K3 b - d3 0 1": "e4d3",
     }
     assert [move.uci() for move in moves_of(player, [chess.Board(fen) for fen in fens])] == list(fens.values())
-
-
-def test_the_best_move_is_the_one_with_the_highest_number_on_every_board() -> None:
-    chosen = moves_of(BestMovePlayer(WrittenPolicy(made_up_number), "made up"), BOARDS)
-    assert chosen == [max(board.legal_moves, key=lambda move, board=board: made_up_number(board, move)) for board in BOARDS]  # type: ignore[misc]
 
 
 def network_player(seed: int = 0) -> BestMovePlayer:
@@ -107,17 +101,6 @@ def test_what_is_drawn_in_a_game_depends_neither_on_the_other_games_nor_on_their
     assert mixed.choose([BOARDS[game] for game in shuffled], shuffled) == [first[game] for game in shuffled]
     few.choose(BOARDS, games)
     assert few.choose(BOARDS[1::3], games[1::3]) == second[1::3], "the others are over"
-
-
-@pytest.mark.parametrize("make", [random_player, sampling_player, diluted_player])
-def test_two_games_with_the_same_position_have_draws_of_their_own(make: Callable[[], Player]) -> None:
-    assert len(set(make().choose([chess.Board()] * 40, range(40)))) > 10
-
-
-def test_draws_stay_with_their_games_over_several_forwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = moves_of(sampling_player(), BOARDS)
-    monkeypatch.setattr(players, "_BOARDS_PER_FORWARD", 7)
-    assert moves_of(sampling_player(), BOARDS) == whole
 
 
 @pytest.mark.parametrize("temperature", [0.5, 2.0])
@@ -185,16 +168,6 @@ def test_a_quarter_of_the_moves_are_random_and_the_others_are_the_players_on_the
 
 
 @pytest.mark.usefixtures("no_process_left")
-def test_any_uci_engine_can_play_with_options_of_its_own(fairy_stockfish: str) -> None:
-    boards = BOARDS[:16]
-    with EnginePool(fairy_stockfish, num_processes=2, options={"Hash": 1}) as pool:
-        player = EnginePlayer(pool, limit="depth 3", name="fairy")
-        together = moves_of(player, boards)
-        assert moves_of(player, boards[::-1])[::-1] == together
-    assert all(board.is_legal(move) for board, move in zip(boards, together, strict=True))
-
-
-@pytest.mark.usefixtures("no_process_left")
 def test_castling_written_as_the_king_taking_its_rook_is_played_as_castling(
     scripted: Callable[..., ScriptedEngine], pool_of: Callable[..., EnginePool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,28 +223,3 @@ def test_an_engine_that_fails_on_a_board_ends_the_match_and_no_move_is_invented(
     engine = scripted({"kind": kind, "fen": BOARDS[2].fen(), "times": 99})
     with pytest.raises(EngineError):
         moves_of(engine_player(pool_of(engine.path), 1), BOARDS[:4])
-
-
-@pytest.mark.usefixtures("no_process_left")
-def test_real_answers_depend_neither_on_how_many_boards_are_asked_nor_in_which_order_nor_on_the_number_of_processes(
-    stockfish: str, pool_of: Callable[..., EnginePool]
-) -> None:
-    one, two = (engine_player(pool_of(stockfish, num_processes=count), 50) for count in (1, 2))
-    boards = BOARDS[:24]
-    together = moves_of(one, boards)
-    assert [move for board in boards for move in moves_of(one, [board])] == together
-    assert moves_of(one, boards[::-1])[::-1] == together
-    assert moves_of(two, boards) == together
-    assert all(board.is_legal(move) for board, move in zip(boards, together, strict=True))
-
-
-@pytest.mark.usefixtures("no_process_left")
-def test_the_real_engine_mates_when_it_can_and_castles_like_a_king(stockfish: str, pool_of: Callable[..., EnginePool]) -> None:
-    pool = pool_of(stockfish)
-    mate = chess.Board("6k1/5ppp/8/8/8/8/8/R3K3 w Q - 0 1")
-    [move] = moves_of(engine_player(pool, 500), [mate])
-    assert move.uci() == "a1a8"
-    castling = chess.Board("4k3/8/8/8/8/8/8/4K2R w K - 0 1")
-    [answer] = pool.search([Query(fen=castling.fen(), limit="nodes 50 searchmoves e1g1")])
-    assert not isinstance(answer, EngineError)
-    assert castling.parse_uci(answer.best_move) == chess.Move.from_uci("e1g1")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from made_selections import NO_GAIN, Protocol, confirmed, drawn_pairs, gain, screened, selected, share_promoted
+from made_selections import NO_GAIN, Protocol, confirmed, drawn_pairs, gain, screened
 
 from grpo.match.halving import halving_rounds, sequential_halving
 from grpo.match.intervals import LEVEL, ScoreInterval, p_value, paired_interval
@@ -13,7 +13,6 @@ from grpo.match.verdict import (
     Decision,
     LadderFinding,
     LadderGain,
-    RegretEstimate,
     Verdict,
     candidates_by_regret,
     decide,
@@ -60,11 +59,6 @@ def test_a_candidate_is_better_only_when_the_whole_interval_lies_above_one_half(
         assert (decision.verdict == Verdict.BETTER) == (paired_interval(scores).low > 0.5) == decision.promoted
         verdicts.append(decision.promoted)
     assert 10 < sum(verdicts) < 90, "both sides of the gate were seen"
-
-
-def test_a_high_score_with_a_wide_interval_is_no_improvement_and_a_small_one_with_a_narrow_interval_is() -> None:
-    assert verdict_on([1.0, 1.0, 0.5]).verdict == Verdict.NO_IMPROVEMENT
-    assert verdict_on([0.5] * 700 + [0.75] * 300).verdict == Verdict.BETTER
 
 
 def test_no_improvement_keeps_the_initial_policy_and_the_previous_champion() -> None:
@@ -145,13 +139,6 @@ def test_a_candidate_that_beats_its_start_and_is_not_worse_on_the_ladder_is_prom
     assert decision.sentence.endswith(f"){others} ({ladder}" + (" The two disagree." if others.startswith(";") else ""))
 
 
-def test_who_is_worse_on_the_ladder_replaces_no_champion_and_a_worse_phase_is_said_too() -> None:
-    worse = phase_changes({"endgame": [0.05, 0.06] * 50}, tolerance=0.01)
-    decision = verdict_on(STRONG, previous=STRONG, ladder_gain=gain(-50), phases=worse)
-    assert (decision.verdict, decision.promoted, decision.replaces_previous) == (Verdict.WORSE_ON_LADDER, False, False)
-    assert decision.sentence.endswith("The two disagree. Its held-out regret grew in the endgame.")
-
-
 # Halving.
 
 
@@ -215,7 +202,7 @@ def test_a_phase_blocks_when_it_is_shown_to_be_worse_than_the_tolerance() -> Non
 def test_the_change_of_a_phase_worked_by_hand() -> None:
     # Mean 0.03, standard deviation 0.01 * sqrt(100 / 99), standard error 0.0010050; one-sided p of 0.03 - 0.029 over it: 0.1599.
     (change,) = phase_changes({"endgame": [0.02, 0.04] * 50}, tolerance=0.029)
-    assert (change.change.value, change.change.margin) == pytest.approx((0.03, 1.959964 * 0.00100504), abs=1e-7)
+    assert (change.change.value, change.change.high) == pytest.approx((0.03, 0.03 + 1.959964 * 0.00100504), abs=1e-7)
     assert (change.adjusted_p, change.num_boards, change.blocks) == (pytest.approx(0.1599, abs=1e-4), 100, False)
 
 
@@ -226,15 +213,7 @@ def test_worse_within_the_tolerance_worse_on_few_boards_or_worse_by_luck_does_no
     assert not phase_changes({"endgame": [0.9] * 5 + [0.0] * 95}, tolerance=0.02)[0].blocks
 
 
-# Noise and strength, whole selections; a thousand of each kind are in tests/proofs.
-
 EQUAL = dict.fromkeys(range(50, 1_050, 50), 0.0)
-
-
-def test_of_whole_selections_among_equals_hardly_any_promotes() -> None:
-    rng = np.random.default_rng(3)
-    # 0.025, and three standard errors of 120 trials.
-    assert share_promoted([selected(rng, EQUAL, Protocol()) for _ in range(120)]) <= 0.068
 
 
 # Who plays, and what `peak` is.
@@ -259,8 +238,3 @@ def test_the_lowest_regrets_come_first_and_of_equals_the_later_step() -> None:
 def test_the_peak_is_the_candidate_with_the_best_lower_bound_and_not_the_one_with_the_luckiest_score() -> None:
     games = {50: interval(0.60, low=0.40, high=0.80), 100: interval(0.55, low=0.51, high=0.59)}
     assert peak_step(games) == 100
-
-
-def test_the_upper_end_of_regret_is_that_of_its_95_percent_interval() -> None:
-    # 0.10 + 1.96 * 0.02 = 0.139.
-    assert RegretEstimate(mean=0.10, stderr=0.02).high == pytest.approx(0.1392, abs=1e-4)

@@ -16,7 +16,7 @@ from steps.run.machine import Machine, sqlite_address
 from steps.track.client import TrackingStore
 from steps.track.publish import publish_all
 
-PARENT = "better +191 Elo, no ladder gain shown · default, seed 0"
+PARENT = "+191 Elo, better · default, seed 0"
 BRIEF = "default, seed 0"
 
 
