@@ -14,7 +14,6 @@ from grpo.match.replies import Reply, ReplyCounts
 COLUMNS: Final = ("PuzzleId", "FEN", "Moves", "Rating", "Themes")
 """Required columns of a table of puzzles, in any order; others are ignored."""
 _BAND: Final = 200
-_AT_ONCE: Final = 512
 _MAX_DETAIL: Final = 120  # Characters.
 
 
@@ -63,15 +62,11 @@ def read_suite(stream: BinaryIO, source: str) -> Iterator[Exercise | str]:
             right = frozenset(best or board.legal_moves) - frozenset(avoid)
             if not right:
                 raise ValueError("no legal move is right")
-            yield Exercise(steps=((_valid(board), right),))
+            if not board.is_valid():
+                raise ValueError(f"impossible position ({board.status().name})")
+            yield Exercise(steps=((board, right),))
         except (ValueError, IndexError, AssertionError) as error:  # python-chess asserts on some broken operations.
             yield _left_out(source, offset, error)
-
-
-def _valid(board: chess.Board) -> chess.Board:
-    if not board.is_valid():
-        raise ValueError(f"impossible position ({board.status().name})")
-    return board
 
 
 def _left_out(source: str, offset: int, error: Exception) -> str:
@@ -84,15 +79,9 @@ def solve(player: Player, exercises: Sequence[Exercise]) -> tuple[list[bool], Re
     Each of its moves must be right, or give checkmate, which ends the exercise, as on Lichess.
     """
     boards = [board for exercise in exercises for board, _ in exercise.steps]
-    chosen: list[chess.Move | None] = []
-    counts = ReplyCounts()
-    for start in range(0, len(boards), _AT_ONCE):
-        part = boards[start : start + _AT_ONCE]
-        for answer in player.choose(part, range(start, start + len(part))):
-            if isinstance(answer, Reply):
-                counts += answer.counts
-            chosen.append(answer.move if isinstance(answer, Reply) else answer)
-    moves = iter(chosen)
+    answers = player.choose(boards, range(len(boards)))
+    counts = sum((answer.counts for answer in answers if isinstance(answer, Reply)), ReplyCounts())
+    moves = iter([answer.move if isinstance(answer, Reply) else answer for answer in answers])
     return [_is_solved(exercise, [next(moves) for _ in exercise.steps]) for exercise in exercises], counts
 
 

@@ -1,20 +1,16 @@
 """A game of a person against a policy: legal moves in any notation, take-back, resignation, hints, and its PGN."""
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import chess
 import chess.pgn
 
 from grpo.base.errors import PlainError
 
-if TYPE_CHECKING:
-    from grpo.match.annotations import MoveProbabilities
-
 _NUM_SHOWN: Final = 5
-_COLORS: Final = {chess.WHITE: "white", chess.BLACK: "black"}
 
 
 class MoveError(PlainError, ValueError):
@@ -31,7 +27,7 @@ class HumanGame:
         opponent: str,
         person_is_white: bool,
         fen: str = chess.STARTING_FEN,
-        probabilities: "MoveProbabilities | None" = None,
+        probabilities: Callable[[Sequence[chess.Board]], Sequence[Mapping[str, float]] | None] | None = None,
     ) -> None:
         """Set up the position `fen`, and let the opponent move if it is its turn.
 
@@ -43,8 +39,7 @@ class HumanGame:
         except ValueError as error:
             raise MoveError(f"{fen!r} is not a FEN: {error}") from None
         if not self.board.is_valid() or self.board.is_game_over():
-            why = "the game is over there" if self.board.is_valid() else f"not a legal position ({self.board.status().name})"
-            raise MoveError(f"{fen!r}: {why}; give a position with a move")
+            raise MoveError(f"{fen!r} is no legal position with a move ({self.board.status().name})")
         self.opponent = opponent
         self.person_is_white = person_is_white
         self._choose, self._probabilities = choose, probabilities
@@ -55,7 +50,7 @@ class HumanGame:
     def end(self) -> str:
         """How the game ended; empty while it goes on."""
         if self._resigned is not None:
-            return f"{_COLORS[self._resigned]} resigned"
+            return f"{chess.COLOR_NAMES[self._resigned]} resigned"
         if (outcome := self.board.outcome()) is not None:
             return outcome.termination.name.lower().replace("_", " ")
         return "threefold repetition" if self.board.is_repetition(3) else "fifty moves" if self.board.is_fifty_moves() else ""
@@ -99,20 +94,18 @@ class HumanGame:
         self._refuse_if_over()
         self._resigned = self.person_is_white
 
-    def hints(self) -> list[tuple[str, float]]:
-        """Return the policy's most probable moves for the person, as SAN with probability; raises MoveError if there are none."""
-        self._refuse_if_over()
-        if not (found := self._ranked(self.board)):
-            raise MoveError(f"{self.opponent} has no probabilities of moves, so there is no hint")
-        return found
+    def hints(self, num_plies_back: int = 0) -> list[tuple[str, float]]:
+        """Return the policy's most probable moves, here or some plies back, as SAN with probability; none if it has no probabilities."""
+        board = self.board.copy()
+        for _ in range(num_plies_back):
+            board.pop()
+        found = None if self._probabilities is None else self._probabilities([board])
+        ranked = [] if found is None else sorted(found[0].items(), key=lambda item: -item[1])[:_NUM_SHOWN]
+        return [(board.san(chess.Move.from_uci(move)), probability) for move, probability in ranked]
 
     def answer_probabilities(self) -> list[tuple[str, float]]:
-        """Return the policy's most probable moves where it moved last, as SAN with probability; empty if it has none."""
-        if not self.board.move_stack or self.board.turn != self.person_is_white:
-            return []
-        before = self.board.copy()
-        before.pop()
-        return self._ranked(before)
+        """Return the hints for the policy's last move, if it moved last."""
+        return self.hints(1) if self.board.move_stack and self.board.turn == self.person_is_white else []
 
     def sans(self) -> list[str]:
         """Return all moves so far in SAN."""
@@ -141,6 +134,7 @@ class HumanGame:
             "result": self.result,
             "end": self.end,
             "answer": self.answer_probabilities(),
+            "hints": [],
         }
 
     def _answer(self) -> None:
@@ -149,13 +143,6 @@ class HumanGame:
                 self._resigned = self.board.turn
             else:
                 self.board.push(move)
-
-    def _ranked(self, board: chess.Board) -> list[tuple[str, float]]:
-        found = None if self._probabilities is None else self._probabilities([board])
-        if found is None:
-            return []
-        ranked = sorted(found[0].items(), key=lambda item: -item[1])[:_NUM_SHOWN]
-        return [(board.san(chess.Move.from_uci(move)), probability) for move, probability in ranked]
 
     def _refuse_if_over(self) -> None:
         if self.end:

@@ -13,12 +13,7 @@ from grpo.match.viewer import offline_page
 
 _LOOPBACK: Final = "127.0.0.1"
 _MAX_BODY: Final = 1_000
-_HEADERS: Final = {
-    "Cache-Control": "no-store",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-}
+_HEADERS: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
 
 
 class PlayServer(ThreadingHTTPServer):
@@ -27,14 +22,10 @@ class PlayServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, new_game: Callable[[bool | None], HumanGame], *, on_finished: Callable[[HumanGame], None], port: int = 0) -> None:
-        """Listen on the loopback address.
+        """Listen on the loopback address; port 0 takes a free one.
 
-        Args:
-            new_game: Returns a new game; the person has White, Black, or for None either.
-            on_finished: Called once with each game that has ended.
-            port: 0 takes a free one.
-
-        Raises OSError if the port is taken, OverflowError if there is none of this number.
+        `new_game` returns a game in which the person has White, Black, or for None either; `on_finished` is called once with each that has
+        ended. Raises OSError if the port is taken, OverflowError if there is none of this number.
         """
         super().__init__((_LOOPBACK, port), _Handler)
         self._new_game, self._on_finished = new_game, on_finished
@@ -53,7 +44,7 @@ class PlayServer(ThreadingHTTPServer):
 
         Raises MoveError if it is not possible.
         """
-        game, hints = self.game, []
+        game = self.game
         match wanted.get("do"):
             case "move":
                 game.play(str(wanted.get("uci")))
@@ -62,14 +53,14 @@ class PlayServer(ThreadingHTTPServer):
             case "resign":
                 game.resign()
             case "hint":
-                hints = game.hints()
+                return game.facts() | {"hints": game.hints()}
             case "new":
                 game = self.game = self._new_game({"white": True, "black": False}.get(str(wanted.get("color"))))
             case other:
                 raise MoveError(f"there is no action {other!r}")
         if game.end:
             self._on_finished(game)
-        return game.facts() | {"hints": hints}
+        return game.facts()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -79,7 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self._is_allowed(""):
             with self.server.lock:
-                page = offline_page("play.html", title="Play", data=self.server.game.facts() | {"hints": []})
+                page = offline_page("play.html", title="Play", data=self.server.game.facts())
             self._reply(HTTPStatus.OK, "text/html; charset=utf-8", page)
 
     def do_POST(self) -> None:

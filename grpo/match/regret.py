@@ -5,7 +5,6 @@ or max Q - Q(most likely move). Two policies are compared board by board, becaus
 """
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import torch
@@ -19,7 +18,6 @@ from grpo.policy.distribution import MovePolicy, PositionBatch
 _BATCH = 512
 BLUNDER = 0.10
 """A move whose value is at least this much below the best is a blunder."""
-_BY_PHASE: Final = ("heldout/expected_value", "heldout/regret_sampled", "heldout/regret_best", "heldout/entropy")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -52,7 +50,7 @@ def heldout_metrics(policy: MovePolicy, boards: BoardArrays) -> dict[str, float]
         "heldout/regret_best_stderr": (whole["heldout/regret_best"].std() / len(boards) ** 0.5).item(),
         **{
             f"{name}/{phase}": whole[name][phases == index].mean().item()
-            for name in _BY_PHASE
+            for name in list(whole)[:-1]
             for index, phase in enumerate(PHASES)
             if (phases == index).any()
         },

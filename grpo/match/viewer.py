@@ -21,35 +21,24 @@ _DIGITS: Final = 4
 
 def viewer_page(result: MatchResult, annotated: Mapping[int, AnnotatedGame], *, title: str, event: str) -> str:
     """Return the page with the annotated games of the first match of a PGN event, by their indices; the first one is shown first."""
-    words = (
-        "Games chosen by rule. Probabilities are the policy's at temperature 1; values are win probabilities by the engine's search of the"
-        " reward. Keys: left and right arrow, Home, End, f to flip."
-    )
     games = [_game_facts(result, index, noted) for index, noted in annotated.items()]
-    facts = {"title": title, "words": words if games else "No game has a move: there is nothing to show.", "event": event, "games": games}
-    return offline_page("viewer.html", title=title, data=facts)
+    return offline_page("viewer.html", title=title, data={"title": title, "event": event, "games": games})
 
 
 def offline_page(template: str, *, title: str, data: Mapping[str, Any]) -> str:
     """Return a page of the folder `pages` with style sheet, pieces, board code and data in it."""
     # JSON inside of a script element: no text can close the element.
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c").replace("\u2028", "\\u2028")
-    parts = {"$TITLE": html.escape(title), "$STYLE": _read("style.css"), "$PIECES": _pieces(), "$BOARD": _read("board.js"), "$DATA": text}
-    parts["$BODY"] = _read(template)
-    # In one pass, so that nothing in a part is taken for a mark.
-    return re.sub(r"\$[A-Z]+", lambda mark: parts[mark[0]], _read("page.html"))
-
-
-def _read(name: str) -> str:
-    return (_PAGES / name).read_text(encoding="utf-8")
+    parts = {"$TITLE": html.escape(title), "$PIECES": _pieces(), "$DATA": text}
+    files = {"$STYLE": "style.css", "$BOARD": "board.js", "$BODY": template, "": "page.html"}
+    parts |= {mark: _PAGES.joinpath(name).read_text(encoding="utf-8") for mark, name in files.items()}
+    return re.sub(r"\$[A-Z]+", lambda mark: parts[mark[0]], parts[""])  # In one pass, so that nothing in a part is taken for a mark.
 
 
 def _pieces() -> str:
     """Return the pieces of python-chess as symbols `wN`, `bQ`, ... for `<use>`."""
-    symbols = [
-        f'<symbol id="{"w" if letter.isupper() else "b"}{letter.upper()}" viewBox="0 0 45 45">{drawing}</symbol>'
-        for letter, drawing in chess.svg.PIECES.items()
-    ]
+    names = {letter: ("w" if letter.isupper() else "b") + letter.upper() for letter in chess.svg.PIECES}
+    symbols = [f'<symbol id="{names[letter]}" viewBox="0 0 45 45">{drawing}</symbol>' for letter, drawing in chess.svg.PIECES.items()]
     return f'<svg width="0" height="0" style="position:absolute" aria-hidden="true">{"".join(symbols)}</svg>'
 
 

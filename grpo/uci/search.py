@@ -30,12 +30,7 @@ class MoveFinder(Protocol):
     def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> UciSearchResult:
         """Return the move to play and the lines to show; a sample depends on seed, game and ply alone.
 
-        Args:
-            board: Position with at least one legal move.
-            allowed: Moves in UCI to choose among; all if empty.
-            options: Current option values.
-            seed: Root of the random streams.
-            num_games: Number of `ucinewgame` commands so far.
+        The board has a legal move. Only the `allowed` moves (UCI) are chosen among, all if there are none; `num_games` have begun.
         """
 
 

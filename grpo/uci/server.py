@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import chess
 
-from grpo.uci.options import RANDOM_SEED, OptionError, UciOptions
+from grpo.uci.options import UciError, UciOptions
 
 if TYPE_CHECKING:  # Torch is imported with the policy, after `uci` was answered.
     from grpo.uci.search import MoveFinder
@@ -26,24 +26,20 @@ RESIGNATION: Final = "0000"
 _PAWNS: Final = {chess.PAWN: 1, chess.KNIGHT: 3, chess.BISHOP: 3, chess.ROOK: 5, chess.QUEEN: 9}
 
 
-class PositionError(ValueError):
-    """A `position` command does not give a position of standard chess; the message is one line."""
-
-
 class UciEngine:
     """The engine's side of the UCI protocol: reads command lines, writes answer lines."""
 
     def __init__(
-        self, *, name: str, options: UciOptions, load: "Callable[[], MoveFinder]", random_seed: int, write: Callable[[str], None]
+        self, *, name: str, options: UciOptions, load: "Callable[[], MoveFinder]", seed: int, write: Callable[[str], None]
     ) -> None:
         """Take the name of the `id` line, the options' defaults, and what loads the policy: it is called once, at the latest possible time.
 
-        `random_seed` is used if the option Seed is `RANDOM_SEED`; `write` sends a line to the chess program.
+        `seed` is the root of sampled moves; `write` sends a line to the chess program.
         """
         self._name = name
         self._defaults = self._options = options
         self._load = load
-        self._random_seed = random_seed
+        self._seed = seed
         self._write = write
         self._board: chess.Board | None = chess.Board()
         self._num_games = 0
@@ -69,7 +65,7 @@ class UciEngine:
             case "setoption":
                 try:
                     self._options = self._options.with_option(rest)
-                except OptionError as error:
+                except UciError as error:
                     self._write(f"info string {error}")
             case "ucinewgame":
                 self._num_games += 1
@@ -92,7 +88,7 @@ class UciEngine:
     def _position(self, words: Sequence[str]) -> None:
         try:
             self._board = read_position(words)
-        except PositionError as error:
+        except UciError as error:
             self._board = None  # A move for the position before would be played on another board.
             self._write(f"info string {error}; there is no position now")
 
@@ -113,16 +109,7 @@ class UciEngine:
         if not legal:
             self._write(f"info depth 0 score {'mate 0' if board.is_check() else 'cp 0'}")
             return NO_MOVE
-        allowed = search_moves & legal
-        if search_moves and not allowed:
-            self._write("info string searchmoves has no legal move; all are considered")
-        found = self._finder.find(
-            board,
-            allowed=allowed,
-            options=self._options,
-            seed=self._random_seed if self._options.seed == RANDOM_SEED else self._options.seed,
-            num_games=self._num_games,
-        )
+        found = self._finder.find(board, allowed=search_moves & legal, options=self._options, seed=self._seed, num_games=self._num_games)
         self._write(f"info string {found.remark}")
         for index, move in enumerate(found.shown, start=1):
             score = score_after(board, move)
@@ -145,33 +132,27 @@ def serve(engine: UciEngine, received: Iterable[bytes]) -> None:
 def read_position(words: Sequence[str]) -> chess.Board:
     """Return the board, with its history, for the arguments of `position`.
 
-    Castling and en-passant rights that cannot hold are dropped, as chess programs expect. Raises PositionError for an invalid or impossible
+    Castling and en-passant rights that cannot hold are dropped, as chess programs expect. Raises UciError for an invalid or impossible
     FEN, and for an illegal move; it names the first one.
     """
-    at = words.index("moves") if "moves" in words else len(words)
-    match list(words[:at]):
-        case ["startpos"]:
-            fen = chess.STARTING_FEN
-        case ["fen", *fields]:
-            fen = " ".join(fields)
-        case _:
-            raise PositionError("position: write `position startpos` or `position fen FEN`, and then `moves ...`")
+    given, _, moves = " ".join(words).partition(" moves ")
+    kind, _, fen = given.removesuffix(" moves").partition(" ")
+    if (kind, bool(fen)) not in (("startpos", False), ("fen", True)):
+        raise UciError("position: write `position startpos` or `position fen FEN`, and then `moves ...`")
     try:
-        board = chess.Board(fen)
+        board = chess.Board(fen or chess.STARTING_FEN)
     except ValueError as error:
-        raise PositionError(f"not a FEN: {str(error)!a:.60}") from None
-    if not set("".join(fen.split()[2:3])) <= set("KQkq-"):
-        raise PositionError(f"castling of Chess960, which is not supported: {fen!a:.60}")
+        raise UciError(f"not a FEN: {str(error)!a:.60}") from None
     board.castling_rights = board.clean_castling_rights()
     if board.status() & chess.STATUS_INVALID_EP_SQUARE:
         board.ep_square = None
     if not board.is_valid():
-        raise PositionError(f"impossible position ({board.status().name}): {fen!a:.60}")
-    for number, text in enumerate(words[at + 1 :], start=1):
+        raise UciError(f"impossible position ({board.status().name}): {fen!a:.60}")
+    for number, text in enumerate(moves.split(), start=1):
         # Also king-takes-rook, the castling of Chess960, is no move here.
         move = next((move for move in board.legal_moves if move.uci() == text), None)
         if move is None:
-            raise PositionError(f"move {number}, {text!a:.60}, is illegal in {board.fen()}")
+            raise UciError(f"move {number}, {text!a:.60}, is illegal in {board.fen()}")
         board.push(move)
     return board
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from grpo.uci.options import BEST_MOVE, OptionError, UciOptions
+from grpo.uci.options import BEST_MOVE, UciError, UciOptions
 
 if TYPE_CHECKING:
     from grpo.settings.tree import Settings
@@ -45,7 +45,7 @@ def _temperature(_context: click.Context, _option: click.Parameter, value: float
         raise click.BadParameter(f"{value} is not a finite number")
     try:
         return UciOptions(temperature=value).temperature
-    except OptionError as error:
+    except UciError as error:
         raise click.BadParameter(str(error)) from None
 
 

@@ -120,7 +120,7 @@ def _in_terminal(game: HumanGame, saved: Callable[[HumanGame], None]) -> int:
                     click.echo(_HELP)
                     continue
                 case "hint":
-                    click.echo(", ".join(f"{san} {probability:.1%}" for san, probability in game.hints()))
+                    click.echo(", ".join(f"{san} {probability:.1%}" for san, probability in game.hints()) or "It has no probabilities.")
                     continue
                 case "flip":
                     is_flipped = not is_flipped

@@ -42,7 +42,7 @@ def command(model: str, temperature: float, device: str) -> int:
         name=f"chess-grpo {found.run} {found.weights_hash[:12]}",
         options=options,
         load=lambda: _load(found, machine),
-        random_seed=secrets.randbits(31),
+        seed=secrets.randbits(31),
         write=write,
     )
     try:

@@ -15,9 +15,9 @@ import pytest
 from doubles import CPU, TINY
 
 from grpo.policy.policy import new_policy
-from grpo.uci.options import UciOptions
+from grpo.uci.options import UciError, UciOptions
 from grpo.uci.search import PolicyMoveFinder
-from grpo.uci.server import PositionError, UciEngine, read_position, serve
+from grpo.uci.server import UciEngine, read_position, serve
 
 ROOT = Path(__file__).resolve().parents[3]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
@@ -115,7 +115,11 @@ ENDED = (
     "8/8/8/8/8/8/8/8 w - - 0 1",
     "RRRRRRRR/QQQQQQQQ/8/8/8/8/8/k6K w - - 0 1",
 )
-OTHERS = ("uci", "isready", "ucinewgame", "stop", "ponderhit", "debug on", "register", "\u2028\x0b\x85", "setoption name Seed value 1e400")
+OTHERS = (
+    *("uci", "isready", "ucinewgame", "stop", "ponderhit", "debug on", "register"),
+    "\u2028\x0b\x85",
+    "setoption name MultiPV value 1e400",
+)
 STRAY = ("joho", "go", "moves", "fen", "startpos", "infinite", "value", "searchmoves", "\x00", "ü", "-", "0" * 5_000)
 
 
@@ -158,7 +162,7 @@ def test_a_thousand_fuzzed_lines_get_what_they_are_owed_and_no_more() -> None:
     said: list[str] = []
     policy = new_policy(TINY, seed=5, device=CPU)
     options = UciOptions(temperature=0.0)
-    engine = UciEngine(name="fuzzed", options=options, load=lambda: PolicyMoveFinder(policy), random_seed=1, write=said.append)
+    engine = UciEngine(name="fuzzed", options=options, load=lambda: PolicyMoveFinder(policy), seed=1, write=said.append)
     serve(engine, [line.encode() for line in [*lines, "stop", "isready"]])
     assert not [line for line in said if not LINE.fullmatch(line)]
     board: chess.Board | None = chess.Board()
@@ -168,7 +172,7 @@ def test_a_thousand_fuzzed_lines_get_what_they_are_owed_and_no_more() -> None:
             words = line.split()
             try:
                 board = read_position(words[words.index("position") + 1 :])
-            except PositionError:
+            except UciError:
                 board = None
         elif first_command(line) == "go":
             asked.append(board)

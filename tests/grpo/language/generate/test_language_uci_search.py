@@ -20,7 +20,7 @@ def said(answer: Answer, *commands: str, max_questions: int = 3) -> list[str]:
     lines: list[str] = []
     speaker = ScriptedSpeaker(answer, max_questions=max_questions)
     options = UciOptions(temperature=0.0, has_lines=False)
-    engine = UciEngine(name="x", options=options, load=lambda: LanguageMoveFinder(speaker), random_seed=7, write=lines.append)
+    engine = UciEngine(name="x", options=options, load=lambda: LanguageMoveFinder(speaker), seed=7, write=lines.append)
     assert all(engine.handle(command) for command in commands)
     return lines
 
