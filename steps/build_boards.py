@@ -29,7 +29,6 @@ STEP: Final = Step(
     says="Finds positions in games and has Stockfish evaluate every legal move of each: one task's part of the dataset.",
     reads=("seed", "boards", "values", "evaluation.heldout_depth"),
     takes=("sources",),
-    resources="boards",
 )
 
 

@@ -187,7 +187,6 @@ class TaskResources(Section):
 
 
 _RESOURCES: Final[Mapping[str, Mapping[str, int]]] = {
-    "boards": {"memory_mib": 4_096},
     "training": {"num_cpus": 4, "memory_mib": 14_000, "num_gpus": 1},
     "games": {"num_cpus": 4},
 }
@@ -204,14 +203,12 @@ class ResourcesConfig(Section):
     num_tasks: Annotated[int, Field(ge=1, le=1_000)] = 2
     """Parallel tasks of `build_boards` (at most one for each of `boards.num_units`) and of `confirm`; only ties in the last bits can
     differ."""
-    boards: TaskResources = TaskResources.model_validate(_RESOURCES["boards"])
-    """Each task of `build_boards`: `num_cpus`, `memory_mib` and `num_gpus`."""
     training: TaskResources = TaskResources.model_validate(_RESOURCES["training"])
-    """`pretrain` and `finetune`."""
+    """`num_cpus`, `memory_mib` and `num_gpus` of `pretrain` and `finetune`."""
     games: TaskResources = TaskResources.model_validate(_RESOURCES["games"])
     """Steps that play games to measure strength."""
     others: TaskResources = TaskResources()
-    """All other steps."""
+    """All other steps, each task of `build_boards` among them."""
 
 
 class Settings(Section):

@@ -23,7 +23,7 @@ from steps.run.records import Runs
 from steps.run.step import step_of
 from steps.run.store import Store
 
-_MAX_MINUTES: Final = 2_880  # It limits the cost of a hang, and is not a way to end training.
+_MAX_MINUTES: Final = {"training": 2_880, "games": 720, "others": 720}  # It limits the cost of a hang, and is not a way to end training.
 _NUM_RETRIES: Final = 3  # Of a task whose machine was lost. Errors in settings or code are not retried.
 
 
@@ -45,10 +45,11 @@ class Deployment(FlowMutator):  # type: ignore[misc]
         given = next(value for name, value in mutable_flow.configs if name == "settings")
         resources = Settings.model_validate(given.to_dict()["settings"]).resources
         for name, step in mutable_flow.steps:
-            task: TaskResources = getattr(resources, "others" if name in ("start", "end") else step_of(name).resources)
+            kind = "others" if name in ("start", "end") else step_of(name).resources
+            task: TaskResources = getattr(resources, kind)
             step.add_decorator("resources", deco_kwargs={"cpu": task.num_cpus, "memory": task.memory_mib, "gpu": task.num_gpus})
             step.add_decorator("retry", deco_kwargs={"times": _NUM_RETRIES, "minutes_between_retries": 0})
-            step.add_decorator("timeout", deco_kwargs={"minutes": _MAX_MINUTES})
+            step.add_decorator("timeout", deco_kwargs={"minutes": _MAX_MINUTES[kind]})
             step.add_decorator("environment", deco_kwargs={"vars": forwarded(os.environ, task)})
             if sources := secret_names(os.environ):
                 step.add_decorator("secrets", deco_kwargs={"sources": [f"aws-secrets-manager.{name}" for name in sources]})

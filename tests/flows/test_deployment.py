@@ -59,7 +59,7 @@ def test_each_kind_of_step_asks_for_what_the_settings_say(monkeypatch: pytest.Mo
     assert steps["finetune"]["batch"] == {**WITH, "queue": "gpus"}
     assert steps["confirm"]["resources"]["cpu"] == 16
     assert steps["confirm"]["batch"] == WITH
-    assert {name: step["timeout"]["minutes"] for name, step in steps.items()} == {"start": 60, "finetune": 2_880, "confirm": 720}
+    assert {name: step["timeout"]["minutes"] for name, step in steps.items()} == {"start": 720, "finetune": 2_880, "confirm": 720}
     for step in steps.values():
         assert step["retry"] == {"times": 3, "minutes_between_retries": 0}
         assert step["environment"]["vars"]["MLFLOW_TRACKING_URI"] == "https://mlflow.internal"
