@@ -6,7 +6,6 @@ import glob
 import hashlib
 import json
 import os
-import resource
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +30,7 @@ class CorruptError(PlainError, RuntimeError):
 
 
 class StorageError(PlainError, OSError):
-    """A file cannot be written; the message says which, why, how many bytes it needs and how many are free."""
+    """A file cannot be written; the message says which, why, how many bytes are free, and what to do."""
 
 
 def sha256_text(text: str) -> str:
@@ -125,13 +124,8 @@ def parse_manifest(data: bytes, place: object) -> dict[str, Any]:
     manifest = parse_json_object(data, place)
     rest = {name: fact for name, fact in manifest.items() if name != _MANIFEST_HASH}
     try:
-        is_whole = (
-            manifest[_MANIFEST_HASH] == sha256_json(rest)
-            and manifest["output_hash"] == sha256_json(manifest["files"])
-            and not any(map(_is_aside, manifest["files"]))
-            and all(map(_is_aside, manifest["aside"]))
-        )
-    except (KeyError, TypeError, ValueError, RecursionError):  # A missing part, one of another type, or a number that is none.
+        is_whole = manifest.get(_MANIFEST_HASH) == sha256_json(rest)
+    except ValueError:  # A number that is none.
         is_whole = False
     if not is_whole:
         raise CorruptError(f"{place} is changed since it was written")
@@ -143,59 +137,54 @@ def _is_aside(name: str) -> bool:
 
 
 @contextmanager
-def explain_write_errors(num_bytes: int | None, target: Path) -> Iterator[None]:
-    """Turn a full disk, a quota or a missing permission while `target` is written into an error that says how to fix it.
-
-    Raises StorageError with the bytes that `target` needs, if known, and the bytes that are free.
-    """
+def explain_write_errors(target: Path) -> Iterator[None]:
+    """Turn a full disk, a quota or a missing permission while `target` is written into a StorageError, which says how to fix it."""
     try:
         yield
     except OSError as error:
-        has_no_room = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        is_barred = error.errno in (errno.EACCES, errno.EPERM) and Path(error.filename or "/").is_relative_to(target.parent)
-        if not (has_no_room or is_barred or error.errno == errno.EROFS):
-            raise
         place = next(folder for folder in target.parents if folder.exists())
-        free = shutil.disk_usage(place).free
-        remedy = f"give this user write permission in {place}, or set CHESS_GRPO_HOME to another folder"
-        needed = "" if num_bytes is None else f"it needs {num_bytes:,} bytes, and "
-        if has_no_room:
+        is_barred = error.errno in (errno.EACCES, errno.EPERM) and Path(error.filename or "/").is_relative_to(target.parent)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             remedy = "free disk space, or raise the file size limit or the quota"
-            # The write is larger than the space that refused it.
-            limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0] if error.errno == errno.EFBIG else free
-            needed = needed or f"it needs more than {limit:,} bytes, and "
+        elif is_barred or error.errno == errno.EROFS:
+            remedy = f"give this user write permission in {place}, or set CHESS_GRPO_HOME to another folder"
+        else:
+            raise
+        free = shutil.disk_usage(place).free
         raise StorageError(
-            f"{target} could not be written ({os.strerror(error.errno or 0)}): {needed}{free:,} bytes are free there; {remedy}"
+            f"{target} could not be written ({os.strerror(error.errno or 0)}): {free:,} bytes are free there; {remedy}"
         ) from error
 
 
 @contextmanager
-def atomic_folder(target: Path, *, num_bytes: int | None = None) -> Iterator[Path]:
+def atomic_folder(target: Path) -> Iterator[Path]:
     """Yield an empty folder that is renamed to `target` if the block succeeds, and deleted if it raises.
 
     Readers never see a partial `target`, and its files are synced to disk. An existing `target` stays if another writer was first.
 
-    Raises StorageError if the disk refuses; it states the bytes needed (`num_bytes`, if known) and the bytes free without the folder.
+    Raises StorageError if the disk refuses.
     """
-    with explain_write_errors(num_bytes, target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        remove_abandoned(target)
-        with _held_folder(target) as made:
-            yield made
-            for path in [*made.rglob("*"), made]:
-                _sync(path)
-            made.chmod(0o755)
-            try:
-                os.rename(made, target)  # noqa: PTH104
-            except OSError:
-                if not target.exists():
-                    raise
-            _sync(target.parent)
+    with explain_write_errors(target), _held_folder(target) as made:
+        yield made
+        for path in [*made.rglob("*"), made]:
+            _sync(path)
+        made.chmod(0o755)
+        try:
+            os.rename(made, target)  # noqa: PTH104
+        except OSError:
+            if not target.exists():
+                raise
+        _sync(target.parent)
 
 
 @contextmanager
 def _held_folder(target: Path) -> Iterator[Path]:
-    """Yield an empty temporary folder beside `target`, locked while its writer lives; delete it at the end if it is still there."""
+    """Yield an empty temporary folder beside `target`, locked while its writer lives; delete it at the end if it is still there.
+
+    What killed writers of `target` left goes.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    remove_abandoned(target)
     while True:
         made = Path(tempfile.mkdtemp(prefix=f".{target.name}.{_TEMPORARY}", dir=target.parent))
         with suppress(FileNotFoundError):  # Another writer deleted it as abandoned before we locked it.
@@ -255,44 +244,32 @@ def replace_file(path: Path, content: bytes) -> None:
 
     Raises StorageError if there is no space; the old file then remains unchanged.
     """
-    with explain_write_errors(len(content), path), atomic_file(path) as made:
-        made.write_bytes(content)
+    with _written(path, content) as made:
+        made.replace(path)
 
 
 def create_file(path: Path, content: bytes) -> bool:
     """Write a file atomically, and sync it to disk, unless there is one; return whether it was written.
 
-    What a killed writer of this file left beside it goes. Raises StorageError if there is no space.
+    Raises StorageError if there is no space.
     """
-    with explain_write_errors(len(content), path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        remove_abandoned(path)
-        with _held_folder(path) as folder:
-            made = folder / path.name
-            made.write_bytes(content)
-            _sync(made)
-            try:
-                path.hardlink_to(made)
-            except FileExistsError:
-                return False
-        _sync(path.parent)
+    with _written(path, content) as made:
+        try:
+            path.hardlink_to(made)
+        except FileExistsError:
+            return False
     return True
 
 
 @contextmanager
-def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary file that is synced and replaces `path` if the block succeeds, and is deleted if it raises."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
-    made = Path(name)
-    try:
+def _written(path: Path, content: bytes) -> Iterator[Path]:
+    """Yield a synced temporary file that the block gives its name."""
+    with explain_write_errors(path), _held_folder(path) as folder:
+        made = folder / path.name
+        made.write_bytes(content)
+        _sync(made)
         yield made
-        _sync(made)  # Before its name, or an index that names it, can be on the disk.
-        made.chmod(0o644)
-        made.replace(path)
-    finally:
-        made.unlink(missing_ok=True)
-    _sync(path.parent)
+        _sync(path.parent)
 
 
 def append_line(path: Path, line: str) -> None:
@@ -301,7 +278,7 @@ def append_line(path: Path, line: str) -> None:
     Raises StorageError when there is no space; the file is then as it was.
     """
     content = f"{line}\n".encode()
-    with explain_write_errors(len(content), path), path.open("ab", buffering=0) as file:
+    with explain_write_errors(path), path.open("ab", buffering=0) as file:
         end, left = file.seek(0, os.SEEK_END), memoryview(content)
         try:
             while left:

@@ -10,7 +10,10 @@ from grpo.engine.process import START_SECONDS, EngineProcess
 
 
 class EngineMissingError(EngineError):
-    """There is no UCI engine at the given path."""
+    """There is no usable UCI engine at the given path; the message ends with the remedy."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{why}; install Stockfish (apt-get install stockfish), or set CHESS_GRPO_STOCKFISH to the path of an engine")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,10 +37,7 @@ def identify(path: str) -> EngineIdentity:
         with EngineProcess(found, {}, start_seconds=START_SECONDS) as process:
             return EngineIdentity(name=process.name, sha256=sha256_file(Path(found)))
     except (EngineError, OSError) as error:
-        raise EngineMissingError(
-            f"{found} is not a usable UCI engine ({error}): install Stockfish (apt-get install stockfish),"
-            " or set CHESS_GRPO_STOCKFISH to its path"
-        ) from None
+        raise EngineMissingError(f"{found} is not a usable UCI engine ({error})") from None
 
 
 def find_engine(path: str) -> str:
@@ -47,7 +47,5 @@ def find_engine(path: str) -> str:
     """
     found = shutil.which(path)
     if found is None:
-        raise EngineMissingError(
-            f"no engine at {path!r}: install Stockfish (apt-get install stockfish), or set CHESS_GRPO_STOCKFISH to its path"
-        )
+        raise EngineMissingError(f"no engine at {path!r}")
     return found

@@ -83,16 +83,12 @@ def value_tables(
         pool: Engines that were started with `engine_options()`.
         config: The parameters of the value.
         depth: Search depth.
-
-    Raises ValueError for a board without a legal move.
     """
     asked: deque[tuple[chess.Board, list[int]]] = deque()
 
     def queries() -> Iterator[Query]:
         for board in boards:
             action_ids = legal_action_ids(board)
-            if not action_ids:
-                raise ValueError(f"{board.fen()} has no legal move, so that there is nothing to value")
             asked.append((board, action_ids))
             moves = frozenset(ACTION_UCI[chess.WHITE][index] for index in action_ids)
             yield Query(fen=mover_fen(board), limit=f"depth {depth}", moves=moves)

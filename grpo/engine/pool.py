@@ -179,8 +179,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         most = int(declared[1]) if declared else 1
         if job.query.moves is not None and most < MAX_LEGAL_MOVES:
             raise EngineMissingError(
-                f"{process.name} searches at most {most} line{'s' * (most > 1)} at once (option MultiPV), and a position can have"
-                f" {MAX_LEGAL_MOVES} moves; install Stockfish (apt-get install stockfish), or set CHESS_GRPO_STOCKFISH to another engine"
+                f"{process.name} searches {most} lines at once at most (option MultiPV), and a position can have {MAX_LEGAL_MOVES} moves"
             )
         # The hash is cleared first, so that the answer does not depend on earlier searches.
         process.send(f"{_NEW_GAME}position fen {job.query.fen}\ngo {job.query.limit}")

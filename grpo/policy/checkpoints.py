@@ -20,7 +20,6 @@ _Policy = TypeVar("_Policy", bound=Policy)
 
 STATE: Final = "state.safetensors"
 """Tensors of the training state, with its JSON among their metadata."""
-_JSON_BYTES: Final = 1 << 20  # More than the JSON of a checkpoint takes.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,8 +49,7 @@ def save_checkpoint(root: Path, policy: Policy, state: TrainingState) -> Path:
     Raises StorageError when there is no room for it; earlier checkpoints stay as they are.
     """
     target = root / checkpoint_name(state.step)
-    num_bytes = sum(tensor.nbytes for tensors in (policy.network.state_dict(), state.tensors) for tensor in tensors.values())
-    with atomic_folder(target, num_bytes=num_bytes + _JSON_BYTES) as folder:
+    with atomic_folder(target) as folder:
         policy.save(folder)
         facts = {"step": state.step, "control": state.control, "facts": state.facts}
         write_tensors(folder / STATE, state.tensors, {"state": json.dumps(facts, sort_keys=True)})

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from grpo.base.errors import PlainError
-from grpo.base.files import atomic_file, create_file
+from grpo.base.files import create_file
 from grpo.settings.types import S3_SCHEME
 
 NUM_AT_ONCE: Final = 16
@@ -133,14 +133,14 @@ class S3Objects:
                 future.result()
 
     def download(self, files: Mapping[Path, str]) -> None:
-        """Write to files, each atomically, the content of objects by their keys; raises KeyError when there is no such object."""
+        """Write to files the content of objects by their keys; raises KeyError when there is no such object."""
         with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
             for _ in pool.map(self._download, files.values(), files.keys()):
                 pass
 
     def _download(self, key: str, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(path) as made, made.open("wb") as file:
+        with path.open("wb") as file:
             self._read(key, file)
 
     def _read(self, key: str, file: BinaryIO) -> None:

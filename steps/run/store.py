@@ -234,7 +234,7 @@ class Making:
                 remove_folder(self.progress)
             if store._copies is not None:
                 store._copies.fetch_progress(step, version, self.progress, since)
-            with explain_write_errors(None, self.progress):
+            with explain_write_errors(self.progress):
                 self.progress.mkdir(parents=True, exist_ok=True)
             remove_leftovers(self.progress)
 
@@ -277,7 +277,7 @@ def _lock(path: Path, step: str) -> Iterator[int]:
 
     The file stays: a lock on a file that another process deletes protects nothing.
     """
-    with explain_write_errors(None, path):
+    with explain_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a+b", buffering=0)
     with file:

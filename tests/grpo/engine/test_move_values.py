@@ -166,12 +166,6 @@ def test_moves_that_draw_by_the_rules_are_a_half_whatever_the_engine_says(
     assert {move for move, value in by_move(table).items() if value == 0.5} == drawing
 
 
-@pytest.mark.parametrize("fen", ["7k/5Q2/6K1/8/8/8/8/8 b - - 0 1", "R5k1/5ppp/8/8/8/8/8/4K3 b - - 0 1"])
-def test_a_board_without_a_legal_move_is_refused(fen: str, scripted: Callable[..., ScriptedEngine]) -> None:
-    with pytest.raises(ValueError, match=rf"^{fen} has no legal move, so that there is nothing to value$"):
-        tables(scripted().path, [chess.Board(fen)])
-
-
 def test_the_search_is_of_the_movers_view_and_the_scores_are_the_engines(scripted: Callable[..., ScriptedEngine]) -> None:
     black = BOARDS[1]
     engine = scripted()

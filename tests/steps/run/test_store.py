@@ -363,7 +363,7 @@ def test_an_s3_that_is_away_stops_no_training_and_gets_all_later(
 def test_progress_that_goes_away_while_it_is_fetched_replaces_nothing(cloud: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
     cloud.killed("one", 1)
     cloud.killed("two", 3)
-    before = {name: (cloud.homes / name).read_bytes() for name in files(cloud.homes) if name.startswith("one")}
+    before = {name: (cloud.homes / name).read_bytes() for name in files(cloud.homes) if name.startswith("one/progress")}
 
     def away(*_: Any) -> None:
         raise StoreError("away")
@@ -371,7 +371,7 @@ def test_progress_that_goes_away_while_it_is_fetched_replaces_nothing(cloud: Mac
     monkeypatch.setattr(S3Objects, "download", away)
     with pytest.raises(StoreError):
         cloud.make("one", count_to(9))
-    assert {name: (cloud.homes / name).read_bytes() for name in files(cloud.homes) if name.startswith("one")} == before
+    assert {name: (cloud.homes / name).read_bytes() for name in files(cloud.homes) if name.startswith("one/progress")} == before
 
 
 def test_the_progress_of_one_who_was_killed_with_the_output_in_the_store_goes_when_it_is_found(machines: Machines) -> None:
