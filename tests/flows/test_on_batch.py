@@ -1,7 +1,6 @@
 """The user's command with `--with batch`, on the stand-in: a run with a lost machine, and a second one that finds its outputs."""
 
 import itertools
-import os
 import re
 import subprocess
 import sys
@@ -9,16 +8,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 from batch_standin import BatchJob, StandIn, batch_standin
 from canary import files_with, holds
 from real_flow import FLOW
-from toggled_server import ServerProcess
+from toggled_server import ToggledServer
 
 from grpo.match.verdict import Verdict
-from grpo.settings.tree import read_settings
 
 pytestmark = pytest.mark.prove  # Two runs of some fifteen jobs.
 CANARY = "canary-d1b54a32d192ed03"
@@ -39,7 +36,7 @@ class Launched:
 class Stage:
     """Stand-in and tracking server, and the launcher's secrets."""
 
-    def __init__(self, folder: Path, standin: StandIn, tracking: ServerProcess) -> None:
+    def __init__(self, folder: Path, standin: StandIn, tracking: ToggledServer) -> None:
         self.folder, self.standin = folder, standin
         # Another name of this machine than those that `run --with batch` refuses.
         address = tracking.address.replace("127.0.0.1", "127.0.0.2")
@@ -73,8 +70,8 @@ class Stage:
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory, stockfish: str) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("batch")
-    hosts = patch.dict(os.environ, MLFLOW_SERVER_ALLOWED_HOSTS="*")
-    with hosts, batch_standin(folder / "standin") as standin, ServerProcess(folder / "mlflow", host="0.0.0.0") as tracking:
+    (folder / "mlflow").mkdir()
+    with batch_standin(folder / "standin") as standin, ToggledServer(folder / "mlflow", host="0.0.0.0") as tracking:
         yield Stage(folder, standin, tracking)
 
 
@@ -90,15 +87,6 @@ def test_every_step_is_a_job_and_the_lost_one_goes_on_from_its_progress(first: L
     assert {job.status for job in first.jobs if job is not lost} == {"SUCCEEDED"}
     assert (lost.status, lost.attempt, retried.attempt) == ("FAILED", 0, 1)
     assert "resuming from step" in retried.log()
-
-
-def test_each_job_asks_for_what_the_settings_say_of_its_kind(first: Launched) -> None:
-    resources = read_settings(SETTINGS).resources
-    kinds = {"build_boards": resources.others, "finetune": resources.training, "baseline": resources.games, "report": resources.others}
-    jobs = {job.step: job for job in first.jobs}
-    for step, task in kinds.items():
-        assert (jobs[step].resources["VCPU"], jobs[step].resources["MEMORY"]) == (str(task.num_cpus), str(task.memory_mib))
-    assert {step for step, job in jobs.items() if job.queue == "gpu"} == {"pretrain", "finetune"}
 
 
 def test_a_job_has_its_own_variables_and_the_archive_and_nothing_of_the_launcher(stage: Stage, first: Launched) -> None:

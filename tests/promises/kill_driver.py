@@ -104,10 +104,8 @@ FAILPOINTS: dict[str, Callable[[int, Deed], None]] = {
     "after the journal's line": lambda nth, deed: at(nth, steps.run.work, "append_line", deed, is_after=True),
     # The policy's are written, the training state's is not.
     "between two files of a checkpoint": lambda nth, deed: at(nth, CHECKPOINTS, "write_tensors", deed),
-    "before the checkpoint's manifest": lambda nth, deed: at(nth, CHECKPOINTS, "write_manifest", deed),
     "before the checkpoint": lambda nth, deed: at(nth, LOOP, "save_checkpoint", deed),
     "before the checkpoint gets its name": lambda nth, deed: at(nth, os, "rename", deed),
-    "after the checkpoint": lambda nth, deed: at(nth, LOOP, "save_checkpoint", deed, is_after=True),
     "while a checkpoint is deleted": within_deletion,
     "before the report": lambda nth, deed: at(nth, LOOP, "weights_hash", deed),
     "when training is over": lambda nth, deed: at(nth, LOOP, "copy_folder", deed),

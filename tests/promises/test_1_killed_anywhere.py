@@ -91,28 +91,17 @@ def test_killed_before_any_file_operation_the_same_call_gives_the_equal_output_a
     assert number > 30
 
 
-def rare(*values: Any) -> Any:
-    """Return a case for `make prove`: another one leaves the same on the disk, or takes the same way."""
-    return pytest.param(*values, marks=pytest.mark.prove)
-
-
 KILLS = [
-    rare(NETWORK, "after the rollout", 13),
-    rare(NETWORK, "before the journal's line", 9),
     (NETWORK, "within the journal's line", 12),
     (NETWORK, "after the journal's line", 8),
     (NETWORK, "after the journal's line", 9),
     (NETWORK, "between two files of a checkpoint", 3),
-    rare(NETWORK, "before the checkpoint's manifest", 3),
     (NETWORK, "before the checkpoint gets its name", 2),
-    rare(NETWORK, "after the checkpoint", 5),
     (NETWORK, "while a checkpoint is deleted", 1),
     (NETWORK, "before the report", 1),
     (NETWORK, "before the output's manifest", 1),
     (NETWORK, "when the output is in the store", 1),
     (LANGUAGE, "within the journal's line", 7),
-    rare(LANGUAGE, "after the checkpoint", 1),
-    rare(LANGUAGE, "before the checkpoint gets its name", 2),
 ]
 
 
@@ -124,9 +113,10 @@ def test_killed_at_a_failpoint_and_started_again_it_ends_as_if_nothing_had_happe
     assert "WARNING" not in goes_on(driver, home, whole(kind), before, kind)
 
 
-@pytest.mark.parametrize(
-    ("seed", "number"), [(1, signal.SIGKILL), *(rare(*case) for case in product(range(3, 23), (signal.SIGKILL, signal.SIGTERM)))]
-)
+RARE = [pytest.param(*case, marks=pytest.mark.prove) for case in product(range(3, 23), (signal.SIGKILL, signal.SIGTERM))]
+
+
+@pytest.mark.parametrize(("seed", "number"), [(1, signal.SIGKILL), *RARE])
 def test_killed_again_and_again_at_random_points_it_ends_as_if_nothing_had_happened(
     seed: int, number: int, driver: Driver, whole: Callable[..., Result], home: Path
 ) -> None:
@@ -142,11 +132,10 @@ def test_killed_again_and_again_at_random_points_it_ends_as_if_nothing_had_happe
     goes_on(driver, home, whole(), before)
 
 
-@pytest.mark.parametrize(("failpoint", "nth"), [("after the rollout", 13), rare("before the checkpoint", 3)])
 def test_own_games_trajectories_and_averages_are_gone_on_with_as_they_were(
-    failpoint: str, nth: int, driver: Driver, whole: Callable[..., Result], home: Path
+    driver: Driver, whole: Callable[..., Result], home: Path
 ) -> None:
-    before = driver.kill_at(home, failpoint, nth, grpo=EVERYTHING)
+    before = driver.kill_at(home, "after the rollout", 13, grpo=EVERYTHING)
     goes_on(driver, home, whole(**EVERYTHING), before, grpo=EVERYTHING)
     assert whole(**EVERYTHING).history.count('"self_play/games"') == 3, "rounds begin within the steps between two checkpoints"
 
@@ -174,8 +163,6 @@ def test_a_killed_run_is_marked_as_such_and_after_the_next_try_has_every_row_onc
         (NETWORK, "after the rollout", 11, 6),  # Of the sixth step, whose checkpoint is due anyway.
         (NETWORK, "before the journal's line", 10, 5),
         (NETWORK, "before a measurement", 3, 4),
-        rare(NETWORK, "between two files of a checkpoint", 3, 6),
-        rare(NETWORK, "before the report", 1, 12),
         (LANGUAGE, "before the journal's line", 6, 3),
     ],
 )

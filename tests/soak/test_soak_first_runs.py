@@ -1,4 +1,4 @@
-"""Three first runs at one moment, on one empty home, all come to their end: one computes, the others wait and take what it made."""
+"""Three first flows at one moment, on one empty home, all come to their end: one computes, the others wait and take what it made."""
 
 import os
 import sqlite3
@@ -9,29 +9,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from conftest import Undisturbed
-from soaking import MARK, STEPS, Driver, Place, leftovers_of, lost_of, marked, missing_of, part, still_there
+from soaking import MARK, STEPS, Place, leftovers_of, marked, missing_of, part, still_there
 
 pytestmark = pytest.mark.soak
 
 FLOW = Path(__file__).resolve().parents[2] / "flows" / "chess_grpo.py"
 NUM_RUNS = 3
-
-
-def test_three_first_runs_at_once(driver: Driver, undisturbed: Undisturbed, tmp_path: Path) -> None:
-    places = [Place(tmp_path / f"run-{number}", tmp_path / "home") for number in range(NUM_RUNS)]
-    with part("three first runs at once") as row:
-        row.injected = NUM_RUNS
-        started = [(place, driver.start(place)) for place in places]
-        for place, pid in started:
-            assert driver.end(pid) == 0, place.said()
-        row.leaked += driver.leaked()
-        row.runs = row.recovered = NUM_RUNS
-        row.is_equal = all(place.hashes() == undisturbed.hashes for place in places)
-        row.lost = [line for place in places for line in lost_of(place, undisturbed.hashes, "run-1")] + leftovers_of(places[0])
-        assert not row.lost
-        assert not row.leaked
-        assert row.is_equal
 
 
 def test_three_first_flows_at_once(stockfish: str, tmp_path: Path) -> None:

@@ -13,17 +13,21 @@ import pytest
 from conftest import Undisturbed
 from forking import has_ended
 from soaking import SEED, Driver, Place, number_of, part
-from toggled_server import Fault, ServerProcess, ToggledServer, picture
+from toggled_server import Fault, ToggledServer
+from tracked_runs import client_of
+
+from grpo.base.files import sha256_file
+from steps.track.client import EXPERIMENT
 
 pytestmark = pytest.mark.soak
 
 NUM_TOGGLES = number_of("SOAK_TOGGLES", 20)
 FAULTY_SHARE = 0.3
-NUM_SERVER_KILLS = number_of("SOAK_SERVER_KILLS", 6)
 OF_THE_MOMENT = (
     "metaflow.run",
     "mlflow.parentRunId",
-    "mlflow.note.content",
+    "mlflow.note",
+    "mlflow.artifact",
     "chess_grpo.child",
     "chess_grpo.version",
     "chess_grpo.run",
@@ -36,7 +40,7 @@ OF_THE_MOMENT = (
 OF_THE_MACHINE = {"time", "cache", "system"}
 """Families of metrics that no two runs have alike."""
 WITH_TIMES = ("manifest.json", ".md", "results.json")
-"""Files that name it or a version, or hold hashes of pages with times in them."""
+"""Files that name it or a version, or hold hashes of pages with times in them; those of policies have the time in them."""
 NewServer = Callable[[str], ToggledServer]
 
 
@@ -44,16 +48,31 @@ def told(folder: Path, run: str) -> dict[str, Any]:
     """Return what a server keeps of one flow run: by step its runs, without times and ids; and the registry."""
     with closing(sqlite3.connect(folder / "mlflow.db")) as store:
         assert store.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    found, steps = picture(folder), {}
-    for each in found["runs"]:
-        if each["tags"].get("metaflow.run") == run:
-            tags = {name: tag for name, tag in each["tags"].items() if name not in OF_THE_MOMENT and "note" not in name}
-            if tags["chess_grpo.step"] == "report":
-                del tags["chess_grpo.output_hash"]  # Of a document that names the version of `select`.
-            metrics = {name: points for name, points in each["metrics"].items() if not OF_THE_MACHINE & set(name.split("/"))}
-            files = {name: digest for name, digest in each["artifacts"].items() if not name.endswith(WITH_TIMES) and "aside/" not in name}
-            steps.setdefault(each["tags"]["chess_grpo.step"], []).append((each["status"], tags, metrics, files))
-    return {**steps, "aliases": found["aliases"], "versions": found["num_versions"]}
+    client, steps = client_of(folder), {}
+    experiment = client.get_experiment_by_name(EXPERIMENT).experiment_id
+    for each in client.search_runs([experiment], f"tags.`metaflow.run` = '{run}'"):
+        tags = {
+            name: tag
+            for name, tag in each.data.tags.items()
+            if name not in OF_THE_MOMENT and not name.startswith(("mlflow.artifact", "mlflow.note"))
+        }
+        if tags["chess_grpo.step"] == "report":
+            del tags["chess_grpo.output_hash"]  # Of a document that names the version of `select`.
+        names = sorted(name for name in each.data.metrics if not OF_THE_MACHINE & set(name.split("/")))
+        rows = {name: sorted(f"{row.step} {row.value}" for row in client.get_metric_history(each.info.run_id, name)) for name in names}
+        files = {
+            str(path.relative_to(root)): sha256_file(path)
+            for root in (folder / "files").glob(f"*/{each.info.run_id}/artifacts")
+            for path in root.rglob("*")
+            if path.is_file() and not {"policies", "aside"} & set(path.parts) and not path.name.endswith(WITH_TIMES)
+        }
+        steps.setdefault(tags["chess_grpo.step"], []).append((each.info.status, tags, rows, files))
+    aliases = sorted(name for model in client.search_registered_models() for name in model.aliases)
+    return {
+        **{step: sorted(found, key=str) for step, found in steps.items()},
+        "aliases": aliases,
+        "versions": len(client.search_model_versions()),
+    }
 
 
 @pytest.fixture
@@ -135,50 +154,6 @@ def test_a_server_that_comes_and_goes(driver: Driver, undisturbed: Undisturbed, 
 def outputs(hashes: dict[str, str]) -> dict[str, str]:
     """Return step -> hash of its output, but for the report: it names the version of `select`, another one if no registry answered."""
     return {step: found.split()[1] for step, found in hashes.items() if step != "report"}
-
-
-def test_the_real_server_is_killed_in_the_middle_of_finetune(
-    driver: Driver, undisturbed: Undisturbed, template: Path, tmp_path: Path
-) -> None:
-    def until_finetune(name: str, disturb: Callable[[ServerProcess, Place, int], None] = lambda *_: None) -> tuple[Place, dict[str, Any]]:
-        (folder := tmp_path / name).mkdir()
-        (folder / "mlflow.db").write_bytes(template.read_bytes())
-        place = Place(tmp_path / f"{name}-run")
-        with ServerProcess(folder) as server:
-            given = {"environment": {"MLFLOW_TRACKING_URI": server.address}, "until": "finetune"}
-            pid = driver.start(place, **given)
-            disturb(server, place, pid)
-            assert driver.end(pid) == 0, place.said()
-            server.kill()
-            server.start()
-            assert driver.run(place, run="run-2", **given) == 0, place.said()
-        return place, told(folder, "run-1")
-
-    rng = random.Random(SEED)
-
-    def kill(server: ServerProcess, place: Place, pid: int) -> None:
-        while "begins finetune" not in place.said() and not has_ended(pid):
-            time.sleep(0.05)
-        time.sleep(rng.uniform(0, 0.2 * undisturbed.seconds))
-        server.kill()
-        if rng.random() < 0.5:
-            time.sleep(rng.uniform(0, 0.1 * undisturbed.seconds))
-            server.start()
-
-    _, expected = until_finetune("calm")
-    with part("tracking server killed in finetune") as row:
-        row.is_equal = True
-        while row.injected < NUM_SERVER_KILLS:
-            place, found = until_finetune(f"killed-{row.runs}", kill)
-            row.injected += 1
-            row.runs += 1
-            row.leaked += driver.leaked()
-            row.is_equal &= place.artifact("run-1", "finetune")["output_hash"] == undisturbed.hashes["finetune"].split()[1]
-            row.lost += differences(found, expected)
-        row.recovered = row.injected
-        assert not row.lost, f"seed {SEED}"
-        assert not row.leaked, f"seed {SEED}"
-        assert row.is_equal, f"seed {SEED}"
 
 
 def differences(found: dict[str, Any], expected: dict[str, Any]) -> list[str]:
