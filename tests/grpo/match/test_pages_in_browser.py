@@ -12,9 +12,8 @@ from browser import Page, browser, missing
 from doubles import CPU, TINY
 
 from grpo.base.seeding import numpy_stream
-from grpo.engine.answers import EngineAnswer
 from grpo.engine.move_values import engine_options
-from grpo.engine.pool import EnginePool, Query
+from grpo.engine.pool import EnginePool
 from grpo.match.annotations import annotate
 from grpo.match.human_game import HumanGame
 from grpo.match.matches import play_match
@@ -115,29 +114,6 @@ def served(policy: NetworkCompetitor, *fens: str) -> Iterator[tuple[str, list[Hu
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-def test_a_whole_game_is_played_by_clicks(policy: NetworkCompetitor, page: Page, stockfish: str) -> None:
-    page.show_on(width=1440, height=900)
-    with served(policy, chess.STARTING_FEN) as (address, finished), EnginePool(stockfish, num_processes=1, options={}) as pool:
-        page.go(address)
-        board = chess.Board()
-        while not finished:
-            [answer] = pool.search([Query(fen=board.fen(), limit="depth 8")])
-            assert isinstance(answer, EngineAnswer)
-            move = answer.best_move
-            for square in (move[:2], move[2:4]):
-                page.find(f"[data-square={square}]")[0].click()
-            if len(move) == 5:
-                page.click(chess.piece_name(chess.Move.from_uci(move).promotion or chess.QUEEN))
-            num_moves = len(board.move_stack) + 1
-            page.until(lambda: len(page.find("#moves button")) > num_moves or finished, "answer")  # noqa: B023
-            board = chess.Board()
-            for san in cast(list[str], page.run("return state.sans")):
-                board.push_san(san)
-        page.wait_for("1-0: checkmate")
-        assert finished[0].board.move_stack == board.move_stack
-        assert len(board.move_stack) > 8
 
 
 @pytest.mark.parametrize(("width", "is_dark"), SCREENS)

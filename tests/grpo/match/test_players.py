@@ -37,19 +37,6 @@ def test_the_best_move_of_a_written_policy_is_played_by_both_colours() -> None:
     assert player.name == "knights"
 
 
-@pytest.mark.parametrize("promotion", ["n", "b", "r", "q"])
-def test_promotions_castling_and_en_passant_are_played_as_they_stand_on_the_board(promotion: str) -> None:
-    player = BestMovePlayer(prefers(f"a7a8{promotion}", f"a2a1{promotion}", "e8c8", "e5d6", "e4d3"), "odd moves")
-    fens = {
-        "7k/P7/8/8/8/8/8/K7 w - - 0 1": f"a7a8{promotion}",
-        "k7/8/8/8/8/8/p7/7K b - - 0 1": f"a2a1{promotion}",
-        "r3k2r/8/8/8/8/8/8/4K3 b kq - 0 1": "e8c8",
-        "4k3/8/8/3pP3/8/8/8/4K3 w - d6 0 1": "e5d6",
-        "4k3/8/8/8/3Pp3/8/8/4K3 b - d3 0 1": "e4d3",
-    }
-    assert [move.uci() for move in moves_of(player, [chess.Board(fen) for fen in fens])] == list(fens.values())
-
-
 def network_player(seed: int = 0) -> BestMovePlayer:
     """Return a fresh network's best moves."""
     return BestMovePlayer(new_policy(TINY, seed=seed, device=CPU), "network")
@@ -115,13 +102,6 @@ def test_moves_are_drawn_as_often_as_the_policy_at_that_temperature_says(tempera
     for move, weight in weights.items():
         expected = weight / sum(weights.values())
         assert counts[move] / 3_000 == pytest.approx(expected, abs=4 * (expected * (1 - expected) / 3_000) ** 0.5)
-
-
-def test_a_random_mover_gives_every_legal_move_an_equal_chance() -> None:
-    counts = Counter(move.uci() for move in moves_of(random_player(), [chess.Board()] * 2_000))
-    assert len(counts) == 20
-    # Chi-squared with 19 degrees of freedom is above 43.8 once in a thousand.
-    assert sum((count - 100) ** 2 / 100 for count in counts.values()) < 43.8
 
 
 # A player some of whose moves are random.
