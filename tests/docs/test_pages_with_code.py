@@ -4,13 +4,28 @@ from typing import Any
 
 import pytest
 import torch
-from page_code import names_left_by
+from doubles import CPU, TINY, some_boards
+from made_boards import write_boards
+from page_code import blocks
+
+from grpo.policy.policy import new_policy
 
 
 @pytest.fixture(scope="module")
 def names(stockfish: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Return the names that all blocks of the page leave."""
-    return names_left_by("library.md", tmp_path_factory.mktemp("library"), stockfish)
+    """Return the names that all blocks of the page leave, run in a folder with a policy (`champion`) and a dataset (`boards`)."""
+    folder = tmp_path_factory.mktemp("library")
+    for name in ("champion", "boards"):
+        (folder / name).mkdir()
+    new_policy(TINY, seed=1, device=CPU).save(folder / "champion")
+    write_boards(folder / "boards", some_boards(40), num_train=30)
+    left: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("CHESS_GRPO_STOCKFISH", stockfish)
+        for block in blocks("library.md"):
+            exec(compile(block, "library.md", "exec"), left)
+    return left
 
 
 def test_every_legal_move_has_a_value_and_a_probability_and_the_mate_is_the_best(names: dict[str, Any]) -> None:

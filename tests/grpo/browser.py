@@ -68,16 +68,16 @@ class Page:
         """What can be read on it now."""
         return self._driver.find_element(By.TAG_NAME, "body").text
 
-    def wait_for(self, *texts: str, seconds: float = _SECONDS) -> str:
+    def wait_for(self, *texts: str) -> str:
         """Return the page's text once all of these are in it; raises BrowserError with what it shows instead."""
 
         def whole() -> str | None:
             shown = self.text
             return shown if all(text in shown for text in texts) else None
 
-        return self.until(whole, f"show {' and '.join(map(repr, texts))}", seconds)
+        return self.until(whole, f"show {' and '.join(map(repr, texts))}")
 
-    def click(self, text: str, *, kind: str = "*", seconds: float = _SECONDS) -> None:
+    def click(self, text: str, *, kind: str = "*") -> None:
         """Click the first element (of this tag) that can be seen with exactly this text; raises BrowserError when there is none."""
         quoted = f'"{text}"' if '"' not in text else f"'{text}'"
 
@@ -90,20 +90,20 @@ class Page:
                 shown[-1].click()
             return bool(shown)
 
-        self.until(clicked, f"have {text!r} to click", seconds)
+        self.until(clicked, f"have {text!r} to click")
 
-    def find(self, css: str, *, seconds: float = _SECONDS) -> list[WebElement]:
+    def find(self, css: str) -> list[WebElement]:
         """Return the elements of a CSS selector, of which there is at least one."""
-        return self.until(lambda: self._driver.find_elements(By.CSS_SELECTOR, css), f"have an element {css}", seconds)
+        return self.until(lambda: self._driver.find_elements(By.CSS_SELECTOR, css), f"have an element {css}")
 
-    def texts(self, css: str, *, seconds: float = _SECONDS) -> list[str]:
+    def texts(self, css: str) -> list[str]:
         """Return what the elements of a CSS selector show, from the top of the page to its end."""
 
         def read() -> list[str]:
             found = [element for element in self._driver.find_elements(By.CSS_SELECTOR, css) if element.is_displayed()]
             return [element.text for element in sorted(found, key=lambda element: (element.rect["y"], element.rect["x"]))]
 
-        return self.until(read, f"have an element {css}", seconds)
+        return self.until(read, f"have an element {css}")
 
     def run(self, script: str, *arguments: object) -> object:
         """Return what a script returns in the page."""
@@ -121,9 +121,9 @@ class Page:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": is_phone}
         self._driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
-    def until(self, look: Callable[[], _Found | None], what: str, seconds: float = _SECONDS) -> _Found:
+    def until(self, look: Callable[[], _Found | None], what: str) -> _Found:
         """Return what `look` finds, once it finds something; raises BrowserError, saying that the page does not do `what`."""
-        until = time.monotonic() + seconds
+        until = time.monotonic() + _SECONDS
         while True:
             try:
                 if found := look():
@@ -131,25 +131,24 @@ class Page:
             except (NoSuchElementException, StaleElementReferenceException):
                 pass  # The page is rerendering.
             if time.monotonic() > until:
-                raise BrowserError(f"{self.address} does not {what} within {seconds:.0f} s; it shows:\n{self.text[:3000]}")
+                raise BrowserError(f"{self.address} does not {what} within {_SECONDS:.0f} s; it shows:\n{self.text[:3000]}")
             time.sleep(0.1)
 
 
 @contextmanager
-def browser(*, width: int = 1280, height: int = 900) -> Iterator[Page]:
+def browser() -> Iterator[Page]:
     """Give an empty page of a browser that knows nothing of any other; raises BrowserError when there is none on this machine."""
     if why := missing():
         raise BrowserError(why)
     with TemporaryDirectory(prefix="chromium-") as profile:
         options = Options()
         options.binary_location = str(CHROMIUM)
-        for flag in (*_FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}"):
+        for flag in (*_FLAGS, f"--user-data-dir={profile}"):
             options.add_argument(flag)
         # Named, or selenium looks for a driver on the network.
         driver = webdriver.Chrome(options=options, service=Service(str(CHROMEDRIVER)))
         try:
             driver.set_page_load_timeout(_SECONDS)
-            page = Page(driver)
-            yield page
+            yield Page(driver)
         finally:
             driver.quit()

@@ -32,18 +32,6 @@ def test_the_table_holds_1792_plain_moves_and_176_promotions_all_different() -> 
     assert {move.promotion for move in promotions} == {chess.KNIGHT, chess.BISHOP, chess.ROOK, chess.QUEEN}
 
 
-def test_the_plain_moves_are_those_of_a_queen_and_of_a_knight_on_an_empty_board() -> None:
-    expected = set()
-    for start in chess.SQUARES:
-        for end in chess.SQUARES:
-            files = abs(chess.square_file(start) - chess.square_file(end))
-            ranks = abs(chess.square_rank(start) - chess.square_rank(end))
-            is_line = start != end and (files == 0 or ranks == 0 or files == ranks)
-            if is_line or sorted((files, ranks)) == [1, 2]:
-                expected.add(chess.Move(start, end))
-    assert {move for move in ACTIONS if not move.promotion} == expected
-
-
 def test_the_order_of_the_table_never_changes_because_checkpoints_name_moves_by_number() -> None:
     names = [move.uci() for move in ACTIONS]
     assert names == sorted(names)
@@ -75,40 +63,11 @@ def test_the_legal_ids_are_those_of_the_legal_moves_seen_by_the_mover_on_5000_po
         assert legal_action_ids(board) == sorted(number[move.uci()] for move in view.legal_moves), board.fen()
 
 
-def test_the_legal_ids_turn_back_into_exactly_the_legal_moves_on_5000_positions(random_boards: list[chess.Board]) -> None:
-    for board in random_boards:
-        moves = [action_move(index, board.turn) for index in legal_action_ids(board)]
-        assert len(moves) == board.legal_moves.count()
-        assert set(moves) == set(board.legal_moves), board.fen()
-
-
-@pytest.mark.parametrize("turn", chess.COLORS)
-@pytest.mark.parametrize(
-    ("fen", "moves"),
-    [
-        ("4r2k/8/8/8/8/8/4R3/4K3 w - - 0 1", "e1d1 e1d2 e1f1 e1f2 e2e3 e2e4 e2e5 e2e6 e2e7 e2e8"),  # Pinned on its file.
-        ("7k/8/8/8/7b/8/5B2/4K3 w - - 0 1", "e1d1 e1d2 e1e2 e1f1 f2g3 f2h4"),  # Pinned on its diagonal.
-        ("4r2k/8/8/8/8/8/4N3/4K3 w - - 0 1", "e1d1 e1d2 e1f1 e1f2"),  # A pinned knight has no move.
-        ("4r2k/8/8/8/7b/8/8/4K2R w K - 0 1", "e1d1 e1d2 e1f1"),  # Double check: the king alone.
-        ("7k/8/8/8/7b/8/8/R3K3 w Q - 0 1", "e1d1 e1d2 e1e2 e1f1"),  # In check nobody castles.
-        ("7k/8/8/K1pP3r/8/8/8/8 w - c6 0 1", "a5a4 a5a6 a5b5 a5b6 d5d6"),  # En passant would open the rank.
-        ("k7/8/8/8/8/8/8/R3K2R w KQ - 0 1", None),
-        ("1r5k/P7/8/8/8/8/8/K7 w - - 0 1", None),
-        ("3r3k/8/8/8/8/8/8/R3K2R w KQ - 0 1", None),  # Castling through check.
-        ("8/8/8/8/8/8/8/QQ6 w - - 0 1", None),  # No king at all.
-    ],
-)
-def test_pins_checks_castling_and_promotions_by_hand(fen: str, moves: str | None, turn: chess.Color) -> None:
-    board = chess.Board(fen) if turn == chess.WHITE else chess.Board(fen).mirror()
-    found = [action_move(index, chess.WHITE).uci() for index in legal_action_ids(board)]
-    assert sorted(found) == sorted(move.uci() for move in chess.Board(fen).legal_moves)
-    if moves is not None:
-        assert " ".join(sorted(found)) == moves
-
-
-def test_a_position_and_its_mirror_have_the_same_legal_ids(random_boards: list[chess.Board]) -> None:
-    for board in random_boards[::5]:
-        assert legal_action_ids(board) == legal_action_ids(board.mirror()), board.fen()
+@pytest.mark.parametrize("fen", ["8/8/8/8/8/8/8/QQ6 w - - 0 1", "3r3k/8/8/8/8/8/8/R3K2R w KQ - 0 1", "7k/8/8/K1pP3r/8/8/8/8 w - c6 0 1"])
+def test_rare_positions_have_the_legal_ids_of_python_chess(fen: str) -> None:
+    # Without a king; castling through check; en passant that would open the rank of the king.
+    for board in (chess.Board(fen), chess.Board(fen).mirror()):
+        assert {action_move(index, board.turn) for index in legal_action_ids(board)} == set(board.legal_moves)
 
 
 @pytest.mark.parametrize(("fen", "counts"), PERFT)

@@ -132,12 +132,3 @@ def test_a_board_s_afterstates_do_not_depend_on_the_others_of_its_batch(random_b
     alone = [bitboard_afterstates(*flat_moves([board])) for board in boards]
     assert torch.equal(codes, torch.cat([part for part, _ in alone], 1))
     assert torch.equal(features, torch.cat([part for _, part in alone]))
-
-
-def test_no_moves_have_no_afterstates() -> None:
-    nothing = torch.empty(0, dtype=torch.int64)
-
-    after = afterstates(torch.empty((0, 71), dtype=torch.uint8), nothing, nothing)
-
-    assert after.board.shape == (3, 0, 64)
-    assert len(after.moves) == len(after.features) == 0

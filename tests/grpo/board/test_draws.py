@@ -96,6 +96,7 @@ def test_drawing_moves_are_those_of_brute_force_in_endgames() -> None:
         ("8/8/8/8/8/5k2/7p/7K w - - 0 1", "h1h2"),  # The last pawn falls.
         ("8/8/8/3k4/8/8/3p4/2B1K3 w - - 0 1", "c1d2 e1d2"),
         ("k7/8/8/8/8/8/6pK/8 b - - 0 1", "g2g1b g2g1n"),  # A minor piece alone cannot win.
+        ("2B1B1B1/8/7k/8/8/8/6p1/K4R2 b - - 0 1", "g2f1b"),  # What is left are bishops of one colour.
         ("k7/8/8/8/8/8/6pK/5N2 b - - 0 1", "g2f1b g2f1n"),  # Two of the pieces that can win go in one move.
         ("5K1k/3q4/3P4/8/5Pp1/8/8/8 b - f3 0 1", "g4f3"),  # En passant: White's last move goes.
         ("8/2Q5/4k3/8/8/8/8/3QK2R w K - 0 1", "d1f3 e1g1 h1f1"),  # Castling takes the last squares as well.
@@ -110,18 +111,6 @@ def test_drawing_moves_worked_by_hand(fen: str, drawing: str) -> None:
     found = drawing_moves(board)
     assert " ".join(sorted(move.uci() for move in found)) == drawing
     assert found == brute_force(board)
-
-
-def test_the_last_men_that_can_win_may_go_in_one_move_that_leaves_bishops_of_one_colour() -> None:
-    board = chess.Board("2B1B1B1/8/7k/8/8/8/6p1/K4R2 b - - 0 1")
-    assert board.is_valid()
-    assert [move.uci() for move in drawing_moves(board)] == ["g2f1b"]
-    assert drawing_moves(board) == brute_force(board)
-
-
-def test_mate_comes_before_the_fifty_move_rule() -> None:
-    board = chess.Board("6k1/5ppp/8/8/8/8/8/R3K3 w - - 99 80")
-    assert set(board.legal_moves) - set(drawing_moves(board)) == {chess.Move.from_uci("a1a8")}
 
 
 def test_repeating_moves_are_those_after_which_python_chess_counts_a_position_twice() -> None:

@@ -79,15 +79,6 @@ def test_a_position_and_its_mirror_differ_only_in_who_is_black(random_boards: li
 
 @settings(max_examples=40)
 @given(CHOICES)
-def test_no_game_leads_to_a_position_that_encoding_loses(choices: list[int]) -> None:
-    board = played(choices)
-    [row] = encode([board])
-    assert fen_without_number(decode(row)) == fen_without_number(board)
-    assert np.array_equal(encode([decode(row)])[0], row)
-
-
-@settings(max_examples=40)
-@given(CHOICES)
 def test_a_board_reached_by_moves_is_encoded_like_the_same_board_read_from_its_fen(choices: list[int]) -> None:
     # Training reads boards from FENs, matches push moves; the network must not see two kinds of one position.
     board = played(choices)

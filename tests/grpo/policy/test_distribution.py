@@ -186,6 +186,21 @@ def test_a_certain_move_has_entropy_zero_and_no_nan_anywhere() -> None:
     assert torch.isfinite(found).all()
 
 
+def test_boards_without_a_choice_have_no_entropy_and_no_gradient_and_no_nan() -> None:
+    fens = ["7k/6Q1/6K1/8/8/8/8/8 b - - 0 1", "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1", "7k/8/5K2/6Q1/8/8/8/8 b - - 0 1"]
+    batch = PositionBatch.from_boards([chess.Board(), *map(chess.Board, fens)])
+    logits = torch.randn(batch.is_legal.shape, requires_grad=True, generator=torch.Generator().manual_seed(0))
+    found = MoveDistribution.from_logits(logits, batch.is_legal, temperature=0.7)
+    (found.entropy().sum() + found.log_probs[:, 0].sum()).backward()
+    assert torch.isfinite(found.log_probs).all()
+    assert found.probs[1:].sum(1).tolist() == [0, 0, 1], "mate, stalemate, a single move"
+    assert found.entropy()[1:].tolist() == found.kl_to(found)[1:].tolist() == [0, 0, 0]
+    assert logits.grad is not None
+    assert torch.isfinite(logits.grad).all()
+    assert not logits.grad[1:].any()
+    assert logits.grad[0].any()
+
+
 # Sampling.
 
 
