@@ -10,29 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from forking import MARK, marked
 from real_flow import FLOW
 
 from grpo.base.files import verified_manifest
 from grpo.policy.checkpoints import checkpoint_folders
 
-MARK = "ORPHANS_OF"
 BOUND_SECONDS = 60.0
 """On the busiest machine; what draws a card ends when it has imported what it needs to know that it shall."""
 
 pytestmark = [pytest.mark.prove, pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's end")]
-
-
-def marked(mark: str) -> dict[int, str]:
-    """Return the processes whose environment has this mark: id -> command."""
-    found = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
-                    found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            except (FileNotFoundError, ProcessLookupError, PermissionError):
-                continue
-    return found
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ sys.path[:0] = [str(TESTS.parent), str(TESTS / "grpo"), str(TESTS / "steps")]
 import tiny_training  # noqa: E402
 import torch  # noqa: E402
 from doubles import MadeUpValues  # noqa: E402
-from forking import serve  # noqa: E402
+from forking import at, serve  # noqa: E402
 
 import grpo.policy.checkpoints  # noqa: E402
 import steps.finetune  # noqa: E402
@@ -56,23 +56,6 @@ def pause_twice() -> None:
 
 
 DEEDS: dict[str, Deed] = {"kill": kill, "pause": pause, "pause twice": pause_twice}
-
-
-def at(nth: int, place: Any, name: str, deed: Deed, *, is_after: bool = False) -> None:
-    """Do the deed before, or after, the nth call of a function."""
-    whole, calls = getattr(place, name), 0
-
-    def wrapped(*arguments: Any, **named: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == nth and not is_after:
-            deed()
-        found = whole(*arguments, **named)
-        if calls == nth and is_after:
-            deed()
-        return found
-
-    setattr(place, name, wrapped)
 
 
 def within_line(nth: int, deed: Deed) -> None:

@@ -25,7 +25,7 @@ import great_expectations  # noqa: E402, F401
 import mlflow.tracking  # noqa: E402
 import torch  # noqa: E402
 import torch._dynamo  # noqa: E402
-from forking import serve  # noqa: E402
+from forking import at, serve  # noqa: E402
 
 import data_checks.dataset  # noqa: E402, F401
 import grpo.base.files  # noqa: E402
@@ -129,26 +129,11 @@ _PLACES: dict[str, tuple[Any, str]] = {
     "an alias": (mlflow.tracking.MlflowClient, "set_registered_model_alias"),
     "a step's version": (steps.task, "step_version"),
 }
-FAILPOINTS = sorted(f"{when} {place}" for place in _PLACES for when in ("before", "after"))
 
 
 def _at(failpoint: str, nth: int, deed: Callable[[], None]) -> None:
     when, _, place = failpoint.partition(" ")
-    holder, name = _PLACES[place]
-    whole, calls = getattr(holder, name), 0
-
-    def wrapped(*arguments: Any, **named: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        is_it = calls == nth
-        if is_it and when == "before":
-            deed()
-        found = whole(*arguments, **named)
-        if is_it and when == "after":
-            deed()
-        return found
-
-    setattr(holder, name, wrapped)
+    at(nth, *_PLACES[place], deed, is_after=when == "after")
 
 
 def _count_all() -> None:

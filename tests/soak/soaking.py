@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from forking import Forks, has_ended
+from forking import MARK, Forks, marked
 
 from grpo.base.files import verified_manifest
 from steps.run.names import HISTORY
@@ -28,8 +28,6 @@ SEED: Final = int(os.environ.get("SOAK_SEED", "20261121"))
 STEPS: Final = ("join_boards", "check_boards", "pretrain", "calibrate", "baseline", "finetune", "select", "report")
 NO_RETRY: Final = 202
 RESUMABLE: Final = 75
-MARK: Final = "CHESS_GRPO_SOAK_MARK"
-"""The variable by which all that descends from a process is known."""
 _LEAK_SECONDS: Final = 5.0
 
 SMALL: Final = """
@@ -97,21 +95,17 @@ class Driver(Forks):
             log.write(f"--- {json.dumps({'run': run, **job})}\n")
         return self.fork(artifacts=str(place.artifacts), log=str(place.log), settings=settings, run=run, **job)
 
-    def end(self, pid: int) -> int:
-        """Wait until a process ends, and return its exit status, negative for a signal."""
-        return self.wait(pid)
-
     def run(self, place: "Place", **job: Any) -> int:
         """Run to the end."""
-        return self.end(self.start(place, **job))
+        return self.wait(self.start(place, **job))
 
     def resize(self, place: Path, free: int | None) -> int:
         """Leave so many bytes free on the disk, or plenty; return what is free."""
         return self.ask("resize", place=str(place), free=free)
 
-    def others(self) -> list[int]:
-        """Return all living processes that descend from this one."""
-        return [pid for pid in marked(self.mark) if pid != self.pid]
+    def others(self) -> dict[int, str]:
+        """Return all living processes that descend from this one: id -> command line."""
+        return {pid: command for pid, command in marked(self.mark).items() if pid != self.pid}
 
     def leaked(self) -> list[str]:
         """Return the command lines of processes that nobody has ended, after a moment in which they may."""
@@ -126,30 +120,12 @@ class Driver(Forks):
                 os.kill(pid, signal.SIGKILL)
 
 
-def marked(mark: str) -> list[int]:
-    """Return all living processes that carry this mark in their environment."""
-    needle = f"{MARK}={mark}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                if needle in (entry / "environ").read_bytes().split(b"\0") and not has_ended(int(entry.name)):
-                    found.append(int(entry.name))
-    return found
-
-
-def still_there(living: Callable[[], list[int]]) -> list[str]:
+def still_there(living: Callable[[], dict[int, str]]) -> list[str]:
     """Return the command lines of processes that have not ended within five seconds."""
     deadline = time.monotonic() + _LEAK_SECONDS
     while (left := living()) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return [_command(pid) for pid in left]
-
-
-def _command(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return f"{pid}: {Path(f'/proc/{pid}/cmdline').read_bytes().replace(bytes(1), b' ').decode()}"
-    return str(pid)
+    return [f"{pid}: {command}" for pid, command in left.items()]
 
 
 @dataclass(frozen=True)

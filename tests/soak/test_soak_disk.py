@@ -51,7 +51,7 @@ def filled_and_emptied(disk: Disk, pid: int, seconds: float, rng: random.Random,
     while True:
         wait(pid, rng.uniform(0, 0.5 * seconds))
         if has_ended(pid) or row.injected == NUM_TIMES:
-            return disk.driver.end(pid)
+            return disk.driver.wait(pid)
         disk.driver.resize(disk.folder, rng.choice(FREE_BYTES))
         row.injected += 1
         wait(pid, rng.uniform(0, 0.3 * seconds))

@@ -9,7 +9,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from soaking import MARK, STEPS, Place, leftovers_of, marked, missing_of, part, still_there
+from forking import MARK, marked
+from soaking import STEPS, Place, leftovers_of, missing_of, part, still_there
 
 pytestmark = pytest.mark.soak
 

@@ -41,7 +41,7 @@ def killed(driver: Driver, place: Place, run: str, number: int, job: dict[str, A
             time.sleep(0.01)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-    return driver.end(pid)
+    return driver.wait(pid)
 
 
 def brought_to_its_end(driver: Driver, place: Place, undisturbed: Undisturbed, rng: random.Random, row: Row) -> str:

@@ -131,7 +131,7 @@ def test_a_server_that_comes_and_goes(driver: Driver, undisturbed: Undisturbed, 
                 row.injected += 1
                 time.sleep(rng.uniform(0, 0.1 * undisturbed.seconds))
                 server.start()
-            status = driver.end(pid)
+            status = driver.wait(pid)
             is_calm = True
             attempts = 1
             while status:

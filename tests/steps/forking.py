@@ -72,6 +72,23 @@ def _work(run: Callable[[Job], None], job: Job) -> None:
     os._exit(status)
 
 
+def at(nth: int, place: Any, name: str, deed: Callable[[], object], *, is_after: bool = False) -> None:
+    """Do the deed before, or after, the nth call of a function of a module or class."""
+    whole, calls = getattr(place, name), 0
+
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == nth and not is_after:
+            deed()
+        found = whole(*arguments, **named)
+        if calls == nth and is_after:
+            deed()
+        return found
+
+    setattr(place, name, wrapped)
+
+
 class Forks:
     """Such a process, seen from the tests."""
 
@@ -125,3 +142,18 @@ def has_ended(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except (OSError, IndexError):
         return True
+
+
+MARK = "CHESS_GRPO_TESTS_MARK"
+"""The variable by which all that descends from a process is known."""
+
+
+def marked(mark: str) -> dict[int, str]:
+    """Return all living processes that carry this mark in their environment: id -> command line."""
+    found, needle = {}, f"{MARK}={mark}".encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if needle in (entry / "environ").read_bytes().split(b"\0") and not has_ended(int(entry.name)):
+                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return found
