@@ -70,7 +70,10 @@ def body(work: Work) -> None:
         task = NetworkTask(reference, dataset, settings.grpo, seed=settings.seed, self_play=self_play, values=values)
         trainer = Trainer(task, policy, settings.grpo, seed=settings.seed, first_step=first)
         if origin is not None:
-            trainer.begin_from(*origin)
+            then, now = (facts["settings"]["grpo"]["num_own_moves"] for facts in (origin[1].facts, work.facts))
+            trainer.begin_from(*origin, takes_optimiser=then == now)
+            if then != now:  # Adam's moments are averages of past gradients: those of one objective do not fit another.
+                work.say("the optimiser begins anew, for the objective is not that of the checkpoint: grpo.num_own_moves")
         TrainingLoop(
             work,
             trainer,

@@ -309,8 +309,8 @@ class Trainer(Generic[_Policy]):
         self.control.restore(state.control["control"])
         self.task.restore(state.tensors_of("task."))
 
-    def begin_from(self, policy: _Policy, state: TrainingState) -> None:
-        """Begin a new run at a checkpoint of another, with its optimiser; schedules and controllers begin anew.
+    def begin_from(self, policy: _Policy, state: TrainingState, *, takes_optimiser: bool = True) -> None:
+        """Begin a new run at a checkpoint of another, with its optimiser unless told otherwise; schedules and controllers begin anew.
 
         Raises IncompatibleError when the reference is another.
         """
@@ -323,7 +323,7 @@ class Trainer(Generic[_Policy]):
         for ours in (self.policy, self.evaluation_policy):
             ours.network.load_state_dict(policy.network.state_dict())
         moments: dict[int, dict[str, Tensor]] = {}
-        for key, tensor in state.tensors_of("optimiser.").items():
+        for key, tensor in (state.tensors_of("optimiser.") if takes_optimiser else {}).items():
             index, name = key.split(".")
             moments.setdefault(int(index), {})[name] = tensor
         self._optimiser.load_state_dict({"state": moments, "param_groups": self._optimiser.state_dict()["param_groups"]})

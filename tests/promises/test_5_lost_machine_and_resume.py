@@ -107,10 +107,17 @@ def test_boards_moves_and_network_stay_the_origins_and_what_is_refused_is_told_w
         assert "grpo.learning_rate = 0.5" in said.splitlines()[-1]
 
 
-def test_training_goes_on_from_a_checkpoint_also_with_another_objective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_goes_on_from_a_checkpoint_with_its_optimiser_unless_the_objective_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prepare(prepared := tmp_path / "prepared")
     monkeypatch.setattr(steps.finetune, "value_tables", lambda boards, *_, **__: MadeUpValues()(boards))
     origin = checkpoint_folders(finetune(tmp_path / "origin", prepared, settings(num_steps=6, num_checkpoints_kept=12)) / "checkpoints")[-1]
-    folder = finetune(tmp_path / "other", prepared, settings(num_steps=2, learning_rate=1e-6, num_own_moves=2), checkpoint=origin)
-    assert [record.step for record in read_history(folder)] == [6, 7, 8]
-    assert read_json(folder / REPORT)["first_step"] == 6
+    said: dict[str, list[str]] = {"same": [], "other": []}
+    for name, change in {"same": {"group_size": 6}, "other": {"num_own_moves": 2}}.items():
+        given = settings(num_steps=2, learning_rate=1e-6, **change)
+        folder = finetune(tmp_path / name, prepared, given, checkpoint=origin, say=said[name].append)
+        assert [record.step for record in read_history(folder)] == [6, 7, 8]
+        assert read_json(folder / REPORT)["first_step"] == 6
+    assert not any("optimiser" in line for line in said["same"])
+    assert said["other"][0] == "the optimiser begins anew, for the objective is not that of the checkpoint: grpo.num_own_moves"
