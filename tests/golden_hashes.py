@@ -17,6 +17,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 GOLDEN = Path(__file__).with_suffix(".json")
+PRESETS = {"language-smoke": ROOT / "tests" / "presets" / "language-smoke.toml"}
 
 
 def run(preset: str) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def run(preset: str) -> dict[str, Any]:
             "--no-pylint",
             "--config-value",
             "settings",
-            f'preset = "{preset}"',
+            f'preset = "{PRESETS.get(preset, preset)}"',
         ]
         subprocess.run([*command, "run"], cwd=folder, env=environment, check=True, stdout=sys.stderr)
         outputs: dict[str, Any] = {}

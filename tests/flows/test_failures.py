@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from presets import TEST
 from real_flow import FLOW, FlowRun, run_in_one_process
 
 from grpo.base.files import MANIFEST, read_json, write_manifest
@@ -36,7 +37,7 @@ def test_a_planted_fault_stops_the_flow_with_a_readable_report(
     pq.write_table(pa.Table.from_pylist(rows, schema=BOARD_SCHEMA), folder / "boards.parquet")
     manifest = read_json(folder / MANIFEST)  # The new one knows of no fault.
     write_manifest(folder, {key: manifest[key] for key in ("step", "version", "parts", "code")})
-    run = run_in_one_process(tmp_path / "run", {"preset": "test"}, home=home)
+    run = run_in_one_process(tmp_path / "run", {"preset": TEST}, home=home)
     assert not run.succeeded
     for words in ("the dataset is not fit to train on", "label_legal", rows[3]["fen"], "one process: check_boards"):
         assert words in run.output

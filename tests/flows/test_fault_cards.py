@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from made_games import random_pgn
 from made_work import work_in
+from presets import TEST, tiny_settings
 
 from grpo.engine.identity import EngineIdentity
 from grpo.settings.metrics import Record
@@ -19,7 +20,7 @@ from steps.check_boards import DATA_DOCS
 from steps.run.names import SUMMARY
 from steps.run.work import Work
 
-SETTINGS = read_settings("preset = 'test'").model_dump(mode="json")
+SETTINGS = tiny_settings().model_dump(mode="json")
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>[x](javascript:y)"
 
 
@@ -68,7 +69,7 @@ def test_html_in_the_headers_of_games_and_in_their_files_name_is_text_everywhere
     path = tmp_path / f"{EVIL.replace('/', '')}.pgn"
     path.write_text(text)
     boards = {"files": [str(path)], "num_train": 30, "num_validation": 9, "num_heldout": 9, "num_units": 1}
-    given = {"preset": "test", "boards": boards, "values": {"depth": 1}, "grpo": {"states_per_step": 6}}
+    given = {"preset": TEST, "boards": boards, "values": {"depth": 1}, "grpo": {"states_per_step": 6}}
     settings = read_settings(json.dumps(given))
     monkeypatch.setattr(Work, "engine", EngineIdentity(name=EVIL, sha256="0" * 64))
     folders = {name: tmp_path / name for name in ("units", "joined", "checks")}

@@ -7,6 +7,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from presets import TEST
 from real_flow import FLOW, FlowRun, inherited
 
 from grpo.base.errors import PlainError
@@ -33,7 +34,7 @@ def test_the_exit_code_says_whether_another_try_may_help(error: PlainError, code
 def test_what_another_try_would_not_mend_is_tried_once(first_run: FlowRun, tmp_path: Path) -> None:
     # A home whose tracking store has its tables: making them takes seconds.
     variables = inherited() | {"CHESS_GRPO_STOCKFISH": "/bin/true", "CHESS_GRPO_DEVICE": "cpu", "CHESS_GRPO_HOME": str(first_run.home)}
-    command = [sys.executable, str(FLOW), "--config-value", "settings", 'preset = "test"', "run"]
+    command = [sys.executable, str(FLOW), "--config-value", "settings", f'preset = "{TEST}"', "run"]
     command += ["--with", "retry:times=3,minutes_between_retries=0"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=variables)
     told = done.stdout + done.stderr

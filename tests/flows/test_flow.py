@@ -9,17 +9,19 @@ from typing import Any
 
 import pyarrow.parquet as pq
 from page_code import blocks
+from presets import TEST, tiny_settings
 from real_flow import FlowRun, run_in_one_process
 
 from grpo.base.files import sha256_file
 from grpo.settings.metrics import METRICS
-from grpo.settings.tree import read_settings
 from steps import STEPS
 from steps.run.step import step_of
 from steps.run.work import read_history
 from steps.track.charts import tracked_name
 from steps.track.notes import run_name
 
+NEAREST = "smoke"
+"""The shipped preset with the fewest differences from that of the tests."""
 NAMED = ("join_boards", "check_boards", "pretrain", "calibrate", "baseline", "finetune", "select", "report")
 
 
@@ -87,11 +89,11 @@ def test_the_tracker_has_a_parent_with_a_child_for_each_step(first_run: FlowRun,
     children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
     steps = [step for step in STEPS if step not in ("start", "end")]
     assert sorted(run.info.run_name for run in children) == sorted(map(run_name, steps))
-    assert parent.info.run_name.endswith(" · test, seed 0"), "the verdict and what is compared"
+    assert parent.info.run_name.endswith(" changed settings, seed 0"), "the verdict and what is compared"
     assert parent.data.tags["metaflow.run"] == first_run.run_id
     assert report(first_run, "select")["sentence"] in parent.data.tags["mlflow.note.content"]
-    assert parent.data.params["grpo.learning_rate"] == str(read_settings("test").grpo.learning_rate)
-    assert len(parent.data.params) < 30, "the main settings and what differs from the preset"
+    assert parent.data.params["grpo.learning_rate"] == str(tiny_settings().grpo.learning_rate)
+    assert len(parent.data.params) < 60, "the main settings and what differs from the preset"
     assert {"settings.json", "settings.toml"} <= {file.path for file in tracking.list_artifacts(parent.info.run_id)}
     assert {run.info.status for run in runs} == {"FINISHED"}
     assert set().union(*(run.data.metrics for run in runs)) <= {tracked_name(name) for name in METRICS}
@@ -108,13 +110,13 @@ def test_the_tracker_has_a_parent_with_a_child_for_each_step(first_run: FlowRun,
 
 def test_the_registry_names_champion_and_peak_of_the_preset(first_run: FlowRun, tracking: Any) -> None:
     for alias, step in (("champion", report(first_run, "select")["champion_step"]), ("peak", report(first_run, "select")["peak_step"])):
-        version = tracking.get_model_version_by_alias("chess-policy-test", alias)
+        version = tracking.get_model_version_by_alias(f"chess-policy-{NEAREST}", alias)
         assert json.loads(version.tags["chess_grpo.policy"])["policy_step"] == step
 
 
 def page_code(number: int) -> str:
     """Return a block of Python of the page on tracking."""
-    return blocks("tracking.md")[number].replace("chess-policy-laptop", "chess-policy-test")
+    return blocks("tracking.md")[number].replace("chess-policy-laptop", f"chess-policy-{NEAREST}")
 
 
 def test_the_page_on_tracking_loads_the_champion_and_predicts(tracking: Any, tmp_path: Path) -> None:
@@ -140,7 +142,7 @@ def test_metaflows_client_has_results_as_plain_data_and_tags(first_run: FlowRun)
 
 def test_resume_from_peak_with_another_rate_takes_boards_and_policy_and_goes_on(first_run: FlowRun, tracking: Any, tmp_path: Path) -> None:
     peak = report(first_run, "select")["peak_step"]
-    settings = {"preset": "test", "grpo": {"learning_rate": 2e-3}}
+    settings = {"preset": TEST, "grpo": {"learning_rate": 2e-3}}
     resumed = run_in_one_process(tmp_path, settings, home=first_run.home, resume_from=first_run.run_id)
     assert resumed.succeeded, resumed.output[-3000:]
     before, after = outputs(first_run), outputs(resumed)
@@ -148,7 +150,7 @@ def test_resume_from_peak_with_another_rate_takes_boards_and_policy_and_goes_on(
     assert reused == ["join_boards", "check_boards", "pretrain", "calibrate", "baseline"]
     assert all(after[step]["output_hash"] == before[step]["output_hash"] for step in reused)
     training = report(resumed, "finetune")
-    assert (training["first_step"], training["last_step"]) == (peak, peak + read_settings("test").grpo.num_steps)
+    assert (training["first_step"], training["last_step"]) == (peak, peak + tiny_settings().grpo.num_steps)
     regret = {record.step: record.metrics.get("heldout/regret_best") for record in read_history(first_run.folder(before["finetune"]))}
     assert read_history(resumed.folder(after["finetune"]))[0].metrics["heldout/regret_best"] == regret[peak]
     runs = tracking.search_runs([tracking.get_experiment_by_name("chess-grpo").experiment_id], f"tags.`metaflow.run` = '{resumed.run_id}'")

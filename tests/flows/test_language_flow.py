@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from presets import TEST
 from real_flow import FlowRun, run_in_one_process
 
 from grpo.base.files import read_json
 from steps.run.work import read_history
 
 SETTINGS: Final[Mapping[str, Any]] = {
-    "preset": "test",
+    "preset": TEST,
     "policy": {"kind": "language"},
     "language": {
         "small_width": 48,

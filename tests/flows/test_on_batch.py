@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from batch_standin import BatchJob, StandIn, batch_standin
 from canary import files_with, holds
+from presets import TEST
 from real_flow import FLOW
 from toggled_server import ToggledServer
 
@@ -20,7 +21,7 @@ from grpo.match.verdict import Verdict
 pytestmark = pytest.mark.prove  # Two runs of some fifteen jobs.
 CANARY = "canary-d1b54a32d192ed03"
 SECRET = "chess-grpo/tracking"
-SETTINGS = 'preset = "test"\nresources.training.num_gpus = 1'
+SETTINGS = f'preset = "{TEST}"\nresources.training.num_gpus = 1'
 STEPS = ["start", "build_boards", "join_boards", "check_boards", "pretrain", "calibrate", "baseline", "finetune", "screen", "confirm"]
 STEPS += ["select", "report", "end"]
 

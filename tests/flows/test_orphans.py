@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from forking import MARK, marked
+from presets import TEST
 from real_flow import FLOW
 
 from grpo.base.files import verified_manifest
@@ -34,7 +35,7 @@ def mark() -> Iterator[str]:
 def test_nothing_is_left_of_a_flow_that_was_training_but_its_checkpoints(mark: str, tmp_path: Path) -> None:
     others = {name: value for name, value in os.environ.items() if not name.startswith(("CHESS_GRPO_HOME", "MLFLOW_"))}
     variables = {MARK: mark, "METAFLOW_USER": "tester", "CHESS_GRPO_HOME": str(tmp_path / "home"), "CHESS_GRPO_DEVICE": "cpu"}
-    command = [sys.executable, str(FLOW), "--config-value", "settings", 'preset = "test"', "run"]
+    command = [sys.executable, str(FLOW), "--config-value", "settings", f'preset = "{TEST}"', "run"]
     with (tmp_path / "log").open("wb") as log:
         scheduler = subprocess.Popen(command, cwd=tmp_path, env=others | variables, stdout=log, stderr=subprocess.STDOUT)
     while not list((tmp_path / "home").glob("progress/finetune/*/checkpoints/step-*")):

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from presets import TEST
 from real_flow import inherited
 
 from steps.run.code import ROOT
@@ -15,7 +16,7 @@ from steps.run.records import Runs
 from steps.run.store import Store
 from steps.track.sweep import SWEEP
 
-COMMAND = (sys.executable, "-m", "steps.cli.main", "sweep", "test", "--seeds", "0", "1")
+COMMAND = (sys.executable, "-m", "steps.cli.main", "sweep", TEST, "--seeds", "0", "1")
 PATIENCE = 1_800
 
 

@@ -103,7 +103,7 @@ def test_the_environment_of_an_image_has_no_tool_and_runs_the_flow(copied: Path,
         shutil.copytree(ROOT / package, code / package)
     variables = {"HOME": str(tmp_path), "METAFLOW_USER": "tester", "CHESS_GRPO_DEVICE": "cpu"}
     environment = {"PATH": f"{prefix}/bin:/usr/games:/usr/bin:/bin", **variables}
-    command = [python, "flows/chess_grpo.py", "--config-value", "settings", 'preset = "language-smoke"', "run"]
+    command = [python, "flows/chess_grpo.py", "--config-value", "settings", f'preset = "{ROOT}/tests/presets/language-smoke.toml"', "run"]
     ran = subprocess.run(command, cwd=code, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-4000:]
     assert sys.prefix not in ran.stdout + ran.stderr

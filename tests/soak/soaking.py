@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from forking import MARK, Forks, marked
+from presets import TEST
 
 from grpo.base.files import verified_manifest
 from steps.run.names import HISTORY
@@ -30,8 +31,8 @@ NO_RETRY: Final = 202
 RESUMABLE: Final = 75
 _LEAK_SECONDS: Final = 5.0
 
-SMALL: Final = """
-preset = "test"
+SMALL: Final = f"""
+preset = "{TEST}"
 boards.num_train = 120
 boards.num_validation = 30
 boards.num_heldout = 15

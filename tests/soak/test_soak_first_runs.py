@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from forking import MARK, marked
+from presets import TEST
 from soaking import STEPS, Place, leftovers_of, missing_of, part, still_there
 
 pytestmark = pytest.mark.soak
@@ -22,7 +23,7 @@ def test_three_first_flows_at_once(stockfish: str, tmp_path: Path) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("CHESS_GRPO_", "MLFLOW_", "SOAK_"))}
     variables = {"CHESS_GRPO_STOCKFISH": stockfish, "CHESS_GRPO_HOME": str(home := tmp_path / "home"), "CHESS_GRPO_DEVICE": "cpu"}
     variables[MARK] = uuid.uuid4().hex
-    settings = ["--config-value", "settings", 'preset = "test"']
+    settings = ["--config-value", "settings", f'preset = "{TEST}"']
     with part("three first flows at once, by Metaflow") as row:
         row.injected = NUM_RUNS
         processes = {}

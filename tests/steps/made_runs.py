@@ -111,7 +111,7 @@ def _made(store: Store, step: str, made: MadeRun) -> StepOutput:
         return making.output
 
 
-def facts_of(run: str, machine: Machine, text: str = "test", **more: Any) -> RunFacts:
+def facts_of(run: str, machine: Machine, text: str = "smoke", **more: Any) -> RunFacts:
     """Return what is recorded of a run that begins."""
     plain = read_settings(text).model_dump(mode="json")
     launch = launch_of(plain)

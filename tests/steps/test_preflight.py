@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from doubles import some_boards
 from made_games import random_pgn
+from presets import TEST, tiny_settings
 
 from grpo.settings.tree import Settings, read_settings
 from steps import preflight as checks
@@ -34,12 +35,12 @@ def machine(home: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def failures(machine: Machine, settings: Settings | None = None) -> dict[str, str]:
-    found = preflight(settings or read_settings("test"), machine)
+    found = preflight(settings or tiny_settings(), machine)
     return {check.what: check.detail for check in found if not check.is_fine}
 
 
 def test_a_healthy_machine_has_no_failure_and_a_known_engine(machine: Machine) -> None:
-    found = preflight(read_settings("test"), machine)
+    found = preflight(tiny_settings(), machine)
     assert [check.what for check in found] == ["stockfish", "disk", "tracking", "device", "network"]
     assert all(check.is_fine for check in found), table(found)
     assert found[0].detail.startswith("Stockfish")
@@ -55,7 +56,7 @@ def test_an_absent_stockfish_is_named_with_the_remedy(machine: Machine) -> None:
 def test_a_run_that_lacks_something_ends_in_start_and_leaves_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHESS_GRPO_HOME", str(home))
     monkeypatch.setenv("CHESS_GRPO_STOCKFISH", "/nowhere/stockfish")
-    given = {"settings": read_settings("test").model_dump(mode="json"), "preset": "test", "keys": {}}
+    given = {"settings": tiny_settings().model_dump(mode="json"), "preset": TEST, "keys": {}}
     with pytest.raises(PreflightError, match=r"cannot start:\n.*no engine at '/nowhere/stockfish'"):
         start(given, {}, run="1", is_fresh=False, resume_from="")
     assert not (home / "runs").exists()
@@ -74,9 +75,7 @@ def test_a_home_that_cannot_be_made_is_named_with_the_remedy(machine: Machine, t
 
 
 def test_a_tracking_store_that_is_away_is_told_and_stops_nothing(machine: Machine) -> None:
-    [check] = [
-        each for each in preflight(read_settings("test"), replace(machine, tracking_uri="http://127.0.0.1:1")) if each.what == "tracking"
-    ]
+    [check] = [each for each in preflight(tiny_settings(), replace(machine, tracking_uri="http://127.0.0.1:1")) if each.what == "tracking"]
     assert check.is_fine
     assert "Connection refused" in check.detail
 
@@ -101,7 +100,7 @@ def test_what_cannot_be_a_source_is_named_before_any_work(key: str, machine: Mac
     def of(path: Path) -> str:
         given = {"files": str(good)} | {key: str(path)}
         text = "\n".join(f'boards.{name} = "{value}"' for name, value in given.items())
-        found = failures(machine, read_settings(f'preset = "test"\n{text}'))
+        found = failures(machine, tiny_settings(text))
         assert found.keys() == {f"boards.{key}"}
         return found[f"boards.{key}"]
 
@@ -145,7 +144,7 @@ def test_a_book_that_is_too_small_is_found_before_any_game_and_a_large_one_is_fi
     large.write_text("".join(f"{board.epd()}\n" for board in boards))
 
     def with_book(path: Path) -> Settings:
-        return read_settings(f'preset = "test"\nevaluation.opening_book = "{path}"')
+        return tiny_settings(f'evaluation.opening_book = "{path}"')
 
     assert failures(machine, with_book(large)) == {}
     assert " distinct openings are needed, but only 5 are available" in failures(machine, with_book(small))["evaluation.opening_book"]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from canary import files_with
 from made_runs import MadeRun, machine_of, make_run
+from presets import TEST
 
 from grpo.policy.files import WEIGHTS
 from steps.cli.main import COMMANDS, main
@@ -29,7 +30,7 @@ NAMED = (
     ("card", "lsat"),
 )
 """The commands that take a policy or a run, with a name that nothing has."""
-OTHERS = (("doctor",), ("runs",), ("sweep", "test", "--seeds", "0", "--show"), ("ui", "--port", "5999"), ("track",))
+OTHERS = (("doctor",), ("runs",), ("sweep", TEST, "--seeds", "0", "--show"), ("ui", "--port", "5999"), ("track",))
 """The others that ask the tracking store."""
 SECRETS = ("AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "HF_TOKEN", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 ADDRESSES = (
@@ -55,7 +56,7 @@ def test_each_that_takes_a_policy_or_a_run_looks_for_it_in_the_same_way(home: Pa
         assert main(words) in (1, 2), words
         assert wanted in capsys.readouterr().err, words
     with pytest.raises(NotFoundError, match=wanted):
-        find_origin("lsat", "test", machine)
+        find_origin("lsat", "smoke", machine)
 
 
 @pytest.mark.parametrize("address", [ADDRESSES[0], ADDRESSES[3]])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from made_documents import made_reports, made_results
 from made_runs import MadeRun, machine_of, make_run
+from presets import TEST, tiny_settings
 from scipy import stats
 
 from grpo.engine.identity import EngineIdentity
@@ -63,13 +64,13 @@ Sweep = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def sweep(flows: Flows, console: Sweep) -> Sweep:
-    return partial(console, "sweep", "test")
+    return partial(console, "sweep", TEST)
 
 
 # Planned.
 
 
-def planned(*grid: str, settings: str = "test", seeds: tuple[int, ...] = (0, 1), made_by: str = "code and engine") -> list[PlannedRun]:
+def planned(*grid: str, settings: str = TEST, seeds: tuple[int, ...] = (0, 1), made_by: str = "code and engine") -> list[PlannedRun]:
     return plan_sweep(settings, seeds, grid, made_by=made_by)
 
 
@@ -80,7 +81,7 @@ def test_every_combination_is_run_with_every_seed_and_seed_by_seed() -> None:
         (seed, rate, size) for seed in (0, 1) for rate in (1e-3, 2e-3) for size in (4, 8)
     ]
     assert planned(seeds=(3,))[0].name == "seed 3"
-    assert read_settings(planned(seeds=(3,))[0].launch.text) == read_settings('preset = "test"\nseed = 3')
+    assert read_settings(planned(seeds=(3,))[0].launch.text) == tiny_settings("seed = 3")
 
 
 @pytest.mark.parametrize(
@@ -102,14 +103,14 @@ def test_a_run_keeps_its_key_in_a_larger_sweep_and_loses_it_with_other_code_or_s
     def keys(plan: list[PlannedRun]) -> set[str]:
         return {run.key for run in plan}
 
-    usual = read_settings("test").grpo.learning_rate
+    usual = tiny_settings().grpo.learning_rate
     assert keys(planned(f"grpo.learning_rate={usual}")) == keys(planned())
     assert keys(planned(RATES)) < keys(planned(RATES, seeds=(0, 1, 2)))
     assert not keys(planned(made_by="other code")) & keys(planned())
     path = tmp_path / "my.toml"
-    path.write_text('preset = "test"\ngrpo.num_steps = 4\n')
+    path.write_text(f'preset = "{TEST}"\ngrpo.num_steps = 4\n')
     [run] = planned(settings=str(path), seeds=(0,))
-    path.write_text('preset = "test"\ngrpo.num_steps = 5\n')
+    path.write_text(f'preset = "{TEST}"\ngrpo.num_steps = 5\n')
     assert read_settings(run.launch.text).grpo.num_steps == 4, "a file that is edited under way changes no planned run"
     assert planned(settings=str(path), seeds=(0,))[0].key != run.key
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from presets import tiny_settings
 
 from grpo.base.files import sha256_file
-from grpo.settings.tree import PolicyConfig, Settings, read_settings
+from grpo.settings.tree import PolicyConfig, Settings
 from steps import STEPS
 from steps.run import code, versions
 from steps.run.code import code_hash, code_of
@@ -322,7 +323,7 @@ def test_a_search_depth_is_in_the_versions_of_the_steps_that_search_with_it() ->
     def read(settings: Settings) -> dict[str, Any]:
         return {name: step_of(name).settings(settings) for name in BODIES}
 
-    one, other = read(read_settings("test")), read(read_settings('preset = "test"\nvalues.depth = 2'))
+    one, other = read(tiny_settings()), read(tiny_settings("values.depth = 2"))
     assert {name for name in one if one[name] != other[name]} == {"build_boards", "join_boards", "check_boards", "finetune"}
 
 

@@ -16,6 +16,7 @@ from doubles import CPU, TINY, some_boards
 from listeners import Listener
 from made_boards import write_boards
 from made_work import work_in
+from presets import TEST, tiny_settings
 
 from grpo.base.files import ASIDE, file_hashes, read_json
 from grpo.board.encoding import position_key
@@ -32,8 +33,8 @@ from steps.run.work import Part
 
 REGRETS = {2: 0.20, 4: 0.21, 6: 0.22}
 NUM_BOARDS = 12
-_MAIN = """
-preset = "test"
+_MAIN = f"""
+preset = "{TEST}"
 selection.num_candidates = 3
 selection.num_confirmation_pairs = 8
 evaluation.max_plies = 20
@@ -138,7 +139,7 @@ def write_inputs(root: Path, engine: str) -> dict[str, Path]:
         "boards": root / "boards",
         "pretrained": write_policy(root / "pretrained", 0),
         "finetuned": write_finetuned(root / "finetuned"),
-        "calibrated": step(calibrate, root / "calibrated", read_settings("test"), {}, engine=engine),
+        "calibrated": step(calibrate, root / "calibrated", tiny_settings(), {}, engine=engine),
     }
 
 

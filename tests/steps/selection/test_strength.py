@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from listeners import Listener
 from made_selection import step, write_inputs
+from presets import TEST, tiny_settings
 
 from grpo.base.files import read_json
 from grpo.engine.identity import identify
@@ -16,8 +17,8 @@ from steps.measure import read_ladder
 from steps.run.names import REPORT
 from steps.run.work import read_history
 
-SETTINGS = read_settings("test")
-TEXT = """preset = "test"
+SETTINGS = tiny_settings()
+TEXT = f"""preset = "{TEST}"
 evaluation.max_plies = 80
 evaluation.ladder_fractions = [1.0, 0.3]
 evaluation.ladder_nodes = [1, 40]

@@ -10,6 +10,7 @@ import small_language
 from doubles import CPU, TINY
 from listeners import Listener
 from made_work import work_in
+from presets import TEST
 from tiny_training import prepare
 
 from grpo.base.files import read_json
@@ -45,7 +46,7 @@ def language(*, max_steps: int = 4, **changes: object) -> Settings:
     }
     lines = [f"language.{name} = {value}" for name, value in {**base, **changes}.items()]
     pretrain = f"pretrain = {{max_steps = {max_steps}, batch_size = 8, learning_rate = 4e-3, steps_per_validation = 2}}"
-    return read_settings("\n".join(['preset = "test"', 'policy.kind = "language"', pretrain, *lines]))
+    return read_settings("\n".join([f'preset = "{TEST}"', 'policy.kind = "language"', pretrain, *lines]))
 
 
 def pretrained(boards: Path, place: Path, given: Settings) -> tuple[Path, Listener]:

@@ -12,7 +12,7 @@ from grpo.settings.metrics import METRICS
 
 
 def rate_of(rate: float, *, num: int = 50) -> ParseRate:
-    low, high = wilson_interval(rate * num, num)
+    low, high = wilson_interval(round(rate * num), num)
     return ParseRate(rate=rate, low=low, high=high, num=num, legal_rate=None, truncated=0.0, example="e2e4 is good")
 
 
