@@ -290,8 +290,8 @@ def test_words_metrics_and_settings_of_the_project_change_no_version(before: dic
     [
         ("grpo/train/objective.py", r"\n    return ", "\n    return -", {"finetune", "language finetune"}),
         ("grpo/language/learn/task.py", r"\n        return ", "\n        return -", {"language finetune"}),
-        ("grpo/match/pages/viewer.html", "</html>", " </html>", {"select"}),
-        ("grpo/match/pages/play.html", "</html>", " </html>", set()),
+        ("grpo/match/pages/viewer.html", r"\Z", " ", {"select"}),
+        ("grpo/match/pages/play.html", r"\Z", " ", set()),
         ("grpo/dataset/quotas.py", r"$", "\n_NUMBER = str(3)\n", {"build_boards", "join_boards", "check_boards"}),
     ],
 )
