@@ -186,13 +186,6 @@ class TaskResources(Section):
     """GPUs. If above 0, the task goes to the GPU queue, and fails if torch finds no GPU."""
 
 
-_RESOURCES: Final[Mapping[str, Mapping[str, int]]] = {
-    "training": {"num_cpus": 4, "memory_mib": 14_000, "num_gpus": 1},
-    "games": {"num_cpus": 4},
-}
-"""Type of task -> what it requests otherwise than the others."""
-
-
 _OVER_DEFAULTS: Final = ("resources", *LANGUAGE_DEFAULTS)
 """Sections whose defaults are not those of their classes alone."""
 
@@ -203,9 +196,9 @@ class ResourcesConfig(Section):
     num_tasks: Annotated[int, Field(ge=1, le=1_000)] = 2
     """Parallel tasks of `build_boards` (at most one for each of `boards.num_units`) and of `confirm`; only ties in the last bits can
     differ."""
-    training: TaskResources = TaskResources.model_validate(_RESOURCES["training"])
+    training: TaskResources = TaskResources(num_cpus=4, memory_mib=14_000, num_gpus=1)
     """`num_cpus`, `memory_mib` and `num_gpus` of `pretrain` and `finetune`."""
-    games: TaskResources = TaskResources.model_validate(_RESOURCES["games"])
+    games: TaskResources = TaskResources(num_cpus=4)
     """Steps that play games to measure strength."""
     others: TaskResources = TaskResources()
     """All other steps, each task of `build_boards` among them."""
@@ -233,7 +226,7 @@ class Settings(Section):
         if not isinstance(given, dict) or not all(isinstance(given.get(name, {}), dict) for name in ("policy", *_OVER_DEFAULTS)):
             return given  # For pydantic to refuse.
         is_language = given.get("policy", {}).get("kind") == "language"
-        below: Mapping[str, Mapping[str, Any]] = {"resources": _RESOURCES, **(LANGUAGE_DEFAULTS if is_language else {})}
+        below = {"resources": ResourcesConfig().model_dump(), **(LANGUAGE_DEFAULTS if is_language else {})}
         return {**given, **{name: _laid_over(dict(defaults), given.get(name, {})) for name, defaults in below.items()}}
 
     @model_validator(mode="after")

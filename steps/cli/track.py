@@ -20,7 +20,7 @@ def command(only_lists: bool) -> int:
     store = Store.of(machine)
     runs = Runs(store)
     runs.close_gone()
-    waiting = {run.name: run for run in runs.all() if not run.is_published}
+    waiting = {run.name: run for run in runs.unpublished()}
     reasons = {} if only_lists else _published(machine)
     left: dict[str, list[str]] = {}
     for name, run in reversed(waiting.items()):  # The earliest first, as they happened.

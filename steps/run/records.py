@@ -7,6 +7,7 @@ it is resumed, further attempts make both void. Trackers, pages and commands are
 
 import os
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Literal, TypedDict, cast
@@ -193,8 +194,7 @@ class Run:
         self._store.create(self._mark(_OVER), {})
 
     def _mark(self, state: str) -> str:
-        """Return the key that says that it was in a state after as many attempts as it has."""
-        return f"runs/{self.name}/{sum(key.endswith(_BEGUN) for key in self._keys)}{state}"
+        return _mark(self.name, self._keys, state)
 
     @property
     def _broken(self) -> Attempt | None:
@@ -227,12 +227,11 @@ class Runs:
 
     def all(self) -> list[Run]:
         """Return all runs, the newest first; one whose record is damaged is named in a warning, and left out."""
-        keys: dict[str, set[str]] = {}
-        for key in self._store.keys("runs/"):
-            keys.setdefault(key.split("/")[1], set()).add(key)
-        found = self._store.read_all(map(_start, keys)).values()
-        runs = [Run(self._store, cast(RunFacts, facts), frozenset(keys[facts["run"]])) for facts in found]
-        return sorted(runs, key=lambda run: run.started, reverse=True)
+        return self._without("")
+
+    def unpublished(self) -> list[Run]:
+        """Return the runs of which no tracking store has all as they ended, the newest first."""
+        return self._without(_PUBLISHED)
 
     def get(self, run: str) -> Run | None:
         """Return a run by Metaflow's id; one whose record is damaged is named in a warning, and not found."""
@@ -241,7 +240,7 @@ class Runs:
 
     def close_gone(self) -> list[Run]:
         """Record that the runs are over whose launchers are gone, and return those that this ended; of another machine nobody is judged."""
-        gone = [run for run in self.all() if not run.is_over and state_of(run.launcher) == "gone"]
+        gone = [run for run in self._without(_OVER) if state_of(run.launcher) == "gone"]
         return [over for run in gone if (over := self._closed(run)).status != "finished"]
 
     def close(self, run: str) -> Run | None:
@@ -259,6 +258,21 @@ class Runs:
         over = self.get(run.name)
         assert over is not None
         return over
+
+    def _without(self, state: str) -> list[Run]:
+        """Return the runs that are not in a state, the newest first; of the others only keys are read. Empty for all."""
+        keys: dict[str, set[str]] = {}
+        for key in self._store.keys("runs/"):
+            keys.setdefault(key.split("/")[1], set()).add(key)
+        wanted = [_start(run) for run, its in keys.items() if not state or _mark(run, its, state) not in its]
+        found = self._store.read_all(wanted).values()
+        runs = [Run(self._store, cast(RunFacts, facts), frozenset(keys[facts["run"]])) for facts in found]
+        return sorted(runs, key=lambda run: run.started, reverse=True)
+
+
+def _mark(run: str, keys: Collection[str], state: str) -> str:
+    """Return the key that says that a run was in a state after as many attempts as its keys have."""
+    return f"runs/{run}/{sum(key.endswith(_BEGUN) for key in keys)}{state}"
 
 
 def _start(run: str) -> str:

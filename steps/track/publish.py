@@ -67,7 +67,7 @@ def publish_all(machine: Machine) -> dict[str, str]:
     """Publish all runs of the machine's store that are not logged yet; return run -> why something is not, empty when all is."""
     store, found, away = Store.of(machine), dict[str, str](), dict[str, str]()
     # In their order: the registry compares a policy with those before it.
-    for run in reversed([run for run in Runs(store).all() if not run.is_published]):
+    for run in reversed(Runs(store).unpublished()):
         address = run.facts["tracking"]
         found[run.name] = away.get(address) or publish(run, store, machine)
         if "does not answer" in found[run.name]:
@@ -322,7 +322,7 @@ class Publisher(Sender):
         super().__init__(attempt, Store.of(machine))
         self._view = _View(self.store, machine)
 
-    def send(self) -> str:
+    def send(self, *, is_last: bool) -> str:  # noqa: ARG002
         """Publish what there is."""
         return self._view.publish(self.flow_run(), (self.attempt.step, self.attempt.part))
 

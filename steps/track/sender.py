@@ -24,7 +24,7 @@ class Sender(threading.Thread):
         self.is_over = threading.Event()
         self._has_warned = False
 
-    def send(self) -> str:
+    def send(self, *, is_last: bool) -> str:
         """Send what there is, and return why something is not sent yet; empty when everything is. It may raise what it likes."""
         raise NotImplementedError
 
@@ -39,8 +39,8 @@ class Sender(threading.Thread):
         """Send until `finish` was called, and then once more."""
         pause = 0.0
         while not self.is_over.wait(pause):
-            pause = _SECONDS_BETWEEN if self._sent() else _SECONDS_AFTER_FAILURE
-        self._sent()
+            pause = _SECONDS_BETWEEN if self._sent(is_last=False) else _SECONDS_AFTER_FAILURE
+        self._sent(is_last=True)
 
     def flow_run(self) -> Run:
         """Return the attempt's run as it is now."""
@@ -52,9 +52,9 @@ class Sender(threading.Thread):
         """Print a line."""
         print(f"{self.attempt.step}: {text}", flush=True)
 
-    def _sent(self) -> bool:
+    def _sent(self, *, is_last: bool) -> bool:
         try:
-            reason = self.send()
+            reason = self.send(is_last=is_last)
         except Exception as error:  # noqa: BLE001 - No error of a tracker may end a step; it is reported as not logged.
             reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
         if reason:

@@ -59,9 +59,8 @@ class Mirror(Sender):
             own = self._logged.settings.sync_dir
             self.say(f"saved offline for W&B; upload it by: wandb sync {own if self._logged.offline else f'--no-skip-online {own}'}")
 
-    def send(self) -> str:
+    def send(self, *, is_last: bool) -> str:
         """Send the lines that W&B does not have, and the last time how the attempt ended."""
-        is_last = self.is_over.is_set()
         logged = self._logged = self._logged or self._begun()
         attempt = self.flow_run().latest()[self.attempt.step, self.attempt.part]
         rows = self._rows(attempt, self.store)

@@ -12,6 +12,7 @@ from grpo.settings.tree import read_settings
 from steps.batch import deployment
 from steps.batch.deployment import Deployment, as_task
 from steps.run.machine import TASK, Machine
+from steps.run.processes import LAUNCHER
 
 WITH = {"shared_memory": 64, "queue": "default", "image": "default"}
 """What `--with batch` has put on each step before the flow's own decorators come."""
@@ -39,6 +40,7 @@ def decorated(command: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[s
         monkeypatch.delenv(name)
     for name, value in {"MLFLOW_TRACKING_URI": "https://mlflow.internal", "MLFLOW_TRACKING_PASSWORD": "hunter2"}.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv(LAUNCHER, "")  # A run here sets it.
     monkeypatch.setenv("CHESS_GRPO_SECRETS", "chess/tracking,chess/wandb")
     monkeypatch.setenv("CHESS_GRPO_BATCH_GPU_QUEUE", "gpus")
     monkeypatch.setattr(sys, "argv", ["flow.py", *command.split()])
