@@ -19,7 +19,7 @@ import chess.engine
 from grpo.engine.answers import EngineError
 from grpo.engine.move_values import engine_options, value_tables
 from grpo.engine.pool import EnginePool, Query
-from grpo.settings.tree import ValuesConfig
+from grpo.settings.tree import BoardsConfig
 
 _DEPTH = 4
 _HASH_MIB = 16
@@ -95,12 +95,11 @@ def asyncio_searches(boards: Sequence[chess.Board], num_processes: int) -> float
 
 def table_moves(boards: Sequence[chess.Board], num_processes: int) -> float:
     """Return move values a second of the tables that the product ships."""
-    config = ValuesConfig()
     with EnginePool(_STOCKFISH, num_processes=num_processes, options=engine_options()) as pool:
-        list(value_tables(boards[: 8 * num_processes], pool, config, depth=1))
+        list(value_tables(boards[: 8 * num_processes], pool, depth=1))
 
         def work() -> float:
-            tables = list(value_tables(boards, pool, config, depth=config.depth))
+            tables = list(value_tables(boards, pool, depth=BoardsConfig().depth))
             return sum(len(table.moves) for table in tables if not isinstance(table, EngineError))
 
         return timed(work)
@@ -153,14 +152,14 @@ def main() -> None:
         for count in (1, 2, 4):
             note(searches, f"asyncio, {count} process{'es' * (count > 1)}", asyncio_searches(few, count))
         note(moves, "SimpleEngine, depth 4, a search a move", simple_moves(boards[:_NUM_FOR_MOVES], _DEPTH))
-        note(moves, "SimpleEngine, depth 1, a search a move", simple_moves(boards[:_NUM_FOR_MOVES], ValuesConfig().depth - 1))
+        note(moves, "SimpleEngine, depth 1, a search a move", simple_moves(boards[:_NUM_FOR_MOVES], BoardsConfig().depth - 1))
         note(moves, "our tables, 1 process", table_moves(some, 1))
         note(moves, "our tables, 2 processes", table_moves(some, 2))
     simple = "SimpleEngine, 1 process"
     show(f"Searches, depth {_DEPTH}, ", "searches/s", searches, {name: simple for name in searches if name != simple})
     old = "SimpleEngine, depth 1, a search a move"
     show(
-        f"Value of every legal move, depth {ValuesConfig().depth}, hash cleared",
+        f"Value of every legal move, depth {BoardsConfig().depth}, hash cleared",
         "move values/s",
         moves,
         {name: old for name in moves if name != old},

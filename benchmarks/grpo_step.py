@@ -28,7 +28,7 @@ from grpo.engine.pool import EnginePool
 from grpo.policy.distribution import PositionBatch
 from grpo.policy.policy import NetworkPolicy, new_policy
 from grpo.settings.grpo import GrpoConfig
-from grpo.settings.tree import PolicyConfig, ValuesConfig
+from grpo.settings.tree import BoardsConfig, PolicyConfig
 from grpo.train.network_task import NetworkTask
 from grpo.train.states import DatasetStates
 from grpo.train.trainer import Trainer
@@ -60,12 +60,11 @@ def random_boards(count: int) -> list[chess.Board]:
 
 def arrays_of(boards: list[chess.Board], stockfish: str) -> tuple[BoardArrays, float]:
     """Return the boards with their value tables, and how many tables a second were made."""
-    config = ValuesConfig()
     batch = PositionBatch.from_boards(boards)
     values = np.zeros(tuple(batch.is_legal.shape), dtype=np.float32)
     with EnginePool(stockfish, num_processes=os.cpu_count() or 1, options=engine_options()) as pool:
         start = time.perf_counter()
-        for row, table in enumerate(value_tables(boards, pool, config, depth=config.depth)):
+        for row, table in enumerate(value_tables(boards, pool, depth=BoardsConfig().depth)):
             if isinstance(table, Exception):
                 raise table
             values[row, : len(table.values)] = table.values
@@ -141,7 +140,7 @@ def main() -> None:
         for row in range(_NUM_PLAIN_STATES)
         for column in range(int(arrays.is_legal[row].sum()))
     }
-    depths = sorted({4, ValuesConfig().depth - 1})
+    depths = sorted({4, BoardsConfig().depth - 1})
     speeds: dict[str, list[float]] = {}
     shares: list[dict[str, float]] = []
     with chess.engine.SimpleEngine.popen_uci(stockfish) as engine:

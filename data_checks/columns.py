@@ -21,7 +21,7 @@ from grpo.dataset.quotas import split_fractions, split_of_game
 from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Split
 from grpo.engine.answers import Score
 from grpo.engine.move_values import value_of
-from grpo.settings.tree import BoardsConfig, ValuesConfig
+from grpo.settings.tree import BoardsConfig
 
 WHERE: Final = "where"
 """Column with the name of the row."""
@@ -32,26 +32,26 @@ Row = Mapping[str, Any]
 Columns = dict[str, list[Any]]
 
 
-def board_columns(boards: pa.Table, games: pa.Table, values: ValuesConfig) -> Columns:
+def board_columns(boards: pa.Table, games: pa.Table) -> Columns:
     """Return the columns of the table of boards."""
     game_of = {game["game_id"]: game for game in games.select(["game_id", "num_plies", "moves"]).to_pylist()}
     splits_of: dict[str, set[str]] = {}
     for game_id, split in zip(boards["game_id"].to_pylist(), boards["split"].to_pylist(), strict=True):
         splits_of.setdefault(game_id, set()).add(split)
     rows = [
-        _board_row(row, game_of.get(row["game_id"]), len(splits_of[row["game_id"]]), values)
+        _board_row(row, game_of.get(row["game_id"]), len(splits_of[row["game_id"]]))
         for batch in boards.to_batches(max_chunksize=1_024)
         for row in batch.to_pylist()
     ]
     named = {name: boards[name].to_pylist() for name in ("split", "phase", "key", "engine", "limit")}
-    return _by_column(rows, _board_row(dict.fromkeys(BOARD_SCHEMA.names), None, 0, values)) | named
+    return _by_column(rows, _board_row(dict.fromkeys(BOARD_SCHEMA.names), None, 0)) | named
 
 
 def _by_column(rows: Sequence[Row], names: Row) -> Columns:
     return {name: [row[name] for row in rows] for name in names}
 
 
-def _board_row(row: Row, game: Row | None, num_splits: int, config: ValuesConfig) -> dict[str, Any]:
+def _board_row(row: Row, game: Row | None, num_splits: int) -> dict[str, Any]:
     board = None if row["fen"] is None else _board(row["fen"])
     legal = None if board is None else [ACTION_UCI[board.turn][index] for index in legal_action_ids(board)]
     values, scores = _values(row, legal), _scores(row, legal)
@@ -71,7 +71,7 @@ def _board_row(row: Row, game: Row | None, num_splits: int, config: ValuesConfig
         "values_lost": _num_lost(row["values"], legal),
         **_range("value", row["values"]),
         "score_faults": None if legal is None else _score_faults(row, len(legal)),
-        "value_error": None if values is None or scores is None else _value_error(values, scores, config),
+        "value_error": None if values is None or scores is None else _value_error(values, scores),
         "false_mates": None if board is None or scores is None else _false_mates(board, row["moves"], scores),
         "false_draws": None if board is None or scores is None else _false_draws(board, row["moves"], scores),
         "strong_faults": int((row["strong_values"] is not None) != (row["split"] == Split.HELDOUT)),
@@ -132,9 +132,9 @@ def _scores(row: Row, legal: list[str] | None) -> list[Score] | None:
     ]
 
 
-def _value_error(values: Sequence[float], scores: Sequence[Score], config: ValuesConfig) -> float:
-    """Return the largest difference of a value from what the settings make of its score."""
-    return max((abs(value - value_of(score, config)) for value, score in zip(values, scores, strict=True)), default=0.0)
+def _value_error(values: Sequence[float], scores: Sequence[Score]) -> float:
+    """Return the largest difference of a value from what its score makes."""
+    return max((abs(value - value_of(score)) for value, score in zip(values, scores, strict=True)), default=0.0)
 
 
 def _false_mates(board: chess.Board, moves: Sequence[str], scores: Sequence[Score]) -> int:

@@ -13,7 +13,7 @@ from data_checks.report import DatasetReport
 from grpo.dataset.pgn import MAX_RATING
 from grpo.dataset.quotas import QuotaCell, boards_per_cell
 from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA
-from grpo.settings.tree import BoardsConfig, ValuesConfig
+from grpo.settings.tree import BoardsConfig
 
 if TYPE_CHECKING:
     from great_expectations.expectations import Expectation
@@ -37,7 +37,6 @@ def check_dataset_tables(
     games: pa.Table,
     facts: Mapping[str, Any],
     config: BoardsConfig,
-    values: ValuesConfig,
     *,
     data_docs: Path | None = None,
 ) -> DatasetReport:
@@ -48,7 +47,6 @@ def check_dataset_tables(
         games: Table of `grpo.dataset.table.GAME_SCHEMA`.
         facts: Report of the step that joined the units.
         config: Settings of the dataset; the paths of files are not used.
-        values: Settings of the values.
         data_docs: Folder for Great Expectations' Data Docs; None writes none.
 
     Raises ValueError if the columns are not those of the schemas.
@@ -60,7 +58,7 @@ def check_dataset_tables(
                 f" build the boards again. It has:\n{table.schema.to_string(show_field_metadata=False, show_schema_metadata=False)}"
             )
     prepare_great_expectations()
-    columns = board_columns(boards, games, values)
+    columns = board_columns(boards, games)
     wanted = {cell: count - facts["missing"].get("/".join(cell), 0) for cell, count in boards_per_cell(config).items()}
     suites = (
         Suite(name="games", checks=_game_checks(config), columns=game_columns(games, boards, config)),

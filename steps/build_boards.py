@@ -27,7 +27,7 @@ STEP: Final = Step(
     name="build_boards",
     module=__name__,
     says="Finds positions in games and has Stockfish evaluate every legal move of each: one task's part of the dataset.",
-    reads=("seed", "boards", "values", "evaluation.heldout_depth"),
+    reads=("seed", "boards", "evaluation.heldout_depth"),
     takes=("sources",),
 )
 
@@ -85,7 +85,7 @@ class _Valuer:
         """Made so far, over all units."""
 
     def rows(self, positions: Sequence[Position], quota: Quota) -> list[dict[str, Any]]:
-        depth = self._settings.values.depth
+        depth = self._settings.boards.depth
         heldout = [position for position in positions if position.split == Split.HELDOUT]
         strong = dict(
             zip([position.key for position in heldout], self._tables(heldout, self._settings.evaluation.heldout_depth), strict=True)
@@ -101,4 +101,4 @@ class _Valuer:
         return rows
 
     def _tables(self, positions: Sequence[Position], depth: int) -> Iterator[ValueTable | EngineError]:
-        return value_tables([chess.Board(position.fen) for position in positions], self._pool, self._settings.values, depth=depth)
+        return value_tables([chess.Board(position.fen) for position in positions], self._pool, depth=depth)

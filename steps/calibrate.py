@@ -4,11 +4,12 @@ from typing import Any, Final
 
 from grpo.base.files import write_json
 from grpo.base.seeding import numpy_stream
+from grpo.diagnosis.records import Record
 from grpo.match.intervals import expected_score
 from grpo.match.ladder import LADDER_NOTE, Ladder, Rung, ladder_pairings, make_rungs, rate_rungs
 from grpo.match.matches import MatchResult, play_match
 from grpo.match.openings import make_openings
-from grpo.settings.metrics import Record, interval_names
+from grpo.settings.metrics import interval_names
 from steps.measure import Arena
 from steps.run.names import REPORT
 from steps.run.step import Step

@@ -6,7 +6,7 @@ from data_checks.dataset import check_dataset_tables
 from data_checks.summary import summary_markdown, summary_text
 from grpo.base.errors import PlainError
 from grpo.base.files import ASIDE, read_json, write_json
-from grpo.settings.metrics import Record
+from grpo.diagnosis.records import Record
 from steps.cards.state import CardPart, Seen
 from steps.run.dataset import read_boards, read_game_table
 from steps.run.names import REPORT, SUMMARY
@@ -17,7 +17,7 @@ STEP: Final = Step(
     name="check_boards",
     module=__name__,
     says="Validates the dataset, board by board and as a whole; the run stops if a check fails.",
-    reads=("boards", "values"),
+    reads=("boards",),
     takes=("boards",),
     pages=(REPORT, SUMMARY),
 )
@@ -36,9 +36,7 @@ def body(work: Work) -> None:
     """
     boards, settings = work.inputs["boards"], work.settings
     table, facts = read_boards(boards), read_json(boards / REPORT)
-    report = check_dataset_tables(
-        table, read_game_table(boards), facts, settings.boards, settings.values, data_docs=work.folder / DATA_DOCS
-    )
+    report = check_dataset_tables(table, read_game_table(boards), facts, settings.boards, data_docs=work.folder / DATA_DOCS)
     work.log(Record(0, {"checks/failed": float(len(report.failed))}))
     if report.failed:
         raise ChecksError(f"the dataset is not fit to train on:\n{report.as_text()}\n\n== {boards} ==\n{summary_text(facts)}")

@@ -30,7 +30,7 @@ STEP: Final = Step(
     module=__name__,
     variants={LANGUAGE: "steps.language.finetune"},
     says="Train with GRPO, and recover or stop when entropy becomes critical.",
-    reads=("seed", "values", "policy", "language", "grpo"),
+    reads=("seed", "boards.depth", "policy", "language", "grpo"),
     takes=("boards", "pretrained", "checkpoint", "engine", "device"),
     shows=(
         "heldout/regret_best",
@@ -64,7 +64,7 @@ def body(work: Work) -> None:
     with EnginePool(work.machine.stockfish, num_processes=work.machine.num_threads, options=engine_options()) as pool:
 
         def values(boards: Sequence[chess.Board]) -> Iterator[ValueTable | EngineError]:
-            return value_tables(boards, pool, settings.values, depth=settings.values.depth)
+            return value_tables(boards, pool, depth=settings.boards.depth)
 
         dataset, self_play = _states(work, train, heldout, values, first=first)
         task = NetworkTask(reference, dataset, settings.grpo, seed=settings.seed, self_play=self_play, values=values)

@@ -14,7 +14,7 @@ from grpo.board.phases import Phase
 from grpo.dataset.games import SourceError
 from grpo.dataset.quotas import SourceReport, boards_per_cell, cut_to_quota, refusal, shortage_text
 from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Position, Split, phase_counts
-from grpo.settings.metrics import Record
+from grpo.diagnosis.records import Record
 from steps.run.dataset import preview
 from steps.run.names import BOARDS, BOARDS_PREVIEW, GAMES, REPORT
 from steps.run.step import Step
@@ -25,7 +25,7 @@ STEP: Final = Step(
     module=__name__,
     says="Joins the tasks' boards into one dataset without duplicates, with the configured number for each phase and split; all boards of"
     " one game are in one split.",
-    reads=("seed", "boards", "values", "evaluation.heldout_depth"),
+    reads=("seed", "boards", "evaluation.heldout_depth"),
     takes=("sources",),
     joins="unit-*",
     pages=(REPORT, BOARDS_PREVIEW),

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from grpo.base.files import write_json
 from grpo.diagnosis.diagnose import Watch, look_before, refuse
-from grpo.settings.metrics import FINDING, Event, Record
+from grpo.diagnosis.records import Event, Record
+from grpo.settings.metrics import FINDING
 from grpo.settings.tree import Settings
 from steps.run.names import FINDINGS
 

@@ -5,9 +5,9 @@ from typing import Final
 from grpo.base.files import write_json
 from grpo.dataset.labels import label_arrays
 from grpo.dataset.table import Split, board_arrays
+from grpo.diagnosis.records import Record
 from grpo.policy.files import LANGUAGE
 from grpo.policy.policy import new_policy, weights_hash
-from grpo.settings.metrics import Record
 from grpo.train.imitation import imitate
 from steps.cards.state import CardPart, Seen
 from steps.run.dataset import read_boards, read_game_table
@@ -23,7 +23,7 @@ STEP: Final = Step(
     reads=(
         *("seed", "policy", "pretrain", "language.model", "language.revision", "language.small_width", "language.small_num_layers"),
         *("language.environment_share", "language.num_history_moves", "language.max_answer_tokens", "language.answers_per_forward"),
-        *("language.min_parse_rate", "language.num_gate_prompts"),
+        "language.min_parse_rate",
     ),
     takes=("boards", "device", "model"),
     shows=(

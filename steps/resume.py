@@ -30,11 +30,11 @@ from steps.track.registry import RESUMED_WITH, fetch_origin
 _TAKEN_OVER: Final = ("build_boards", *RESUMED_WITH)
 """Steps whose output a resumed run takes from its origin; of the first, that of the next: the parts of the dataset are the dataset."""
 _MAX_SHOWN: Final = 200
-_FIXED: Final = ("seed", "boards", "values", "policy", "pretrain", "language", "evaluation.heldout_depth")
+_FIXED: Final = ("seed", "boards", "policy", "pretrain", "language", "evaluation.heldout_depth")
 """Settings that make boards and network, which a resumed run has from its origin."""
 _MAY_CHANGE: Final = (
     *IN_NO_VERSION,
-    *("language.answers_per_forward", "language.min_parse_rate", "language.num_gate_prompts", "language.kl_warmup_steps"),
+    *("language.answers_per_forward", "language.min_parse_rate", "language.kl_warmup_steps"),
     *("language.reward_warmup_steps", "language.max_questions", "language.num_heldout_boards"),
 )
 """Of these, those that make neither."""

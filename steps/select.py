@@ -7,6 +7,7 @@ from typing import Any, Final
 from grpo.base.errors import PlainError
 from grpo.base.files import copy_folder, read_json, write_json
 from grpo.board.phases import PHASES
+from grpo.diagnosis.records import Record
 from grpo.engine.move_values import engine_options
 from grpo.engine.pool import EnginePool
 from grpo.match.annotations import annotate
@@ -18,7 +19,7 @@ from grpo.match.phase_guard import phase_changes
 from grpo.match.verdict import Decision, LadderGain, Verdict, decide, peak_step
 from grpo.match.viewer import viewer_page
 from grpo.policy.files import copy_policy
-from grpo.settings.metrics import Record, interval_names
+from grpo.settings.metrics import interval_names
 from steps.cards.state import CardPart, Seen
 from steps.measure import (
     CONFIRMATION,
@@ -186,10 +187,10 @@ def _decide(work: Work, contest: _Contest) -> Decision:
 
 def _write_games(work: Work, contest: _Contest) -> None:
     """Write all games as PGN, and a viewer of the confirmation games that are worth looking at."""
-    values, machine, confirmed = work.settings.values, work.machine, contest.confirmed
+    machine, confirmed = work.machine, contest.confirmed
     policies = (contest.candidate.move_probabilities, contest.initial.move_probabilities)
     with EnginePool(machine.stockfish, num_processes=machine.num_threads, options=engine_options()) as pool:
-        annotated = annotate(confirmed, policies, pool, values)
+        annotated = annotate(confirmed, policies, pool, depth=work.settings.boards.depth)
     stages = {
         SCREENING: _screening(work, contest.screened),
         **{stage: [result] for stage, result in contest.played.items()},

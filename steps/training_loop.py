@@ -28,6 +28,7 @@ from grpo.base.files import (
     replace_file,
     verified_manifest,
 )
+from grpo.diagnosis.records import Record
 from grpo.policy.checkpoints import (
     checkpoint_folders,
     checkpoint_name,
@@ -37,7 +38,7 @@ from grpo.policy.checkpoints import (
     save_checkpoint,
 )
 from grpo.policy.policy import weights_hash
-from grpo.settings.metrics import BUDGET_SPENT, ENTROPY_CRITICAL, Record
+from grpo.settings.metrics import BUDGET_SPENT, ENTROPY_CRITICAL
 from grpo.train.trainer import Trainer
 from steps.live_diagnosis import LiveDiagnosis
 from steps.run.exit_codes import RESUMABLE
@@ -45,6 +46,8 @@ from steps.run.names import CHECKPOINTS, REPORT
 from steps.run.sigterm import sigterm_noted
 from steps.run.work import Work
 
+NUM_CHECKPOINTS_KEPT: Final = 12
+"""At most; the best by held-out regret and the newest are never deleted."""
 _REGRET: Final = "heldout/regret_best"
 
 
@@ -169,7 +172,7 @@ class TrainingLoop:
         found = ((record.step, record.metrics.get(_REGRET)) for record in self._work.history() if record.step in saved)
         regrets = {step: regret for step, regret in found if regret is not None}
         unmeasured = saved - regrets.keys() - {max(saved)}
-        for step in [*unmeasured, *checkpoints_to_delete(regrets, keep=self._config.num_checkpoints_kept)]:
+        for step in [*unmeasured, *checkpoints_to_delete(regrets, keep=NUM_CHECKPOINTS_KEPT)]:
             remove_folder(self._checkpoints / checkpoint_name(step))
 
     def _place(self) -> str:

@@ -8,7 +8,7 @@ from grpo.base.errors import PlainError
 from grpo.diagnosis.checks import CHECKS, Check
 from grpo.diagnosis.finds import Evidence, Severity
 from grpo.diagnosis.history import History, When
-from grpo.settings.metrics import Record
+from grpo.diagnosis.records import Record
 
 HEALTHY: Final = "healthy"
 FINDINGS: Final = "findings"

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from grpo.base.errors import PlainError
-from grpo.settings.metrics import METRICS, TERM_PAIRS, TERMS, Record
+from grpo.diagnosis.records import Record
+from grpo.settings.metrics import METRICS, TERM_PAIRS, TERMS
 
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "loss": ("grpo/loss", "language/loss", "loss", "total_loss", "training_loss"),

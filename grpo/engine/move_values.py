@@ -4,8 +4,7 @@ With a fixed engine, depth and cleared hash, a move's value does not depend on t
 training. One search with as many lines as legal moves scores all of them.
 
 From a score to a value: band + (1 - 2 band) / (1 + exp(-slope * cp)); mate in n is 1 - band * (1 - 1/n), and being mated is its mirror
-image. It is increasing in the score, and symmetric between the two players. A slope of 0.003 is flatter than the results of games. This
-keeps a gradient in won and lost positions: a policy that is rewarded by the plain win probability does not learn to finish games.
+image. It is increasing in the score, and symmetric between the two players.
 """
 
 import math
@@ -23,9 +22,11 @@ from grpo.board.draws import drawing_moves, repeating_moves
 from grpo.board.encoding import mover_fen
 from grpo.engine.answers import EngineError, Score
 from grpo.engine.pool import MAX_LINES, EnginePool, Query
-from grpo.settings.tree import ValuesConfig
 
-LICHESS_SLOPE: Final = 0.00368208
+LOGISTIC_SLOPE: Final = 0.003
+"""Of the reward, per centipawn. Flatter than the results of games, which keeps a gradient in won and lost positions: a policy that is
+rewarded by the plain win probability does not learn to finish games."""
+_LICHESS_SLOPE: Final = 0.00368208
 MATE_BAND: Final = 0.02
 """Forced mates have values in [1 - band, 1] (or [0, band]), the shorter the nearer to 1 (or 0). All other values lie between."""
 HASH_MIB: Final = 1  # Cleared before each position: clearing a small table is cheap.
@@ -37,17 +38,17 @@ def win_chance(score: Score) -> float:
 
     This is for people to look at: the reward is another function of the score, see the module's docstring.
     """
-    return float(score.value > 0) if score.is_mate else _logistic(LICHESS_SLOPE * score.value)
+    return float(score.value > 0) if score.is_mate else _logistic(_LICHESS_SLOPE * score.value)
 
 
 def _logistic(x: float) -> float:
     return (1 + math.tanh(x / 2)) / 2  # Written so that it cannot overflow.
 
 
-def value_of(score: Score, config: ValuesConfig) -> float:
+def value_of(score: Score) -> float:
     """Return the value of a move with this score; see the module's docstring."""
     if not score.is_mate:
-        return MATE_BAND + (1 - 2 * MATE_BAND) * _logistic(config.logistic_slope * score.value)
+        return MATE_BAND + (1 - 2 * MATE_BAND) * _logistic(LOGISTIC_SLOPE * score.value)
     certainty = 1 - MATE_BAND * (1 - 1 / max(1, abs(score.value)))
     return certainty if score.value > 0 else 1 - certainty
 
@@ -69,9 +70,7 @@ def engine_options() -> dict[str, str | int]:
     return {"Hash": HASH_MIB, "MultiPV": MAX_LINES}
 
 
-def value_tables(
-    boards: Sequence[chess.Board], pool: EnginePool, config: ValuesConfig, *, depth: int
-) -> Iterator[ValueTable | EngineError]:
+def value_tables(boards: Sequence[chess.Board], pool: EnginePool, *, depth: int) -> Iterator[ValueTable | EngineError]:
     """Yield the reward table of each board, in order; a board whose search failed yields the EngineError instead.
 
     The engine searches the board from the mover's side, as the policy sees it, because an engine would otherwise score a position and its
@@ -81,7 +80,6 @@ def value_tables(
     Args:
         boards: Positions with at least one legal move each.
         pool: Engines that were started with `engine_options()`.
-        config: The parameters of the value.
         depth: Search depth.
     """
     asked: deque[tuple[chess.Board, list[int]]] = deque()
@@ -95,15 +93,15 @@ def value_tables(
 
     for answer in pool.answers(queries()):
         board, action_ids = asked.popleft()
-        yield answer if isinstance(answer, EngineError) else _table(board, action_ids, answer.scores, config)
+        yield answer if isinstance(answer, EngineError) else _table(board, action_ids, answer.scores)
 
 
-def _table(board: chess.Board, action_ids: Sequence[int], scores: Mapping[str, Score], config: ValuesConfig) -> ValueTable:
+def _table(board: chess.Board, action_ids: Sequence[int], scores: Mapping[str, Score]) -> ValueTable:
     drawn = {action_id(move, board.turn) for move in (*drawing_moves(board), *repeating_moves(board))}
     own, seen = ACTION_UCI[board.turn], ACTION_UCI[chess.WHITE]
     in_order = tuple(_DRAW if index in drawn else scores[seen[index]] for index in action_ids)
     return ValueTable(
         moves=tuple(own[index] for index in action_ids),
-        values=np.array([value_of(score, config) for score in in_order], dtype=np.float32),
+        values=np.array([value_of(score) for score in in_order], dtype=np.float32),
         scores=in_order,
     )

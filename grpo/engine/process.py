@@ -124,7 +124,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         """Raise EngineError if the engine was silent for too long without using CPU, or has searched for too long."""
         now = time.monotonic()
         if now - self._asked > BUSY_SECONDS:
-            raise EngineError(f"no answer in {BUSY_SECONDS:g} s; lower the depth (values.depth, evaluation.heldout_depth)")
+            raise EngineError(f"no answer in {BUSY_SECONDS:g} s; lower the depth (boards.depth, evaluation.heldout_depth)")
         if self.seconds_left():
             return
         used = self._used_ticks()

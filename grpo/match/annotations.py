@@ -10,7 +10,6 @@ from grpo.engine.move_values import value_tables, win_chance
 from grpo.engine.pool import EnginePool
 from grpo.match.highlights import choose_highlights
 from grpo.match.matches import MatchResult, PlayedGame
-from grpo.settings.tree import ValuesConfig
 
 MoveProbabilities = Callable[[Sequence[chess.Board]], Sequence[Mapping[str, float]] | None]
 """Boards with legal moves -> for each, UCI move -> probability at temperature 1, of all legal moves; None if the player has none."""
@@ -50,7 +49,7 @@ def round_number(index: int) -> str:
 
 
 def annotate(
-    result: MatchResult, policies: tuple[MoveProbabilities | None, MoveProbabilities | None], pool: EnginePool, config: ValuesConfig
+    result: MatchResult, policies: tuple[MoveProbabilities | None, MoveProbabilities | None], pool: EnginePool, *, depth: int
 ) -> dict[int, AnnotatedGame]:
     """Return the games worth looking at, by their index, with notes. The engine searches each position once, as it does for the reward.
 
@@ -58,18 +57,18 @@ def annotate(
         result: The match.
         policies: Of the first and the second player; None for one that is no policy.
         pool: Engines that were started with `grpo.engine.move_values.engine_options()`.
-        config: Whose `depth` limits a search.
+        depth: Of a search.
 
     Raises EngineError if several searches in a row fail; a position whose single search failed has no scores.
     """
     return {
-        index: AnnotatedGame(why=why, notes=_notes(result.games[index], policies, pool, config))
+        index: AnnotatedGame(why=why, notes=_notes(result.games[index], policies, pool, depth=depth))
         for index, why in choose_highlights(result).items()
     }
 
 
 def _notes(
-    game: PlayedGame, policies: tuple[MoveProbabilities | None, MoveProbabilities | None], pool: EnginePool, config: ValuesConfig
+    game: PlayedGame, policies: tuple[MoveProbabilities | None, MoveProbabilities | None], pool: EnginePool, *, depth: int
 ) -> tuple[MoveNote, ...]:
     boards = [board.copy() for board in game.boards()][:-1]
     probabilities: dict[int, Mapping[str, float]] = {}
@@ -83,5 +82,5 @@ def _notes(
             probabilities=probabilities.get(ply, {}),
             scores={} if isinstance(table, EngineError) else dict(zip(table.moves, table.scores, strict=True)),
         )
-        for ply, table in enumerate(value_tables(boards, pool, config, depth=config.depth))
+        for ply, table in enumerate(value_tables(boards, pool, depth=depth))
     )

@@ -32,8 +32,6 @@ class GrpoConfig(Section):
     """Initial states of a rollout."""
     num_minibatches: Count = 2
     """Optimiser steps of a rollout; each uses an equal part of it."""
-    max_states_per_forward: Count = 512
-    """Micro-batch size (gradient accumulation): affects memory, not the result."""
 
     group_size: Annotated[int, Field(ge=2, le=4_096)] = 16
     """Moves sampled from one state, compared only with each other."""
@@ -47,8 +45,6 @@ class GrpoConfig(Section):
     """Distinct positions taken from the games of one round of self-play; the engine computes the move values of each once."""
     self_play_steps: Count = 100
     """Steps that train on the states of one round, before the current policy plays the next round."""
-    self_play_max_plies: Count = 160
-    """Games of self-play are truncated after this many plies."""
 
     temperature: Positive = 1.0
     """Temperature of the policy, the same for sampling and for the loss."""
@@ -87,8 +83,6 @@ class GrpoConfig(Section):
 
     steps_per_checkpoint: Count = 100
     """Steps between two checkpoints; each is evaluated on the held-out boards."""
-    num_checkpoints_kept: Annotated[int, Field(ge=2)] = 12
-    """Maximum number of checkpoints. The best by held-out regret and the newest are never deleted."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Precision inside the network. Logits, probabilities and loss are always float32 or better."""
 

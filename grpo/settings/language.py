@@ -60,8 +60,6 @@ class LanguageConfig(Section):
 
     min_parse_rate: Probability = 0.8
     """The gate before GRPO: minimum fraction of answers, sampled at T = 1, that can be parsed, for each task that is trained."""
-    num_gate_prompts: Count = 64
-    """Prompts per task for the gate."""
     kl_warmup_steps: Annotated[int, Field(ge=0)] = 500
     """Steps of the linear warm-up of the KL coefficient; it is above 0 from the first step."""
     reward_warmup_steps: Annotated[int, Field(ge=0)] = 200

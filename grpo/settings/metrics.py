@@ -1,10 +1,9 @@
 """Metric definitions: name, unit and meaning of every metric and event; source of `docs/metrics.md`.
 
-`Record` refuses names that are not in this table, so that a typo cannot start a second series.
+`grpo.diagnosis.records.Record` refuses names that are not in this table, so that a typo cannot start a second series.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
@@ -204,31 +203,3 @@ EVENTS: Final[Mapping[str, str]] = {
     "trust_region": "Optimiser steps of a rollout ended early, because KL(old || policy) reached its limit.",
 }
 """Every event: name -> meaning."""
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """An event of a run with a message for people."""
-
-    name: str
-    message: str
-
-    def __post_init__(self) -> None:
-        """Refuse names that are not in the table."""
-        if self.name not in EVENTS:
-            raise ValueError(f"event {self.name!r} is not declared in grpo/settings/metrics.py")
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """Metrics and events of one step."""
-
-    step: int
-    metrics: Mapping[str, float]
-    events: tuple[Event, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Refuse names that are not in the table."""
-        unknown = self.metrics.keys() - METRICS.keys()
-        if unknown:
-            raise ValueError(f"metrics that are not declared in grpo/settings/metrics.py: {', '.join(sorted(unknown))}")

@@ -15,17 +15,14 @@ IN_NO_VERSION: Final = (
 """Where files are and how the work is divided: no step's version has them. A file counts by its content, not by its path."""
 MAIN: Final[Container[str]] = frozenset(
     (
-        *("seed", "boards.num_train", "values.depth", "policy.width", "policy.hidden_width"),
+        *("seed", "boards.num_train", "boards.depth", "policy.width", "policy.hidden_width"),
         *("language.model", "language.max_questions", "pretrain.max_positions", "pretrain.learning_rate"),
         *("grpo.num_steps", "grpo.states_per_step", "grpo.group_size", "grpo.temperature", "grpo.learning_rate"),
         *("grpo.entropy_coefficient", "grpo.entropy_schedule", "grpo.kl_coefficient"),
     )
 )
 """Shown on the model card and among MLflow's parameters even where they are the defaults."""
-_NOT_COMPARED: Final = (
-    *("boards.files", "boards.exclude", "boards.num_units", "resources"),
-    *("grpo.max_states_per_forward", "grpo.num_checkpoints_kept"),
-)
+_NOT_COMPARED: Final = ("boards.files", "boards.exclude", "boards.num_units", "resources")
 _MAX_LENGTH: Final = 60
 
 

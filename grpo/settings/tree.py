@@ -60,6 +60,9 @@ class BoardsConfig(Section):
     """Validation boards, which decide when imitation stops."""
     num_heldout: Count = 450
     """Held-out boards on which regret is measured, with move values of the deeper search of `evaluation`."""
+    depth: Annotated[int, Field(ge=1, le=30)] = 5
+    """Search depth in plies of the move values, the reward: one search over all legal moves. By a deep judge the best move at depth 1
+    gives away less than at depths 2 to 4, and that at depth 5 less than all of them, at four times the time (docs/results.md)."""
     max_per_game_and_phase: Count = 10
     """Maximum number of boards of one phase from one game, so that long games do not dominate. Fewer boards a game make more games, and
     so more moves to imitate (`pretrain.max_positions`)."""
@@ -76,16 +79,6 @@ class BoardsConfig(Section):
         if not self.files and (self.min_rating is not None or self.time_controls):
             raise ValueError('min_rating and time_controls need files = ["GAMES.pgn", ...]')
         return self
-
-
-class ValuesConfig(Section):
-    """Move values, the reward: how Stockfish scores every legal move, and how scores become win probabilities."""
-
-    depth: Annotated[int, Field(ge=1, le=30)] = 5
-    """Search depth in plies, one search over all legal moves. The strength of the reward. By a deep judge the best move at depth 1 gives
-    away less than at depths 2 to 4, and that at depth 5 less than all of them, at four times the time (docs/results.md)."""
-    logistic_slope: Positive = 0.003
-    """Win probability is a logistic function of slope * centipawns. Small, so that a won position still has a gradient."""
 
 
 class PolicyConfig(Section):
@@ -123,7 +116,7 @@ class EvaluationConfig(Section):
     """How playing strength is measured, before and after GRPO."""
 
     heldout_depth: Annotated[int, Field(ge=1, le=30)] = 8
-    """Search depth for the move values of held-out boards. Much deeper than `values.depth`, so that regret measures neither the reward
+    """Search depth for the move values of held-out boards. Much deeper than `boards.depth`, so that regret measures neither the reward
     again nor the judge's own noise."""
     num_baseline_pairs: Count = 60
     """Openings of the baseline against a random mover, and against Stockfish with one node per move, each played with both colours."""
@@ -210,7 +203,6 @@ class Settings(Section):
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Root seed of all random streams."""
     boards: BoardsConfig = BoardsConfig()
-    values: ValuesConfig = ValuesConfig()
     policy: PolicyConfig = PolicyConfig()
     language: LanguageConfig = LanguageConfig()
     pretrain: PretrainConfig = PretrainConfig()
@@ -243,9 +235,9 @@ class Settings(Section):
                 )
         elif self.language != LanguageConfig() or not self.pretrain.max_steps:
             raise ValueError('[language] and pretrain.max_steps = 0 need policy.kind = "language"; set both or neither')
-        if self.evaluation.heldout_depth <= self.values.depth:
+        if self.evaluation.heldout_depth <= self.boards.depth:
             raise ValueError(
-                f"evaluation.heldout_depth ({self.evaluation.heldout_depth}) must exceed values.depth ({self.values.depth}):"
+                f"evaluation.heldout_depth ({self.evaluation.heldout_depth}) must exceed boards.depth ({self.boards.depth}):"
                 " regret by the same search would only measure the reward again"
             )
         if self.grpo.states_per_step > self.boards.num_train:

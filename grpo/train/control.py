@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from grpo.diagnosis.records import Event
 from grpo.settings.grpo import ENTROPY_BOUNDS, FieldNotesRecovery, GrpoConfig
-from grpo.settings.metrics import Event
 
 CRITICAL_WINDOW: Final = 10
 """Steps whose mean entropy is compared with `grpo.critical_entropy`."""

@@ -15,9 +15,9 @@ from torch import Tensor
 from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import torch_stream
 from grpo.dataset.table import LabelArrays
+from grpo.diagnosis.records import Record
 from grpo.policy.distribution import PositionBatch
 from grpo.policy.policy import NetworkPolicy
-from grpo.settings.metrics import Record
 from grpo.settings.tree import PretrainConfig
 from grpo.train.mirror import reflected
 

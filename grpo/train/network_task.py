@@ -1,6 +1,7 @@
 """GRPO of a chess network: what `Trainer` asks of a task, for a policy that gives every legal move a probability."""
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -15,6 +16,9 @@ from grpo.train.invariants import MAX_LOG_RATIO, assert_own_rewards
 from grpo.train.rollout import Sampler, sampled_groups, sampled_trajectories
 from grpo.train.self_play import SelfPlay
 from grpo.train.states import DatasetStates, Values
+
+MAX_STATES_PER_FORWARD: Final = 4_096
+"""Gradients of more are accumulated: it decides how much memory a step takes, and not its result."""
 
 
 class NetworkTask:
@@ -60,9 +64,7 @@ class NetworkTask:
         Raises NonFiniteError when probabilities are NaN or infinite, InvariantError unless rewards and advantages are each move's own.
         """
         config = self._config
-        sampler = Sampler(
-            policy=policy, temperature=knobs.temperature, seed=self._seed, step=step, max_states=config.max_states_per_forward
-        )
+        sampler = Sampler(policy=policy, temperature=knobs.temperature, seed=self._seed, step=step, max_states=MAX_STATES_PER_FORWARD)
         if config.num_own_moves == 1:
             batch = sampled_groups(sampler, states, config.group_size)
         else:
@@ -77,7 +79,7 @@ class NetworkTask:
 
     def parts(self, rollout: Batch[States], rows: Tensor) -> Iterator[Batch[States]]:
         """Yield the states of a minibatch in pieces that one forward pass takes."""
-        for chosen in torch.split(rows.sort().values, self._config.max_states_per_forward):
+        for chosen in torch.split(rows.sort().values, MAX_STATES_PER_FORWARD):
             yield select_rows(rollout, chosen.to(rollout.columns.device))
 
     def distribution(self, policy: NetworkPolicy, part: Batch[States]) -> MoveDistribution:

@@ -24,6 +24,8 @@ TEMPERATURE: Final = 0.25
 with best moves half."""
 OPENING_PLIES: Final = 6
 """Each game starts with up to this many random legal plies from the initial position."""
+MAX_PLIES: Final = 160
+"""Longer games are cut there."""
 _MIN_OPENINGS_PER_BATCH: Final = 32  # Two games each, the colours changed, and all in lock-step.
 _STATES_PER_OPENING: Final = 75  # Twice what two games give: a batch gives half a round. A move costs less in a large batch.
 _MIN_BATCHES: Final = 4  # That many, and one game a state on top, before a round is given up.
@@ -125,11 +127,11 @@ class SelfPlay:
             if len(games) >= max_games:
                 raise SelfPlayError(
                     f"self-play, round {number}: {len(games)} games gave only {len(found)} distinct positions with a choice of moves, and"
-                    f" {config.self_play_states} are asked for. The policy plays the same over and over, or its games are too short: raise"
-                    " self_play_max_plies, or lower self_play_states"
+                    f" {config.self_play_states} are asked for. The policy plays the same over and over, or its games are too short: lower"
+                    " self_play_states"
                 )
             openings = random_openings(num_openings, max_plies=OPENING_PLIES, rng=opening_rng)
-            played = play_match(player, player, openings, max_plies=config.self_play_max_plies).games
+            played = play_match(player, player, openings, max_plies=MAX_PLIES).games
             games += played
             for game in played:
                 for board in _boards_at(game, taken_plies(len(game.moves), choice_rng)):

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import torch_stream
+from grpo.diagnosis.records import Event, Record
 from grpo.policy.checkpoints import TrainingState
 from grpo.policy.distribution import PRECISIONS, MoveDistribution
 from grpo.policy.files import IncompatibleError
 from grpo.policy.policy import Policy, weights_hash
 from grpo.settings.grpo import GrpoConfig
-from grpo.settings.metrics import Event, Record
 from grpo.train.batch import Batch
 from grpo.train.control import MAX_SKIPPED, Control, Knobs, Observation, Outcome
 from grpo.train.invariants import assert_on_policy

@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from grpo.diagnosis.records import Record
 from grpo.match.intervals import Estimate, Unit
-from grpo.settings.metrics import METRICS, Record
+from grpo.settings.metrics import METRICS
 from steps.cards.page import page_part
 from steps.cards.state import CardPart
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from metaflow import current
 from metaflow.cards import Markdown, VegaChart
 
-from grpo.settings.metrics import Record
+from grpo.diagnosis.records import Record
 from steps.cards.page import style
 from steps.cards.state import CardPart, Seen
 from steps.run.terminal import Pace

@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from grpo.base.files import read_json
-from grpo.settings.metrics import Record
+from grpo.diagnosis.records import Record
 from steps.run.names import HISTORY, REPORT
 from steps.run.work import read_history
 

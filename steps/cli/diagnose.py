@@ -9,7 +9,7 @@ from grpo.base.errors import PlainError
 from grpo.base.files import read_lines
 from grpo.diagnosis.diagnose import FINDINGS, HEALTHY, NOT_JUDGED, diagnose
 from grpo.diagnosis.history import History, HistoryError, read_tables
-from grpo.settings.metrics import Record
+from grpo.diagnosis.records import Record
 from steps.run.machine import Machine
 from steps.run.names import HISTORY
 from steps.run.records import Run

@@ -119,7 +119,7 @@ def _annotated(result: "MatchResult", entrants: Sequence[Entrant], settings: Set
 
     policies = (entrants[0].move_probabilities, entrants[1].move_probabilities)
     with EnginePool(machine.stockfish, num_processes=machine.num_threads, options=engine_options()) as pool:
-        return annotate(result, policies, pool, settings.values)
+        return annotate(result, policies, pool, depth=settings.boards.depth)
 
 
 def _text(result: "MatchResult", entrants: Sequence[Entrant]) -> str:

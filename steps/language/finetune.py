@@ -7,8 +7,8 @@ from grpo.language.generate.player import AnswerGenerator
 from grpo.language.learn.evaluation import EvaluationBoards, evaluate_language, heldout_reward, questions
 from grpo.language.learn.task import LanguageTask
 from grpo.language.model.policy import LanguagePolicy
-from grpo.language.text.examples import Example, LanguageBoards
-from grpo.language.text.rewards import Grades, grade
+from grpo.language.text.examples import LanguageBoards
+from grpo.language.text.rewards import grade
 from grpo.policy.checkpoints import load_checkpoint
 from grpo.train.trainer import Trainer
 from steps.language.answers import shown_examples, write_answers
@@ -26,12 +26,9 @@ def body(work: Work) -> None:
     reference = policy.copied()
     origin = None if checkpoint is None else load_checkpoint(checkpoint, torch.device("cpu"), LanguagePolicy)
 
-    def grader(example: Example, text: str) -> Grades:
-        return grade(example, text, logistic_slope=settings.values.logistic_slope)
-
     train = LanguageBoards(table, Split.TRAIN, language)
     first = 0 if origin is None else origin[1].step
-    task = LanguageTask(reference, train, settings, grader=grader, first_step=first)
+    task = LanguageTask(reference, train, settings, grader=grade, first_step=first)
     trainer = Trainer(task, policy, settings.grpo, seed=settings.seed, first_step=first)
     if origin is not None:
         trainer.begin_from(*origin)
@@ -43,9 +40,9 @@ def body(work: Work) -> None:
         work,
         trainer,
         heldout=lambda: (
-            evaluate_language(generator, evaluated).metrics() | heldout_reward(trainer.evaluation_policy, asked, grader).metrics()
+            evaluate_language(generator, evaluated).metrics() | heldout_reward(trainer.evaluation_policy, asked, grade).metrics()
         ),
     ).run()
     before = LanguagePolicy.load(work.inputs["pretrained"], work.device)
     shown = shown_examples(validation, seed=settings.seed)
-    write_answers(work.folder, {"pretrained": before, "trained": trainer.evaluation_policy}, shown, grader)
+    write_answers(work.folder, {"pretrained": before, "trained": trainer.evaluation_policy}, shown, grade)

@@ -4,13 +4,13 @@ from dataclasses import asdict
 
 from grpo.base.files import write_json
 from grpo.dataset.table import Split
+from grpo.diagnosis.records import Record
 from grpo.language.generate.answers import refuse_too_long
 from grpo.language.learn.cloning import clone
 from grpo.language.learn.parse_rate_gate import gate_metrics, parse_rates, refuse_unreadable
 from grpo.language.model.policy import load_model
 from grpo.language.text.examples import LanguageBoards
 from grpo.policy.policy import weights_hash
-from grpo.settings.metrics import Record
 from grpo.settings.tree import Settings
 from steps.language.answers import shown_examples, write_answers
 from steps.run.dataset import read_boards
@@ -36,7 +36,7 @@ def body(work: Work) -> None:
         work.log(record)
         work.progress(record.step, num_steps, "steps")
         looks.append(record)
-    rates = parse_rates(policy, validation, num_prompts=config.num_gate_prompts, seed=settings.seed)
+    rates = parse_rates(policy, validation, seed=settings.seed)
     refuse_unreadable(rates, config, num_steps=num_steps)
     work.log(Record(num_steps, gate_metrics(rates)))
     policy.save(work.folder)

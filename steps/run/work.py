@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from grpo.base.files import ASIDE, append_line, parse_json_object, read_lines, replace_file
+from grpo.diagnosis.records import Event, Record
 from grpo.engine.identity import EngineIdentity, identify
-from grpo.settings.metrics import Event, Record
 from grpo.settings.tree import Settings
 from steps.run.machine import Machine
 from steps.run.names import HISTORY

@@ -21,12 +21,11 @@ from grpo.dataset.quotas import boards_per_cell, split_fractions, split_of_game
 from grpo.dataset.table import GAME_SCHEMA, Position, Split, board_row, board_table, phase_counts
 from grpo.engine.answers import Score
 from grpo.engine.move_values import ValueTable, value_of
-from grpo.settings.tree import BoardsConfig, ValuesConfig
+from grpo.settings.tree import BoardsConfig
 
 Row = dict[str, Any]
 
 CONFIG = BoardsConfig(files=("games.pgn", "list.epd"), num_train=12, num_validation=3, num_heldout=3)
-VALUES = ValuesConfig()
 
 
 @dataclass
@@ -64,8 +63,8 @@ class Dataset:
         } | self.facts
 
 
-def check(dataset: Dataset, config: BoardsConfig = CONFIG, values: ValuesConfig = VALUES, **options: Any) -> DatasetReport:
-    return check_dataset_tables(*dataset.tables(), dataset.report_facts(), config, values, **options)
+def check(dataset: Dataset, config: BoardsConfig = CONFIG, **options: Any) -> DatasetReport:
+    return check_dataset_tables(*dataset.tables(), dataset.report_facts(), config, **options)
 
 
 def failed(report: DatasetReport) -> set[str]:
@@ -105,7 +104,6 @@ def row_of(
     label: str | None = None,
     source: str = "games.pgn",
     ply: int = 0,
-    values: ValuesConfig = VALUES,
     scores: Mapping[str, Score] | None = None,
 ) -> Row:
     """Return a sound row; without a label, that of a good player."""
@@ -113,7 +111,7 @@ def row_of(
 
     def table(of_moves: Mapping[str, Score]) -> ValueTable:
         in_order = tuple(of_moves[move] for move in moves)
-        made = [value_of(score, values) for score in in_order]
+        made = [value_of(score) for score in in_order]
         return ValueTable(moves=moves, values=np.array(made, dtype=np.float32), scores=in_order)
 
     own = table(scores or scores_of(board, rng))
@@ -129,7 +127,7 @@ def row_of(
         offset=0,
     )
     strong = table(scores_of(board, rng)) if split == Split.HELDOUT else None
-    row = board_row(position, own, strong, engine="Stockfish 17", limit=f"depth {values.depth}")
+    row = board_row(position, own, strong, engine="Stockfish 17", limit=f"depth {CONFIG.depth}")
     # As a table gives it back.
     as_lists = {name: row[name].tolist() for name in ("values", "strong_values") if row[name] is not None}
     return row | as_lists | {"moves": list(row["moves"])}
@@ -168,7 +166,7 @@ def random_boards(rng: random.Random) -> Iterator[chess.Board]:
             board.push(rng.choice(captures if captures and rng.random() < 0.5 else moves))
 
 
-def sound_dataset(config: BoardsConfig = CONFIG, values: ValuesConfig = VALUES, *, seed: int = 0) -> Dataset:
+def sound_dataset(config: BoardsConfig = CONFIG, *, seed: int = 0) -> Dataset:
     """Return exactly the boards that are asked for, each of a game of its own; of each phase one training board is a listed position."""
     rng = random.Random(seed)
     waiting: dict[Phase, list[chess.Board]] = {phase: [] for phase in PHASES}
@@ -185,5 +183,5 @@ def sound_dataset(config: BoardsConfig = CONFIG, values: ValuesConfig = VALUES, 
             is_listed = split == Split.TRAIN and place == number - 1
             game_id = game_id_in(split, f"{split}-{phase}-{place}", config)
             source, label, ply = ("list.epd", "", 0) if is_listed else ("games.pgn", None, board.ply())
-            rows.append(row_of(board, split=split, game_id=game_id, rng=rng, label=label, source=source, ply=ply, values=values))
+            rows.append(row_of(board, split=split, game_id=game_id, rng=rng, label=label, source=source, ply=ply))
     return Dataset(rows, [game_of(row) for row in rows])

@@ -19,7 +19,6 @@ SETTINGS = Settings.model_validate(
     read_settings("smoke").model_dump()
     | {
         "boards": {"files": ("games.pgn", "list.epd"), "num_train": 12, "num_validation": 3, "num_heldout": 3},
-        "values": {},
         "grpo": {"states_per_step": 12, "num_minibatches": 1},
     }
 )

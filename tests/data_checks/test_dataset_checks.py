@@ -8,7 +8,7 @@ from typing import Any
 
 import chess
 import pytest
-from made_datasets import CONFIG, VALUES, Dataset, Row, check, failed, game_id_in, game_of, result_of, row_of, scores_of, sound_dataset
+from made_datasets import CONFIG, Dataset, Row, check, failed, game_id_in, game_of, result_of, row_of, scores_of, sound_dataset
 
 from data_checks.dataset import MIN_BOARDS_FOR_CHANCE, check_dataset_tables, least_gain
 from data_checks.report import DatasetReport
@@ -171,4 +171,4 @@ def test_a_shortage_lowers_what_is_asked_for(sound: Dataset) -> None:
 def test_a_table_with_other_columns_is_refused(sound: Dataset) -> None:
     boards, games = sound.tables()
     with pytest.raises(ValueError, match=r"other columns than grpo\.dataset\.table\.BOARD_SCHEMA"):
-        check_dataset_tables(boards.drop_columns("key"), games, sound.report_facts(), CONFIG, VALUES)
+        check_dataset_tables(boards.drop_columns("key"), games, sound.report_facts(), CONFIG)

@@ -10,8 +10,8 @@ from made_games import random_pgn
 from made_work import work_in
 from presets import TEST, tiny_settings
 
+from grpo.diagnosis.records import Record
 from grpo.engine.identity import EngineIdentity
-from grpo.settings.metrics import Record
 from grpo.settings.tree import read_settings
 from steps import build_boards, check_boards, finetune, join_boards
 from steps.cards import live
@@ -69,7 +69,7 @@ def test_html_in_the_headers_of_games_and_in_their_files_name_is_text_everywhere
     path = tmp_path / f"{EVIL.replace('/', '')}.pgn"
     path.write_text(text)
     boards = {"files": [str(path)], "num_train": 30, "num_validation": 9, "num_heldout": 9, "num_units": 1}
-    given = {"preset": TEST, "boards": boards, "values": {"depth": 1}, "grpo": {"states_per_step": 6}}
+    given = {"preset": TEST, "boards": boards, "grpo": {"states_per_step": 6}}
     settings = read_settings(json.dumps(given))
     monkeypatch.setattr(Work, "engine", EngineIdentity(name=EVIL, sha256="0" * 64))
     folders = {name: tmp_path / name for name in ("units", "joined", "checks")}

@@ -18,7 +18,6 @@ SETTINGS: Final[Mapping[str, Any]] = {
         "small_width": 48,
         "small_num_layers": 1,
         "min_parse_rate": 0.0,  # What such a model writes can hardly be read: steps are tested here, and not its chess.
-        "num_gate_prompts": 4,
         "max_questions": 1,
         "num_heldout_boards": 6,
     },

@@ -11,8 +11,8 @@ from grpo.dataset.table import Split
 from grpo.language.learn.rollouts import Grader
 from grpo.language.learn.task import LanguageTask
 from grpo.language.model.policy import LanguagePolicy, ModelOrigin
-from grpo.language.text.examples import Example, LanguageBoards
-from grpo.language.text.rewards import Grades, grade
+from grpo.language.text.examples import LanguageBoards
+from grpo.language.text.rewards import grade
 from grpo.language.text.tokenizer import chess_tokenizer
 from grpo.settings.tree import Settings, read_settings
 from grpo.train.trainer import Trainer
@@ -27,7 +27,6 @@ def settings(**changes: object) -> Settings:
     base: dict[str, object] = {
         "policy.kind": '"language"',
         "language.max_answer_tokens": 16,
-        "language.num_gate_prompts": 4,
         "grpo.states_per_step": 4,
         "grpo.group_size": 4,
         "grpo.learning_rate": 1e-3,
@@ -69,13 +68,8 @@ def writer(config: Settings, *, seed: int = 0) -> LanguagePolicy:
     return LanguagePolicy(network, tokenizer, CPU, config.language, origin=ModelOrigin(model="test", commit=""))
 
 
-def grade_at_slope(example: Example, text: str) -> Grades:
-    """Grade as runs do."""
-    return grade(example, text, logistic_slope=0.003)
-
-
 def language_trainer(
-    policy: LanguagePolicy, reference: LanguagePolicy, boards: LanguageBoards, config: Settings, grader: Grader = grade_at_slope
+    policy: LanguagePolicy, reference: LanguagePolicy, boards: LanguageBoards, config: Settings, grader: Grader = grade
 ) -> Trainer[LanguagePolicy]:
     """Return a trainer of this policy."""
     task = LanguageTask(reference, boards, config, grader=grader)

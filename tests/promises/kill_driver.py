@@ -100,6 +100,7 @@ FAILPOINTS: dict[str, Callable[[int, Deed], None]] = {
 def finetune(job: dict[str, Any]) -> None:
     """Make the output of a tiny fine-tuning in the job's home, or go on with it."""
     torch.set_num_threads(1)
+    LOOP.NUM_CHECKPOINTS_KEPT = 3
     steps.finetune.value_tables = lambda boards, *_, **__: MadeUpValues()(boards)
     if "failpoint" in job:
         FAILPOINTS[job["failpoint"]](job["nth"], DEEDS[job.get("deed", "kill")])

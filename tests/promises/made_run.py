@@ -10,7 +10,7 @@ from made_runs import facts_of
 from tracked_runs import client_of
 
 from grpo.base.files import append_line
-from grpo.settings.metrics import Record
+from grpo.diagnosis.records import Record
 from steps.resume import Job
 from steps.run.machine import Machine
 from steps.run.records import Run, Runs

@@ -30,7 +30,6 @@ EVERYTHING: dict[str, Any] = {
     "self_play_fraction": 0.5,
     "self_play_states": 12,
     "self_play_steps": 5,
-    "self_play_max_plies": 20,
     "num_own_moves": 2,
     "kl_coefficient": 0.01,
     "weight_averaging": 0.9,

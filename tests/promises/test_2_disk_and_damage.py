@@ -15,9 +15,9 @@ from tracked_runs import TrackedRun, publish_in_a_process
 from trainings import Driver, Result, goes_on, journal_of, progress_of, steps_of
 
 from grpo.base.files import StorageError, replace_file, verified_manifest
+from grpo.diagnosis.records import Record
 from grpo.policy.checkpoints import TrainingState, checkpoint_folders, save_checkpoint
 from grpo.policy.policy import new_policy
-from grpo.settings.metrics import Record
 from grpo.settings.tree import Settings
 from steps.run.machine import Machine
 from steps.run.names import HISTORY
@@ -177,13 +177,13 @@ def test_where_all_checkpoints_are_damaged_it_starts_anew_and_says_so(driver: Dr
 
 
 def test_a_checkpoint_whose_history_is_lost_is_not_gone_on_from(driver: Driver, whole: Callable[..., Result], home: Path) -> None:
-    all_kept = {"num_checkpoints_kept": 12}
-    driver.kill_at(home, "after the rollout", 20, grpo=all_kept)
+    few = {"steps_per_checkpoint": 4}
+    driver.kill_at(home, "after the rollout", 20, grpo=few)
     journal = progress_of(home) / HISTORY
     lines = journal.read_bytes().splitlines(keepends=True)
     before = b"".join(lines[:11])
     journal.write_bytes(b"".join([before, b"\0\0\0\n", *lines[12:]]))
-    log = goes_on(driver, home, whole(**all_kept), before, grpo=all_kept)
+    log = goes_on(driver, home, whole(**few), before, grpo=few)
     assert "is of a step that the journal does not have" in log
     assert "resuming from step 4," in log
 

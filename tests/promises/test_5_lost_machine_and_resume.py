@@ -112,7 +112,7 @@ def test_training_goes_on_from_a_checkpoint_with_its_optimiser_unless_the_object
 ) -> None:
     prepare(prepared := tmp_path / "prepared")
     monkeypatch.setattr(steps.finetune, "value_tables", lambda boards, *_, **__: MadeUpValues()(boards))
-    origin = checkpoint_folders(finetune(tmp_path / "origin", prepared, settings(num_steps=6, num_checkpoints_kept=12)) / "checkpoints")[-1]
+    origin = checkpoint_folders(finetune(tmp_path / "origin", prepared, settings(num_steps=6)) / "checkpoints")[-1]
     said: dict[str, list[str]] = {"same": [], "other": []}
     for name, change in {"same": {"group_size": 6}, "other": {"num_own_moves": 2}}.items():
         given = settings(num_steps=2, learning_rate=1e-6, **change)

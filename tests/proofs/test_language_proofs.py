@@ -13,8 +13,8 @@ from grpo.dataset.table import Split
 from grpo.diagnosis.diagnose import NotLearnableError
 from grpo.language.learn.evaluation import heldout_reward, questions
 from grpo.language.model.policy import LanguagePolicy
-from grpo.language.text.examples import Example, LanguageBoards
-from grpo.language.text.rewards import Grades, grade
+from grpo.language.text.examples import LanguageBoards
+from grpo.language.text.rewards import grade
 from grpo.match.intervals import wilson_interval
 from grpo.policy.checkpoints import load_checkpoint
 from grpo.settings.tree import Settings, read_settings
@@ -41,7 +41,7 @@ class Trained:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, stockfish: str) -> Trained:
-    settings = read_settings('preset = "language"\nboards.num_train = 18_000\nresources.num_tasks = 1\nlanguage.num_gate_prompts = 256')
+    settings = read_settings('preset = "language"\nboards.num_train = 18_000\nresources.num_tasks = 1')
     root = tmp_path_factory.mktemp("language")
     boards, cloned, tuned = (root / name for name in ("boards", "cloned", "tuned"))
     build_boards.body(work_in(root / "units", settings, stockfish=stockfish))
@@ -68,12 +68,9 @@ def test_grpo_raises_the_graded_reward_and_leaves_the_parse_rate(trained: Traine
     boards = LanguageBoards(read_boards(trained.boards), Split.VALIDATION, settings.language)
     asked = questions(boards, NUM_QUESTIONS)
 
-    def grader(example: Example, text: str) -> Grades:
-        return grade(example, text, logistic_slope=settings.values.logistic_slope)
-
     last = sorted((trained.tuned / "checkpoints").iterdir())[-1]
     after, before = (
-        heldout_reward(policy, asked, grader)
+        heldout_reward(policy, asked, grade)
         for policy in (load_checkpoint(last, CPU, LanguagePolicy)[0], LanguagePolicy.load(trained.cloned, CPU))
     )
     gains = after.rewards - before.rewards

@@ -1,6 +1,6 @@
 """A sink that keeps what a step reports."""
 
-from grpo.settings.metrics import Record
+from grpo.diagnosis.records import Record
 
 
 class Listener:

@@ -26,7 +26,7 @@ KINDS = (NETWORK, LANGUAGE)
 VERSION = "v1"
 _NUM_BOARDS = {Split.TRAIN: 32, Split.VALIDATION: 16, Split.HELDOUT: 12}
 _GRPO: dict[str, dict[str, Any]] = {
-    NETWORK: {"num_steps": 12, "states_per_step": 8, "num_minibatches": 2, "learning_rate": 5e-3, "num_checkpoints_kept": 3},
+    NETWORK: {"num_steps": 12, "states_per_step": 8, "num_minibatches": 2, "learning_rate": 5e-3},
     LANGUAGE: {"num_steps": 5, "states_per_step": 3, "num_minibatches": 3, "learning_rate": 1e-4},
 }
 
@@ -36,7 +36,7 @@ def settings(kind: str = NETWORK, **grpo: Any) -> Settings:
     common = {"group_size": 4, "steps_per_checkpoint": 2, "self_play_fraction": 0.0}
     plain: dict[str, Any] = {"grpo": {**common, **_GRPO[kind], **grpo}, "policy": TINY.model_dump(mode="json")}
     if kind == LANGUAGE:
-        language = {**small_language.CONFIG.model_dump(mode="json"), "num_heldout_boards": 4, "num_gate_prompts": 16}
+        language = {**small_language.CONFIG.model_dump(mode="json"), "num_heldout_boards": 4}
         plain |= {"policy": {"kind": LANGUAGE}, "language": language}
     return Settings.model_validate(plain)
 

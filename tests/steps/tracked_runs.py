@@ -13,8 +13,8 @@ from made_runs import FIRST, facts_of
 from mlflow.tracking import MlflowClient
 
 from grpo.base.files import write_json, write_manifest
+from grpo.diagnosis.records import Record
 from grpo.policy.policy import new_policy
-from grpo.settings.metrics import Record
 from grpo.settings.tree import Settings
 from steps.pages.results import Results
 from steps.run.machine import Machine

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import numpy_stream
+from grpo.diagnosis.records import Record
 from grpo.language.learn.answer_batch import AnswerBatch
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example, LanguageBoards
 from grpo.language.text.tasks import LanguageTask
-from grpo.settings.metrics import Record
 from grpo.settings.tree import PretrainConfig
 
 _WARMUP: Final = 0.05

@@ -13,6 +13,8 @@ from grpo.language.text.tasks import LanguageTask, MoveAnswer
 from grpo.match.intervals import wilson_interval
 from grpo.settings.language import SMALL, LanguageConfig
 
+NUM_PROMPTS: Final = 64
+"""Of each task."""
 _SHOWN: Final = 60
 
 
@@ -41,7 +43,9 @@ class ParseRate:
         return f"{self.rate:.2f} [{self.low:.2f}, {self.high:.2f}] of {self.num} answers, such as {self.example!r}"
 
 
-def parse_rates(policy: LanguagePolicy, boards: LanguageBoards, *, num_prompts: int, seed: int) -> dict[LanguageTask, ParseRate]:
+def parse_rates(
+    policy: LanguagePolicy, boards: LanguageBoards, *, seed: int, num_prompts: int = NUM_PROMPTS
+) -> dict[LanguageTask, ParseRate]:
     """Return how many answers of each task that is trained can be read; the prompts are boards drawn without repetition.
 
     Raises NonFiniteError when weights are NaN or infinite.

@@ -10,7 +10,7 @@ move_quality
     or 1 if all values are equal. Illegal and repeated moves have quality 0.
 evaluation
     Mean over the expected moves of `max(0, 1 - |p(e) - p(truth)| / EVALUATION_TOLERANCE)`, with p(e) = 1 / (1 + exp(-slope * 100 e)),
-    slope = `values.logistic_slope` and e in pawns, so that a mate has probability 1. Illegal, repeated and unevaluated moves have 0.
+    slope = `LOGISTIC_SLOPE` of the reward and e in pawns, so that a mate has probability 1. Illegal, repeated and unevaluated moves have 0.
 best_move
     Quality of the named best move; 0 for an illegal one.
 similarity
@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from grpo.engine.move_values import LOGISTIC_SLOPE
 from grpo.language.text.examples import EnvironmentExample, Example, MoveExample
 from grpo.language.text.fen_similarity import fen_similarity
 from grpo.language.text.tasks import NUM_MOVES, EnvironmentAnswer, MoveAnswer, Reading
@@ -59,14 +60,11 @@ class Grades:
         return self.malformed + sum(value * (content_weight if name in CHESS else 1.0) for name, value in self.parts.items())
 
 
-def grade(example: Example, text: str, *, logistic_slope: float) -> Grades:
-    """Return the grades of an answer to an example's prompt; never raises.
-
-    The slope is `values.logistic_slope` of the settings, which turns evaluations into win probabilities.
-    """
+def grade(example: Example, text: str) -> Grades:
+    """Return the grades of an answer to an example's prompt; never raises."""
     reading = example.read(text)
     if isinstance(example, MoveExample) and isinstance(reading, MoveAnswer):
-        chess, is_legal_best = _choice_parts(example, reading, logistic_slope), reading.best in example.moves
+        chess, is_legal_best = _choice_parts(example, reading), reading.best in example.moves
     else:
         assert isinstance(example, EnvironmentExample)
         assert isinstance(reading, EnvironmentAnswer)
@@ -81,9 +79,9 @@ def grade(example: Example, text: str, *, logistic_slope: float) -> Grades:
     return Grades(parts=parts, malformed=0.0, reading=reading, is_legal_best=is_legal_best)
 
 
-def win_probability(pawns: float, slope: float) -> float:
+def win_probability(pawns: float) -> float:
     """Return 1 / (1 + exp(-slope * 100 * pawns)), written so that it cannot overflow."""
-    return (1 + math.tanh(50 * slope * pawns)) / 2
+    return (1 + math.tanh(50 * LOGISTIC_SLOPE * pawns)) / 2
 
 
 def _graded_fraction(count: int, expected: int, ends: tuple[float, float]) -> float:
@@ -94,7 +92,7 @@ def _graded_fraction(count: int, expected: int, ends: tuple[float, float]) -> fl
     return (1 - fraction) * least + fraction * most if count else 0.0
 
 
-def _choice_parts(example: MoveExample, answer: MoveAnswer, slope: float) -> dict[str, float]:
+def _choice_parts(example: MoveExample, answer: MoveAnswer) -> dict[str, float]:
     best, worst = max(example.values), min(example.values)
     quality = {
         move: (value - worst) / (best - worst) if best > worst else 1.0 for move, value in zip(example.moves, example.values, strict=True)
@@ -105,7 +103,7 @@ def _choice_parts(example: MoveExample, answer: MoveAnswer, slope: float) -> dic
     first = {move: told for move, told in reversed(list(zip(answer.moves, evaluations, strict=False))) if move and move in quality}
     top = sorted(quality.values(), reverse=True)[:NUM_MOVES]
     closeness = [
-        max(0.0, 1 - abs(win_probability(told, slope) - win_probability(truth[move], slope)) / EVALUATION_TOLERANCE)
+        max(0.0, 1 - abs(win_probability(told) - win_probability(truth[move])) / EVALUATION_TOLERANCE)
         for move, told in first.items()
         if told is not None
     ]

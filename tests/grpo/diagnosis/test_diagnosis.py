@@ -9,7 +9,7 @@ import pytest
 
 from grpo.diagnosis.diagnose import Watch, diagnose
 from grpo.diagnosis.history import COLUMNS, Evaluation, History, HistoryError, read_tables
-from grpo.settings.metrics import Event, Record
+from grpo.diagnosis.records import Event, Record
 
 TESTS = Path(__file__).parents[2]
 Column = Callable[[float], float]

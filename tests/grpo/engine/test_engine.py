@@ -202,7 +202,7 @@ def test_an_engine_that_never_comes_to_an_end_is_given_up_and_the_depth_blamed(
     monkeypatch.setattr("grpo.engine.pool._NUM_ATTEMPTS", 1)
     with within(300):
         [answer] = answers_of(scripted({"kind": "chatters for ever"}).path, QUERIES[:1])
-    assert str(answer) == f"{FENS[0]}: no answer in 1 s; lower the depth (values.depth, evaluation.heldout_depth)"
+    assert str(answer) == f"{FENS[0]}: no answer in 1 s; lower the depth (boards.depth, evaluation.heldout_depth)"
 
 
 def test_an_engine_that_dies_on_every_search_is_given_up_with_a_clear_error(scripted: Scripted) -> None:

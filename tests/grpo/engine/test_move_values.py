@@ -15,9 +15,7 @@ from grpo.board.encoding import mover_fen, mover_view
 from grpo.engine.answers import EngineError, Score
 from grpo.engine.move_values import MATE_BAND, ValueTable, engine_options, value_of, value_tables
 from grpo.engine.pool import EnginePool, Query
-from grpo.settings.tree import ValuesConfig
 
-CONFIG = ValuesConfig(logistic_slope=0.003)
 CENTIPAWNS = st.integers(-20_000, 20_000)
 MATES = st.integers(1, 200)
 FENS = [
@@ -29,22 +27,15 @@ FENS = [
 BOARDS = [chess.Board(fen) for fen in FENS]
 
 
-def value(score: Score) -> float:
-    """Return the value of this score."""
-    return value_of(score, CONFIG)
-
-
 def mate(moves: int) -> Score:
     """Return a forced mate; negative when the mover is mated."""
     return Score(moves, is_mate=True)
 
 
-def tables(
-    path: str, boards: Sequence[chess.Board], *, depth: int = 2, num_processes: int = 1, config: ValuesConfig = CONFIG
-) -> list[ValueTable | EngineError]:
+def tables(path: str, boards: Sequence[chess.Board], *, depth: int = 2, num_processes: int = 1) -> list[ValueTable | EngineError]:
     """Return the tables that a pool of its own makes."""
     with EnginePool(path, num_processes=num_processes, options=engine_options()) as pool:
-        return list(value_tables(boards, pool, config, depth=depth))
+        return list(value_tables(boards, pool, depth=depth))
 
 
 def numbers(table: ValueTable | EngineError) -> Any:
@@ -69,7 +60,7 @@ def by_move(table: ValueTable | EngineError) -> dict[str, float]:
     ],
 )
 def test_values_worked_by_hand(score: Score, expected: float) -> None:
-    assert value(score) == pytest.approx(expected, abs=1e-9)
+    assert value_of(score) == pytest.approx(expected, abs=1e-9)
 
 
 @given(one=CENTIPAWNS, other=CENTIPAWNS, near=MATES, far=MATES)
@@ -77,7 +68,7 @@ def test_values_rise_with_scores_any_mate_beats_any_score_and_what_is_good_for_o
     one: int, other: int, near: int, far: int
 ) -> None:
     (low, high), (near, far) = sorted((one, other)), sorted((near, far))
-    in_order = [value(score) for score in (mate(-near), mate(-far), Score(low), Score(high), mate(far), mate(near))]
+    in_order = [value_of(score) for score in (mate(-near), mate(-far), Score(low), Score(high), mate(far), mate(near))]
     assert in_order == sorted(in_order)
     assert 0 <= in_order[1] < MATE_BAND <= in_order[2]
     assert in_order[3] <= 1 - MATE_BAND < in_order[4] <= 1
@@ -85,7 +76,7 @@ def test_values_rise_with_scores_any_mate_beats_any_score_and_what_is_good_for_o
     if low < high and max(abs(low), abs(high)) < 1_000:
         assert in_order[2] < in_order[3], "and where games are decided always less"
     for score in (Score(one), mate(near)):
-        assert value(score) + value(score._replace(value=-score.value)) == pytest.approx(1, abs=1e-12)
+        assert value_of(score) + value_of(score._replace(value=-score.value)) == pytest.approx(1, abs=1e-12)
 
 
 def test_a_table_has_every_legal_move_in_rising_order_of_its_id(stockfish: str, random_boards: list[chess.Board]) -> None:
@@ -128,7 +119,7 @@ def test_tables_depend_on_nothing_but_the_position(engine: str, request: pytest.
     assert [numbers(table) for table in tables(path, boards, num_processes=3)] == once
     with EnginePool(path, num_processes=2, options=engine_options()) as pool:
         pool.search(Query(fen=board.fen(), limit="depth 5") for board in boards[:5])
-        assert [numbers(table) for board in boards for table in value_tables([board], pool, CONFIG, depth=2)] == once
+        assert [numbers(table) for board in boards for table in value_tables([board], pool, depth=2)] == once
 
 
 @pytest.mark.parametrize("engine", ["stockfish", "fairy_stockfish"])
@@ -162,7 +153,7 @@ def test_moves_that_draw_by_the_rules_are_a_half_whatever_the_engine_says(
     view = mover_view(board)
     liar = scripted(scores={move.uci(): said for move in view.legal_moves}, positions=[mover_fen(board)])
     with EnginePool(liar.path, num_processes=1, options=engine_options()) as pool:
-        [table] = value_tables([board], pool, CONFIG, depth=1)
+        [table] = value_tables([board], pool, depth=1)
     assert {move for move, value in by_move(table).items() if value == 0.5} == drawing
 
 

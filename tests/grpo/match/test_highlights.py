@@ -8,7 +8,6 @@ from grpo.engine.pool import EnginePool
 from grpo.match.annotations import annotate
 from grpo.match.highlights import choose_highlights
 from grpo.match.matches import End, MatchResult, PlayedGame
-from grpo.settings.tree import ValuesConfig
 
 SHUFFLE = "g1f3 g8f6 f3g1 f6g8"
 # A queen stands en prise for two plies and is taken.
@@ -52,13 +51,12 @@ def test_games_are_distinct_and_a_rule_without_a_game_is_made_up_for() -> None:
 @pytest.mark.parametrize("first_is_white", [True, False])
 def test_notes_are_the_movers_probabilities_and_the_engines_scores_of_all_legal_moves(stockfish: str, first_is_white: bool) -> None:
     played = game("f2f3 e7e5 g2g4 d8h4", 0.0, first_is_white=first_is_white)
-    config = ValuesConfig(depth=2)
 
     def even(boards: list[chess.Board]) -> list[dict[str, float]]:
         return [{move.uci(): 1 / board.legal_moves.count() for move in board.legal_moves} for board in boards]
 
     with EnginePool(stockfish, num_processes=1, options=engine_options()) as pool:
-        [noted] = annotate(match(played), (even, None), pool, config).values()  # type: ignore[arg-type]
+        [noted] = annotate(match(played), (even, None), pool, depth=2).values()  # type: ignore[arg-type]
     for board, note in zip(played.boards(), noted.notes, strict=False):
         assert set(note.scores) == {move.uci() for move in board.legal_moves}
         assert bool(note.probabilities) == ((board.turn == chess.WHITE) == first_is_white)

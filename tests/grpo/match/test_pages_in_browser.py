@@ -21,7 +21,6 @@ from grpo.match.page_server import PlayServer
 from grpo.match.players import BestMovePlayer, RandomPlayer
 from grpo.match.viewer import viewer_page
 from grpo.policy.policy import new_policy
-from grpo.settings.tree import ValuesConfig
 from steps.policies.network import NetworkCompetitor
 
 pytestmark = pytest.mark.prove
@@ -52,9 +51,8 @@ def viewer(stockfish: str, policy: NetworkCompetitor, tmp_path_factory: pytest.T
     """The file of a viewer: six games of a tiny policy against a random mover."""
     player = BestMovePlayer(policy.policy, "<b>tiny</b>")
     result = play_match(player, RandomPlayer(numpy_stream(0, "x")), OPENINGS, max_plies=24)
-    values = ValuesConfig(depth=1)
     with EnginePool(stockfish, num_processes=1, options=engine_options()) as pool:
-        games = annotate(result, (policy.move_probabilities, None), pool, values)
+        games = annotate(result, (policy.move_probabilities, None), pool, depth=1)
     path = tmp_path_factory.mktemp("viewer") / "games.html"
     path.write_text(viewer_page(result, games, title="Six </script> games", event="test"), encoding="utf-8")
     return path

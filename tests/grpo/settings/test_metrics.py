@@ -2,7 +2,8 @@
 
 import pytest
 
-from grpo.settings.metrics import METRICS, Event, Record
+from grpo.diagnosis.records import Event, Record
+from grpo.settings.metrics import METRICS
 
 
 def test_every_end_of_an_interval_lies_beside_its_middle() -> None:

@@ -23,7 +23,7 @@ NUM_TRAIN, NUM_UNITS, HELDOUT_DEPTH = DEFAULT.boards.num_train, DEFAULT.boards.n
 
 BAD_SETTINGS = (
     ("evaluation.num_rung_pair = 1", "unknown key evaluation.num_rung_pair; did you mean num_rung_pairs?"),
-    ("[grop]\nclip_low = 0.1", "unknown key grop; did you mean grpo? known here: seed, boards, values, policy,"),
+    ("[grop]\nclip_low = 0.1", "unknown key grop; did you mean grpo? known here: seed, boards, policy,"),
     ("grpo.num_steps = 10.0", "grpo.num_steps = 10.0: input should be a valid integer"),
     ('seed = "1"', "seed = '1': input should be a valid integer, without quotes"),
     ('boards.exclude = ["https://h/x.epd?key=hunter2"]', "settings: https://h/x.epd: give this address without a user or a query"),
@@ -38,7 +38,7 @@ BAD_SETTINGS = (
     ('policy.kind = "language"\nlanguage.model = "a/b"', "pretrain.learning_rate (0.004) is too high for the pretrained model"),
     (f"grpo.states_per_step = {2 * NUM_TRAIN}\ngrpo.self_play_fraction = 0.0", f"cannot exceed boards.num_train ({NUM_TRAIN})"),
     ("grpo.states_per_step = 600\ngrpo.self_play_fraction = 0.5\ngrpo.self_play_states = 299", "self_play_states (299) must be at least"),
-    (f"values.depth = {HELDOUT_DEPTH}", f"evaluation.heldout_depth ({HELDOUT_DEPTH}) must exceed values.depth ({HELDOUT_DEPTH})"),
+    (f"boards.depth = {HELDOUT_DEPTH}", f"evaluation.heldout_depth ({HELDOUT_DEPTH}) must exceed boards.depth ({HELDOUT_DEPTH})"),
     ("evaluation.ladder_fractions = [1.0, 0.5, 0.5]", "ladder_fractions must start at 1.0"),
 )
 

@@ -10,9 +10,9 @@ import torch
 from doubles import CPU, TINY, WrittenPolicy, fake_arrays, some_boards, written_probabilities
 
 from grpo.base.errors import NonFiniteError
+from grpo.diagnosis.records import Record
 from grpo.policy.distribution import PositionBatch
 from grpo.policy.policy import NetworkPolicy, new_policy, weights_hash
-from grpo.settings.metrics import Record
 from grpo.settings.tree import PretrainConfig
 from grpo.train import imitation
 from grpo.train.imitation import imitate, validation_metrics

@@ -41,6 +41,12 @@ def always(moves: Sequence[str]) -> WrittenPolicy:
     return WrittenPolicy(lambda board, move: 100.0 * (line.get((board.board_fen(), board.turn)) == move.uci()))
 
 
+@pytest.fixture(autouse=True)
+def short_games(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut games early."""
+    monkeypatch.setattr(self_playing, "MAX_PLIES", 12)
+
+
 @pytest.fixture
 def from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let games begin at the initial position."""
@@ -55,7 +61,6 @@ def own_games(values: Any = None, *, size: int = 8, first_step: int = 0, seed: i
             "self_play_fraction": 0.9,
             "self_play_states": 40,
             "self_play_steps": 12,
-            "self_play_max_plies": 6,
             **settings,
         }
     )
@@ -109,7 +114,7 @@ def other_policy() -> NetworkPolicy:
 
 def test_a_round_gives_distinct_positions_with_a_choice_each_with_its_own_values_and_phase(policy: NetworkPolicy) -> None:
     values = MadeUpValues()
-    states = own_games(values, size=80, self_play_states=80, self_play_max_plies=30).states(0, policy)
+    states = own_games(values, size=80, self_play_states=80).states(0, policy)
     assert len(states) == len(set(names_of(states))) == len(values.asked) == 80, "every position is valued once, and no other"
     assert {name_of(board) for board in values.asked} == set(names_of(states))
     for row, board in enumerate(boards_of(states)):
@@ -124,7 +129,7 @@ def test_a_round_gives_distinct_positions_with_a_choice_each_with_its_own_values
 
 @pytest.mark.usefixtures("from_the_start")
 def test_a_game_that_repeats_itself_ends_and_gives_each_position_once() -> None:
-    own = own_games(size=4, self_play_states=4, self_play_max_plies=12)
+    own = own_games(size=4, self_play_states=4)
     states = own.states(0, always(SHUFFLE))
     board, line = chess.Board(), set()
     for uci in SHUFFLE:
@@ -140,7 +145,7 @@ def test_a_game_that_repeats_itself_ends_and_gives_each_position_once() -> None:
 @pytest.mark.usefixtures("from_the_start")
 def test_games_that_give_too_little_are_given_up() -> None:
     with pytest.raises(SelfPlayError, match=r"round 0: \d+ games gave only 4 distinct positions"):
-        own_games(size=4, self_play_states=5, self_play_max_plies=12).states(0, always(SHUFFLE))
+        own_games(size=4, self_play_states=5).states(0, always(SHUFFLE))
 
 
 @pytest.mark.usefixtures("from_the_start")
@@ -217,7 +222,7 @@ def test_a_round_whose_values_fail_must_still_give_a_steps_states(policy: Networ
 
 
 def test_each_epoch_shows_every_state_of_the_round_once_and_the_second_the_other_mirror_images(policy: NetworkPolicy) -> None:
-    own = own_games(self_play_states=40, self_play_max_plies=80)
+    own = own_games(self_play_states=40)
     epochs = [[states for step in range(first, first + 5) for states in [own.states(step, policy)]] for first in (0, 5)]
     first, second = ([name for states in epoch for name in names_of(states)] for epoch in epochs)
     assert len(set(first)) == 40
@@ -243,7 +248,7 @@ def test_a_round_is_played_when_it_begins_by_the_policy_as_it_then_is(policy: Ne
 
 
 def test_a_round_is_measured_in_the_step_that_it_was_played_for(policy: NetworkPolicy) -> None:
-    own = own_games(self_play_steps=2, self_play_max_plies=4)
+    own = own_games(self_play_steps=2)
     assert own.round_metrics() == {}
 
     measured = []

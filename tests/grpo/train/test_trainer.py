@@ -30,12 +30,12 @@ from torch import Tensor, nn
 import grpo.train.control as controlling
 from grpo.base.errors import NonFiniteError
 from grpo.dataset.table import BoardArrays
+from grpo.diagnosis.records import Record
 from grpo.policy.checkpoints import load_checkpoint, save_checkpoint
 from grpo.policy.distribution import MoveDistribution, MovePolicy, PositionBatch
 from grpo.policy.files import IncompatibleError
 from grpo.policy.policy import NetworkPolicy, new_policy, weights_hash
 from grpo.settings.grpo import GrpoConfig
-from grpo.settings.metrics import Record
 from grpo.settings.tree import PolicyConfig
 from grpo.train import network_task
 from grpo.train import trainer as training
@@ -121,17 +121,18 @@ def no_trust_region(monkeypatch: pytest.MonkeyPatch) -> None:
 HEALTHY: list[tuple[dict[str, Any], float]] = [
     ({"temperature": 0.7}, 1e-4),
     ({"temperature": 1.3, **TRAJECTORIES}, 1e-4),
-    ({"num_minibatches": 1, "max_states_per_forward": 3}, 1e-4),
+    ({"num_minibatches": 1}, 1e-4),
     ({"num_minibatches": 8}, 1e-4),
-    ({"temperature": 1.3, "max_states_per_forward": 5, "precision": "bfloat16"}, 0.05),
+    ({"temperature": 1.3, "precision": "bfloat16"}, 0.05),
 ]
 
 
 @pytest.mark.usefixtures("no_trust_region")
 @pytest.mark.parametrize(("changes", "allowed"), HEALTHY)
 def test_a_healthy_run_is_on_policy_at_every_temperature_split_and_precision(
-    changes: dict[str, Any], allowed: float, checked: list[float]
+    changes: dict[str, Any], allowed: float, checked: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(network_task, "MAX_STATES_PER_FORWARD", 5)
     records = steps(trainer_of(learning_rate=5e-3, **changes), 2)
     num_minibatches = changes.get("num_minibatches", 2)
     assert len(checked) == 2, "once a rollout"
@@ -349,12 +350,14 @@ def test_what_is_looked_at_before_the_first_step_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_pieces_that_a_minibatch_is_cut_into_decide_nothing(kind: dict[str, Any]) -> None:
+def test_the_pieces_that_a_minibatch_is_cut_into_decide_nothing(kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     changes = {**kind, "kl_coefficient": 0.1, "learning_rate": 5e-3, "entropy_schedule": "target", "entropy_coefficient": 0.015}
     # A reference of its own: the cosine with a gradient of nothing but rounding is any number.
     changes["reference"] = in_float64(lively_policy(seed=9))
-    whole, cut = double_trainer(**changes), double_trainer(**changes, max_states_per_forward=3)
-    for one, other in zip(steps(whole, 2), steps(cut, 2), strict=True):
+    whole, cut = double_trainer(**changes), double_trainer(**changes)
+    in_one = steps(whole, 2)
+    monkeypatch.setattr(network_task, "MAX_STATES_PER_FORWARD", 3)
+    for one, other in zip(in_one, steps(cut, 2), strict=True):
         assert dict(other.metrics) == pytest.approx(dict(one.metrics), rel=1e-7, abs=1e-9)
         assert other.events == one.events
     assert largest_difference(whole.policy, cut.policy) < 1e-10

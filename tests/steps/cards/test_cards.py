@@ -17,7 +17,8 @@ from metaflow.plugins.cards.component_serializer import ComponentStore
 
 from grpo.base.files import write_json
 from grpo.board.phases import PHASES
-from grpo.settings.metrics import METRICS, Event, Record
+from grpo.diagnosis.records import Event, Record
+from grpo.settings.metrics import METRICS
 from grpo.settings.tree import read_settings
 from steps import STEPS
 from steps.cards import live

@@ -34,7 +34,7 @@ def settings_of(file: Path, text: str, *, num_units: int, **wanted: int) -> Sett
     file.write_text(text)
     boards = {"num_train": 30, "num_validation": 9, "num_heldout": 9, "num_units": num_units}
     boards |= wanted | {"files": [str(file)]}
-    return read_settings(json.dumps({"preset": TEST, "boards": boards, "values": {"depth": 1}, "grpo": {"states_per_step": 6}}))
+    return read_settings(json.dumps({"preset": TEST, "boards": boards, "grpo": {"states_per_step": 6}}))
 
 
 def build(settings: Settings, folder: Path, engine: str, *, num_tasks: int = 1, listener: Listener | None = None) -> Path:

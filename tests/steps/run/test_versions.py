@@ -81,7 +81,8 @@ PROJECT = {
 from grpo import heat
 from grpo.table import read
 from grpo.taste import Taste, TasteError
-from grpo.settings.metrics import TERMS, Record
+from grpo.diagnosis.records import Record
+from grpo.settings.metrics import TERMS
 from steps.cards.cook import page
 from steps.run.names import REPORT
 STEP = Step(name="cook", says="Cook.")
@@ -323,7 +324,7 @@ def test_a_search_depth_is_in_the_versions_of_the_steps_that_search_with_it() ->
     def read(settings: Settings) -> dict[str, Any]:
         return {name: step_of(name).settings(settings) for name in BODIES}
 
-    one, other = read(tiny_settings()), read(tiny_settings("values.depth = 2"))
+    one, other = read(tiny_settings()), read(tiny_settings("boards.depth = 2"))
     assert {name for name in one if one[name] != other[name]} == {"build_boards", "join_boards", "check_boards", "finetune"}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from listeners import Listener
 
-from grpo.settings.metrics import Event, Record
+from grpo.diagnosis.records import Event, Record
 from grpo.settings.tree import Settings
 from steps.run.machine import Machine
 from steps.run.names import HISTORY

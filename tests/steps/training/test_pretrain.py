@@ -40,7 +40,6 @@ def language(*, max_steps: int = 4, **changes: object) -> Settings:
     base = {
         "small_width": 32,
         "small_num_layers": 1,
-        "num_gate_prompts": 4,
         "max_answer_tokens": 100,
         "min_parse_rate": 0.0,
     }
@@ -94,7 +93,7 @@ def test_random_weights_get_no_further_and_leave_nothing(boards: Path, tmp_path:
 def test_a_cloned_model_of_a_folder_passes_as_it_comes(boards: Path, tmp_path: Path) -> None:
     model = tmp_path / "model"
     shutil.copytree(small_language.cloned_folder(), model)
-    given = language(model=f'"{model}"', min_parse_rate=0.5, num_gate_prompts=16, max_steps=0)
+    given = language(model=f'"{model}"', min_parse_rate=0.5, max_steps=0)
     folder, _ = pretrained(boards, tmp_path, given)
     report = read_json(folder / REPORT)
     assert report["num_steps"] == report["best_step"] == 0

@@ -13,15 +13,16 @@ from listeners import Listener
 from tiny_training import KINDS, finetune, prepare, progress_of, settings
 
 import steps.finetune
+import steps.training_loop
 from grpo.base.errors import NonFiniteError
 from grpo.base.files import read_json, verified_manifest
 from grpo.diagnosis.diagnose import NotLearnableError, diagnose
 from grpo.diagnosis.history import History
+from grpo.diagnosis.records import Record
 from grpo.language.model.policy import LanguagePolicy
 from grpo.policy.checkpoints import checkpoint_folders, checkpoint_step, load_checkpoint
 from grpo.policy.files import LANGUAGE, NETWORK
 from grpo.policy.policy import NetworkPolicy
-from grpo.settings.metrics import Record
 from grpo.train.batch import States
 from grpo.train.states import DatasetStates
 from grpo.train.trainer import Trainer
@@ -30,7 +31,7 @@ from steps.run.names import ANSWERS, FINDINGS, REPORT
 from steps.run.work import read_history, read_journal
 
 FORMATS: dict[str, Any] = {NETWORK: NetworkPolicy, LANGUAGE: LanguagePolicy}
-SHORT = {"num_steps": 6, "num_checkpoints_kept": 12}
+SHORT = {"num_steps": 6}
 SICK = settings(num_steps=12, steps_per_checkpoint=4, critical_entropy=0.0)
 
 
@@ -81,8 +82,9 @@ def test_a_run_leaves_history_report_findings_and_the_checkpoints_that_are_kept(
     assert load_checkpoint(saved[0], CPU, FORMATS[kind])[1].facts == {"settings": steps.finetune.STEP.settings(given)}
 
 
-def test_of_many_checkpoints_the_best_and_the_newest_are_kept(prepared: Path, tmp_path: Path) -> None:
-    folder = finetune(tmp_path, prepared, settings(num_steps=10, steps_per_checkpoint=1, num_checkpoints_kept=3))
+def test_of_many_checkpoints_the_best_and_the_newest_are_kept(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps.training_loop, "NUM_CHECKPOINTS_KEPT", 3)
+    folder = finetune(tmp_path, prepared, settings(num_steps=10, steps_per_checkpoint=1))
     regrets = {record.step: record.metrics["heldout/regret_best"] for record in read_history(folder) if record.step}
     kept = [checkpoint_step(path) for path in checkpoint_folders(folder / "checkpoints")]
     assert len(kept) == 3

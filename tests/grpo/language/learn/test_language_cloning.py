@@ -9,13 +9,13 @@ from small_language import CONFIG, boards_table
 from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import numpy_stream
 from grpo.dataset.table import Split
+from grpo.diagnosis.records import Record
 from grpo.language.learn import cloning
 from grpo.language.learn.cloning import clone, validation_losses
 from grpo.language.model.policy import LanguagePolicy, load_model
 from grpo.language.text.examples import LanguageBoards
 from grpo.language.text.tasks import LanguageTask
 from grpo.policy.policy import weights_hash
-from grpo.settings.metrics import Record
 from grpo.settings.tree import PretrainConfig
 
 TINY = CONFIG.model_copy(update={"small_width": 16, "small_num_layers": 1})

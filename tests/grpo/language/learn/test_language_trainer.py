@@ -23,7 +23,7 @@ from grpo.train.trainer import Trainer
 
 
 def graded(config: Settings) -> Grader:
-    return lambda example, text: grade(example, text, logistic_slope=0.003)
+    return grade
 
 
 def counting(word: str) -> Callable[[Settings], Grader]:
@@ -31,7 +31,7 @@ def counting(word: str) -> Callable[[Settings], Grader]:
 
     def of(config: Settings) -> Grader:
         def count(example: Example, text: str) -> Grades:
-            found = grade(example, text, logistic_slope=0.003)
+            found = grade(example, text)
             return replace(found, malformed=0.0, parts={"structure": float(min(3, text.count(word)))})
 
         return count
@@ -97,7 +97,7 @@ def test_a_reward_that_is_no_number_is_survived() -> None:
 
     def grader(config: Settings) -> Grader:
         def give(example: Example, text: str) -> Grades:
-            found = grade(example, text, logistic_slope=0.003)
+            found = grade(example, text)
             return replace(found, parts={"structure": math.nan}) if broken[0] else found
 
         return give

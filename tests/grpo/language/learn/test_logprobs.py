@@ -66,7 +66,7 @@ def some_rollout(policy: LanguagePolicy, settings: Settings, *, step: int = 7) -
     """Return answers to prompts of four lengths."""
 
     def by_length(example: Example, text: str) -> Grades:
-        found = grade(example, text, logistic_slope=0.003)
+        found = grade(example, text)
         return Grades(parts={"structure": float(len(text))}, malformed=0.0, reading=found.reading, is_legal_best=False)
 
     shared: dict[str, Any] = {"target": "", "fen": START}

@@ -11,7 +11,7 @@ from made_language import ALPHABET, SLOPE, TERMINAL_FENS, language_table, made_u
 
 from grpo.dataset.table import Split, board_table
 from grpo.language.text.examples import EnvironmentExample, Example, LanguageBoards, MoveExample, environment_example, move_example
-from grpo.language.text.rewards import CHESS, MALFORMED, PARSING, STRUCTURE, Grades, grade, win_probability
+from grpo.language.text.rewards import CHESS, MALFORMED, PARSING, STRUCTURE, grade, win_probability
 from grpo.language.text.tasks import LanguageTask, write_environment_answer
 from grpo.settings.language import LanguageConfig
 
@@ -51,26 +51,21 @@ CHOICES = [example for example in EXAMPLES if isinstance(example, MoveExample)]
 OUTCOMES = [example for example in EXAMPLES if isinstance(example, EnvironmentExample)]
 
 
-def graded(example: Example, text: str) -> Grades:
-    """Return the grades under the slope of the tests."""
-    return grade(example, text, logistic_slope=SLOPE)
-
-
 def total(example: Example, text: str) -> float:
     """Return the whole reward."""
-    return graded(example, text).total()
+    return grade(example, text).total()
 
 
 def part(example: Example, text: str, name: str) -> float:
     """Return one part, in [0, 1]."""
-    return graded(example, text).parts[name] / MOST[name]
+    return grade(example, text).parts[name] / MOST[name]
 
 
 def test_a_choice_worked_by_hand() -> None:
     text = " e2e4 h2h5 g1f3 e2e4 h2h4    E: 0.00 1.00 -1.00 0.00 x    B: c2c4"
-    grades = graded(HAND, text)
+    grades = grade(HAND, text)
     chance = 1 / (1 + math.exp(SLOPE * 100))
-    assert win_probability(-1, SLOPE) == pytest.approx(chance)
+    assert win_probability(-1) == pytest.approx(chance)
     assert dict(grades.parts) == pytest.approx(
         {
             "structure": 1,
@@ -106,14 +101,14 @@ def test_an_evaluation_worked_by_hand() -> None:
 def test_an_outcome_worked_by_hand() -> None:
     text = "rnbqkbnr/pppppppp/8/8/8/5N2/PPPPPPPP/RNBQKBNR b KQkq - 1 1+0.5+0+0"
     # f3, side and clock are right; g1 is not: (1 + 2 / 8) of 2 + 2 / 8.
-    assert dict(graded(KNIGHT, text).parts) == pytest.approx(
+    assert dict(grade(KNIGHT, text).parts) == pytest.approx(
         {"structure": 1, "parsing": 0.8, "similarity": 2 * 1.25 / 2.25, "outcome": 0.5 * 2 / 3}
     )
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.target)
 def test_the_target_has_every_part_in_full(example: Example) -> None:
-    grades = graded(example, example.target)
+    grades = grade(example, example.target)
     assert dict(grades.parts) == {name: MOST[name] for name in grades.parts}
     assert grades.reading.is_readable
     assert grades.is_legal_best == (example.task == LanguageTask.MOVE)
@@ -133,7 +128,7 @@ def near(draw: st.DrawFn, text: str) -> str:
 @given(st.sampled_from(EXAMPLES), st.data())
 def test_any_text_has_all_parts_in_their_ranges_and_no_more_than_the_target(example: Example, data: st.DataObject) -> None:
     words = st.lists(st.sampled_from([" ", "E:", "B:", "M:", "+", "0.1", "-999.97", "nan", "0", "1", *VALUES])).map(" ".join)
-    grades = graded(example, data.draw(st.one_of(st.text(), words, near(example.target))))
+    grades = grade(example, data.draw(st.one_of(st.text(), words, near(example.target))))
     if grades.reading.is_malformed:
         assert grades.total() == grades.total(0.0) == MALFORMED
         assert not any(grades.parts.values())
@@ -170,7 +165,7 @@ def test_a_copy_of_the_old_position_is_worth_little() -> None:
             # Not even with the side to move turned over and the clocks put right: what the pieces did is what counts.
             pieces = example.fen.split()[0]
             assert part(example, sure.replace(example.fen, f"{pieces} {example.new_fen.split(maxsplit=1)[1]}"), "similarity") < 0.25
-    assert graded(KNIGHT, KNIGHT.prompt).total() == MALFORMED
+    assert grade(KNIGHT, KNIGHT.prompt).total() == MALFORMED
 
 
 def test_after_an_illegal_move_the_old_position_is_right_and_the_flag_counts() -> None:
