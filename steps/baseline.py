@@ -7,7 +7,7 @@ from grpo.base.seeding import numpy_stream
 from grpo.diagnosis.records import Record
 from grpo.match.ladder import Rung
 from grpo.match.players import Player
-from grpo.settings.metrics import interval_names
+from grpo.settings.shared import interval_names
 from steps.cards.state import CardPart, Seen
 from steps.measure import Arena, read_ladder
 from steps.policies.open import open_policy

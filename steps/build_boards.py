@@ -15,7 +15,7 @@ from grpo.dataset.quotas import Quota
 from grpo.dataset.table import GAME_SCHEMA, Position, Split, board_row, board_table
 from grpo.dataset.units import unit_boards_per_cell, unit_positions
 from grpo.engine.answers import EngineError
-from grpo.engine.identity import EngineIdentity
+from grpo.engine.identity import EngineIdentity, identify
 from grpo.engine.move_values import HASH_MIB, ValueTable, engine_options, value_tables
 from grpo.engine.pool import EnginePool
 from grpo.settings.tree import Settings
@@ -43,7 +43,7 @@ def body(work: Work) -> None:
     # Two engines, because players search one line and values all; they take turns, so that one core is enough.
     players = EnginePool(stockfish, num_processes=1, options={"Hash": HASH_MIB})
     with players, EnginePool(stockfish, num_processes=1, options=engine_options()) as pool:
-        valuer = _Valuer(settings, work.engine, pool)
+        valuer = _Valuer(settings, identify(work.machine.stockfish), pool)
 
         def progress() -> None:
             work.progress(valuer.num_rows, total, "boards")

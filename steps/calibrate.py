@@ -5,11 +5,12 @@ from typing import Any, Final
 from grpo.base.files import write_json
 from grpo.base.seeding import numpy_stream
 from grpo.diagnosis.records import Record
+from grpo.engine.identity import identify
 from grpo.match.intervals import expected_score
 from grpo.match.ladder import LADDER_NOTE, Ladder, Rung, ladder_pairings, make_rungs, rate_rungs
 from grpo.match.matches import MatchResult, play_match
 from grpo.match.openings import make_openings
-from grpo.settings.metrics import interval_names
+from grpo.settings.shared import interval_names
 from steps.measure import Arena
 from steps.run.names import REPORT
 from steps.run.step import Step
@@ -42,7 +43,8 @@ def body(work: Work) -> None:
     for index in range(len(rungs)):
         work.log(Record(index, dict(zip(interval_names("ladder/rating"), ladder.interval(index), strict=True))))
     meetings = [_meeting_facts(ladder, meeting, result) for meeting, result in results.items()]
-    write_json(work.folder / REPORT, {"engine": str(work.engine), **ladder.facts(), "meetings": meetings, "note": LADDER_NOTE})
+    engine = str(identify(work.machine.stockfish))
+    write_json(work.folder / REPORT, {"engine": engine, **ladder.facts(), "meetings": meetings, "note": LADDER_NOTE})
 
 
 def _play(work: Work, rungs: tuple[Rung, ...]) -> dict[tuple[int, int], MatchResult]:

@@ -19,7 +19,7 @@ from grpo.match.phase_guard import phase_changes
 from grpo.match.verdict import Decision, LadderGain, Verdict, decide, peak_step
 from grpo.match.viewer import viewer_page
 from grpo.policy.files import copy_policy
-from grpo.settings.metrics import interval_names
+from grpo.settings.shared import interval_names
 from steps.cards.state import CardPart, Seen
 from steps.measure import (
     CONFIRMATION,

@@ -38,7 +38,7 @@ from grpo.policy.checkpoints import (
     save_checkpoint,
 )
 from grpo.policy.policy import weights_hash
-from grpo.settings.metrics import BUDGET_SPENT, ENTROPY_CRITICAL
+from grpo.settings.shared import BUDGET_SPENT, ENTROPY_CRITICAL
 from grpo.train.trainer import Trainer
 from steps.live_diagnosis import LiveDiagnosis
 from steps.run.exit_codes import RESUMABLE

@@ -12,7 +12,7 @@ from scipy.stats import kendalltau, norm
 
 from grpo.diagnosis.history import History, Series, When
 from grpo.match.intervals import wilson_interval
-from grpo.settings.metrics import ENTROPY_CRITICAL, TERM_PAIRS
+from grpo.settings.shared import ENTROPY_CRITICAL, TERM_PAIRS
 
 MOST_LEGAL_MOVES: Final = 218
 """In R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1 (Petrovic, 1964)."""

@@ -13,7 +13,8 @@ from typing import Any, Final, Self
 
 from grpo.base.errors import PlainError
 from grpo.diagnosis.records import Record
-from grpo.settings.metrics import METRICS, TERM_PAIRS, TERMS
+from grpo.settings.metrics import METRICS
+from grpo.settings.shared import TERM_PAIRS, TERMS
 
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "loss": ("grpo/loss", "language/loss", "loss", "total_loss", "training_loss"),

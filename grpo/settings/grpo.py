@@ -1,13 +1,11 @@
 """Settings of GRPO. Coefficients are win probability per nat; entropies and divergences are exact and in nats."""
 
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from grpo.settings.shared import ENTROPY_BOUNDS
 from grpo.settings.types import Count, NotNegative, Positive, Section
-
-ENTROPY_BOUNDS: Final = (0.005, 0.05)
-"""Of the entropy coefficient under `entropy_schedule = "target"`. The lower is above 0, so that the coefficient can rise again."""
 
 
 class FieldNotesRecovery(Section):

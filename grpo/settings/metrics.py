@@ -4,10 +4,10 @@
 """
 
 from collections.abc import Mapping
-from itertools import combinations
 from typing import Final
 
 from grpo.board.phases import PHASES
+from grpo.settings.shared import BUDGET_SPENT, ENTROPY_CRITICAL, TERM_PAIRS, TERMS, interval_names
 
 _Row = tuple[str, str, str]
 """Name, unit and meaning of a metric."""
@@ -15,13 +15,6 @@ _Row = tuple[str, str, str]
 
 def _by_phase(name: str, unit: str, meaning: str) -> list[_Row]:
     return [(f"{name}/{phase}", unit, f"{meaning} {phase.capitalize()} boards only.") for phase in PHASES]
-
-
-TERMS: Final = ("policy", "entropy", "reference_kl", "recovery_kl")
-"""Terms of the objective: clipped surrogate, entropy, KL to the reference, and KL(reference || policy) while recovering."""
-TERM_PAIRS: Final = tuple(combinations(TERMS, 2))
-TERM_PRODUCTS: Final = (*((term, term) for term in TERMS), *TERM_PAIRS)
-"""Pairs whose inner products are measured for the gradient budget: each term with itself (for its norm) and with each other."""
 
 
 def _by_term(name: str, unit: str, meaning: str) -> list[_Row]:
@@ -48,11 +41,6 @@ REWARD_PARTS: Final[Mapping[str, str]] = {
     "outcome": "Environment task: correct reward and flags.",
 }
 """Parts of a language model's graded reward -> meaning."""
-
-
-def interval_names(name: str) -> tuple[str, str, str]:
-    """Return the names of a metric and of the lower and the upper end of its 95 % interval."""
-    return name, f"{name}_low", f"{name}_high"
 
 
 def _with_interval(name: str, unit: str, meaning: str) -> list[_Row]:
@@ -185,7 +173,6 @@ METRICS: Final[Mapping[str, tuple[str, str]]] = {name: (unit, meaning) for name,
 """Every metric: name -> unit and meaning."""
 assert len(METRICS) == len(_ROWS), "two metrics have one name"
 
-BUDGET_SPENT, ENTROPY_CRITICAL = "budget_spent", "entropy_critical"
 ENDS: Final[Mapping[str, str]] = {
     BUDGET_SPENT: "the step budget was spent",
     ENTROPY_CRITICAL: "entropy was critical, and no recovery was configured or left",

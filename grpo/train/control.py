@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from grpo.diagnosis.records import Event
-from grpo.settings.grpo import ENTROPY_BOUNDS, FieldNotesRecovery, GrpoConfig
+from grpo.settings.grpo import FieldNotesRecovery, GrpoConfig
+from grpo.settings.shared import ENTROPY_BOUNDS
 
 CRITICAL_WINDOW: Final = 10
 """Steps whose mean entropy is compared with `grpo.critical_entropy`."""

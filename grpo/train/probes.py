@@ -13,7 +13,7 @@ from torch import Tensor
 
 from grpo.board.phases import PHASES
 from grpo.policy.distribution import MoveDistribution
-from grpo.settings.metrics import TERM_PAIRS, TERM_PRODUCTS, TERMS
+from grpo.settings.shared import TERM_PAIRS, TERM_PRODUCTS, TERMS
 from grpo.train.batch import Batch, States
 from grpo.train.control import Knobs
 from grpo.train.objective import Terms, factors

@@ -7,7 +7,8 @@ from grpo.board.phases import PHASES
 from grpo.diagnosis.diagnose import diagnose
 from grpo.diagnosis.history import History
 from grpo.policy.files import LANGUAGE, NETWORK
-from grpo.settings.metrics import FINDING, REWARD_PARTS, TASKS, TERMS
+from grpo.settings.metrics import FINDING, REWARD_PARTS, TASKS
+from grpo.settings.shared import TERMS
 from grpo.train.control import HEALTHY_ENTROPY
 from steps.cards.charts import ALARM, Figure
 from steps.cards.page import page_part

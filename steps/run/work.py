@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from grpo.base.files import ASIDE, append_line, parse_json_object, read_lines, replace_file
 from grpo.diagnosis.records import Event, Record
-from grpo.engine.identity import EngineIdentity, identify
 from grpo.settings.tree import Settings
 from steps.run.machine import Machine
 from steps.run.names import HISTORY
@@ -86,11 +85,6 @@ class Work:
     def __post_init__(self) -> None:
         """Read the journal from before a kill."""
         self._rows = read_journal(self.progress_folder)
-
-    @cached_property
-    def engine(self) -> EngineIdentity:
-        """The engine that this machine has; `machine.stockfish` is its path."""
-        return identify(self.machine.stockfish)
 
     @cached_property
     def device(self) -> "torch.device":

@@ -90,7 +90,7 @@ def _key() -> str:
     facts = {
         "sources": [
             sha256_file(Path(__file__)),
-            *(code_hash(f"grpo.language.{name}", LANGUAGE) for name in ("learn.cloning", "model.loading")),
+            *(code_hash(f"grpo.language.{name}", LANGUAGE, "") for name in ("learn.cloning", "model.loading")),
         ],
         "packages": [torch.__version__, transformers.__version__, platform.python_version()],
     }

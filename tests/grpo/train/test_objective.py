@@ -18,7 +18,7 @@ from torch import Tensor
 
 from grpo.policy.distribution import MoveDistribution
 from grpo.settings.grpo import GrpoConfig
-from grpo.settings.metrics import TERMS
+from grpo.settings.shared import TERMS
 from grpo.train.batch import Batch, group_advantages
 from grpo.train.control import Knobs
 from grpo.train.objective import Terms, clipped_surrogate, grpo_objective, is_clipped
