@@ -97,8 +97,7 @@ def plainly(body: Callable[..., None]) -> Callable[..., None]:
 def _parse(text: str) -> dict[str, Any]:
     """Return the settings as plain data, and what the text says of them; invalid ones end the command with their message."""
     try:
-        preset, keys = split_settings(text)
-        return {"settings": read_settings(text).model_dump(mode="json"), "preset": preset, "keys": keys}
+        return {"settings": read_settings(text).model_dump(mode="json"), "keys": split_settings(text)[1]}
     except ConfigError as error:
         raise SystemExit(str(error)) from None
 

@@ -27,7 +27,7 @@ def start(given: Mapping[str, Any], code: Mapping[str, Any], *, run: str, is_fre
     """Look at all that the run needs, begin its record, and return what the other steps need.
 
     Args:
-        given: what the text of the settings says: the whole `settings`, its `preset`, and the `keys` that it lays over that.
+        given: what the text of the settings says: the whole `settings`, and the `keys` that it lays over a preset.
         code: from `describe_code`.
         run: Metaflow's run id.
         is_fresh: compute every output again.
@@ -40,7 +40,7 @@ def start(given: Mapping[str, Any], code: Mapping[str, Any], *, run: str, is_fre
     machine = Machine.here()
     settings, origin = Settings.model_validate(given["settings"]), None
     if resume_from:
-        origin = find_origin(resume_from, given["preset"], machine)
+        origin = find_origin(resume_from, launch_of(given["settings"]).preset, machine)
         settings = resumed_settings(origin, given["keys"])
     checks = preflight(settings, machine)
     print(f"Preflight\n{table(checks)}", flush=True)

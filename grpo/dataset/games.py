@@ -31,6 +31,8 @@ class Reason(StrEnum):
     ENGINE_FAILURE = "engine failure"
     GAME_OVER = "game over"
     """A listed position that is checkmate, stalemate or drawn by rule."""
+    NOT_AN_EXERCISE = "not an exercise"
+    """A row of a table of puzzles, or a line of a suite of tests."""
     FILTERED = "filtered"
     """Excluded by a filter of the settings; the detail names it."""
 

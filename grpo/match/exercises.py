@@ -7,6 +7,7 @@ from typing import BinaryIO, Final
 import chess
 
 from grpo.dataset.epd import lines, puzzle_positions, puzzle_rows
+from grpo.dataset.games import Reason, Rejection
 from grpo.match.intervals import wilson_interval
 from grpo.match.players import Player
 from grpo.match.replies import Reply, ReplyCounts
@@ -14,7 +15,6 @@ from grpo.match.replies import Reply, ReplyCounts
 COLUMNS: Final = ("PuzzleId", "FEN", "Moves", "Rating", "Themes")
 """Required columns of a table of puzzles, in any order; others are ignored."""
 _BAND: Final = 200
-_MAX_DETAIL: Final = 120  # Characters.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +26,7 @@ class Exercise:
     """What it counts for beside the whole: of a puzzle its band of ratings and its themes."""
 
 
-def read_puzzles_with_answers(stream: BinaryIO, source: str) -> Iterator[Exercise | str]:
+def read_puzzles_with_answers(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:
     """Yield each puzzle of a table, or the reason why a row is none; skip blank lines.
 
     Args:
@@ -41,10 +41,10 @@ def read_puzzles_with_answers(stream: BinaryIO, source: str) -> Iterator[Exercis
             low = int(row["Rating"]) // _BAND * _BAND
             yield Exercise(steps=steps, groups=(f"{low}-{low + _BAND - 1}", *dict.fromkeys(row["Themes"].split())))
         except ValueError as error:
-            yield _left_out(source, offset, error)
+            yield Rejection(source=source, offset=offset, reason=Reason.NOT_AN_EXERCISE, detail=str(error))
 
 
-def read_suite(stream: BinaryIO, source: str) -> Iterator[Exercise | str]:
+def read_suite(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:
     """Yield each problem of an EPD file, or the reason why a line is none; skip blank lines and `#` comments.
 
     The right moves are the best ones (`bm`) or, without those, all but the ones to avoid (`am`).
@@ -66,11 +66,7 @@ def read_suite(stream: BinaryIO, source: str) -> Iterator[Exercise | str]:
                 raise ValueError(f"impossible position ({board.status().name})")
             yield Exercise(steps=((board, right),))
         except (ValueError, IndexError, AssertionError) as error:  # python-chess asserts on some broken operations.
-            yield _left_out(source, offset, error)
-
-
-def _left_out(source: str, offset: int, error: Exception) -> str:
-    return f"{source}, byte {offset:,}: {str(error)[:_MAX_DETAIL] or type(error).__name__}"
+            yield Rejection(source=source, offset=offset, reason=Reason.NOT_AN_EXERCISE, detail=str(error) or type(error).__name__)
 
 
 def solve(player: Player, exercises: Sequence[Exercise]) -> tuple[list[bool], ReplyCounts]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from grpo.dataset.games import SourceError
+from grpo.dataset.games import Rejection, SourceError
 from grpo.dataset.streams import FileKind, SourceFile, find_files, opened
 from steps.cli.options import COUNT
 from steps.run.machine import Machine
@@ -51,10 +51,10 @@ def _of_file(file: SourceFile, player: "Player", limit: int | None) -> str:
 
     read = read_puzzles_with_answers if file.kind == FileKind.PUZZLES else read_suite
     exercises: list[Exercise] = []
-    left_out: list[str] = []
+    left_out: list[Rejection] = []
     with opened(file) as stream:
         for entry in read(stream, file.name):
-            if isinstance(entry, str):
+            if isinstance(entry, Rejection):
                 left_out.append(entry)
             else:
                 exercises.append(entry)

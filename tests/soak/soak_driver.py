@@ -82,8 +82,7 @@ def whole_run(place: Path, settings: str, metaflow_run: str, *, until: str = "")
             path.with_suffix(".new").rename(path)
         return json.loads(path.read_text())
 
-    preset, keys = split_settings(settings)
-    given = {"settings": read_settings(settings).model_dump(mode="json"), "preset": preset, "keys": keys}
+    given = {"settings": read_settings(settings).model_dump(mode="json"), "keys": split_settings(settings)[1]}
     flow = SimpleNamespace(job=once("start", lambda: start.start(given, CODE, run=metaflow_run, is_fresh=False, resume_from="")))
     fanned: dict[str, list[Any]] = {}
     for name, output in NAMES.items():

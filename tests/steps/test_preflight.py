@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from doubles import some_boards
 from made_games import random_pgn
-from presets import TEST, tiny_settings
+from presets import tiny_settings
 
 from grpo.settings.tree import Settings, read_settings
 from steps import preflight as checks
@@ -56,7 +56,7 @@ def test_an_absent_stockfish_is_named_with_the_remedy(machine: Machine) -> None:
 def test_a_run_that_lacks_something_ends_in_start_and_leaves_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHESS_GRPO_HOME", str(home))
     monkeypatch.setenv("CHESS_GRPO_STOCKFISH", "/nowhere/stockfish")
-    given = {"settings": tiny_settings().model_dump(mode="json"), "preset": TEST, "keys": {}}
+    given = {"settings": tiny_settings().model_dump(mode="json"), "keys": {}}
     with pytest.raises(PreflightError, match=r"cannot start:\n.*no engine at '/nowhere/stockfish'"):
         start(given, {}, run="1", is_fresh=False, resume_from="")
     assert not (home / "runs").exists()

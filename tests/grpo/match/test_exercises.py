@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import chess
 import pytest
 
-from grpo.dataset.games import SourceError
+from grpo.dataset.games import Rejection, SourceError
 from grpo.match.exercises import Exercise, read_puzzles_with_answers, read_suite, solve, solved_fraction
 from grpo.match.replies import Reply, ReplyCounts
 
@@ -22,7 +22,7 @@ def row(*, fen: str = ROOKS, moves: str = "b8a8 h1h8", rating: str = "1250", the
     return f"x,{fen},{moves},{rating},80,90,100,{themes},url,"
 
 
-def puzzles(*rows: str, header: str = HEADER) -> list[Exercise | str]:
+def puzzles(*rows: str, header: str = HEADER) -> list[Exercise | Rejection]:
     return list(read_puzzles_with_answers(io.BytesIO("\n".join([header, *rows]).encode()), "puzzles.csv"))
 
 
@@ -50,8 +50,8 @@ def test_a_row_that_is_no_puzzle_is_left_out_with_its_place_and_the_next_is_read
     first, left_out, last = puzzles(row(), bad, row())
     assert isinstance(first, Exercise)
     assert isinstance(last, Exercise)
-    assert isinstance(left_out, str)
-    assert left_out.startswith(f"puzzles.csv, byte {len(HEADER) + len(row()) + 2}: ")
+    assert isinstance(left_out, Rejection)
+    assert str(left_out).startswith(f"puzzles.csv, byte {len(HEADER) + len(row()) + 2}: ")
 
 
 def test_without_a_header_nothing_is_read() -> None:
@@ -77,7 +77,7 @@ def test_without_a_header_nothing_is_read() -> None:
 def test_a_problem_of_a_suite_has_its_best_moves_or_is_left_out(operations: str, right: set[str] | None) -> None:
     (found,) = read_suite(io.BytesIO(f"# a comment\n\n{KNIGHTS} {operations}\n".encode()), "suite.epd")
     if right is None:
-        assert isinstance(found, str)
+        assert isinstance(found, Rejection)
     else:
         assert isinstance(found, Exercise)
         assert {move.uci() for move in found.steps[0][1]} == right
