@@ -139,9 +139,8 @@ class MoveDistribution:
         A row's moves depend only on its own numbers, however rows are split over batches.
         """
         cumulated = self.probs.double().cpu().cumsum(1)
-        columns = torch.searchsorted(cumulated, uniforms_BG * cumulated[:, -1:], right=True)
-        # Rounding can make the product equal to the total.
-        return torch.minimum(columns, (self.num_legal().cpu() - 1)[:, None])
+        # The product is below the total, however it is rounded: a generator's largest number is 1 - 2**-53.
+        return torch.searchsorted(cumulated, uniforms_BG * cumulated[:, -1:], right=True)
 
     def best(self) -> Tensor:
         """Return the column of the most likely move, [B]; ties go to the lowest action id."""

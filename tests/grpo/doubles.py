@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import chess
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from grpo.board.actions import action_move, legal_action_ids
-from grpo.board.encoding import decode, encode
+from grpo.board.encoding import decode, encode, position_key
 from grpo.board.phases import PHASES, phase_of
 from grpo.dataset.table import BoardArrays
 from grpo.engine.answers import EngineError
@@ -20,7 +19,7 @@ from grpo.policy.distribution import MoveDistribution, PositionBatch
 from grpo.policy.policy import NetworkPolicy, new_policy
 from grpo.settings.grpo import FieldNotesRecovery, GrpoConfig
 from grpo.settings.tree import PolicyConfig
-from grpo.train.batch import Batch
+from grpo.train.batch import Batch, States
 from grpo.train.network_task import NetworkTask
 from grpo.train.states import DatasetStates, Values
 from grpo.train.trainer import Trainer
@@ -90,6 +89,31 @@ def fake_arrays(boards: Sequence[chess.Board], value: BoardMove = made_up_number
         played=columns,
         phases=np.array([PHASES.index(phase_of(board)) for board in boards], dtype=np.int64),
     )
+
+
+def boards_of(states: States) -> list[chess.Board]:
+    """Return the states' boards."""
+    return [decode(row) for row in states.positions.encodings.numpy()]
+
+
+def name_of(board: chess.Board) -> str:
+    """Return a name that a position and its mirror images share."""
+    return min(position_key(board), position_key(board.transform(chess.flip_horizontal)))
+
+
+def names_of(states: States) -> list[str]:
+    """Return the states' names."""
+    return [name_of(board) for board in boards_of(states)]
+
+
+def check_states(states: States) -> None:
+    """Check that moves, made-up values, phases and boards belong together."""
+    for row, board in enumerate(boards_of(states)):
+        moves = [action_move(index, board.turn) for index in states.positions.action_ids[row, states.positions.is_legal[row]].tolist()]
+        assert sorted(map(str, moves)) == sorted(map(str, board.legal_moves))
+        assert np.allclose(states.values[row, : len(moves)], [made_up_number(board, move) for move in moves], atol=1e-6)
+        assert not states.values[row, len(moves) :].any()
+        assert PHASES[int(states.phases[row])] is phase_of(board)
 
 
 class WrittenPolicy:
@@ -179,17 +203,6 @@ def copied(policy: NetworkPolicy) -> NetworkPolicy:
     twin = new_policy(TINY, seed=0, device=CPU)
     twin.network.load_state_dict(policy.network.state_dict())
     return twin
-
-
-def in_float64(policy: NetworkPolicy) -> NetworkPolicy:
-    """Return the policy with all its numbers in float64, where rounding hides nothing."""
-    policy.network.double()
-    return policy
-
-
-def arrays_in_float64(arrays: BoardArrays) -> BoardArrays:
-    """Return the boards with their values in float64."""
-    return replace(arrays, values=arrays.values.astype(np.float64))  # type: ignore[arg-type]
 
 
 def trainer_of(

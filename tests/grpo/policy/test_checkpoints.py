@@ -69,21 +69,12 @@ def test_a_checkpoint_is_read_back_exactly_as_it_was_written(trainer: Trainer[Ne
 # Damage.
 
 
-def flip_a_bit(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-9] ^= 1
-    path.write_bytes(content)
-
-
-def delete(path: Path) -> None:
-    path.unlink()
-
-
 @pytest.mark.parametrize("name", [WEIGHTS, FACTS, STATE])
-@pytest.mark.parametrize("damage", [flip_a_bit, delete])
-def test_a_damaged_file_is_refused_by_name(name: str, damage: Callable[[Path], None], folder: Path) -> None:
-    damage(folder / name)
-    with pytest.raises(CorruptError, match=f"{folder / name} is {'missing' if damage is delete else 'changed since it was written'}"):
+def test_a_damaged_file_is_refused_by_name(name: str, folder: Path) -> None:
+    content = bytearray((folder / name).read_bytes())
+    content[-9] ^= 1
+    (folder / name).write_bytes(content)
+    with pytest.raises(CorruptError, match=f"{folder / name} is changed since it was written"):
         load(folder)
 
 
@@ -111,13 +102,8 @@ def test_a_pickle_is_never_opened_not_even_one_that_the_manifest_vouches_for(nam
     ("name", "change"),
     [
         (WEIGHTS, lambda content: content[: len(content) // 2]),
-        (WEIGHTS, lambda _: b""),
-        (WEIGHTS, lambda content: b"\xff" * 8 + content[8:]),
         (FACTS, lambda content: content[:-5]),
-        (FACTS, lambda _: b"[1]"),
         (FACTS, lambda content: content.replace(b'"policy"', b'"polity"')),
-        (FACTS, lambda content: content.replace(b'"files"', b'"flies"')),
-        (FACTS, lambda content: content.replace(b'"width"', b'"wdth"')),
         (FACTS, lambda content: content.replace(b'"width": 16', b'"width": 24')),
         (FACTS, lambda content: content.replace(ACTION_TABLE_HASH.encode(), b"deadbeef" * 8)),
     ],

@@ -6,32 +6,22 @@ Legend: B boards, A moves.
 import chess
 import pytest
 import torch
+from doubles import TINY, lively_policy, some_boards
 from torch import Tensor
 
 from grpo.board.afterstates import NUM_CONTROLS, afterstates
 from grpo.board.encoding import CASTLING, HALFMOVE_CLOCK
 from grpo.policy.distribution import PositionBatch
 from grpo.policy.networks.afterstates import Network
-from grpo.settings.tree import PolicyConfig
-from tests.grpo.doubles import some_boards
 
-CONFIG = PolicyConfig(width=16, hidden_width=8)
 ENDGAME = chess.Board("4k3/1P6/8/8/8/8/8/R3K2R w KQ - 3 1")
-
-
-def lively(config: PolicyConfig) -> Network:
-    """Return a network in which every weight matters."""
-    torch.manual_seed(0)
-    made = Network(config).eval()
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)
-    return made
 
 
 @pytest.fixture
 def network() -> Network:
-    return lively(CONFIG)
+    made = lively_policy().network
+    assert isinstance(made, Network)
+    return made
 
 
 def logits_of(network: Network, *boards: chess.Board) -> Tensor:
@@ -56,19 +46,6 @@ def test_the_sum_of_an_afterstate_by_its_changes_is_the_plain_sum_over_its_squar
     torch.testing.assert_close(fast, plain, rtol=0, atol=1e-12)
 
 
-def test_the_score_of_a_move_depends_neither_on_which_others_are_asked_for_nor_on_their_order(network: Network) -> None:
-    positions = PositionBatch.from_boards([chess.Board()])
-    everything = network(*positions.inputs)
-    columns = torch.tensor([[7, 3, 3, 19]])
-    some = network(
-        positions.encodings,
-        positions.action_ids.gather(1, columns),
-        torch.ones_like(columns, dtype=torch.bool),
-        torch.zeros_like(columns, dtype=torch.bool),
-    )
-    torch.testing.assert_close(some, everything.gather(1, columns), rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize("byte", [0, 7, 63, CASTLING.start, HALFMOVE_CLOCK])
 def test_what_stands_where_rights_and_clock_matter(byte: int, network: Network) -> None:
     positions = PositionBatch.from_boards([ENDGAME])
@@ -91,7 +68,7 @@ def test_a_move_that_returns_to_an_earlier_position_has_another_score_and_a_fres
     positions, without = (PositionBatch.from_boards([board]) for board in (game, game.copy(stack=False)))
     assert int(positions.repeats.sum()) == 1
     assert not without.repeats.any()
-    for made, differs in ((network, True), (Network(CONFIG), False)):
+    for made, differs in ((network, True), (Network(TINY), False)):
         scores, plain = (made(*each.inputs) for each in (positions, without))
         assert torch.equal(scores[~positions.repeats], plain[~positions.repeats])
         assert torch.equal(scores, plain) is not differs

@@ -76,12 +76,6 @@ def test_knobs_without_controllers_are_the_settings_and_each_controller_moves_it
         assert {name for name in Knobs.__slots__ if getattr(after, name) != getattr(plain, name)} == moved
 
 
-def test_schedules_count_from_the_first_step_of_the_run() -> None:
-    changes: dict[str, Any] = {"learning_rate": 1.0, "num_steps": 10, "learning_rate_decay": "cosine"}
-    knobs = [control_of(first_step=50, **changes).knobs(50 + step) for step in range(11)]
-    assert knobs == [control_of(**changes).knobs(step) for step in range(11)]
-
-
 @given(st.lists(st.floats(0, 5.4), min_size=1, max_size=40), st.floats(0, 2))
 def test_it_stops_where_the_mean_over_the_window_falls_below_the_critical_value(entropies: list[float], critical: float) -> None:
     said = stops(control_of(critical_entropy=critical, **STOPS), entropies)
@@ -134,9 +128,10 @@ def test_an_entropy_that_is_not_finite_is_ignored() -> None:
 @given(entropies=st.lists(st.floats(0.3, 3), min_size=2, max_size=60), data=st.data())
 def test_a_restored_control_goes_on_as_if_never_stopped(changes: dict[str, Any], entropies: list[float], data: st.DataObject) -> None:
     cut = data.draw(st.integers(1, len(entropies) - 1))
-    whole, first, second = (control_of(**changes) for _ in range(3))
+    whole, first, second = (control_of(**changes, critical_entropy=2.0) for _ in range(3))  # It is often recovering.
     said = outcomes(whole, entropies, kl=0.5)
     outcomes(first, entropies[:cut], kl=0.5)
+    assert whole.skipped() is first.skipped() is False
     second.restore(json.loads(json.dumps(first.state())))
     assert stops(second, entropies[cut:], kl=0.5) == [bool(outcome.stop) for outcome in said[cut:]]
     assert second.state() == whole.state()

@@ -155,14 +155,6 @@ def test_the_clip_only_ever_lowers_the_surrogate_and_stops_its_gradient_exactly_
         assert not (at_low.item() and at_high.item())
 
 
-def test_nothing_that_is_only_watched_carries_a_gradient() -> None:
-    case = Case()
-    made = case.objective(case.logits.clone().requires_grad_(True), PLAIN)
-    assert made.loss.requires_grad
-    assert not any(tensor.requires_grad for tensor in (made.kl_old, made.is_clipped_low, made.is_clipped_high))
-    assert not any(made.weighted[term].requires_grad for term in TERMS[1:]), "a coefficient of 0 takes a term out altogether"
-
-
 # Gradients: closed forms, autograd and finite differences are one.
 
 

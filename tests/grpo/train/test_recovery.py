@@ -4,12 +4,10 @@ import copy
 from typing import Any, Final
 
 import pytest
-from doubles import FIELD_NOTES, copied, fake_arrays, lively_policy, some_boards
+from doubles import FIELD_NOTES, copied, fake_arrays, lively_policy, some_boards, trainer_of
 
 from grpo.policy.policy import NetworkPolicy
 from grpo.settings.grpo import GrpoConfig
-from grpo.train.network_task import NetworkTask
-from grpo.train.states import DatasetStates
 from grpo.train.trainer import Trainer
 
 ARRAYS: Final = fake_arrays(some_boards(48))
@@ -18,22 +16,16 @@ AS_NOTED: Final = FIELD_NOTES.model_copy(update={"entropy_critical": 1e-9})
 """The critical stop is off."""
 
 
-def trainer_of(
-    policy: NetworkPolicy, reference: NetworkPolicy, seed: int, *, first_step: int = 0, **changes: Any
-) -> Trainer[NetworkPolicy]:
-    settings: dict[str, Any] = {
-        "states_per_step": 16,
-        "num_minibatches": 1,
-        "group_size": 8,
-        "learning_rate": 2e-3,
-        "entropy_coefficient": 0.0,
-        "kl_coefficient": 0.0,
-        "entropy_schedule": "constant",
-        "critical_entropy": 0.0,
-    }
-    config = GrpoConfig(**{**settings, **changes})
-    states = DatasetStates(ARRAYS, states_per_step=16, seed=seed)
-    return Trainer(NetworkTask(reference, states, config, seed=seed), policy, config, seed=seed, first_step=first_step)
+CONFIG: Final = GrpoConfig(
+    states_per_step=16,
+    num_minibatches=1,
+    group_size=8,
+    learning_rate=2e-3,
+    entropy_coefficient=0.0,
+    kl_coefficient=0.0,
+    entropy_schedule="constant",
+    critical_entropy=0.0,
+)
 
 
 def entropies(trainer: Trainer[NetworkPolicy], count: int) -> list[float]:
@@ -46,7 +38,7 @@ def entropies(trainer: Trainer[NetworkPolicy], count: int) -> list[float]:
 def test_from_a_collapsed_policy_the_forward_divergence_comes_back_and_the_field_notes_recovery_does_not(seed: int) -> None:
     reference = lively_policy(seed)
     policy = copied(reference)
-    collapsing = trainer_of(policy, reference, seed)
+    collapsing = trainer_of(CONFIG, ARRAYS, policy=policy, reference=reference, seed=seed)
     history = entropies(collapsing, 10)
     while sum(history[-10:]) / 10 >= 0.2:
         assert len(history) < 2_000, "without a bonus it collapses"
@@ -57,7 +49,8 @@ def test_from_a_collapsed_policy_the_forward_divergence_comes_back_and_the_field
     def after(**changes: Any) -> list[float]:
         """Return how entropy goes on from the collapse, the optimiser being as the collapse left it."""
         policy.network.load_state_dict(weights)
-        trainer = trainer_of(policy, reference, seed, first_step=state.step, entropy_coefficient=0.01, **changes)
+        config = CONFIG.model_copy(update={"entropy_coefficient": 0.01})
+        trainer = trainer_of(config, ARRAYS, policy=policy, reference=reference, seed=seed, first_step=state.step, **changes)
         trainer.begin_from(policy, copy.deepcopy(state))
         return entropies(trainer, NUM_STEPS)
 

@@ -7,12 +7,9 @@ import chess
 import numpy as np
 import pytest
 import torch
-from doubles import CPU, TINY, MadeUpValues, WrittenPolicy, fake_arrays, made_up_number, some_boards
+from doubles import CPU, TINY, MadeUpValues, WrittenPolicy, check_states, fake_arrays, name_of, names_of, some_boards
 
 import grpo.train.self_play as self_playing
-from grpo.board.actions import action_move
-from grpo.board.encoding import decode, position_key
-from grpo.board.phases import PHASES, phase_of
 from grpo.engine.answers import EngineError
 from grpo.engine.move_values import ValueTable
 from grpo.policy.policy import NetworkPolicy, new_policy
@@ -53,26 +50,12 @@ def from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(self_playing, "OPENING_PLIES", 0)
 
 
-def own_games(values: Any = None, *, size: int = 8, first_step: int = 0, seed: int = 3, **settings: Any) -> SelfPlay:
+def own_games(values: Any = None, *, size: int = 8, first_step: int = 0, **settings: Any) -> SelfPlay:
     """Return own games of few and short games."""
-    config = GrpoConfig(
-        **{
-            "states_per_step": 4,
-            "self_play_fraction": 0.9,
-            "self_play_states": 40,
-            "self_play_steps": 12,
-            **settings,
-        }
-    )
-    return SelfPlay(
-        values=values or MadeUpValues(),
-        config=config,
-        size=size,
-        first_step=first_step,
-        seed=seed,
-        exclude=frozenset(),
-        say=lambda _: None,
-    )
+    numbers: dict[str, Any] = {"states_per_step": 4, "self_play_fraction": 0.9, "self_play_states": 40, "self_play_steps": 12}
+    config = GrpoConfig(**{**numbers, **settings})
+    values = values or MadeUpValues()
+    return SelfPlay(values=values, config=config, size=size, first_step=first_step, seed=3, exclude=frozenset(), say=lambda _: None)
 
 
 def raw(states: States) -> list[bytes]:
@@ -80,21 +63,6 @@ def raw(states: States) -> list[bytes]:
     positions = states.positions
     tensors = [positions.encodings, positions.action_ids, positions.is_legal, states.values, states.phases]
     return [f"{tensor.dtype}{tuple(tensor.shape)}".encode() + tensor.numpy().tobytes() for tensor in tensors]
-
-
-def name_of(board: chess.Board) -> str:
-    """Return a name that a position and its mirror image share."""
-    return min(position_key(board), position_key(board.transform(chess.flip_horizontal)))
-
-
-def boards_of(states: States) -> list[chess.Board]:
-    """Return the states' boards."""
-    return [decode(row) for row in states.positions.encodings.numpy()]
-
-
-def names_of(states: States) -> list[str]:
-    """Return the states' names."""
-    return [name_of(board) for board in boards_of(states)]
 
 
 @pytest.fixture(scope="module")
@@ -114,17 +82,11 @@ def other_policy() -> NetworkPolicy:
 
 def test_a_round_gives_distinct_positions_with_a_choice_each_with_its_own_values_and_phase(policy: NetworkPolicy) -> None:
     values = MadeUpValues()
-    states = own_games(values, size=80, self_play_states=80).states(0, policy)
-    assert len(states) == len(set(names_of(states))) == len(values.asked) == 80, "every position is valued once, and no other"
+    states = own_games(values, size=40).states(0, policy)
+    assert len(states) == len(set(names_of(states))) == len(values.asked) == 40, "every position is valued once, and no other"
     assert {name_of(board) for board in values.asked} == set(names_of(states))
-    for row, board in enumerate(boards_of(states)):
-        ids = states.positions.action_ids[row, : board.legal_moves.count()].tolist()
-        assert len(ids) > 1
-        assert states.values[row, : len(ids)].tolist() == pytest.approx(
-            [made_up_number(board, action_move(index, board.turn)) for index in ids]
-        )
-        assert not states.values[row, len(ids) :].any()
-        assert PHASES[int(states.phases[row])] is phase_of(board)
+    assert all(board.legal_moves.count() > 1 for board in values.asked)
+    check_states(states)
 
 
 @pytest.mark.usefixtures("from_the_start")
@@ -138,8 +100,7 @@ def test_a_game_that_repeats_itself_ends_and_gives_each_position_once() -> None:
     assert set(names_of(states)) == line
     assert states.positions.repeats.any(), "a state knows its game"
     metrics = own.round_metrics()
-    assert metrics["self_play/repeated"] == 1
-    assert metrics["self_play/decisive"] == 0
+    assert (metrics["self_play/repeated"], metrics["self_play/decisive"]) == (1, 0)
 
 
 @pytest.mark.usefixtures("from_the_start")
@@ -163,8 +124,7 @@ def test_a_forced_move_is_left_out() -> None:
     assert set(names_of(states)) == {line[1], line[2], line[3], line[5]}, "neither the start nor the forced reply to the queen's check"
     assert all(board.legal_moves.count() > 1 for board in values.asked)
     metrics = own.round_metrics()
-    assert metrics["self_play/decisive"] == 1
-    assert metrics["self_play/repeated"] == 0
+    assert (metrics["self_play/repeated"], metrics["self_play/decisive"]) == (0, 1)
 
 
 @pytest.mark.parametrize("num_plies", [0, 3, 97, 98, 1_000])
@@ -189,117 +149,68 @@ def is_unlucky(board: chess.Board) -> bool:
     return sum(map(ord, name_of(board))) % 4 == 0
 
 
-def test_positions_that_the_engine_fails_on_are_dropped_and_counted(policy: NetworkPolicy) -> None:
+def test_positions_that_the_engine_fails_on_are_dropped_and_counted_and_each_step_has_others_of_the_rest(policy: NetworkPolicy) -> None:
     values = MadeUpValues(fails_on=is_unlucky)
-    own = own_games(values, size=8)
-
+    own = own_games(values)
     taken = names_of(own.states(0, policy))
-    metrics = own.round_metrics()
-    taken += [key for step in range(1, 40 // 8) for key in names_of(own.states(step, policy))]
-
     num_failed = sum(map(is_unlucky, values.asked))
-    assert num_failed > 0
+    assert own.round_metrics()["self_play/dropped"] == num_failed > 0
+    taken += [name for step in range(1, (40 - num_failed) // 8) for name in names_of(own.states(step, policy))]
     assert len(values.asked) == 40
-    assert metrics["self_play/dropped"] == num_failed
-    lucky = {name_of(board) for board in values.asked if not is_unlucky(board)}
-    assert set(taken) <= lucky
-    assert len(own.state()["values"]) == len(lucky)
+    assert len(set(taken)) == len(taken)
+    assert set(taken) <= {name_of(board) for board in values.asked if not is_unlucky(board)}
 
 
-@pytest.mark.parametrize(("num_failing", "is_enough"), [(32, True), (33, False)])
-def test_a_round_whose_values_fail_must_still_give_a_steps_states(policy: NetworkPolicy, num_failing: int, is_enough: bool) -> None:
-    left = iter(range(num_failing))
-    own = own_games(MadeUpValues(fails_on=lambda _: next(left, None) is not None), size=8)
+def test_a_round_whose_values_fail_must_still_give_a_steps_states(policy: NetworkPolicy) -> None:
+    def failing(count: int) -> SelfPlay:
+        left = iter(range(count))
+        return own_games(MadeUpValues(fails_on=lambda _: next(left, None) is not None))
 
-    if is_enough:
-        assert len(own.states(0, policy)) == 8
-        return
-    with pytest.raises(SelfPlayError, match=rf"failed on {num_failing} of 40 positions.* fewer than the 8 states of a step"):
-        own.states(0, policy)
+    assert len(failing(32).states(0, policy)) == 8
+    with pytest.raises(SelfPlayError, match=r"failed on 33 of 40 positions"):
+        failing(33).states(0, policy)
 
 
-# Rounds and epochs.
+# Rounds: only seed, weights and step decide.
 
 
-def test_each_epoch_shows_every_state_of_the_round_once_and_the_second_the_other_mirror_images(policy: NetworkPolicy) -> None:
-    own = own_games(self_play_states=40)
-    epochs = [[states for step in range(first, first + 5) for states in [own.states(step, policy)]] for first in (0, 5)]
-    first, second = ([name for states in epoch for name in names_of(states)] for epoch in epochs)
-    assert len(set(first)) == 40
-    assert set(first) == set(second)
-    assert first != second, "in another order"
-    one, other = ({row.tobytes() for states in epoch for row in states.positions.encodings.numpy()} for epoch in epochs)
-    assert 0 < len(one & other) < 40
-    assert all(decode(np.frombuffer(row, dtype=np.uint8)).castling_rights for row in one & other), "these have no mirror image"
+def test_a_round_is_played_and_measured_when_it_begins_by_the_policy_as_it_then_is(
+    policy: NetworkPolicy, other_policy: NetworkPolicy
+) -> None:
+    own, with_another = (own_games(size=40, self_play_steps=2, first_step=5) for _ in range(2))
+    shown, measured = {}, {}
+    for step in (5, 6, 7):
+        shown[step], measured[step] = own.states(step, policy), own.round_metrics()
+    assert [bool(metrics) for metrics in measured.values()] == [True, False, True]
+    assert measured[5].keys() == {name for name in METRICS if name.startswith("self_play/")}
+
+    assert raw(with_another.states(5, policy)) == raw(shown[5])
+    assert raw(with_another.states(6, other_policy)) == raw(shown[6]), "within a round nobody plays"
+    assert set(names_of(with_another.states(7, other_policy))) != set(names_of(shown[7]))
+
+    assert set(names_of(shown[5])) == set(names_of(shown[6]))
+    assert set(names_of(shown[5])) != set(names_of(shown[7])), "the same policy plays other games in another round"
 
 
-def test_a_round_is_played_when_it_begins_by_the_policy_as_it_then_is(policy: NetworkPolicy, other_policy: NetworkPolicy) -> None:
-    own = own_games(size=40, self_play_steps=3, first_step=5)
-    of_first = {step: own.states(step, policy) for step in (5, 6, 7)}
-    of_second = own.states(8, policy)
-
-    with_another = own_games(size=40, self_play_steps=3, first_step=5)
-    assert raw(with_another.states(5, policy)) == raw(of_first[5])
-    assert raw(with_another.states(7, other_policy)) == raw(of_first[7]), "within a round nobody plays"
-    assert set(names_of(with_another.states(8, other_policy))) != set(names_of(of_second))
-
-    assert set(names_of(of_first[5])) == set(names_of(of_first[7]))
-    assert set(names_of(of_first[5])) != set(names_of(of_second)), "the same policy plays other games in another round"
-
-
-def test_a_round_is_measured_in_the_step_that_it_was_played_for(policy: NetworkPolicy) -> None:
-    own = own_games(self_play_steps=2)
-    assert own.round_metrics() == {}
-
-    measured = []
-    for step in range(3):
-        own.states(step, policy)
-        measured.append(own.round_metrics())
-
-    assert [bool(metrics) for metrics in measured] == [True, False, True]
-    assert set(measured[0]) == {name for name in METRICS if name.startswith("self_play/")}
-    assert own.round_metrics() == measured[2], "also when it was looked at before the step"
-
-
-# Only seed, weights and step decide.
-
-
-@pytest.mark.parametrize("num_done", [1, 12])
-def test_restored_own_games_go_on_as_if_never_stopped(num_done: int, policy: NetworkPolicy, other_policy: NetworkPolicy) -> None:
-    values = MadeUpValues(fails_on=is_unlucky)
-    straight = own_games(values)
-    for step in range(num_done):
-        straight.states(step, policy)
+def test_restored_own_games_go_on_as_if_never_stopped(policy: NetworkPolicy, other_policy: NetworkPolicy) -> None:
+    straight = own_games(self_play_steps=4)
+    straight.states(0, policy)
     saved = straight.state()
-    assert saved["round"] == 0
 
-    resumed, next_values = own_games(no_values), MadeUpValues(fails_on=is_unlucky)
+    resumed = own_games(no_values, self_play_steps=4)
     resumed.restore(saved)
-
-    assert resumed.round_metrics() == {}, "the record of the step that played has them"
-    for step in range(num_done, 12):
+    for step in (1, 2, 3):
         assert raw(resumed.states(step, other_policy)) == raw(straight.states(step, policy))
 
-    resumed = own_games(next_values)
+    resumed = own_games(self_play_steps=4)
     resumed.restore(saved)
-    for step in (12, 13):
+    for step in (4, 5):
         assert raw(resumed.states(step, policy)) == raw(straight.states(step, policy))
-    assert len(next_values.asked) == 40
 
 
-# Mixed with the dataset.
-
-
-@pytest.fixture(scope="module")
-def dataset() -> DatasetStates:
-    """Return the first half of a mixture, with a forced move that was left out."""
-    forced = chess.Board("rnb1kbnr/pppp1ppp/8/4p3/5P1q/7P/PPPPP1P1/RNBQKBNR w KQkq - 1 3")
-    return DatasetStates(fake_arrays([*some_boards(20), forced]), states_per_step=5, seed=3)
-
-
-def test_a_step_has_the_datasets_states_first_and_own_ones_after(dataset: DatasetStates, policy: NetworkPolicy) -> None:
-    task, own = NetworkTask(policy, dataset, GrpoConfig(), seed=3, self_play=own_games(size=8)), own_games(size=8)
-
+def test_a_step_has_the_datasets_states_first_and_own_ones_after(policy: NetworkPolicy) -> None:
+    dataset = DatasetStates(fake_arrays(some_boards(20)), states_per_step=5, seed=3)
+    task, own = NetworkTask(policy, dataset, GrpoConfig(), seed=3, self_play=own_games()), own_games()
     for step in (0, 6):
         states = task.states(policy, step)
         assert len(states) == 13

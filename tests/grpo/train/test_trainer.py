@@ -13,12 +13,9 @@ import pytest
 import torch
 from doubles import (
     CPU,
-    FIELD_NOTES,
     TINY,
-    arrays_in_float64,
     copied,
     fake_arrays,
-    in_float64,
     largest_difference,
     lively_policy,
     sharpened,
@@ -40,8 +37,8 @@ from grpo.settings.tree import PolicyConfig
 from grpo.train import network_task
 from grpo.train import trainer as training
 from grpo.train.batch import Batch, States
-from grpo.train.control import CRITICAL_WINDOW, SKIPPED_CUT
-from grpo.train.invariants import MAX_LOG_RATIO, InvariantError, assert_on_policy
+from grpo.train.control import SKIPPED_CUT
+from grpo.train.invariants import InvariantError, assert_on_policy
 from grpo.train.probes import Measured
 from grpo.train.rollout import Sampler
 from grpo.train.states import DatasetStates
@@ -60,8 +57,6 @@ CONFIG = GrpoConfig(
 )
 TRAJECTORIES = {"num_own_moves": 2, "group_size": 3, "states_per_step": 8}
 KINDS: list[dict[str, Any]] = [{}, TRAJECTORIES]
-NOTES = FIELD_NOTES.model_copy(update={"entropy_floor": 9.0, "entropy_critical": 1e-6, "steps_threshold": 2})
-"""Entropy, in nats, is always below the floor."""
 
 
 def trainer_of(config: GrpoConfig = CONFIG, arrays: BoardArrays = ARRAYS, **changes: Any) -> Trainer[NetworkPolicy]:
@@ -69,20 +64,18 @@ def trainer_of(config: GrpoConfig = CONFIG, arrays: BoardArrays = ARRAYS, **chan
     return any_trainer_of(config, arrays, **changes)
 
 
-def double_trainer(config: GrpoConfig = CONFIG, arrays: BoardArrays = ARRAYS, **changes: Any) -> Trainer[NetworkPolicy]:
-    """Return the trainer of the same policy and boards in float64."""
-    policies = {"policy": in_float64(lively_policy()), "reference": in_float64(lively_policy())}
-    return any_trainer_of(config, arrays_in_float64(arrays), **{**policies, **changes})
+def double_trainer(**changes: Any) -> Trainer[NetworkPolicy]:
+    """Return a trainer in float64, where rounding hides nothing; its reference is another policy."""
+    policy, reference = lively_policy(), lively_policy(seed=9)
+    for one in (policy, reference):
+        one.network.double()
+    arrays = replace(ARRAYS, values=ARRAYS.values.astype(np.float64))  # type: ignore[arg-type]
+    return trainer_of(CONFIG, arrays, policy=policy, reference=reference, **changes)
 
 
 def steps(trainer: Trainer[NetworkPolicy], count: int) -> list[Record]:
     """Return the records of some steps."""
     return [trainer.step() for _ in range(count)]
-
-
-def with_values(values: np.ndarray[Any, np.dtype[np.float32]], arrays: BoardArrays = ARRAYS) -> BoardArrays:
-    """Return the boards with other values."""
-    return replace(arrays, values=np.where(arrays.is_legal, values, 0).astype(np.float32))
 
 
 def state_of(trainer: Trainer[NetworkPolicy]) -> list[Any]:
@@ -100,43 +93,26 @@ def event_names(record: Record) -> list[str]:
 
 
 @pytest.fixture
-def checked(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return the list that every call of `assert_on_policy` adds its largest |log ratio| to."""
-    found: list[float] = []
-
-    def check(measured: Measured, *, max_log_ratio: float) -> None:
-        found.append(max(abs(math.log(ratio)) for ratio in measured.ratios))
-        assert_on_policy(measured, max_log_ratio=max_log_ratio)
-
-    monkeypatch.setattr(training, "assert_on_policy", check)
-    return found
-
-
-@pytest.fixture
 def no_trust_region(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every optimiser step be taken."""
     monkeypatch.setattr(training, "MAX_KL_OLD", math.inf)
 
 
-HEALTHY: list[tuple[dict[str, Any], float]] = [
-    ({"temperature": 0.7}, 1e-4),
-    ({"temperature": 1.3, **TRAJECTORIES}, 1e-4),
-    ({"num_minibatches": 1}, 1e-4),
-    ({"num_minibatches": 8}, 1e-4),
-    ({"temperature": 1.3, "precision": "bfloat16"}, 0.05),
-]
-
-
 @pytest.mark.usefixtures("no_trust_region")
-@pytest.mark.parametrize(("changes", "allowed"), HEALTHY)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"temperature": 1.3, **TRAJECTORIES},
+        {"temperature": 0.7, "num_minibatches": 1},
+        {"temperature": 1.3, "precision": "bfloat16"},
+    ],
+)
 def test_a_healthy_run_is_on_policy_at_every_temperature_split_and_precision(
-    changes: dict[str, Any], allowed: float, checked: list[float], monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(network_task, "MAX_STATES_PER_FORWARD", 5)
     records = steps(trainer_of(learning_rate=5e-3, **changes), 2)
     num_minibatches = changes.get("num_minibatches", 2)
-    assert len(checked) == 2, "once a rollout"
-    assert max(checked) < allowed
     assert [record.metrics["grpo/optimiser_steps"] for record in records] == [num_minibatches] * 2
     is_off = [abs(record.metrics["grpo/ratio_max"] - 1) > 1e-3 for record in records]
     assert is_off == [num_minibatches > 1] * 2, "the second inner step is off-policy"
@@ -175,20 +151,6 @@ def weights_moved(rollout: Batch[States], policy: MovePolicy) -> Batch[States]:
     return rollout
 
 
-def weights_spoilt(rollout: Batch[States], policy: MovePolicy) -> Batch[States]:
-    """Put one NaN among the weights."""
-    assert isinstance(policy, NetworkPolicy)
-    with torch.no_grad():
-        policy.network.hidden.bias[0] = math.nan  # type: ignore[index, union-attr]
-    return rollout
-
-
-def boards_of_the_next(rollout: Batch[States], _: MovePolicy) -> Batch[States]:
-    """Put the moves of each board beside the pieces of the next."""
-    positions = rollout.states.positions
-    return replace(rollout, states=replace(rollout.states, positions=replace(positions, encodings=positions.encodings.roll(1, 0))))
-
-
 def nothing(rollout: Batch[States], _: MovePolicy) -> Batch[States]:
     """Change nothing."""
     return rollout
@@ -197,10 +159,8 @@ def nothing(rollout: Batch[States], _: MovePolicy) -> Batch[States]:
 FAULTS: dict[str, tuple[Fault, float]] = {
     "sampled at T = 1.02, learned at T = 1": (nothing, 1.02),
     "weights moved": (weights_moved, 1.0),
-    "weights with a NaN": (weights_spoilt, 1.0),
     "moves shuffled within their groups": (of_moves(columns=lambda moves: moves.columns.flip(1)), 1.0),
     "log-probabilities of the next state": (of_moves(old_log_probs=lambda moves: moves.old_log_probs.roll(1, 0)), 1.0),
-    "boards of the next state": (boards_of_the_next, 1.0),
     "log-probabilities in bfloat16": (of_moves(old_log_probs=lambda moves: moves.old_log_probs.bfloat16().float()), 1.0),
 }
 
@@ -239,13 +199,12 @@ def test_groups_whose_index_is_swapped_are_caught_although_every_ratio_is_one(
 
 @pytest.mark.parametrize("name", ["ratios", "kl_old", "clipped"])
 @pytest.mark.parametrize("value", [math.nan, 0.5])
-@pytest.mark.parametrize("precision", MAX_LOG_RATIO)
-def test_each_of_the_three_conditions_counts_by_itself(name: str, value: float, precision: str) -> None:
+def test_each_of_the_three_conditions_counts_by_itself(name: str, value: float) -> None:
     healthy: dict[str, Any] = {"ratios": (1.0, 1.0), "kl_old": 0.0, "clipped": 0.0}
     spoilt = {**healthy, name: (value, 1.0) if name == "ratios" else value}
-    assert_on_policy(cast(Measured, SimpleNamespace(**healthy)), max_log_ratio=MAX_LOG_RATIO[precision])
+    assert_on_policy(cast(Measured, SimpleNamespace(**healthy)), max_log_ratio=0.05)
     with pytest.raises(InvariantError):
-        assert_on_policy(cast(Measured, SimpleNamespace(**spoilt)), max_log_ratio=MAX_LOG_RATIO[precision])
+        assert_on_policy(cast(Measured, SimpleNamespace(**spoilt)), max_log_ratio=0.05)
 
 
 # It repeats exactly.
@@ -269,27 +228,21 @@ def resumed(first: Trainer[NetworkPolicy], folder: Path, make: Callable[[Network
     return second
 
 
-SCHEDULES: dict[str, dict[str, Any]] = {
-    "target": {"entropy_schedule": "target", "entropy_coefficient": 0.015, "kl_coefficient": 0.01, "kl_target": 0.3},
-    "decay": {"num_steps": 6, "learning_rate_decay": "cosine", **TRAJECTORIES},
-    "field_notes": {"entropy_schedule": "field_notes", "field_notes": NOTES, "kl_coefficient": 0.01},
-    "recovering": {"critical_entropy": 100.0},
-}
+GOES_ON: list[dict[str, Any]] = [
+    {"entropy_schedule": "target", "entropy_coefficient": 0.015, "kl_coefficient": 0.01, "kl_target": 0.3},
+    {"num_steps": 6, "learning_rate_decay": "cosine", **TRAJECTORIES},
+]
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_saved_and_gone_on_in_a_new_trainer_it_ends_bit_for_bit_as_if_never_stopped(schedule: str, tmp_path: Path) -> None:
-    num_before = CRITICAL_WINDOW + 1 if schedule == "recovering" else 2
-
+@pytest.mark.parametrize("changes", GOES_ON)
+def test_saved_and_gone_on_in_a_new_trainer_it_ends_bit_for_bit_as_if_never_stopped(changes: dict[str, Any], tmp_path: Path) -> None:
     def make(policy: NetworkPolicy | None = None) -> Trainer[NetworkPolicy]:
-        return trainer_of(policy=policy, reference=lively_policy(seed=9), **SCHEDULES[schedule])
+        return trainer_of(policy=policy, reference=lively_policy(seed=9), **changes)
 
-    whole = make()
-    whole_records = steps(whole, num_before + 1)
-    first = make()
-    records = steps(first, num_before)
+    whole, first = make(), make()
+    whole_records, records = steps(whole, 3), steps(first, 2)
     second = resumed(first, tmp_path, make)
-    assert second.num_steps_done == num_before
+    assert second.num_steps_done == 2
     assert records + steps(second, 1) == whole_records
     assert state_of(second) == state_of(whole)
     assert second.state({}).control == whole.state({}).control
@@ -352,8 +305,6 @@ def test_what_is_looked_at_before_the_first_step_changes_nothing() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_pieces_that_a_minibatch_is_cut_into_decide_nothing(kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     changes = {**kind, "kl_coefficient": 0.1, "learning_rate": 5e-3, "entropy_schedule": "target", "entropy_coefficient": 0.015}
-    # A reference of its own: the cosine with a gradient of nothing but rounding is any number.
-    changes["reference"] = in_float64(lively_policy(seed=9))
     whole, cut = double_trainer(**changes), double_trainer(**changes)
     in_one = steps(whole, 2)
     monkeypatch.setattr(network_task, "MAX_STATES_PER_FORWARD", 3)
@@ -399,15 +350,9 @@ def test_the_trust_region_ends_the_optimiser_steps_of_a_rollout_at_its_bound(
 
 
 def test_the_learning_rates_schedule_reaches_the_optimiser() -> None:
-    # From the whole to the share 0.05, which step 4 would have.
-    expected = [1, 0.05 + 0.475 * (1 + 0.5**0.5), 0.525, 0.05 + 0.475 * (1 - 0.5**0.5)]
     trainer = trainer_of(learning_rate=1e-3, num_steps=4, learning_rate_decay="cosine")
-    used = []
-    for _ in range(4):
-        record = trainer.step()
-        used.append(trainer._optimiser.param_groups[0]["lr"])
-        assert record.metrics["control/learning_rate"] == used[-1]
-    assert used == pytest.approx([1e-3 * share for share in expected])
+    told = [record.metrics["control/learning_rate"] for record in steps(trainer, 2)]
+    assert trainer._optimiser.param_groups[0]["lr"] == told[1] < told[0] == 1e-3
 
 
 def test_the_gradient_is_scaled_down_to_its_largest_norm(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -504,7 +449,7 @@ FEW = fake_arrays(FEW_BOARDS)
 FEW_VALUES, FEW_LEGAL = torch.from_numpy(FEW.values), torch.from_numpy(FEW.is_legal)
 
 
-def few(policy: NetworkPolicy, arrays: BoardArrays = FEW, **changes: Any) -> Trainer[NetworkPolicy]:
+def few(policy: NetworkPolicy, **changes: Any) -> Trainer[NetworkPolicy]:
     """Return a trainer that sees the same four boards at each step, without regularisers if none are given."""
     settings = {
         "states_per_step": 4,
@@ -516,7 +461,7 @@ def few(policy: NetworkPolicy, arrays: BoardArrays = FEW, **changes: Any) -> Tra
         "critical_entropy": 0.0,
         **changes,
     }
-    return any_trainer_of(GrpoConfig(**settings), arrays, policy=policy, reference=new_policy(TINY, seed=0, device=CPU))
+    return any_trainer_of(GrpoConfig(**settings), FEW, policy=policy, reference=new_policy(TINY, seed=0, device=CPU))
 
 
 @torch.no_grad()
@@ -525,17 +470,13 @@ def few_now(policy: NetworkPolicy) -> MoveDistribution:
     return policy.distribution(PositionBatch.from_arrays(FEW), temperature=1.0)
 
 
-@pytest.mark.parametrize("changes", [{"group_size": 16}, {"group_size": 6, "num_own_moves": 2}])
-def test_it_raises_the_expected_value_and_lowers_the_regret(changes: dict[str, Any]) -> None:
+def test_by_trajectories_it_raises_the_expected_value() -> None:
     policy = new_policy(TINY, seed=0, device=CPU)
     before = few_now(policy).expectation(FEW_VALUES)
-    records = steps(few(policy, **changes), 30)
+    steps(few(policy, group_size=6, num_own_moves=2), 30)
     after = few_now(policy).expectation(FEW_VALUES)
     assert (after > before + 0.05).all(), f"{before} -> {after}"
     assert after.mean() > before.mean() + 0.15
-    assert (FEW_VALUES.max(1).values - after).mean() < 0.25 < (FEW_VALUES.max(1).values - before).mean()
-    if "num_own_moves" not in changes:
-        assert records[-1].metrics["grpo/regret"] < records[0].metrics["grpo/regret"] - 0.2
 
 
 def test_it_ends_near_the_optimum_of_value_plus_entropy() -> None:
@@ -557,12 +498,7 @@ def test_a_collapsed_policy_comes_back_by_the_forward_divergence_of_its_recovery
     # Pushed far onto one wrong move: an entropy bonus has no gradient there, KL(reference || policy) has.
     policy = sharpened(lively_policy(), 40)
     assert few_now(policy).entropy().mean() < 0.1
-    trainer = few(
-        policy,
-        group_size=64,
-        learning_rate=3e-2,
-        critical_entropy=0.2,
-    )
+    trainer = few(policy, group_size=64, learning_rate=3e-2, critical_entropy=0.2)
     names: list[str] = []
     for _ in range(60):
         if "recovery_ended" not in names:
