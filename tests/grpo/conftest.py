@@ -1,14 +1,10 @@
-"""What the tests of the learning library share: a second real engine, and a few thousand positions."""
+"""What the tests of the learning library share: a few thousand positions, and a look at what is left running."""
 
 import os
 import random
-import shutil
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 
 import chess
 import pytest
@@ -21,15 +17,6 @@ START_FENS = (
     "8/2p5/3p4/KP5r/1R3p1k/8/4P1P1/8 w - - 0 1",
     "r3k2r/Pppp1ppp/1b3nbN/nP6/BBP1P3/q4N2/Pp1P2PP/R2Q1RK1 w kq - 0 1",
 )
-
-
-@pytest.fixture(scope="session")
-def fairy_stockfish() -> str:
-    """Return the path of a second real engine: without W/D/L, with another evaluation, and never sent searches ahead."""
-    path = shutil.which("fairy-stockfish") or "/usr/games/fairy-stockfish"
-    if shutil.which(path) is None:
-        pytest.skip(f"no Fairy-Stockfish at {path}: install it (apt-get install fairy-stockfish)")
-    return path
 
 
 @pytest.fixture(scope="session")
@@ -48,26 +35,6 @@ def random_boards() -> list[chess.Board]:
             # Pawns move more often than by chance, for the sake of en passant and promotions.
             board.push(rng.choice(pawn_moves if pawn_moves and rng.random() < 0.35 else legal))
     return boards
-
-
-@pytest.fixture
-def within() -> Callable[[float], AbstractContextManager[None]]:
-    """Return a block that fails the test when it takes longer than so many seconds: what hangs must not hang the suite."""
-
-    @contextmanager
-    def block(seconds: float) -> Iterator[None]:
-        def ring(number: int, frame: FrameType | None) -> None:
-            raise AssertionError(f"took longer than {seconds:g} s")
-
-        before = signal.signal(signal.SIGALRM, ring)
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
-
-    return block
 
 
 @pytest.fixture

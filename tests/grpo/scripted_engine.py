@@ -27,9 +27,8 @@ class ScriptedEngine:
         self,
         folder: Path,
         *faults: dict[str, Any],
-        name: str = "Scripted 1",
         multi_pv: int | None = 500,
-        start: str = "well",
+        starts: bool = True,
         has_memory: bool = False,
         scores: dict[str, str] | None = None,
         positions: Sequence[str] = (),
@@ -39,9 +38,8 @@ class ScriptedEngine:
         Args:
             folder: For launcher, plan and journal; it is in the command line of every process of this engine.
             faults: Each a dict of `kind`, and optionally `fen` (only there), `nth` (only that search, from 1), `times` (1), `seconds`.
-            name: As the engine names itself.
             multi_pv: Most lines at once; None for an engine without the option.
-            start: `well`, `silent` or `dies`.
+            starts: Whether it starts at all.
             has_memory: Answers depend on the positions searched since the last `ucinewgame`, like those of a kept hash.
             positions: FENs that it will be asked; an engine that is asked no others starts in a third of the time.
             scores: UCI move -> what the engine says of it (`cp 900`, `mate -2`), instead of the hash.
@@ -56,9 +54,8 @@ class ScriptedEngine:
                 {
                     "faults": faults,
                     "journal": str(self.journal),
-                    "name": name,
                     "multi_pv": multi_pv,
-                    "start": start,
+                    "starts": starts,
                     "has_memory": has_memory,
                     "scores": scores or {},
                     "site": str(Path(chess.__file__).parent.parent),
@@ -91,7 +88,7 @@ class _Engine:
         self.num_lines = 1
 
     def serve(self) -> None:
-        if self.plan["start"] == "dies":
+        if not self.plan["starts"]:
             os._exit(1)
         for line in sys.stdin:
             word, _, rest = line.strip().partition(" ")
@@ -111,13 +108,11 @@ class _Engine:
                 return
 
     def _start(self) -> None:
-        if self.plan["start"] == "silent":
-            time.sleep(_FOR_EVER)
         sys.path.append(self.plan["site"])
         if not self.plan["legal_moves"]:
             __import__("chess")  # Now, since a start is given more time than a search.
         lines = "" if self.plan["multi_pv"] is None else f"option name MultiPV type spin default 1 min 1 max {self.plan['multi_pv']}\n"
-        say(f"id name {self.plan['name']}\nid author nobody\noption name Threads type spin default 1 min 1 max 9\n{lines}uciok\n")
+        say(f"id name Scripted 1\nid author nobody\noption name Threads type spin default 1 min 1 max 9\n{lines}uciok\n")
 
     def _go(self, limit: str) -> None:
         with Path(self.plan["journal"]).open("r+", encoding="utf-8") as journal:

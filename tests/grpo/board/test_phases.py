@@ -1,4 +1,4 @@
-"""The phase rule by examples on both sides of each of its bounds, and against a slow reading of its text."""
+"""The phase rule by examples on both sides of each of its bounds."""
 
 import chess
 import pytest
@@ -27,18 +27,3 @@ from grpo.board.phases import Phase, phase_of
 )
 def test_the_rule_by_example(fen: str, phase: Phase, why: str) -> None:
     assert phase_of(chess.Board(fen)) is phase, why
-
-
-def test_the_rule_is_what_its_text_says_on_5000_positions(random_boards: list[chess.Board]) -> None:
-    seen = set()
-    for board in random_boards:
-        pieces = [(square, piece) for square, piece in board.piece_map().items() if piece.piece_type != chess.PAWN]
-        count = sum(piece.piece_type != chess.KING for _, piece in pieces)
-        home = [
-            sum(piece.color == color and chess.square_rank(square) == rank for square, piece in pieces)
-            for color, rank in ((chess.WHITE, 0), (chess.BLACK, 7))
-        ]
-        expected = Phase.ENDGAME if count <= 6 else Phase.OPENING if count > 10 and min(home) >= 4 else Phase.MIDDLEGAME
-        assert phase_of(board) is expected, board.fen()
-        seen.add(expected)
-    assert seen == set(Phase)
