@@ -8,9 +8,10 @@ from tempfile import TemporaryDirectory
 from typing import Final, TypeVar
 
 from selenium import webdriver
-from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
+from selenium.common.exceptions import NoAlertPresentException, NoSuchElementException, StaleElementReferenceException
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
@@ -92,6 +93,19 @@ class Page:
 
         self.until(clicked, f"have {text!r} to click")
 
+    def drag(self, label: str, target: str) -> None:
+        """Drag the element with this label onto another."""
+        one, other = (self.find(f"[aria-label='{name}']")[0] for name in (label, target))
+        ActionChains(self._driver).drag_and_drop(one, other).perform()
+
+    def answer(self, *, is_yes: bool) -> None:
+        """Answer the question that the page asks in a dialog of the browser."""
+        question = self.until(lambda: self._driver.switch_to.alert, "ask a question")
+        if is_yes:
+            question.accept()
+        else:
+            question.dismiss()
+
     def find(self, css: str) -> list[WebElement]:
         """Return the elements of a CSS selector, of which there is at least one."""
         return self.until(lambda: self._driver.find_elements(By.CSS_SELECTOR, css), f"have an element {css}")
@@ -128,7 +142,7 @@ class Page:
             try:
                 if found := look():
                     return found
-            except (NoSuchElementException, StaleElementReferenceException):
+            except (NoAlertPresentException, NoSuchElementException, StaleElementReferenceException):
                 pass  # The page is rerendering.
             if time.monotonic() > until:
                 raise BrowserError(f"{self.address} does not {what} within {_SECONDS:.0f} s; it shows:\n{self.text[:3000]}")

@@ -1,6 +1,6 @@
 "use strict";
 const PIECES = { p: "pawn", n: "knight", b: "bishop", r: "rook", q: "queen", k: "king" };
-const DRAWN = new Set(["svg", "use", "line", "polygon", "polyline", "text"]);
+const DRAWN = new Set(["svg", "use", "line", "polyline", "text"]);
 const byId = (id) => document.getElementById(id);
 const data = JSON.parse(byId("data").textContent);
 const percent = (chance) => (chance === null ? "–" : `${(100 * chance).toFixed(1)} %`);
@@ -49,7 +49,7 @@ function drawBoard({ placement, isFlipped = false, last = "", arrows = [], from 
     }
     squares.push(cell);
   }
-  board.replaceChildren(...squares, make("svg", { class: "arrows", viewBox: "0 0 8 8", "aria-hidden": "true" }, ...arrows.flatMap((each) => arrow(each, isFlipped))));
+  board.replaceChildren(...squares, make("svg", { class: "arrows", viewBox: "0 0 8 8", "aria-hidden": "true" }, ...arrows.map((each) => arrow(each, isFlipped))));
   if (focused) board.querySelector(`[data-square="${focused}"]`)?.focus();
   if (!onSquare) {
     board.setAttribute("role", "img");
@@ -62,12 +62,7 @@ function arrow([kind, uci], isFlipped) {
     return isFlipped ? [7.5 - file, rank + 0.5] : [file + 0.5, 7.5 - rank];
   };
   const [x1, y1] = place(uci.slice(0, 2)), [x2, y2] = place(uci.slice(2, 4));
-  const length = Math.hypot(x2 - x1, y2 - y1), dx = (x2 - x1) / length, dy = (y2 - y1) / length;
-  const bx = x2 - 0.42 * dx, by = y2 - 0.42 * dy, colour = `var(--${kind})`;
-  return [
-    make("line", { x1, y1, x2: bx, y2: by, stroke: colour, "stroke-width": 0.14, "stroke-linecap": "round", opacity: 0.8 }),
-    make("polygon", { points: `${x2},${y2} ${bx - 0.22 * dy},${by + 0.22 * dx} ${bx + 0.22 * dy},${by - 0.22 * dx}`, fill: colour, opacity: 0.9 }),
-  ];
+  return make("line", { x1, y1, x2, y2, stroke: `var(--${kind})`, "stroke-width": 0.14, opacity: 0.85, "marker-end": "url(#head)" });
 }
 
 /** A table of moves; `kinds` are swatches before a row's first cell, and `isPlayed` marks a row. */

@@ -135,5 +135,11 @@ def test_promotion_hints_a_new_game_and_resignation_work(policy: NetworkCompetit
         assert {square.get_attribute("data-square") for square in page.find(".square.target")} <= {"e6", "e5", "d6", "f6"}
         page.click("e7 black pawn")
         page.click("Resign")
+        page.answer(is_yes=False)
+        assert page.texts("#status") == ["Your move."]
+        page.drag("e7 black pawn", "e5")
+        page.wait_for("e5")
+        page.click("Resign")
+        page.answer(is_yes=True)
         page.wait_for("1-0: black resigned")
         check_fits(page, width, is_dark=is_dark)
