@@ -130,12 +130,12 @@ def _tracking(machine: Machine) -> str:
             " MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (for a database, what its driver reads, such as PGUSER and PGPASSWORD)"
         )
     from steps.track.client import TrackingStore  # MLflow takes seconds to import.
-    from steps.track.outages import TrackingAwayError
+    from steps.track.outages import TrackingAwayError, failures_of
 
     try:
-        # One try: whether the store answers now decides nothing, and a run that starts would wait seconds for it.
-        if (store := TrackingStore(machine.tracking_uri)).exists:
-            store.ask("its experiments", lambda: store.client.search_experiments(max_results=1))
+        with failures_of(machine.shown_uri, "its experiments"):
+            if (store := TrackingStore(machine.tracking_uri)).exists:
+                store.client.search_experiments(max_results=1)
     except TrackingAwayError as error:
         return f"{error}: the run goes on, and is logged when it is back"
     return machine.shown_uri

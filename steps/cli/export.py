@@ -33,7 +33,7 @@ def command(model: str, out: Path) -> int:
         for name in policy_file_names(found.folder):
             shutil.copyfile(found.folder / name, folder / name)
         _write_card(found, folder, _results(model, found, machine))
-        write_manifest(folder, {"kind": "export", "run": found.run, "policy_step": found.policy_step})
+        write_manifest(folder, {"kind": "export", "run": found.run, "step": found.policy_step})
     print(f"written: {out}")
     return 0
 

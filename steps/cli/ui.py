@@ -40,22 +40,22 @@ def command(port: int) -> int:
     is_served = urlsplit(machine.tracking_uri).scheme in _SERVED
     if not is_served:
         _refuse_taken(port)
-    from steps.run.records import Runs
-    from steps.run.store import Store
-    from steps.track.client import TrackingStore, runs_page
+    from steps.track.client import TrackingStore
+    from steps.track.outages import failures_of
 
     store, file = TrackingStore(machine.tracking_uri), sqlite_file(machine.tracking_uri)
     if not store.exists:
         click.echo(f"{file} does not exist yet and is created now: its page is empty until a run starts (`make run CONFIG=smoke`)")
     # In a new store this makes the tables, under a lock; a store that does not answer is named here.
-    experiment = store.ask("the runs", lambda: store.experiment)
+    with failures_of(machine.shown_uri, "the runs"):
+        experiment = store.experiment
     server = machine.shown_uri.rstrip("/") if is_served else f"http://{HOST}:{port}"
-    last = next((run.name for run in Runs(Store.of(machine)).all()), "")
-    pages = runs_page(server, experiment) + (f"\nThe last run, {last}:\n{runs_page(server, experiment, last)}" if last else "")
+    # Without the type MLflow 3 opens its page for prompts and traces.
+    runs_page = f"{server}/#/experiments/{experiment}/runs?workflowType=machine_learning"
     if is_served:
-        click.echo(f"The tracking store is a server, which has a UI of its own. All runs:\n{pages}")
+        click.echo(f"The tracking store is a server, which has a UI of its own. All runs:\n{runs_page}")
         return 0
-    click.echo(f"MLflow UI on {file or machine.shown_uri}, ready in half a minute; Ctrl-C ends it. All runs:\n{pages}")
+    click.echo(f"MLflow UI on {file or machine.shown_uri}, ready in half a minute; Ctrl-C ends it. All runs:\n{runs_page}")
     # Passed as a variable, so that a password in the address is not visible in the list of processes.
     environment = {**os.environ, **_QUIET, "MLFLOW_BACKEND_STORE_URI": machine.tracking_uri}
     words = [sys.executable, "-m", "mlflow", "ui", "--host", HOST, "--port", str(port), "--workers", "1"]

@@ -1,18 +1,16 @@
-"""MLflow's client for one address: connects when it is first used, waits seconds and not minutes, and says what failed."""
+"""MLflow's client for one address: it connects when it is first used, and waits seconds and not minutes."""
 
 import fcntl
 import logging
 import os
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import Final, TypeVar
-from urllib.parse import quote
+from typing import Final
 
-from steps.run.machine import Machine, sqlite_file, without_secrets
-from steps.track.outages import TrackingAwayError, failures_of
+from steps.run.machine import Machine, sqlite_file
+from steps.track.outages import TrackingAwayError
 
 # Must precede MLflow's import, which reads some of these once. By default it sends telemetry, and waits 244 s for a server that is down.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -37,15 +35,9 @@ CHILD: Final = "chess_grpo.child"
 """Tag of a child: that key, step and part; of a version: that key and its role."""
 METAFLOW_RUN: Final = "metaflow.run"
 """Tag of parents and children."""
-_TABLES_LOCK: Final = "mlflow.lock"
-"""Lock file beside an SQLite store; held while its tables are created, for simultaneous first connections corrupt it."""
-_WAITS: Final = (0.5, 1.0)
-"""Seconds between questions to a store that does not answer: a locked database, or one call that was lost."""
 _SECONDS_FOR_FILES: Final = 120  # A server with artifacts in S3 answers after it has forwarded the whole file.
 _TIMEOUT: Final = "MLFLOW_HTTP_REQUEST_TIMEOUT"
 _SHORT: Final = os.environ[_TIMEOUT]
-
-_Answer = TypeVar("_Answer")
 
 
 class TrackingStore:
@@ -54,8 +46,6 @@ class TrackingStore:
     def __init__(self, uri: str) -> None:
         """Store MLflow's address, with user and password if it has any."""
         self._uri, self._file = uri, sqlite_file(uri)
-        self.address = without_secrets(uri)
-        """As people may see it."""
 
     @classmethod
     def of_run(cls, belongs_to: str, machine: Machine) -> "TrackingStore":
@@ -78,48 +68,31 @@ class TrackingStore:
 
     @cached_property
     def client(self) -> MlflowClient:
-        """MLflow's client; the first to open an SQLite store creates its tables, under a lock."""
-        with self._tables_locked():
+        """MLflow's client. Tables of an SQLite store are made under a lock beside it: simultaneous first connections would corrupt it."""
+        with nullcontext() if self._file is None else locked(self._file.parent / "mlflow.lock"):
             return MlflowClient(self._uri, registry_uri=self._uri)
 
     @cached_property
     def experiment(self) -> str:
         """The id of the experiment, which is created when there is none."""
-        client = self.client  # It takes the lock, too.
-        with self._tables_locked():
-            found = client.get_experiment_by_name(EXPERIMENT)
-            if found is None:
-                root = None if self._file is None else (self._file.parent / "mlartifacts").as_uri()
-                try:
-                    # Without a kind the UI shows it as a GenAI experiment.
-                    kind = {"mlflow.experimentKind": "custom_model_development"}
-                    return str(client.create_experiment(EXPERIMENT, artifact_location=root, tags=kind))
-                except MlflowException as error:
-                    if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                        raise
-                found = client.get_experiment_by_name(EXPERIMENT)  # Another machine created it first.
+        if (found := self.client.get_experiment_by_name(EXPERIMENT)) is None:
+            root = None if self._file is None else (self._file.parent / "mlartifacts").as_uri()
+            with unless_there():
+                # Without a kind the UI shows it as a GenAI experiment.
+                kind = {"mlflow.experimentKind": "custom_model_development"}
+                self.client.create_experiment(EXPERIMENT, artifact_location=root, tags=kind)
+            found = self.client.get_experiment_by_name(EXPERIMENT)
         return str(found.experiment_id)
 
-    def ask(self, what: str, question: Callable[[], _Answer]) -> _Answer:
-        """Return the store's answer, asked for a second or two while it is away. Raises TrackingAwayError, TrackingRefusedError."""
-        for seconds in (*_WAITS, None):
-            try:
-                with failures_of(self.address, what):
-                    return question()
-            except TrackingAwayError as error:
-                if seconds is None or not error.may_pass:
-                    raise
-                time.sleep(seconds)
-        raise AssertionError("the last try returns or raises")
 
-    @contextmanager
-    def _tables_locked(self) -> Iterator[None]:
-        # Who creates the store has created the lock before, so that a store without one is complete, and is left as it is.
-        if self._file is None or (self._file.is_file() and not (self._file.parent / _TABLES_LOCK).exists()):
-            yield
-            return
-        with locked(self._file.parent / _TABLES_LOCK):  # Beside the file, not in the home, because several homes can share a store.
-            yield
+@contextmanager
+def unless_there() -> Iterator[None]:
+    """Create what nobody has created yet."""
+    try:
+        yield
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
 
 
 @contextmanager
@@ -139,17 +112,6 @@ def waiting() -> Iterator[None]:
         yield
     finally:
         os.environ[_TIMEOUT] = _SHORT
-
-
-def runs_page(server: str, experiment: str, run: str = "") -> str:
-    """Return the address of the runs in MLflow's UI, or of one run and its steps, by Metaflow's id.
-
-    >>> runs_page("http://127.0.0.1:5000/", "1", "17")
-    'http://127.0.0.1:5000/#/experiments/1/runs?workflowType=machine_learning&searchFilter=tags.%60metaflow.run%60%20%3D%20%2717%27'
-    """
-    # Without the type MLflow 3 opens its page for prompts and traces.
-    page = f"{server.rstrip('/')}/#/experiments/{experiment}/runs?workflowType=machine_learning"
-    return page + (f"&searchFilter={quote(f'tags.`{METAFLOW_RUN}` = {run!r}')}" if run else "")
 
 
 def cut(text: str, longest: int) -> str:

@@ -112,17 +112,13 @@ def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = Non
         if meant is not known[0]:
             print(f"last: run {meant.name}; run {known[0].name} is newer", file=sys.stderr)
         return meant
-    if not known:
-        raise NotFoundError(
-            f"no runs in {store} yet, so {name!r} names none: `make run CONFIG=smoke` makes one in 3 to 7 minutes; CHESS_GRPO_HOME or"
-            " CHESS_GRPO_STORE say where others are"
-        )
     ids = [run.name for run in known]
-    if name == LAST:
-        why = f"none of the {len(known)} runs in {store} has come that far: let one go on first"
-    else:
-        why = f"no run or policy in {store} is called {name!r}; {nearest(name, [LAST, *ALIASES, *ids])}give {names}"
-    raise NotFoundError(f"{why}; the newest runs are {', '.join(ids[:3])} (`chess-grpo runs` shows all)")
+    newest = ", ".join(ids[:3]) or "not there yet: `make run CONFIG=smoke` makes one in 3 to 7 minutes"
+    why = f"no run in {store} has come so far" if name == LAST else f"no run or policy in {store} is called {name!r}"
+    raise NotFoundError(
+        f"{why}; {nearest(name, [LAST, *ALIASES, *ids])}give {names}; the newest runs are {newest} (`chess-grpo runs`"
+        " shows all; CHESS_GRPO_HOME or CHESS_GRPO_STORE say where others are)"
+    )
 
 
 def find_policy(name: str, machine: Machine, *, tells: bool = True) -> FoundPolicy:
@@ -176,12 +172,12 @@ def named_policy(name: str, machine: Machine, *, role: str, preset: str = "") ->
             f" `{pasteable(resume_command(run.name))}`" + ("" if slash else f", or take a checkpoint by {run.name}/STEP")
         )
     if made_by == "pretrain":
-        return NamedPolicy(run_id=run.name, run=run, policy_step=PRETRAINED_STEP, output=output, part="")
-    if made_by == "finetune":
+        number, part = PRETRAINED_STEP, ""
+    elif made_by == "finetune":
         number, part = checkpoint_of(store.manifest(output), step)
-        return NamedPolicy(run_id=run.name, run=run, policy_step=number, output=output, part=part)
-    chosen = read_json(store.file(output, REPORT))[f"{role}_step"]
-    return NamedPolicy(run_id=run.name, run=run, policy_step=int(chosen), output=output, part=role)
+    else:
+        number, part = read_json(store.file(output, REPORT))[f"{role}_step"], role
+    return NamedPolicy(run_id=run.name, run=run, policy_step=number, output=output, part=part)
 
 
 def checkpoint_of(manifest: dict[str, Any], step: str) -> tuple[int, str]:
@@ -208,12 +204,11 @@ def _registered(name: str, preset: str, machine: Machine) -> NamedPolicy:
     from grpo.settings.tree import DEFAULT_PRESET
     from steps.track import registry  # MLflow takes seconds to import.
 
-    presets = registry.presets(machine)
-    of = preset or (presets[0] if len(presets) == 1 else DEFAULT_PRESET)
-    version = registry.named(name, of, machine) if of in presets else None
-    if version is None:
-        others = ", ".join(f"{each}/{name}" for each in presets if each != of)
-        what = f"there may be {others}" if others else "let a run finish first"
+    found = registry.named(name, machine)
+    of = preset or (next(iter(found)) if len(found) == 1 else DEFAULT_PRESET)
+    if (version := found.get(of)) is None:
+        others = ", ".join(f"{each}/{name}" for each in sorted(found))
+        what = f"there is {others}" if others else "let a run finish first"
         raise NotFoundError(f"no policy of preset {of} in {machine.shown_uri} is called {name!r}; {what}; give {POLICY_NAMES}")
     run = Runs(Store.of(machine)).get(version.run)
     return NamedPolicy(
@@ -228,24 +223,13 @@ def _in_folder(given: Path) -> FoundPolicy:
         state = f"is not the folder of a policy: it has no {' and '.join(missing_files(given))}" if given.is_dir() else "is not a folder"
         raise NotFoundError(f"{given} {state}; give {POLICY_NAMES}; a run's last lines name its champion's")
     facts = verified_manifest(folder) if (folder / MANIFEST).is_file() else {}
-    if facts.get("kind") == "export":
-        return _found(folder, run=facts["run"], policy_step=facts["policy_step"])
     # A champion's folder has the same name in every run, so the output's name is added.
-    run = f"{folder.parent.name}-{folder.name}" if folder.name in ALIASES else given.name
-    return _found(folder, run=run, policy_step=_written_step(folder, facts))
+    name = f"{folder.parent.name}-{folder.name}" if folder.name in ALIASES else given.name
+    step = facts["step"] if facts.get("kind") in ("checkpoint", "export") else None
+    return _found(folder, run=facts.get("run", name), policy_step=step)
 
 
 def _found(folder: Path, *, run: str, policy_step: int | None) -> FoundPolicy:
     return FoundPolicy(
         folder=folder, kind=policy_kind(folder), run=run, policy_step=policy_step, weights_hash=sha256_file(weights_file(folder))
     )
-
-
-def _written_step(folder: Path, facts: dict[str, Any]) -> int | None:
-    """Return the training step from a checkpoint's manifest, or from the report beside a champion."""
-    if "step" in facts and facts.get("kind") == "checkpoint":
-        return int(facts["step"])
-    if folder.name == CHAMPION and (folder.parent / REPORT).is_file():
-        step = read_json(folder.parent / REPORT).get("champion_step")
-        return None if step is None else int(step)
-    return None

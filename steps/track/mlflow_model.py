@@ -39,16 +39,14 @@ if TYPE_CHECKING:
 _CODE: Final = Path(__file__).with_name("model_code.py")
 """The code that MLflow runs."""
 _LIBRARY: Final = Path(steps.__file__).parents[1] / "grpo"
-DEFAULTS: Final = {"temperature": 1.0, "num_moves": 5, "seed": 0}
-"""Parameters of a model's `predict`: `model_code` says what they do."""
 _NEEDS: Final = ("mlflow", "torch", "safetensors", "pydantic", "chess", "numpy", "pandas")
 """Packages that the code imports; a language model needs one more."""
 _EXAMPLES: Final = (
     "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1",
     "rnbqkbnr/ppp1pppp/8/8/3pP3/2N5/PPPP1PPP/R1BQKBNR b KQkq e3 0 3",
 )
-_ANSWERS: Final = {"move": ["e2e4", None], "probability": [0.5, None], "moves": [["e2e4"]] * 2, "probabilities": [[0.5]] * 2}
-"""What `predict` may return: a position without moves has none."""
+_ANSWERS: Final = {"moves": [["e2e4"]] * 2, "probabilities": [[0.5]] * 2}
+"""What `predict` may return."""
 
 
 def log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: "Logged") -> tuple[str, str]:
@@ -77,8 +75,8 @@ def log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: "
             python_model=str(_CODE),
             code_paths=[str(_LIBRARY)],
             artifacts={each.name: str(each) for each in sorted(files.iterdir())},
-            signature=infer_signature(list(_EXAMPLES), pd.DataFrame(_ANSWERS), DEFAULTS),
-            input_example=(list(_EXAMPLES), dict(DEFAULTS)),
+            signature=infer_signature(list(_EXAMPLES), pd.DataFrame(_ANSWERS)),
+            input_example=list(_EXAMPLES),
             # Pinned to the versions of this environment; of torch's builds the usual one.
             pip_requirements=[f"{name}=={version(name).partition('+')[0]}" for name in needs],
         )

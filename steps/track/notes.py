@@ -1,5 +1,6 @@
-"""What MLflow's pages say beside metrics: names and descriptions of runs and of registered policies, in Markdown."""
+"""What MLflow's pages say: names of runs and of charts, by which it sorts them, and descriptions of runs in Markdown."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from steps import STEPS
@@ -7,7 +8,27 @@ from steps.run.commands import resume_command
 from steps.run.records import Attempt, Run
 from steps.run.step import Step
 
-_OWN_LINE: Final = ("|", "- ", "#", "```", ">")
+MAIN_CURVES: Final[Mapping[str, str]] = {
+    "grpo/reward_gain": "1 reward gain",
+    "language/reward_mean": "1 reward mean",
+    "heldout/regret_best": "2 held-out regret",
+    "heldout/parse_rate": "3 parse rate",
+    "grpo/entropy": "4 entropy",
+    "language/entropy": "4 token entropy",
+    "grpo/kl_reference": "5 KL",
+    "language/kl_reference": "5 token KL",
+    "control/learning_rate": "6 learning rate",
+}
+"""Metrics that say whether a fine-tuning learns, on the pages of `finetune` and of the whole run -> title of the chart."""
+
+
+def tracked_name(metric: str) -> str:
+    """Return the name of a metric in MLflow, which groups charts by what precedes the slash: the main curves are one group.
+
+    >>> tracked_name("grpo/entropy"), tracked_name("ladder/rating")
+    ('curves/4 entropy', 'ladder/rating')
+    """
+    return f"curves/{MAIN_CURVES[metric]}" if metric in MAIN_CURVES else metric
 
 
 def run_name(step: str, part: str = "") -> str:
@@ -36,32 +57,14 @@ def run_note(run: Run, verdict: str) -> str:
         found = f"# {run.status.capitalize()} in `{step}`\n\n{_quoted(why)}\n\nFinished steps are saved. It goes on by `{resume}`."
     else:
         found = verdict or "**Finished**."
-    return flowing(f"{found}\n\n{run.facts['head']}")
+    return f"{found}\n\n{run.facts['head']}"
 
 
 def step_note(step: Step, attempt: Attempt) -> str:
     """Return a child run's description: what the step does, and why it failed or was killed if it was."""
     error = attempt.error
     parts = [] if error is None else [f"**{attempt.status.capitalize()}**", _quoted(error["what"]), error["remedy"]]
-    return flowing("\n\n".join(filter(None, (*parts, step.says))))
-
-
-def flowing(markdown: str) -> str:
-    r"""Return Markdown with each paragraph in one line, because MLflow renders single newlines as line breaks.
-
-    >>> flowing("One\nsentence.\n\n- a\n- b\n  c\n\n```\nx\ny\n```")
-    'One sentence.\n\n- a\n- b c\n\n```\nx\ny\n```'
-    """
-    lines: list[str] = []
-    is_code = False
-    for line in markdown.splitlines():
-        joins = lines and lines[-1] and not lines[-1].startswith(("|", "#", "```", ">")) and line and not line.startswith(_OWN_LINE)
-        if joins and not is_code:
-            lines[-1] += f" {line.strip()}"
-        else:
-            lines.append(line)
-        is_code ^= line.startswith("```")
-    return "\n".join(lines)
+    return "\n\n".join(filter(None, (*parts, step.says)))
 
 
 def _quoted(text: str) -> str:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from grpo.base.files import MANIFEST, file_hashes, read_json, sha256_json, verified_manifest
+from grpo.base.files import MANIFEST, file_hashes, read_json, sha256_json
 from steps import STEPS
-from steps.pages.results import Results
+from steps.pages.results import Decision, Results
 from steps.pages.templates import page
 from steps.run.aliases import ALIASES, CHAMPION, PEAK, PRETRAINED_STEP
 from steps.run.machine import Machine
@@ -23,9 +23,8 @@ from steps.run.names import CHECKPOINTS
 from steps.run.records import Run
 from steps.run.step import StepOutput
 from steps.run.store import Store
-from steps.track.client import CHILD, RUN, TrackingStore, cut, locked, waiting
-from steps.track.notes import flowing
-from steps.track.outages import ArtifactError
+from steps.track.client import CHILD, RUN, TrackingStore, cut, locked, unless_there, waiting
+from steps.track.outages import ArtifactError, failures_of
 
 # isort: split
 # After `steps.track.client`, which sets what MLflow reads once.
@@ -42,8 +41,6 @@ RESUMED_WITH: Final = STEPS[STEPS.index("join_boards") : STEPS.index("finetune")
 """Steps whose outputs are beside a registered peak: a run that resumes from it takes them, and need not measure again."""
 _POLICY: Final = "chess_grpo.policy"
 """Tag of a version: what is known of its policy, as JSON."""
-_OUTPUT: Final = "chess_grpo.output"
-"""Tag of a version: hash of the output of `select` that has its files, and its role there."""
 _LONGEST: Final = 4_900
 """Of a description: its column takes 5,000 characters."""
 
@@ -74,19 +71,16 @@ class Version:
     """Hash of the hashes of its files in MLflow."""
 
 
-def presets(machine: Machine) -> list[str]:
-    """Return the presets that have a registered model, sorted; none when there is no store yet. Raises TrackingAwayError."""
-    tracking = TrackingStore(machine.tracking_uri)
-    if not tracking.exists:
-        return []
-    models = tracking.ask("the registry", lambda: tracking.client.search_registered_models(f"name LIKE '{MODEL}%'", max_results=1_000))
-    return sorted(model.name.removeprefix(MODEL) for model in models)
-
-
-def named(name: str, preset: str, machine: Machine) -> Version | None:
-    """Return the version of a preset that has this alias, or this number as `v7`; None when there is none. Raises TrackingAwayError."""
-    tracking = TrackingStore(machine.tracking_uri)
-    return tracking.ask(f"{preset}/{name}", lambda: _named(name, preset, tracking.client)) if tracking.exists else None
+def named(name: str, machine: Machine) -> dict[str, Version]:
+    """Return preset -> its version with this alias, or this number as `v7`; none when there is no store yet. Raises TrackingAwayError."""
+    tracking, found = TrackingStore(machine.tracking_uri), dict[str, Version]()
+    if tracking.exists:
+        with failures_of(machine.shown_uri, name):
+            for model in tracking.client.search_registered_models(f"name LIKE '{MODEL}%'"):
+                preset = model.name.removeprefix(MODEL)
+                if version := _named(name, preset, tracking.client):
+                    found[preset] = version
+    return found
 
 
 def fetch(version: Version, machine: Machine) -> Path:
@@ -94,15 +88,14 @@ def fetch(version: Version, machine: Machine) -> Path:
 
     Raises ArtifactError, TrackingAwayError.
     """
-    target, tracking = machine.home / "registered" / f"{version.preset}-v{version.number}-{version.files[:12]}", machine.tracking_uri
+    target = machine.home / "registered" / f"{version.preset}-v{version.number}-{version.files[:12]}"
     with locked(target.with_suffix(".lock")):
         if target.is_dir() and sha256_json(file_hashes(target)) == version.files:
             return target
         shutil.rmtree(target, ignore_errors=True)
-        with tempfile.TemporaryDirectory(dir=target.parent) as folder, waiting():
-            given = {"dst_path": folder, "tracking_uri": tracking}
-            what = f"the files of version {version.number} of {MODEL}{version.preset}"
-            found = Path(TrackingStore(tracking).ask(what, lambda: download_artifacts(f"{version.source}/artifacts", **given)))
+        what = f"the files of version {version.number} of {MODEL}{version.preset}"
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder, waiting(), failures_of(machine.shown_uri, what):
+            found = Path(download_artifacts(f"{version.source}/artifacts", dst_path=folder, tracking_uri=machine.tracking_uri))
             if sha256_json(file_hashes(found)) != version.files:
                 raise ArtifactError(f"{what} in MLflow are damaged")
             found.rename(target)
@@ -124,72 +117,75 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
     origin, outputs = read_json(folder / "origin" / ORIGIN), {}
     for step, output in origin["outputs"].items():
         source = folder / "origin" / step
-        outputs[step] = _stored(store, step, output["version"], source, verified_manifest(source))
+        outputs[step] = _stored(store, step, output["version"], read_json(source / MANIFEST), {".": source})
     if version.policy_step != PRETRAINED_STEP:
         from grpo.policy.checkpoints import checkpoint_name  # It imports torch.
 
-        manifest = verified_manifest(folder / "policy")
         # Of this output there is one checkpoint alone: its version is its own.
-        with tempfile.TemporaryDirectory() as made:
-            shutil.copytree(folder / "policy", Path(made) / CHECKPOINTS / checkpoint_name(version.policy_step))
-            facts = {"parts": {"step": "finetune", "checkpoint": manifest["output_hash"]}, "code": origin["code"]}
-            outputs["finetune"] = _stored(store, "finetune", str(manifest["output_hash"])[:24], Path(made), facts)
+        whole = read_json(folder / "policy" / MANIFEST)["output_hash"]
+        facts = {"parts": {"step": "finetune", "checkpoint": whole}, "code": origin["code"]}
+        place = f"{CHECKPOINTS}/{checkpoint_name(version.policy_step)}"
+        outputs["finetune"] = _stored(store, "finetune", whole[:24], facts, {place: folder / "policy"})
     return origin["settings"], outputs
 
 
-def _stored(store: Store, step: str, version: str, source: Path, manifest: Mapping[str, Any]) -> StepOutput:
-    """Return an output of the store, which is made from a folder if there is none."""
+def _stored(store: Store, step: str, version: str, facts: Mapping[str, Any], folders: Mapping[str, Path]) -> StepOutput:
+    """Return an output of the store, which is made if there is none: of these facts of its manifest, and place -> copy of a folder."""
     with store.making(step, version) as making:
         if making.output is None:
-            with making.filling({name: manifest[name] for name in ("parts", "code")}) as folder:
-                shutil.copytree(source, folder, dirs_exist_ok=True, ignore=lambda at, _: [MANIFEST] if at == str(source) else [])
+            with making.filling({name: facts[name] for name in ("parts", "code")}) as folder:
+                for place, source in folders.items():
+                    shutil.copytree(source, folder / place, dirs_exist_ok=True)
+                (folder / MANIFEST).unlink(missing_ok=True)
         assert making.output is not None
         return making.output
 
 
-def register(run: Run, results: Results, store: Store, client: MlflowClient, parent: "Logged") -> tuple[str, str]:
+def register(run: Run, results: Results, store: Store, client: MlflowClient, parent: "Logged") -> str:
     """Register the policies that `select` chose, offer them the aliases, and say in a line each what `peak` and `champion` are now.
 
     After an outage another policy may have become champion meanwhile: it stays, because the chosen one has not played it. The call is
     idempotent.
     """
-    preset, decision = run.facts["preset"], results.decision
-    model = f"{MODEL}{preset}"
-    try:
-        client.create_registered_model(model, description=cut(flowing(page("model", model=model)), _LONGEST))
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
-    peak, champion = (_registered(role, run, results, store, client, parent) for role in (PEAK, CHAMPION))
-    best, held = (_named(role, preset, client) for role in (PEAK, CHAMPION))
-    if best is None or is_better_peak(peak, best):
-        client.set_registered_model_alias(model, PEAK, str(peak.number))
-        best = peak
-    if held is None or (decision.replaces_previous and held.weights == decision.previous_weights):
-        client.set_registered_model_alias(model, CHAMPION, str(champion.number))
-        held = champion
-    return f"{preset}/peak is version {best.number}", f"{preset}/champion is version {held.number}"
-
-
-def _registered(role: str, run: Run, results: Results, store: Store, client: MlflowClient, parent: "Logged") -> Version:  # noqa: PLR0917
-    """Return a run's version for a role, which is registered if it is not yet."""
     from steps.track.mlflow_model import log_model  # MLflow's flavours take seconds to import.
 
-    decision, output, model = results.decision, run.output_of("select"), f"{MODEL}{run.facts['preset']}"
+    preset, decision, versions = run.facts["preset"], results.decision, dict[str, Version]()
+    model = f"{MODEL}{preset}"
+    with unless_there():
+        client.create_registered_model(model, description=cut(page("model", model=model), _LONGEST))
+    for role in (PEAK, CHAMPION):
+        key = f"{parent.data.tags[RUN]}/{role}"
+        found = client.search_model_versions(f"name = '{model}' and tags.`{CHILD}` = '{key}'")
+        if not found:
+            source, files = log_model(run, store, role, client, parent)
+            made = client.create_model_version(
+                model,
+                source=source,
+                run_id=parent.info.run_id,
+                tags={CHILD: key, _POLICY: json.dumps(_facts(role, run, decision) | {"files": files})},
+                description=cut(page("version", results=results, role=role), _LONGEST),
+                await_creation_for=0,  # Creation is immediate: nothing is copied.
+            )
+            found = [made]
+        # Of several, created by calls whose response came too late, the first.
+        versions[role] = min((_version(each, preset) for each in found), key=lambda each: each.number)
+    peak, champion = (_named(role, preset, client) for role in (PEAK, CHAMPION))
+    if peak is None or is_better_peak(versions[PEAK], peak):
+        peak = versions[PEAK]
+        client.set_registered_model_alias(model, PEAK, str(peak.number))
+    if champion is None or (decision.replaces_previous and champion.weights == decision.previous_weights):
+        champion = versions[CHAMPION]
+        client.set_registered_model_alias(model, CHAMPION, str(champion.number))
+    return f"registry: {preset}/peak is version {peak.number}\nregistry: {preset}/champion is version {champion.number}"
+
+
+def _facts(role: str, run: Run, decision: Decision) -> dict[str, Any]:
+    """Return what a version says of its policy."""
+    output = run.output_of("select")
     assert output is not None
-    tags = {CHILD: f"{parent.data.tags[RUN]}/{role}", _OUTPUT: f"{output['output_hash']}/{role}"}
-    found = [client.search_model_versions(f"name = '{model}' and tags.`{name}` = '{value}'") for name, value in tags.items()]
-    if found[0]:
-        first, *doubles = sorted(found[0], key=lambda each: int(each.version))
-        for double in doubles:  # Created by a call whose response came too late.
-            client.delete_model_version(model, double.version)
-        return _version(first, run.facts["preset"])
-    # Of an earlier run with the same output the files are there.
-    known = _version(found[1][0], run.facts["preset"]) if found[1] else None
-    source, files = (known.source, known.files) if known else log_model(run, store, role, client, parent)
     step = decision.peak_step if role == PEAK else decision.champion_step
     weights = {PRETRAINED_STEP: decision.initial_weights, decision.candidate_step: decision.candidate_weights}.get(step)
-    facts = {
+    return {
         "run": run.name,
         "role": role,
         "output": {**output, "reused": True},
@@ -197,17 +193,7 @@ def _registered(role: str, run: Run, results: Results, store: Store, client: Mlf
         "weights": weights or "",
         "initial_weights": decision.initial_weights,
         "low": decision.peak_low if role == PEAK else None,
-        "files": files,
     }
-    made = client.create_model_version(
-        model,
-        source=source,
-        run_id=parent.info.run_id,
-        tags=tags | {_POLICY: json.dumps(facts)},
-        description=cut(flowing(page("version", results=results, role=role)), _LONGEST),
-        await_creation_for=0,  # Creation is immediate: nothing is copied.
-    )
-    return _version(made, run.facts["preset"])
 
 
 def _named(name: str, preset: str, client: MlflowClient) -> Version | None:
@@ -228,5 +214,5 @@ def _version(found: Any, preset: str) -> Version:
 def is_better_peak(offered: Version, held: Version) -> bool:
     """Return whether the alias `peak` goes to the offered version from the one that has it now."""
     if held.initial_weights != offered.initial_weights:
-        return True
+        return offered.number > held.number
     return offered.low is not None and (held.low is None or offered.low > held.low)

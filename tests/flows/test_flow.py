@@ -17,8 +17,7 @@ from grpo.settings.metrics import METRICS
 from steps import STEPS
 from steps.run.step import step_of
 from steps.run.work import read_history
-from steps.track.charts import tracked_name
-from steps.track.notes import run_name
+from steps.track.notes import run_name, tracked_name
 
 NEAREST = "smoke"
 """The shipped preset with the fewest differences from that of the tests."""

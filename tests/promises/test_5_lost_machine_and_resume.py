@@ -51,7 +51,7 @@ def registered(here: Machine, aws: object) -> Machine:
     """A machine whose run 7, with its store in S3, has registered its policies."""
     machine = replace(here, store="s3://shop/store")
     run = TrackedRun(machine)
-    run.select()
+    run.select(is_origin=True)
     assert run.publish() == ""
     return machine
 

@@ -21,7 +21,7 @@ from presets import TEST
 from grpo.base.files import verified_manifest
 from steps.run.names import HISTORY
 from steps.run.work import read_history
-from steps.track.charts import tracked_name
+from steps.track.notes import tracked_name
 
 DRIVER: Final = Path(__file__).with_name("soak_driver.py")
 SEED: Final = int(os.environ.get("SOAK_SEED", "20261121"))

@@ -33,8 +33,7 @@ OF_THE_MOMENT = (
     "chess_grpo.run",
     "chess_grpo.command",
     "chess_grpo.reused",
-    "chess_grpo.peak",
-    "chess_grpo.champion",
+    "chess_grpo.logged",
 )
 """Tags that name this very run; and the version, for `select` has another when the registry does not answer: its output is the same."""
 OF_THE_MACHINE = {"time", "cache", "system"}

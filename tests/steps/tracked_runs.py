@@ -22,8 +22,8 @@ from steps.run.names import CHECKPOINTS, REPORT, REPORT_PAGE, RESULTS
 from steps.run.records import Attempt, Run, Runs
 from steps.run.store import Making, Store
 from steps.run.work import Work
-from steps.track.charts import tracked_name
 from steps.track.client import EXPERIMENT
+from steps.track.notes import tracked_name
 from steps.track.publish import journal_of, publish
 from steps.track.registry import RESUMED_WITH
 
@@ -31,7 +31,7 @@ SETTINGS = Settings().model_dump(mode="json")
 CHAMPION_AT, PEAK_AT = 100, 250
 """Steps of the policies that `made_documents` names."""
 
-_IDS = ("mlflow.user", "mlflow.parentRunId", "chess_grpo.run", "chess_grpo.child")
+_IDS = ("mlflow.user", "mlflow.parentRunId", "chess_grpo.run", "chess_grpo.child", "chess_grpo.logged")
 
 
 class TrackedRun:
@@ -82,11 +82,11 @@ class TrackedRun:
             work.log_aside(Record(record.step, {"time/rollout": record.step / 7}))
         return work
 
-    def select(self, *, fill: Callable[[Path], None] | None = None, **decided: Any) -> Results:
-        """Do all steps from `join_boards` to `end`, with tiny policies."""
-        for step in RESUMED_WITH:
+    def select(self, *, is_origin: bool = False, fill: Callable[[Path], None] | None = None, **decided: Any) -> Results:
+        """Do the last steps, with tiny policies; also all that a run needs that resumes from this one, if it is an origin."""
+        for step in RESUMED_WITH if is_origin else ():
             if step != "pretrain":
-                self.step(step).set_published()
+                self.step(step)
         self.step(
             "pretrain",
             curve("imitation/validation_loss", 3),
@@ -164,10 +164,11 @@ def counts(run: TrackedRun) -> dict[str, Counter[str]]:
 
 def forget(run: TrackedRun) -> None:
     """Delete what says that the tracking store has it."""
-    for step in ("pretrain", "finetune", "select", "report"):
-        for path in (run.machine.home / "runs" / run.name / step).rglob("*.published.json"):
-            path.unlink()
-    (run.machine.home / "index" / "published" / run.name).unlink(missing_ok=True)
+    client = client_of(run.machine.home)
+    for found in client.search_runs(["1"], "tags.`chess_grpo.logged` != ''"):
+        client.delete_tag(found.info.run_id, "chess_grpo.logged")
+    for path in (run.machine.home / "runs" / run.name).glob("*.published"):
+        path.unlink()
 
 
 def _files(place: Path, run_id: str) -> list[str]:

@@ -64,7 +64,6 @@ def test_none_repeats_a_password_in_the_tracking_stores_address_or_any_secret_va
     address: str, home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert {words[0] for words in (*NAMED, *OTHERS)} <= COMMANDS.keys()
-    monkeypatch.setattr("steps.track.client._WAITS", ())
     monkeypatch.setattr("os.execve", lambda *_: None)
     for name, value in {**dict.fromkeys(SECRETS, PASSWORD), "MLFLOW_TRACKING_URI": address, "METAFLOW_HOME": str(home / "none")}.items():
         monkeypatch.setenv(name, value)

@@ -64,8 +64,7 @@ def registered(home: Machine, monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str
     for number, (role, step) in enumerate((("peak", PEAK_AT), ("champion", CHAMPION_AT)), start=1):
         version = Version(preset="smoke", number=number, run="run-1", role=role, output=output, policy_step=step)
         made |= {("smoke", role): version, ("smoke", f"v{number}"): version}
-    monkeypatch.setattr(registry, "presets", lambda _: sorted({preset for preset, _ in made}))
-    monkeypatch.setattr(registry, "named", lambda name, preset, _: made.get((preset, name)))
+    monkeypatch.setattr(registry, "named", lambda name, _: {preset: made[preset, each] for preset, each in made if each == name})
     return made
 
 
@@ -121,8 +120,8 @@ def test_the_last_run_is_the_newest_that_has_what_is_asked(home: Machine, capsys
         ("peak/6", "is one checkpoint already"),
         ("", "is called ''"),
         ("../run-1", "is not a folder; give champion, peak"),
-        ("v9", "no policy of preset smoke in .* is called 'v9'"),
-        ("laptop/champion", "no policy of preset laptop in .* is called 'champion'; there may be smoke/champion"),
+        ("v9", "no policy of preset laptop in .* is called 'v9'; let a run finish first"),
+        ("laptop/champion", "no policy of preset laptop in .* is called 'champion'; there is smoke/champion"),
         ("run-2", "run-2 has no champion yet: .*resume --origin-run-id run-2`, or take a checkpoint by run-2/STEP"),
     ],
 )
@@ -134,7 +133,7 @@ def test_what_nothing_is_called_is_refused_with_what_there_is(name: str, words: 
 def test_an_alias_is_the_default_presets_or_the_only_ones(home: Machine, registered: dict[tuple[str, str], Version]) -> None:
     smoke = registered["smoke", "champion"]
     registered["blitz", "champion"] = replace(smoke, preset="blitz", policy_step=PEAK_AT, role="peak")
-    with pytest.raises(NotFoundError, match=r"no policy of preset laptop in .* there may be blitz/champion, smoke/champion"):
+    with pytest.raises(NotFoundError, match=r"no policy of preset laptop in .* there is blitz/champion, smoke/champion"):
         find_policy("champion", home)
     assert find_policy("blitz/champion", home).policy_step == PEAK_AT
     assert named_policy("champion", home, role="peak", preset="smoke").policy_step == CHAMPION_AT
@@ -190,7 +189,7 @@ def test_the_output_of_select_stands_for_its_champion(home: Machine) -> None:
     output = named.folder.parent
     assert output.name == version_of("select", "run-1")
     for folder in (output, output / "champion"):
-        assert find_policy(str(folder), home) == replace(named, run=f"{output.name}-champion")
+        assert find_policy(str(folder), home) == replace(named, run=f"{output.name}-champion", policy_step=None)
 
 
 def test_a_bare_policy_has_no_step(tmp_path: Path) -> None:
@@ -202,7 +201,7 @@ def test_a_bare_policy_has_no_step(tmp_path: Path) -> None:
 
 def test_a_folder_named_like_an_alias_is_meant_when_written_as_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(registry, "presets", lambda _: [])
+    monkeypatch.setattr(registry, "named", lambda *_: {})
     write_policy(tmp_path / "champion", 1)
     assert find_policy("./champion", machine_of(tmp_path)).folder == tmp_path / "champion"
     with pytest.raises(NotFoundError, match="let a run finish first"):

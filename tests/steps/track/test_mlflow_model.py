@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import chess
-import mlflow
-import pandas as pd
 import pytest
 import torch
 from doubles import CPU, TINY, some_boards
@@ -26,7 +24,6 @@ from steps.run.machine import Machine, sqlite_address
 from steps.track import registry
 from steps.track.mlflow_model import _LIBRARY
 from steps.track.outages import ArtifactError
-from steps.track.registry import Version
 
 URI = "models:/chess-policy-default@champion"
 BOARDS = some_boards(20)
@@ -50,13 +47,6 @@ def registered(home: Path, fill: Callable[[Path], None] | None) -> TrackedRun:
     return run
 
 
-@pytest.fixture
-def loaded(run: TrackedRun, monkeypatch: pytest.MonkeyPatch) -> Any:
-    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI"):
-        monkeypatch.setenv(name, run.machine.tracking_uri)
-    return mlflow.pyfunc.load_model(URI)
-
-
 def ask_in_a_process(machine: Machine, code: str, cwd: Path) -> Any:
     """Return what Python code prints last, as JSON, in a process that does not see this checkout."""
     environment = {**os.environ, "MLFLOW_TRACKING_URI": machine.tracking_uri}
@@ -69,50 +59,32 @@ def ask_in_a_process(machine: Machine, code: str, cwd: Path) -> Any:
 
 
 def test_a_fresh_process_without_this_checkout_gets_the_policys_probabilities(run: TrackedRun, tmp_path: Path) -> None:
-    fens = [board.fen() for board in BOARDS]
+    fens = [MATED, *(board.fen() for board in BOARDS)]
     asked = (
         "import json, sys, mlflow\n"
         f"model = mlflow.pyfunc.load_model({URI!r})\n"
-        f"found = model.predict({fens!r}, params={{'temperature': 0.5, 'num_moves': 218}})\n"
+        f"found = model.predict({fens!r})\n"
+        "try: model.predict(['e4'])\n"
+        "except ValueError as error: refused = str(error)\n"
         "import grpo\n"
-        "print(json.dumps([grpo.__file__, 'steps' in sys.modules, found['moves'].tolist(), found['probabilities'].tolist()]))\n"
+        "print(json.dumps([grpo.__file__, 'steps' in sys.modules, found['moves'].tolist(), found['probabilities'].tolist(), refused]))\n"
     )
-    place, has_steps, moves, probabilities = ask_in_a_process(run.machine, asked, tmp_path)
+    place, has_steps, (over, *moves), (_, *probabilities), refused = ask_in_a_process(run.machine, asked, tmp_path)
     assert _LIBRARY not in Path(place).parents, "the library is the model's own"
     assert not has_steps
+    assert (over, "row 0: 'e4' is not a FEN" in refused) == ([], True)
     for board, named, found in zip(BOARDS, moves, probabilities, strict=True):
         positions = PositionBatch.from_boards([board])
         with torch.no_grad():
-            expected = POLICY.distribution(positions, temperature=0.5).probs[0].tolist()
+            expected = POLICY.distribution(positions, temperature=1.0).probs[0].tolist()
         by_move = dict(zip([action_move(index, board.turn).uci() for index in positions.action_ids[0].tolist()], expected, strict=True))
         assert found == pytest.approx([by_move.pop(move) for move in named], abs=1e-6)
         assert found == sorted(found, reverse=True)
         assert not by_move, "every legal move is named"
 
 
-def test_the_model_plays_draws_and_refuses_what_is_no_position(loaded: Any) -> None:
-    start = chess.STARTING_FEN
-    [best] = loaded.predict([start], params={"temperature": 0.0, "num_moves": 3}).to_dict("records")
-    assert (best["move"], best["probability"], len(best["moves"])) == (best["moves"][0], best["probabilities"][0], 3)
-    one, again, other = (loaded.predict([start] * 50, params={"seed": seed})["move"].tolist() for seed in (1, 1, 2))
-    assert one == again != other
-    over, going = loaded.predict([MATED, start]).to_dict("records")
-    assert (over["moves"], over["probabilities"], len(going["moves"])) == ([], [], 5)
-    assert pd.isna(over["move"])
-    with pytest.raises(ValueError, match=r"row 1: 'e4' is not a FEN"):
-        loaded.predict([start, "e4"])
-    with pytest.raises(ValueError, match="temperature must be 0 or above"):
-        loaded.predict([start], params={"temperature": -1.0})
-
-
-def version(run: TrackedRun, alias: str) -> Version:
-    found = registry.named(alias, "default", run.machine)
-    assert found is not None
-    return found
-
-
 def test_a_policy_is_fetched_whole_or_not_at_all(run: TrackedRun, tmp_path: Path) -> None:
-    champion = version(run, "champion")
+    champion = registry.named("champion", run.machine)["default"]
     folder = registry.fetch(champion, machine_of(tmp_path / "first", run.machine.tracking_uri)) / "policy"
     assert sorted(path.name for path in folder.iterdir()) == ["facts.json", "policy.safetensors"]
     weights = Path(champion.source.removeprefix("file://")) / "artifacts" / "policy" / "policy.safetensors"
@@ -140,12 +112,9 @@ def test_a_language_model_has_the_same_interface(tmp_path: Path, give_tables: Ca
         "import json, sys, mlflow\n"
         f"model = mlflow.pyfunc.load_model({URI!r})\n"
         "from grpo.language.generate.player import AnswerGenerator\n"
-        f"untaught = model.predict({fens!r}, params={{'temperature': 0.5}})\n"
-        f"answers = lambda self, prompts, **_: [{naming('e2e4')!r}] * len(prompts)\n"
-        "AnswerGenerator.greedy = AnswerGenerator.sampled = answers\n"
-        f"found = model.predict({fens!r}, params={{'temperature': 0.0}})\n"
-        "print(json.dumps([list(untaught.columns), found['moves'].tolist(), found['move'][0]]))\n"
+        f"untaught = model.predict({fens!r})\n"
+        f"AnswerGenerator.greedy = lambda self, prompts: [{naming('e2e4')!r}] * len(prompts)\n"
+        f"found = model.predict({fens!r})\n"
+        "print(json.dumps([list(untaught.columns), found['moves'].tolist()]))\n"
     )
-    columns, moves, move = ask_in_a_process(run.machine, asked, tmp_path)
-    assert columns == ["move", "probability", "moves", "probabilities"]
-    assert (moves, move) == ([["e2e4"], []], "e2e4")
+    assert ask_in_a_process(run.machine, asked, tmp_path) == [["moves", "probabilities"], [["e2e4"], []]]
