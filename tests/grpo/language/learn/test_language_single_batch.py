@@ -3,11 +3,12 @@ cannot be trained at all, and then gradients, advantages, masks or the learning 
 
 import torch
 from small_language import CONFIG, cloned_policy, language_boards
-from written_language import grade_at_slope, language_trainer
+from written_language import language_trainer
 
 from grpo.base.seeding import numpy_stream
 from grpo.language.learn.logprobs import exact_measures
 from grpo.language.learn.rollouts import rollout_metrics, write_rollout
+from grpo.language.text.rewards import grade
 from grpo.settings.tree import read_settings
 
 SETTINGS = read_settings('policy.kind = "language"\ngrpo.states_per_step = 4\ngrpo.group_size = 6')
@@ -21,7 +22,7 @@ def test_the_loss_of_one_batch_falls_while_the_policy_stays_near_the_reference()
         reference,
         examples,
         SETTINGS.model_copy(update={"language": CONFIG}),
-        grader=grade_at_slope,
+        grader=grade,
         temperature=1.0,
         content_fraction=1.0,
         step=0,
