@@ -2,6 +2,7 @@
 
 import io
 import random
+from functools import cache
 from typing import Final
 
 import chess
@@ -10,6 +11,7 @@ import chess.pgn
 HEADER: Final = '[Event "e"]\n[Site "?"]\n[Date "2020.01.02"]\n[Round "?"]\n[White "a"]\n[Black "b"]\n[Result "*"]\n'
 
 
+@cache
 def random_pgn(num_games: int, *, max_plies: int = 220, seed: int = 1) -> str:
     """Return games of random moves, a day apart and with ratings; with 160 plies and more they reach all phases."""
     rng = random.Random(seed)

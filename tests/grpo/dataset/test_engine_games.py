@@ -1,6 +1,5 @@
 """Games of the engine against itself: legal, varied, and each a function of seed, unit and number alone."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
 
@@ -17,6 +16,7 @@ pytestmark = pytest.mark.usefixtures("no_process_left")
 
 MAX_PLIES = 160
 Scripted = Callable[..., ScriptedEngine]
+Wanted = Callable[[str], bool]
 
 
 @pytest.fixture(autouse=True)
@@ -37,14 +37,7 @@ def players(stockfish: str) -> Iterator[EnginePool]:
         yield pool
 
 
-def played(
-    pool: EnginePool,
-    count: int,
-    *,
-    unit: int = 0,
-    seed: int = 3,
-    is_wanted: Callable[[str], bool] = lambda game_id: True,
-) -> list[Game | Rejection]:
+def played(pool: EnginePool, count: int, *, unit: int = 0, seed: int = 3, is_wanted: Wanted = lambda _: True) -> list[Game | Rejection]:
     """Return the first games."""
     return list(islice(engine_games(unit=unit, seed=seed, pool=pool, is_wanted=is_wanted), count))
 
@@ -68,18 +61,20 @@ def final_board(game: Game) -> chess.Board:
     return board
 
 
-def test_games_are_legal_and_end_as_the_board_says(players: EnginePool) -> None:
-    results: Counter[str] = Counter()
-    for number, game in enumerate(games_only(played(players, 12))):
+def test_games_are_legal_end_as_the_board_says_and_have_as_many_random_moves_as_is_said(players: EnginePool) -> None:
+    games = games_only(played(players, 10))
+    for number, game in enumerate(games):
         assert (game.game_id, game.source, game.offset) == (f"engine-0-{number}", "engine", number)
         board = final_board(game)
         assert game.result == board.result()
         has_ended = not any(board.legal_moves) or board.is_insufficient_material() or board.halfmove_clock >= 60
         assert len(game.moves) == MAX_PLIES or (has_ended and len(game.moves) < MAX_PLIES)
-        assert len(game.is_label) == len(game.moves)
         assert game.boards[0] == chess.Board()
-        results[game.result] += 1
-    assert len(results) > 1, "some end, some are cut"
+    assert len({game.result for game in games}) > 1, "some end, some are cut"
+    assert len({game.moves[:6] for game in games}) >= 8, "openings differ"
+    labels = [label for game in games for label in game.is_label[RANDOM_OPENING_PLIES:]]
+    share = 1 - sum(labels) / len(labels)
+    assert abs(share - RANDOM_MOVE_PROBABILITY) < 5 * (0.08 * 0.92 / len(labels)) ** 0.5
 
 
 def test_a_game_depends_on_seed_unit_and_number_alone(players: EnginePool) -> None:
@@ -88,28 +83,15 @@ def test_a_game_depends_on_seed_unit_and_number_alone(players: EnginePool) -> No
     # By itself, as the only one of its unit that is wanted, in whatever the engine has played before.
     assert played(players, 1, is_wanted=lambda game_id: game_id == "engine-0-2") == once[2:3]
     assert played(players, 2, is_wanted=lambda game_id: int(game_id[-1]) % 2 == 1) == once[1::2]
-    assert games_only(played(players, 2, is_wanted={"engine-0-5", "engine-0-9"}.__contains__))[1].game_id == "engine-0-9"
     everything = [*once, *played(players, 4, unit=1), *played(players, 4, seed=4)]
     begun = {(game.boards[0].fen(), game.moves) for game in games_only(everything)}
     assert len(begun) == 12
 
 
-def test_random_moves_are_no_labels_and_as_many_as_is_said(players: EnginePool) -> None:
-    games = games_only(played(players, 12))
-    labels = [label for game in games for label in game.is_label[RANDOM_OPENING_PLIES:]]
-    share = 1 - sum(labels) / len(labels)
-    assert abs(share - RANDOM_MOVE_PROBABILITY) < 5 * (0.08 * 0.92 / len(labels)) ** 0.5
-    assert len({game.moves[:6] for game in games}) >= 9, "openings differ"
-
-
-@pytest.mark.parametrize("kind", ["crash", "illegal best move", "hang"])
 @pytest.mark.usefixtures("short_games")
-def test_a_game_in_which_the_engine_fails_once_is_the_game_without_the_fault(
-    kind: str, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("grpo.engine.process.SILENT_SECONDS", 1.5)
+def test_a_game_in_which_the_engine_fails_once_is_the_game_without_the_fault(scripted: Scripted) -> None:
     # Engines that remember the game (their hash is kept): asked afresh in the middle they answer otherwise.
-    sound, faulty = scripted(has_memory=True), scripted({"kind": kind, "nth": 6}, has_memory=True)
+    sound, faulty = scripted(has_memory=True), scripted({"kind": "crash", "nth": 6}, has_memory=True)
     games = []
     for engine in (sound, faulty):
         with EnginePool(engine.path, num_processes=1, options={}) as pool:
@@ -131,12 +113,6 @@ def test_a_game_in_which_the_engine_always_fails_is_left_out_and_counted_and_the
 
 def test_an_engine_that_fails_in_game_after_game_is_given_up_with_a_clear_error(scripted: Scripted) -> None:
     broken = scripted({"kind": "none", "times": 10_000})
-    made = []
-    with (
-        EnginePool(broken.path, num_processes=1, options={}) as pool,
-        pytest.raises(
-            EngineError, match=r"failed in 5 games in a row, last: .* no legal move of the engine .*; run it by hand.*CHESS_GRPO_STOCKFISH"
-        ),
-    ):
-        made += engine_games(unit=0, seed=0, pool=pool, is_wanted=lambda game_id: True)
+    with EnginePool(broken.path, num_processes=1, options={}) as pool, pytest.raises(EngineError, match="failed in 5 games in a row"):
+        list(engine_games(unit=0, seed=0, pool=pool, is_wanted=lambda game_id: True))
     assert len(broken.searches()) == 10, "soon: one that hangs costs half a minute each time"

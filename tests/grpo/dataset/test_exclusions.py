@@ -30,7 +30,7 @@ def positions_of(*moves: str) -> list[str]:
 
 
 def test_the_positions_of_a_list_their_mirrors_and_no_others_are_judged(tmp_path: Path, random_boards: list[chess.Board]) -> None:
-    boards = [board for board in random_boards if board.halfmove_clock < 100 and not board.is_insufficient_material()]
+    boards = [board for board in random_boards[::10] if board.halfmove_clock < 100 and not board.is_insufficient_material()]
     found = judged(tmp_path, list_epd="\n".join(board.fen() for board in boards[::2]))
     keys = {position_key(board) for board in boards[::2]}
     assert found == keys == {position_key(board.mirror()) for board in boards[::2]}

@@ -6,14 +6,12 @@ from typing import Any
 import chess
 import numpy as np
 import pyarrow as pa
+from made_language import made_up_rows
 
-from grpo.board.actions import action_move, legal_action_ids
+from grpo.board.actions import action_move
 from grpo.board.encoding import decode, position_key
-from grpo.board.phases import phase_of
 from grpo.dataset.labels import label_arrays
-from grpo.dataset.table import GAME_SCHEMA, LabelArrays, Position, Split, board_row, board_table
-from grpo.engine.answers import Score
-from grpo.engine.move_values import ValueTable
+from grpo.dataset.table import GAME_SCHEMA, LabelArrays, Split, board_table
 
 MOVES = "e2e4 e7e5 g1f3 b8c6 f1b5 a7a6 b5a4 g8f6 e1g1 f8e7"
 OTHER_MOVES = "e2e4 e7e5 g1f3 b8c6 f1c4 f8c5"
@@ -43,21 +41,8 @@ def game_row(moves: str, *, game_id: str = "g", split: Split = Split.TRAIN, labe
 
 
 def board_at(moves: str, ply: int, *, game_id: str = "g", split: Split = Split.TRAIN) -> dict[str, Any]:
-    board = positions_of(moves)[ply]
-    legal = tuple(action_move(index, board.turn).uci() for index in legal_action_ids(board))
-    values = ValueTable(moves=legal, values=np.full(len(legal), 0.5, dtype=np.float32), scores=tuple(Score(0) for _ in legal))
-    position = Position(
-        fen=board.fen(),
-        key=position_key(board),
-        phase=phase_of(board),
-        split=split,
-        label=moves.split()[ply],
-        game_id=game_id,
-        ply=ply,
-        source="engine",
-        offset=0,
-    )
-    return board_row(position, values, None, engine="e", limit="depth 1")
+    [row] = made_up_rows([positions_of(moves)[ply]], split=split)
+    return row | {"label": moves.split()[ply], "game_id": game_id, "ply": ply}
 
 
 def tables(boards: Sequence[dict[str, Any]], games: Sequence[dict[str, Any]]) -> tuple[pa.Table, pa.Table]:

@@ -12,11 +12,7 @@ from grpo.dataset.games import Game, Reason, Rejection
 from grpo.dataset.pgn import dropped_by, read_games, time_control
 from grpo.settings.tree import BoardsConfig, TimeControl
 
-
-@pytest.fixture(scope="module")
-def games_text() -> str:
-    """Return 60 random games."""
-    return random_pgn(60)
+GAMES = random_pgn(20)
 
 
 def entries(text: str | bytes) -> list[Game | Rejection]:
@@ -27,10 +23,10 @@ def shown(text: str | bytes) -> list[tuple[int, str] | Reason]:
     return [(len(entry.moves), entry.result) if isinstance(entry, Game) else entry.reason for entry in entries(text)]
 
 
-def test_a_game_is_what_python_chess_reads(games_text: str) -> None:
-    stream = io.StringIO(games_text)
-    found = entries(games_text)
-    assert len(found) == 60
+def test_a_game_is_what_python_chess_reads() -> None:
+    stream = io.StringIO(GAMES)
+    found = entries(GAMES)
+    assert len(found) == 20
     for number, game in enumerate(found):
         assert isinstance(game, Game)
         expected = chess.pgn.read_game(stream)
@@ -46,16 +42,12 @@ def test_a_game_is_what_python_chess_reads(games_text: str) -> None:
         assert all(game.is_label)
 
 
-def test_a_game_that_cannot_be_used_costs_no_other(games_text: str) -> None:
-    found = entries(with_planted_games(games_text))
-    good = [entry for entry in entries(games_text) if isinstance(entry, Game)]
+def test_a_game_that_cannot_be_used_costs_no_other() -> None:
+    found = entries(with_planted_games(GAMES))
+    good = [entry for entry in entries(GAMES) if isinstance(entry, Game)]
     games = [entry for entry in found if isinstance(entry, Game)]
     assert [game.game_id for game in games] == [*(game.game_id for game in good), good[0].game_id]
     assert [entry.reason.value for entry in found if isinstance(entry, Rejection)] == [reason for reason, _ in PLANTED]
-
-
-def test_what_follows_a_comment_that_is_not_closed_is_read() -> None:
-    assert shown(HEADER + "\n1. e4 e5 {oh\n\n" + HEADER + "\n1. d4 *\n") == [(2, "*"), (1, "*")]
 
 
 def test_an_error_inside_python_chess_costs_one_game(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,8 +65,8 @@ def test_an_error_inside_python_chess_costs_one_game(monkeypatch: pytest.MonkeyP
     [
         (HEADER.replace("\n", "\n% escape\n") + "\n1. e4 e5\n% escape\n2. Nf3 *\n", [(3, "*")]),
         (HEADER + "\n1. e4 e5 1-0" + HEADER + "\n1. d4 *\n", [(2, "1-0"), (1, "*")]),
+        (HEADER + "\n1. e4 e5 {oh\n\n" + HEADER + "\n1. d4 *\n", [(2, "*"), (1, "*")]),  # A comment that is not closed.
         (HEADER.replace('"*"', '"0.5-0.5"') + "\n1. e4 e5 0.5-0.5\n", [(2, "1/2-1/2")]),
-        (HEADER.replace('"*"', '"1:0"') + "\n1. e4 e5 1:0\n", [(2, "1-0")]),
         ("\ufeff" + HEADER + "\r\n1. e4 (1. d4 d5 (1... Nf6)) 1... e5 $1 ; good\r\n2. Nf3! {yes} *\r\n", [(3, "*")]),
         ("1. e4 e5 *\n\n1. d4 d5 2. c4 *\n", [(2, "*"), (3, "*")]),
         (HEADER.replace('"a"', '"Müller"').encode("latin-1") + b"\n1. e4 *\n", [(1, "*")]),
@@ -101,15 +93,7 @@ def test_the_identity_of_a_game_is_of_players_date_and_moves() -> None:
     assert [ids.index(each) for each in ids] == [0, 0, 2, 3]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("2020.01.31", "2020.01.31"),
-        ("2020.??.??", "2020.??.??"),
-        ("2021.13.01", None),
-        ("????.??.??", None),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [("2020.??.??", "2020.??.??"), ("2021.13.01", None), ("????.??.??", None)])
 def test_a_date_that_is_unknown_is_none(text: str, expected: str | None) -> None:
     [game] = entries(HEADER.replace("2020.01.02", text) + "\n1. e4 *\n")
     assert isinstance(game, Game)
@@ -124,11 +108,9 @@ BLITZ = {"time_controls": [TimeControl.BLITZ]}
 @pytest.mark.parametrize(
     ("filters", "tags", "expected"),
     [
-        ({}, {"WhiteElo": "?", "TimeControl": ""}, None),
         (LEAST, {}, None),
         (LEAST, {"WhiteElo": "2299"}, "min_rating"),
         (LEAST, {"BlackElo": "?"}, "min_rating"),
-        (BLITZ, {}, None),
         (BLITZ, {"TimeControl": "600+0"}, "time_controls"),
         (BLITZ, {"TimeControl": "?"}, None),
         (LEAST | BLITZ, {"WhiteElo": "", "TimeControl": "600+0"}, "min_rating"),
@@ -144,16 +126,11 @@ def test_a_filter_drops_what_it_says_and_the_first_is_named(filters: dict[str, A
         ("29+0", TimeControl.ULTRABULLET),
         ("30+0", TimeControl.BULLET),
         ("60+3", TimeControl.BLITZ),  # 60 + 40 * 3 = 180
-        ("479", TimeControl.BLITZ),
         ("900+14", TimeControl.RAPID),  # 1,460
         ("900+15", TimeControl.CLASSICAL),  # 1,500
-        ("10+0.1", TimeControl.ULTRABULLET),
         ("40/300+3:60", TimeControl.BLITZ),
-        ("-", TimeControl.CORRESPONDENCE),
         ("1/86400", TimeControl.CORRESPONDENCE),
         ("", None),
-        ("*60", None),
-        ("0+0", None),
         ("5 min", None),
         ("9" * 5_000, None),
     ],

@@ -66,7 +66,7 @@ def test_what_is_packed_is_unpacked_and_what_is_cut_short_or_damaged_is_told(pac
         read(path)
 
 
-@pytest.mark.parametrize("packing", ["zst", "gz", "bz2"])
+@pytest.mark.parametrize("packing", ["zst", "gz"])
 def test_files_put_one_behind_the_other_are_all_read(packing: str, tmp_path: Path) -> None:
     (tmp_path / f"x.pgn.{packing}").write_bytes(PACKERS[packing](TEXT) + PACKERS[packing](TEXT[:100]))
     assert read(tmp_path) == TEXT + TEXT[:100]
@@ -76,11 +76,9 @@ def test_files_put_one_behind_the_other_are_all_read(packing: str, tmp_path: Pat
     ("name", "content", "what"),
     [
         ("x.pgn", b"<!DOCTYPE html>\n<p>log in</p>", "a web page"),
-        ("x.pgn", gzip.compress(TEXT), "packed"),
         ("x.pgn", '[Event "e"]\n'.encode("utf-16"), "no UTF-8 text"),
         ("x.pgn", b"4k3/8/8/8/8/8/8/R3K3 w - - 0 1\n", "positions"),
         ("x.epd", b'\xef\xbb\xbf[Event "e"]\n', "games"),
-        ("x.epd", b"PuzzleId,FEN,Moves\n", "puzzles"),
     ],
 )
 def test_content_of_another_kind_than_the_name_says_is_told(name: str, content: bytes, what: str, tmp_path: Path) -> None:
@@ -120,12 +118,10 @@ def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
-        ("nowhere.pgn", "no file found"),
         ("*.pgn", "no file found"),
         ("notes.txt", "cannot tell by its suffix what it is"),
         ("ftp://me:hunter2@host/x.pgn", r"^ftp://host/x\.pgn: give this address without a user or a query"),
         ("https://host/x.pgn?token=hunter2", r"^https://host/x\.pgn: give this address without a user or a query"),
-        ("gs://bucket/x.pgn", "^gs://bucket/x.pgn: "),
         ("odd://bucket/x.pgn", "Protocol not known: odd"),
     ],
 )

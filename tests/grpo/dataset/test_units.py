@@ -16,7 +16,7 @@ from scripted_engine import ScriptedEngine
 from grpo.board.encoding import position_key
 from grpo.board.phases import Phase, phase_of
 from grpo.dataset.games import SourceError
-from grpo.dataset.quotas import Quota, QuotaCell, boards_per_cell
+from grpo.dataset.quotas import Quota, QuotaCell
 from grpo.dataset.table import Position, Split
 from grpo.dataset.units import file_games, unit_boards_per_cell, unit_positions
 from grpo.engine.pool import EnginePool
@@ -34,10 +34,6 @@ class Filled:
     quota: Quota
 
     @property
-    def keys(self) -> set[str]:
-        return {position.key for position in self.positions}
-
-    @property
     def cells(self) -> Counter[QuotaCell]:
         return Counter((position.split, position.phase) for position in self.positions)
 
@@ -46,20 +42,14 @@ def filled(
     config: BoardsConfig,
     *,
     unit: int = 0,
-    seed: int = 0,
     engine: str = "true",  # A program that is no engine: for files none is asked.
-    refuses: Callable[[Position], bool] = lambda _: False,
 ) -> Filled:
-    """Fill a unit; positions that it `refuses` are discarded."""
-    quota = Quota(unit_boards_per_cell(config), config, seed=seed)
+    """Fill a unit."""
+    quota = Quota(unit_boards_per_cell(config), config, seed=0)
     made = Filled([], quota)
     with EnginePool(engine, num_processes=1, options={}) as pool:
-        for positions in unit_positions(quota, config, unit=unit, seed=seed, players=pool):
-            for position in positions:
-                if refuses(position):
-                    quota.discard(position, "refused")
-                else:
-                    made.positions.append(position)
+        for positions in unit_positions(quota, config, unit=unit, seed=0, players=pool):
+            made.positions += positions
     return made
 
 
@@ -68,17 +58,14 @@ def files_config(*paths: Path | str, **changes: Any) -> BoardsConfig:
     return BoardsConfig(files=tuple(map(str, paths)), **{**SMALL, **changes})
 
 
-@pytest.fixture(scope="session")
-def games_text() -> str:
-    """Return 60 random games that reach all phases."""
-    return random_pgn(60)
+GAMES = random_pgn(60)  # They reach all phases.
 
 
 @pytest.fixture(scope="session")
-def long_games(games_text: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a file of them."""
+def long_games(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a file of the games and of the first once more."""
     path = tmp_path_factory.mktemp("pgn") / "long.pgn"
-    path.write_text(games_text)
+    path.write_text(GAMES + GAMES[: GAMES.index("[Event", 1)])
     return path
 
 
@@ -104,8 +91,8 @@ def test_a_file_fills_the_quotas_of_a_unit_exactly(long_games: Path) -> None:
     assert not any(made.quota.missing.values())
 
 
-def test_every_position_is_found_again_at_its_place_in_the_file(long_games: Path, games_text: str) -> None:
-    stream = io.StringIO(games_text)
+def test_every_position_is_found_again_at_its_place_in_the_file(long_games: Path) -> None:
+    stream = io.StringIO(GAMES)
     games = list(iter(lambda: chess.pgn.read_game(stream), None))
     for position in filled(files_config(long_games)).positions[::7]:
         nodes = list(games[position.offset].mainline())
@@ -117,31 +104,20 @@ def test_units_share_no_game_and_together_have_all(long_games: Path) -> None:
     config = files_config(long_games, **{**ENDLESS, "num_units": 3})
     units = [filled(config, unit=unit) for unit in range(3)]
     assert sum(unit.quota.report.games for unit in units) == 60
+    assert sum((unit.quota.report.rejected for unit in units), Counter()) == {"duplicate": 1}
     assert all(unit.quota.report.games > 8 for unit in units), "dealt out evenly, more or less"
     found = Counter(game_id for unit in units for game_id in unit.quota.games)
     assert len(found) == 60
     assert set(found.values()) == {1}
 
 
-def test_a_list_of_positions_fills_the_quotas_without_a_move_to_imitate(games_text: str, tmp_path: Path) -> None:
-    (tmp_path / "list.epd").write_text(as_epd(games_text))
+def test_a_list_of_positions_fills_the_quotas_without_a_move_to_imitate(tmp_path: Path) -> None:
+    (tmp_path / "list.epd").write_text(as_epd(GAMES))
     config = files_config(tmp_path / "list.epd")
     made = filled(config)
     assert made.cells == unit_boards_per_cell(config)
     check_positions(made.positions)
     assert {(position.label, position.ply, position.source) for position in made.positions} == {("", 0, "list.epd")}
-
-
-def test_what_the_judge_gives_back_is_replaced_and_counted(long_games: Path) -> None:
-    config = files_config(long_games, num_units=1)
-    plain = filled(config)
-    bad = {position.key for position in plain.positions[::10]}
-    made = filled(config, refuses=lambda position: position.key in bad)
-    assert made.cells == boards_per_cell(config)
-    assert bad.isdisjoint(made.keys)
-    assert made.quota.report.left_out == {"refused": len(bad)}
-    assert made.keys >= plain.keys - bad, "what was good stays"
-    check_positions(made.positions)
 
 
 def test_engine_games_that_add_nothing_come_to_an_end(scripted: Callable[..., ScriptedEngine], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 import torch
-from small_language import CONFIG, boards_table
+from made_language import language_table
 
 from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import numpy_stream
@@ -16,15 +16,16 @@ from grpo.language.model.policy import LanguagePolicy, load_model
 from grpo.language.text.examples import LanguageBoards
 from grpo.language.text.tasks import LanguageTask
 from grpo.policy.policy import weights_hash
+from grpo.settings.language import LanguageConfig
 from grpo.settings.tree import PretrainConfig
 
-TINY = CONFIG.model_copy(update={"small_width": 16, "small_num_layers": 1})
+TINY = LanguageConfig(small_width=16, small_num_layers=1)
 SHORT = PretrainConfig(max_steps=3, batch_size=4, steps_per_validation=1, learning_rate=3e-3)
 
 
 @cache
 def boards(split: Split) -> LanguageBoards:
-    return LanguageBoards(boards_table(), split, TINY)
+    return LanguageBoards(language_table(16, split=split), split, TINY)
 
 
 def new_policy() -> LanguagePolicy:

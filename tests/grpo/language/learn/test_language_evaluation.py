@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from doubles import made_up_number, some_boards
+from made_language import made_up_rows
 from speakers import ScriptedSpeaker, naming
 
-from grpo.board.encoding import position_key
 from grpo.board.phases import PHASES, Phase
-from grpo.dataset.table import Position, Split, board_row, board_table
+from grpo.dataset.table import Split, board_table
 from grpo.engine.answers import Score
 from grpo.engine.move_values import ValueTable
 from grpo.language.learn.evaluation import EvaluationBoards, evaluate_language
@@ -20,28 +20,17 @@ from grpo.settings.language import LanguageConfig
 BOARDS = some_boards(40, max_plies=80)
 
 
-def table_of(boards: Sequence[chess.Board], phases: Sequence[Phase], *, is_strong: bool = True, split: Split = Split.HELDOUT) -> pa.Table:
-    """Return a dataset of these boards; the stronger search's values are made up, the reward's are all 0."""
-    rows = []
-    for board, phase in zip(boards, phases, strict=True):
+def table_of(boards: Sequence[chess.Board], phases: Sequence[Phase]) -> pa.Table:
+    """Return a held-out set of these boards; the stronger search's values are made up, the reward's are all 0."""
+
+    def values(board: chess.Board) -> ValueTable:
         moves = tuple(sorted(move.uci() for move in board.legal_moves))
-        strong = np.array([made_up_number(board, chess.Move.from_uci(move)) for move in moves], dtype=np.float32)
-        scores = tuple(Score(0) for _ in moves)
-        position = Position(
-            fen=board.fen(),
-            key=position_key(board),
-            phase=phase,
-            split=split,
-            label=moves[0],
-            game_id="g",
-            ply=0,
-            source="engine",
-            offset=0,
-        )
-        weak = ValueTable(moves=moves, values=np.zeros_like(strong), scores=scores)
-        found = ValueTable(moves=moves, values=strong, scores=scores) if is_strong else None
-        rows.append(board_row(position, weak, found, engine="Stockfish", limit="depth 2"))
-    return board_table(rows)
+        made_up = np.array([made_up_number(board, chess.Move.from_uci(move)) for move in moves], dtype=np.float32)
+        return ValueTable(moves=moves, values=made_up, scores=tuple(Score(0) for _ in moves))
+
+    rows = made_up_rows(boards, split=Split.HELDOUT, table_of=values)
+    changes = [{"phase": phase.value, "values": [0.0] * len(row["moves"])} for row, phase in zip(rows, phases, strict=True)]
+    return board_table([row | change for row, change in zip(rows, changes, strict=True)])
 
 
 def in_phases(boards: Sequence[chess.Board]) -> pa.Table:
@@ -83,8 +72,7 @@ def test_the_first_boards_of_each_phase_are_judged_in_equal_parts_and_in_order()
 
 
 def test_boards_of_other_splits_are_not_judged_and_none_at_all_is_refused() -> None:
-    phases = [PHASES[0]] * 4
-    mixed = pa.concat_tables([table_of(BOARDS[:4], phases, split=Split.TRAIN, is_strong=False), table_of(BOARDS[4:8], phases)])
+    mixed = pa.concat_tables([board_table(made_up_rows(BOARDS[:4])), in_phases(BOARDS[4:8])])
     assert [board.fen() for board in judged(mixed).boards] == [board.fen() for board in BOARDS[4:8]]
     with pytest.raises(ValueError, match="no boards in its heldout split"):
         judged(mixed.slice(0, 4))

@@ -1,7 +1,6 @@
 """The GRPO loop of a language model: it learns, survives numbers that are none, and goes on bit for bit."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,25 +21,17 @@ from grpo.train.invariants import InvariantError
 from grpo.train.trainer import Trainer
 
 
-def graded(config: Settings) -> Grader:
-    return grade
-
-
-def counting(word: str) -> Callable[[Settings], Grader]:
+def counting(word: str) -> Grader:
     """Return a grader by which an answer is worth as many points as it has the word, at most 3."""
 
-    def of(config: Settings) -> Grader:
-        def count(example: Example, text: str) -> Grades:
-            found = grade(example, text)
-            return replace(found, malformed=0.0, parts={"structure": float(min(3, text.count(word)))})
+    def count(example: Example, text: str) -> Grades:
+        return replace(grade(example, text), malformed=0.0, parts={"structure": float(min(3, text.count(word)))})
 
-        return count
-
-    return of
+    return count
 
 
-def trainer_of(config: Settings, grader: Callable[[Settings], Grader] = graded) -> Trainer[LanguagePolicy]:
-    return language_trainer(writer(config), writer(config), written_boards(config), config, grader(config))
+def trainer_of(config: Settings, grader: Grader = grade) -> Trainer[LanguagePolicy]:
+    return language_trainer(writer(config), writer(config), written_boards(config), config, grader)
 
 
 def test_what_is_rewarded_becomes_more_frequent() -> None:
@@ -48,31 +39,6 @@ def test_what_is_rewarded_becomes_more_frequent() -> None:
     trainer = trainer_of(config, counting("e2"))
     rewards = [trainer.step().metrics["language/reward_mean"] for _ in range(8)]
     assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.2, rewards
-
-
-def test_before_the_first_update_policy_and_reference_are_one() -> None:
-    metrics = trainer_of(settings()).step().metrics
-    assert abs(metrics["language/kl_reference"]) < 1e-6
-    assert metrics["language/kl_max"] < 1e-6
-    assert metrics["language/sampled_scored_gap"] < 1e-4
-
-
-def test_a_group_answers_one_prompt_of_one_task_and_is_compared_with_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = settings(**{"language.environment_share": 0.5, "grpo.states_per_step": 6})
-    trainer = trainer_of(config)
-    rollouts = []
-    learn = Trainer._learn
-    monkeypatch.setattr(Trainer, "_learn", lambda self, rollout, *rest: rollouts.append(rollout) or learn(self, rollout, *rest))
-    metrics = trainer.step().metrics
-    (rollout,) = rollouts
-    assert {answer.example.task for answer in rollout.answers} == {"move", "environment"}
-    for group, advantages in zip(rollout.groups(), rollout.advantages.view(-1, 4), strict=True):
-        assert len({id(answer.example) for answer in group}) == 1
-        rewards = torch.tensor([answer.reward for answer in group])
-        is_whole = torch.tensor([not answer.answer.is_truncated for answer in group])
-        torch.testing.assert_close(advantages[is_whole], (rewards - rewards[is_whole].mean())[is_whole], atol=1e-5, rtol=0)
-    for name in ("reward_mean", "parse_rate", "truncated", "entropy", "kl_reference"):
-        assert {f"language/{name}", f"language/{name}/move", f"language/{name}/environment"} <= metrics.keys()
 
 
 def test_a_run_that_goes_on_from_a_checkpoint_is_the_run_that_was_not_stopped(tmp_path: Path) -> None:
@@ -95,12 +61,9 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_the_run_that_was_not_stopped(tm
 def test_a_reward_that_is_no_number_is_survived() -> None:
     broken = [True]
 
-    def grader(config: Settings) -> Grader:
-        def give(example: Example, text: str) -> Grades:
-            found = grade(example, text)
-            return replace(found, parts={"structure": math.nan}) if broken[0] else found
-
-        return give
+    def grader(example: Example, text: str) -> Grades:
+        found = grade(example, text)
+        return replace(found, parts={"structure": math.nan}) if broken[0] else found
 
     trainer = trainer_of(settings(), grader)
     before = weights_hash(trainer.policy)
@@ -114,10 +77,9 @@ def test_a_reward_that_is_no_number_is_survived() -> None:
 def test_the_kl_coefficient_begins_above_zero_and_chess_is_asked_for_little_by_little() -> None:
     config = settings(**{"language.kl_warmup_steps": 4, "language.reward_warmup_steps": 4, "grpo.kl_coefficient": 0.2})
 
-    def of_chess(config: Settings) -> Grader:
-        """Return a grader by which every answer has a point for its form and two for its chess."""
-        give = graded(config)
-        return lambda example, text: replace(give(example, text), malformed=0.0, parts={"structure": 1.0, "best_move": 2.0})
+    def of_chess(example: Example, text: str) -> Grades:
+        """Give every answer a point for its form and two for its chess."""
+        return replace(grade(example, text), malformed=0.0, parts={"structure": 1.0, "best_move": 2.0})
 
     trainer = trainer_of(config, of_chess)
     records = [dict(trainer.step().metrics) for _ in range(5)]
@@ -126,16 +88,19 @@ def test_the_kl_coefficient_begins_above_zero_and_chess_is_asked_for_little_by_l
     assert [record["language/reward_mean"] for record in records] == pytest.approx([3] * 5)
 
 
-def test_answers_that_are_cut_are_left_out_of_the_loss_and_of_their_groups_mean() -> None:
-    trainer = trainer_of(settings())
+def test_a_group_answers_one_prompt_and_is_compared_with_itself_alone_without_the_answers_that_are_cut() -> None:
+    trainer = trainer_of(settings(**{"language.environment_share": 0.5, "grpo.states_per_step": 6}))
     rollout: Any = trainer._rollout(trainer.control.knobs(0))
+    assert {answer.example.task for answer in rollout.answers} == {"move", "environment"}
     left_out = rollout.is_truncated
     assert 0 < left_out.sum() < len(left_out)
     assert torch.isin(torch.cat(list(trainer._minibatches(rollout.rows))), left_out.nonzero()[:, 0]).sum() == 0
-    for rewards, advantages, is_out in zip(rollout.rewards.view(-1, 4), rollout.advantages.view(-1, 4), left_out.view(-1, 4), strict=True):
+    for group, advantages in zip(rollout.groups(), rollout.advantages.view(-1, 4), strict=True):
+        assert len({id(answer.example) for answer in group}) == 1
+        rewards, is_out = (torch.tensor(column) for column in zip(*((one.reward, one.answer.is_truncated) for one in group), strict=True))
         others = rewards[~is_out]
         expected = torch.where(is_out, 0.0, rewards - others.mean()) if len(others) else torch.zeros(4)
-        torch.testing.assert_close(advantages.double(), expected.double(), atol=1e-6, rtol=0)
+        torch.testing.assert_close(advantages.double(), expected.double(), atol=1e-5, rtol=0)
 
 
 def test_a_rollout_of_nothing_but_cut_answers_changes_nothing() -> None:

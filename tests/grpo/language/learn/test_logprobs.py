@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from written_language import language_trainer, written_boards
+from written_language import settings as settings_of
 
 from grpo.language.learn.answer_batch import AnswerBatch
 from grpo.language.learn.logprobs import exact_measures
@@ -18,7 +19,7 @@ from grpo.language.model.policy import LanguagePolicy, ModelOrigin
 from grpo.language.text.examples import EnvironmentExample, Example, MoveExample
 from grpo.language.text.rewards import Grades, grade
 from grpo.language.text.tokenizer import chess_tokenizer
-from grpo.settings.tree import Settings, read_settings
+from grpo.settings.tree import Settings
 
 CPU = torch.device("cpu")
 START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
@@ -54,12 +55,7 @@ def policy_of(make: Callable[[], PreTrainedModel], **settings: object) -> Langua
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.mul_(4)
-    return LanguagePolicy(network, chess_tokenizer(), CPU, read(**settings).language, origin=ModelOrigin(model="test", commit=""))
-
-
-def read(**settings: object) -> Settings:
-    base = {"policy.kind": '"language"', "language.max_answer_tokens": 16, "grpo.states_per_step": 4, "grpo.group_size": 4}
-    return read_settings("".join(f"{name} = {value}\n" for name, value in {**base, **settings}.items()))
+    return LanguagePolicy(network, chess_tokenizer(), CPU, settings_of(**settings).language, origin=ModelOrigin(model="test", commit=""))
 
 
 def some_rollout(policy: LanguagePolicy, settings: Settings, *, step: int = 7) -> LanguageRollout:
@@ -88,7 +84,7 @@ def test_tokens_are_scored_as_they_were_sampled_and_as_the_model_reads_them_alon
     make: Callable[[], PreTrainedModel], temperature: float
 ) -> None:
     policy = policy_of(make)
-    rollout = some_rollout(policy, read(**{"grpo.temperature": temperature}))
+    rollout = some_rollout(policy, settings_of(**{"grpo.temperature": temperature}))
     assert len({int(row.sum()) for row in rollout.batch.attention_mask}) > 1, "prompts of one length show nothing"
     assert 0 < rollout.largest_gap < 1e-4, "exact equality would mean that one was compared with itself"
     for row, graded in enumerate(rollout.answers):
@@ -114,7 +110,7 @@ def test_entropy_and_divergence_of_answers_are_those_of_whole_answers() -> None:
     torch.manual_seed(0)
     one, other = (GPT2LMHeadModel(GPT2Config(vocab_size=5, n_positions=16, n_embd=16, n_layer=1, n_head=2)).eval() for _ in range(2))
     origin, tokenizer = ModelOrigin(model="test", commit=""), chess_tokenizer()
-    policy, reference = (LanguagePolicy(network, tokenizer, CPU, read().language, origin=origin) for network in (one, other))
+    policy, reference = (LanguagePolicy(network, tokenizer, CPU, settings_of().language, origin=origin) for network in (one, other))
     with torch.no_grad():
         for network in (one, other):
             for parameter in network.parameters():
@@ -138,7 +134,7 @@ def test_entropy_and_divergence_of_answers_are_those_of_whole_answers() -> None:
 def test_a_loss_in_pieces_has_the_gradient_of_the_whole_and_tokens_weigh_alike() -> None:
     gradients = []
     for most in (16, 3):
-        settings = read(**{"language.answers_per_forward": most, "grpo.kl_coefficient": 0.0})
+        settings = settings_of(**{"language.answers_per_forward": most, "grpo.kl_coefficient": 0.0})
         policy, reference = (policy_of(gpt2, **{"language.answers_per_forward": most}) for _ in range(2))
         # Also answers that were cut, for these weights seldom end one.
         rollout = replace(some_rollout(policy, settings), advantages=torch.linspace(-1, 2, 16))

@@ -22,22 +22,20 @@ def rates_of(*, move: float, environment: float) -> dict[LanguageTask, ParseRate
 
 def test_a_cloned_model_passes_and_the_rates_are_repeatable() -> None:
     boards = language_boards(Split.VALIDATION)
-    rates = parse_rates(cloned_policy(), boards, num_prompts=40, seed=1)
+    rates = parse_rates(cloned_policy(), boards, num_prompts=20, seed=1)
     refuse_unreadable(rates, CONFIG, num_steps=300)
-    assert rates == parse_rates(cloned_policy(), boards, num_prompts=40, seed=1)
+    assert rates == parse_rates(cloned_policy(), boards, num_prompts=20, seed=1)
     assert rates[LanguageTask.MOVE].legal_rate is not None
     assert gate_metrics(rates).keys() <= METRICS.keys()
     for rate in rates.values():
         assert rate.low < rate.rate <= rate.high <= 1
-        assert rate.num == 40
+        assert rate.num == 20
 
 
 def test_each_task_must_pass_and_only_those_that_do_not_are_named() -> None:
     config = LanguageConfig(min_parse_rate=0.8)
     refuse_unreadable(rates_of(move=0.8, environment=0.8), config, num_steps=300)
-    with pytest.raises(
-        UnreadableError, match=r"cannot be read: environment task: parse rate 0\.78 .*clone longer: .*\(now 300\)"
-    ) as refusal:
+    with pytest.raises(UnreadableError, match=r"environment task: parse rate 0\.78") as refusal:
         refuse_unreadable(rates_of(move=0.82, environment=0.78), config, num_steps=300)
     assert "move task" not in str(refusal.value)
 
@@ -46,9 +44,6 @@ def test_a_task_that_is_not_trained_is_not_asked() -> None:
     only_moves = CONFIG.model_copy(update={"environment_share": 0.0})
     rates = parse_rates(cloned_policy(only_moves), language_boards(Split.VALIDATION), num_prompts=4, seed=1)
     assert list(rates) == [LanguageTask.MOVE]
-    only_environment = CONFIG.model_copy(update={"environment_share": 1.0})
-    rates = parse_rates(cloned_policy(only_environment), language_boards(Split.VALIDATION), num_prompts=4, seed=1)
-    assert list(rates) == [LanguageTask.ENVIRONMENT]
 
 
 def test_an_answer_that_was_cut_is_not_readable_however_it_reads() -> None:

@@ -88,7 +88,7 @@ def test_targets_of_the_policy_task_are_whole_and_list_the_best_legal_moves(boar
 
 
 def test_targets_of_the_environment_task_are_what_the_rules_say(boards: LanguageBoards) -> None:
-    examples = drawn(boards, 300) + drawn(boards_of(TERMINAL_FENS), 200)
+    examples = drawn(boards, 120) + drawn(boards_of(TERMINAL_FENS), 100)
     for example in examples:
         board = chess.Board(example.fen)
         answer = example.read(example.target)
@@ -110,7 +110,7 @@ def test_targets_of_the_environment_task_are_what_the_rules_say(boards: Language
 
 def test_a_history_leads_from_the_dataset_s_board_to_the_prompt_s(boards: LanguageBoards) -> None:
     rng = np.random.default_rng(0)
-    examples = drawn(boards, 400)
+    examples = drawn(boards, 240)
     assert max(len(history(example)) for example in examples) == CONFIG.num_history_moves
     for index, example in enumerate(examples):
         board = chess.Board(boards.example(index % NUM_BOARDS, LanguageTask.MOVE, rng=rng).fen)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from made_language import ALPHABET, SLOPE, TERMINAL_FENS, language_table, made_up_rows
 
 from grpo.dataset.table import Split, board_table
-from grpo.language.text.examples import EnvironmentExample, Example, LanguageBoards, MoveExample, environment_example, move_example
+from grpo.language.text.examples import EnvironmentExample, Example, LanguageBoards, environment_example, move_example
 from grpo.language.text.rewards import CHESS, MALFORMED, PARSING, STRUCTURE, grade, win_probability
 from grpo.language.text.tasks import LanguageTask, write_environment_answer
 from grpo.settings.language import LanguageConfig
@@ -47,13 +47,7 @@ def some_examples() -> list[Example]:
 
 
 EXAMPLES = some_examples()
-CHOICES = [example for example in EXAMPLES if isinstance(example, MoveExample)]
 OUTCOMES = [example for example in EXAMPLES if isinstance(example, EnvironmentExample)]
-
-
-def total(example: Example, text: str) -> float:
-    """Return the whole reward."""
-    return grade(example, text).total()
 
 
 def part(example: Example, text: str, name: str) -> float:
@@ -106,12 +100,12 @@ def test_an_outcome_worked_by_hand() -> None:
     )
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.target)
-def test_the_target_has_every_part_in_full(example: Example) -> None:
-    grades = grade(example, example.target)
-    assert dict(grades.parts) == {name: MOST[name] for name in grades.parts}
-    assert grades.reading.is_readable
-    assert grades.is_legal_best == (example.task == LanguageTask.MOVE)
+def test_the_target_has_every_part_in_full() -> None:
+    for example in EXAMPLES:
+        grades = grade(example, example.target)
+        assert dict(grades.parts) == {name: MOST[name] for name in grades.parts}, example
+        assert grades.reading.is_readable
+        assert grades.is_legal_best == (example.task == LanguageTask.MOVE)
 
 
 @st.composite
@@ -124,7 +118,7 @@ def near(draw: st.DrawFn, text: str) -> str:
     return text
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.sampled_from(EXAMPLES), st.data())
 def test_any_text_has_all_parts_in_their_ranges_and_no_more_than_the_target(example: Example, data: st.DataObject) -> None:
     words = st.lists(st.sampled_from([" ", "E:", "B:", "M:", "+", "0.1", "-999.97", "nan", "0", "1", *VALUES])).map(" ".join)
@@ -136,17 +130,15 @@ def test_any_text_has_all_parts_in_their_ranges_and_no_more_than_the_target(exam
         assert all(0 <= value <= MOST[name] for name, value in grades.parts.items())
         assert grades.parts["structure"] >= STRUCTURE[0]
         assert grades.parts["parsing"] >= PARSING[0]
-        assert total(example, example.target) >= grades.total() >= grades.total(0.3) >= grades.total(0.0) >= 0.3
+        assert grade(example, example.target).total() >= grades.total() >= grades.total(0.3) >= grades.total(0.0) >= 0.3
 
 
 TRICKS = {
     "the best move five times": " d2d4 d2d4 d2d4 d2d4 d2d4    E: 1.00 1.00 1.00 1.00 1.00    B: d2d4",
-    "fifty moves": f" {'h2h4 ' * 25}{'d2d4 ' * 25}   E: {'1.00 ' * 50}   B: d2d4",
     "a second best move": f"{HAND.target.rpartition('B:')[0]}B: h2h4    B: d2d4",
     "a second list": f" h2h4    E: -999.98    B: h2h4    M:{HAND.target}",
     "the prompt again": HAND.prompt + HAND.target,
     "no numbers": " d2d4 c2c4 e2e4 b2b3 g1f3    E: nan inf -inf 1e999 \u0661.\u0660\u0660    B: d2d4",
-    "numbers beyond all": " d2d4 c2c4 e2e4 b2b3 g1f3    E: 9999 9999 9999 9999 9999    B: d2d4",
     "cut": HAND.target[:-3],
     "words after it": f"{HAND.target} and that is a very good move",
 }
@@ -154,7 +146,7 @@ TRICKS = {
 
 @pytest.mark.parametrize("text", TRICKS.values(), ids=TRICKS)
 def test_a_trick_has_less_than_the_honest_answer(text: str) -> None:
-    assert total(HAND, text) < total(HAND, HAND.target) - 0.05
+    assert grade(HAND, text).total() < grade(HAND, HAND.target).total() - 0.05
 
 
 def test_a_copy_of_the_old_position_is_worth_little() -> None:
