@@ -1,6 +1,6 @@
 """The step that checks: what it writes, the same for the same dataset but for the times in Data Docs, and what it refuses."""
 
-import json
+import html
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -8,71 +8,90 @@ import pytest
 from made_datasets import Dataset, sound_dataset
 from made_work import work_in
 
-from grpo.base.files import ASIDE, verified_manifest, write_json, write_manifest
-from grpo.settings.tree import Settings, read_settings
-from steps.check_boards import DATA_DOCS, ChecksError, body
+from data_checks.report import DatasetReport
+from data_checks.summary import summary_markdown, summary_text
+from grpo.base.files import ASIDE, read_json, verified_manifest, write_json, write_manifest
+from grpo.settings.tree import Settings
+from steps.cards.state import Seen
+from steps.check_boards import DATA_DOCS, ChecksError, body, card
 from steps.run.names import BOARDS, GAMES, REPORT, SUMMARY
-from steps.run.names import REPORT as BOARDS_REPORT
-from steps.run.work import read_history
+from steps.run.work import Work, read_history
 
 SETTINGS = Settings.model_validate(
-    read_settings("smoke").model_dump()
-    | {
+    {
         "boards": {"files": ("games.pgn", "list.epd"), "num_train": 12, "num_validation": 3, "num_heldout": 3},
         "grpo": {"states_per_step": 12, "num_minibatches": 1},
     }
 )
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>[x](javascript:y)"
 
 
-def write(dataset: Dataset, folder: Path) -> Path:
-    folder.mkdir()
-    boards, games = dataset.tables()
-    pq.write_table(boards, folder / BOARDS)
-    pq.write_table(games, folder / GAMES)
-    write_json(folder / BOARDS_REPORT, dataset.report_facts())
-    return folder
+def work_on(dataset: Dataset, folder: Path) -> Work:
+    """Return the step's work on a dataset that is written beside its folder."""
+    (place := folder.with_name(f"{folder.name}-boards")).mkdir()
+    for table, name in zip(dataset.tables(), (BOARDS, GAMES), strict=True):
+        pq.write_table(table, place / name)
+    write_json(place / REPORT, dataset.report_facts())
+    return work_in(folder, SETTINGS, inputs={"boards": place})
 
 
-def checked(boards: Path, folder: Path) -> Path:
-    work = work_in(folder, SETTINGS, inputs={"boards": boards})
-    body(work)
-    work.write_history()
-    write_manifest(folder, {})
-    return folder
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The outputs of two runs on one dataset, in whose names there is markup."""
+    dataset = sound_dataset()
+    dataset.facts = {"rejected": {EVIL: 1}, "first_rejected": [EVIL]}
+    for row in dataset.boards:
+        row.update(source=EVIL, engine=EVIL)
+    for game in dataset.games:
+        game["source"] = EVIL
+    folders = [tmp_path_factory.mktemp("checked") / "output" for _ in range(2)]
+    for folder in folders:
+        body(work := work_on(dataset, folder))
+        work.write_history()
+        write_manifest(folder, {})
+    return folders
 
 
-def test_two_equal_datasets_have_equal_outputs_though_their_data_docs_differ(tmp_path: Path) -> None:
-    boards = write(sound_dataset(), tmp_path / "boards")
-    first, second = (verified_manifest(checked(boards, tmp_path / name)) for name in ("first", "second"))
-
+def test_two_equal_datasets_have_equal_outputs_though_their_data_docs_differ(checked: list[Path]) -> None:
+    first, second = map(verified_manifest, checked)
     assert first["output_hash"] == second["output_hash"]
     assert sorted(first["files"]) == ["history.jsonl", REPORT, SUMMARY]
     assert set(first["aside"]) != set(second["aside"]), "the time is in the names of the pages"
-    assert f"{ASIDE}/data_docs/index.html" in first["aside"]
-    report = json.loads((tmp_path / "first" / REPORT).read_text())
-    assert report["is_met"] is True
-    for suite in report["suites"]:
-        assert f"{DATA_DOCS}/expectations/{suite['name']}.html" in first["aside"]
-    assert report["dataset"]["rows"] == 18
-    assert [record.metrics for record in read_history(tmp_path / "first")] == [{"checks/failed": 0.0}]
+    report = read_json(checked[0] / REPORT)
+    assert (report["is_met"], report["dataset"]["rows"]) == (True, 18)
+    assert {f"{DATA_DOCS}/expectations/{suite['name']}.html" for suite in report["suites"]} <= set(first["aside"])
+    assert [record.metrics for record in read_history(checked[0])] == [{"checks/failed": 0.0}]
+
+
+def test_text_of_files_is_text_on_every_page(checked: list[Path]) -> None:
+    docs = {page.name: page.read_text(encoding="utf-8") for page in (checked[0] / ASIDE).rglob("*.html")}
+    shown = "".join(part for part in card(Seen({}, folder=checked[0])) if isinstance(part, str))
+    summary = (checked[0] / SUMMARY).read_text(encoding="utf-8")
+    assert len(docs) >= 8
+    assert html.escape("<script>alert") in shown
+    for page in (summary, shown, *docs.values()):
+        assert "<script>alert" not in page
+        assert "<img src=x" not in page
+    assert "](javascript:" not in summary + shown, "Markdown has markup of its own"
 
 
 def test_a_dataset_that_fails_is_refused_with_the_report_and_what_is_in_it(tmp_path: Path) -> None:
     dataset = sound_dataset()
     dataset.boards[0]["label"] = "a1a1"
-    work = work_in(tmp_path / "checks", SETTINGS, inputs={"boards": write(dataset, tmp_path / "boards")})
+    work = work_on(dataset, tmp_path / "checks")
     with pytest.raises(ChecksError) as refusal:
         body(work)
-
     text = str(refusal.value)
-    assert text.startswith("the dataset is not fit to train on:\n2 of 31 checks failed: labels: label_legal, labels: label_as_played")
-    for words in (
-        f"{dataset.boards[0]['fen']}: label_faults 1",
-        "18 boards from 18 games",
-        "Splits: train 12, heldout 3, validation 3",
-        "list.epd 3",
-    ):
+    for words in ("labels: label_legal, labels: label_as_played", f"{dataset.boards[0]['fen']}: label_faults 1", "list.epd 3"):
         assert words in text
     work.write_history()
     assert [record.metrics for record in read_history(work.folder)] == [{"checks/failed": 2.0}]
     assert not (work.folder / REPORT).exists()
+
+
+def test_the_summary_is_short_however_many_sources_there_are() -> None:
+    many = {f"{'x' * 200} {number:04}.pgn": 1_000 - number for number in range(900)}
+    facts = sound_dataset().report_facts() | {"sources": many, "rejected": many, "left_out": many}
+    for text in (summary_markdown(DatasetReport(suites={}), facts), summary_text(facts)):
+        assert len(text) < 5_000
+        assert "and 888 more" in text

@@ -50,22 +50,15 @@ def links(page: Path) -> list[str]:
     return [link for link in found if not re.match(r"[a-z]+:", link)]
 
 
-def target_of(page: Path, link: str) -> Path:
-    return (page.parent / link.partition("#")[0]).resolve() if not link.startswith("#") else page
-
-
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_link_leads_to_a_file_and_to_a_heading_that_are_there(page: Path) -> None:
+def test_every_link_leads_to_a_file_and_to_a_heading_that_are_there_and_no_page_names_a_place_of_one_machine(page: Path) -> None:
     for link in links(page):
-        target, anchor = target_of(page, link), link.partition("#")[2]
-        assert target.exists(), f"{name_of(page)} links to {link}, which is not there"
-        assert not anchor or anchor in anchors(target), f"{name_of(page)} links to {link}: there are {sorted(anchors(target))}"
-
-
-def test_no_page_names_a_place_of_one_machine() -> None:
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        assert target.exists(), f"{link} is not there"
+        assert not anchor or anchor in anchors(target), f"{link}: there are {sorted(anchors(target))}"
     # The checkout of the person who wrote it, temporary folders, homes.
-    for page in PAGES:
-        assert not re.findall(r"/tmp/|/work/|/root/|/home/(?!me/)\w+|file:///", page.read_text()), name_of(page)
+    assert not re.findall(r"/tmp/|/work/|/root/|/home/(?!me/)\w+|file:///", page.read_text())
 
 
 # --- Commands -----------------------------------------------------------------------------------------------------------------------------
@@ -105,15 +98,12 @@ def test_every_make_target_and_its_settings_that_a_page_names_are_there() -> Non
 
 
 def test_every_call_of_the_command_that_a_page_shows_is_one_that_it_takes() -> None:
-    shown = [
-        (page, words[1:]) for page, words in COMMAND_LINES if Path(words[0]).name == "chess-grpo" and "..." not in words and len(words) > 1
-    ]
-    assert {words[0] for _, words in shown} <= COMMANDS.keys()
+    shown = [(page, words[1:]) for page, words in COMMAND_LINES if Path(words[0]).name == "chess-grpo" and "..." not in words and words[1:]]
     assert len(shown) > 20
     for page, (name, *words) in shown:
-        command = import_module(f"steps.cli.{name}").command
+        assert name in COMMANDS
         try:
-            command.make_context(name, list(words))
+            import_module(f"steps.cli.{name}").command.make_context(name, list(words))
         except click.UsageError as error:
             pytest.fail(f"{page}: chess-grpo {name} {' '.join(words)}: {error.format_message()}")
 
@@ -131,6 +121,7 @@ def test_every_python_module_and_script_that_a_page_calls_is_there() -> None:
 
 # --- Settings and metrics -----------------------------------------------------------------------------------------------------------------
 
+SUFFIXES = (".md", ".py", ".html", ".parquet", ".json", ".jsonl", ".pgn", ".safetensors", ".toml", ".epd")
 WRITTEN_BY_HAND = [page for page in PAGES if PRINTED not in page.read_text()[:300]]
 
 
@@ -149,30 +140,20 @@ def code_spans(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", WRITTEN_BY_HAND, ids=name_of)
-def test_every_setting_that_a_page_names_with_its_section_is_one(page: Path) -> None:
+def test_every_setting_that_a_page_names_with_its_section_is_one_and_so_is_every_metric(page: Path) -> None:
     names = [name.split(".") for name, _, _ in settings()]
     known = {".".join(levels[:depth]) for levels in names for depth in range(1, len(levels) + 1)}
     known |= {f"resources.training.{name}" for name in TaskResources.model_fields} | {"resources.*"}
-    sections = {key.partition(".")[0] for key in known}
+    sections, families = {key.partition(".")[0] for key in known}, {name.partition("/")[0] for name in METRICS}
     for span in code_spans(page):
-        found = re.fullmatch(r"([a-z_]+(?:\.[a-z_]+)+)(?: = .+)?", span)
-        if (
-            found
-            and (name := found[1]).partition(".")[0] in sections
-            and not re.search(r"\.(md|py|html|parquet|jsonl?|pgn|safetensors|toml|epd)$", name)
-        ):
+        setting = re.fullmatch(r"((?:[a-z_]+)(?:\.[a-z_]+)+)(?: = .+)?", span)
+        if setting and (name := setting[1]).partition(".")[0] in sections and not name.endswith(SUFFIXES):
             levels = name.split(".")
             is_module = any(ROOT.joinpath(*levels[:depth]).with_suffix(".py").exists() for depth in range(2, len(levels) + 1))
-            assert name in known or is_module, f"{name_of(page)}: {name}"
-
-
-@pytest.mark.parametrize("page", WRITTEN_BY_HAND, ids=name_of)
-def test_every_metric_that_a_page_names_is_one(page: Path) -> None:
-    families = {name.partition("/")[0] for name in METRICS}
-    for span in code_spans(page):
+            assert name in known or is_module
         if re.fullmatch(r"[a-z_]+/[a-z0-9_*/]+", span) and span.partition("/")[0] in families and not (ROOT / span).exists():
             pattern = span.replace("*", "[a-z_]*") + r"(/[a-z_]+)?" * span.endswith("*")
-            assert any(re.fullmatch(pattern, name) for name in METRICS), f"{name_of(page)}: {span}"
+            assert any(re.fullmatch(pattern, name) for name in METRICS), span
 
 
 def test_every_variable_of_ours_is_on_the_page_of_the_environment_and_no_other() -> None:

@@ -1,26 +1,17 @@
 """The real flow, run once on the preset `test`; many small tests read what it left."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch._dynamo  # noqa: F401  A part of torch that loads late, and no longer once Metaflow's own typing_extensions is loaded.
 from presets import TEST
-from real_flow import SECRETS, FlowRun, run_flow, run_in_one_process
+from real_flow import SECRETS, FlowRun, run_flow
 
 
 @pytest.fixture(scope="session")
 def first_run(tmp_path_factory: pytest.TempPathFactory) -> FlowRun:
     """The preset `test` from an empty directory, with secrets among its variables."""
     return run_flow(tmp_path_factory.mktemp("first"), {"preset": TEST}, variables=SECRETS)
-
-
-@pytest.fixture(scope="session")
-def second_run(give_tables: Callable[[Path], Path], tmp_path_factory: pytest.TempPathFactory) -> FlowRun:
-    """The same, with the same seed, in another directory without outputs: nothing can be reused. Its steps are in one process."""
-    folder = tmp_path_factory.mktemp("second")
-    return run_in_one_process(folder, {"preset": TEST}, home=give_tables(folder / "home"))
 
 
 @pytest.fixture

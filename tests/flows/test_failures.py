@@ -6,14 +6,33 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from presets import TEST
 from real_flow import FLOW, FlowRun, run_in_one_process
 
-from grpo.base.files import MANIFEST, read_json, write_manifest
+from grpo.base.errors import PlainError
+from grpo.base.files import MANIFEST, StorageError, read_json, write_manifest
 from grpo.dataset.table import BOARD_SCHEMA
+from grpo.engine.identity import EngineMissingError
+from steps.run.objects import StoreError
+
+
+@pytest.mark.parametrize(("error", "code"), [(EngineMissingError("no engine"), 202), (StorageError("full"), 202), (StoreError("503"), 75)])
+def test_the_exit_code_says_whether_another_try_may_help(error: PlainError, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    from flows.chess_grpo import plainly
+
+    def body(flow: object) -> None:
+        raise error
+
+    # A task tells its processes which it is; here there is none.
+    with patch.dict(os.environ), pytest.raises(SystemExit) as caught:
+        plainly(body)(None)
+    assert caught.value.code == code
+    assert capsys.readouterr().err == f"body: {error}\n"
 
 
 def test_a_bad_setting_ends_the_command_with_one_clear_line(tmp_path: Path) -> None:
@@ -39,7 +58,7 @@ def test_a_planted_fault_stops_the_flow_with_a_readable_report(
     write_manifest(folder, {key: manifest[key] for key in ("step", "version", "parts", "code")})
     run = run_in_one_process(tmp_path / "run", {"preset": TEST}, home=home)
     assert not run.succeeded
-    for words in ("the dataset is not fit to train on", "label_legal", rows[3]["fen"], "one process: check_boards"):
+    for words in ("the dataset is not fit to train on", "label_legal", rows[3]["fen"], "begins check_boards"):
         assert words in run.output
-    for words in ("Traceback", "one process: pretrain"):
+    for words in ("Traceback", "begins pretrain"):
         assert words not in run.output

@@ -1,13 +1,13 @@
 """What the acceptance tests share: tiny trainings that can be killed, and machines for a run of made steps."""
 
 import json
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import made_run
 import pytest
+from s3_server import s3_server
 from tiny_training import prepare
 from trainings import Driver, Result, result_of
 
@@ -63,16 +63,7 @@ def runs_here(here: Machine, monkeypatch: pytest.MonkeyPatch) -> Machine:
 @pytest.fixture
 def bucket(runs_here: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Let the store be in a bucket of an S3 that other processes reach too; returns its address."""
-    import boto3
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    variables = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
-    for name, value in {**variables, "AWS_ENDPOINT_URL": f"http://{host}:{port}", "CHESS_GRPO_STORE": "s3://shop/store"}.items():
-        monkeypatch.setenv(name, value)
-    urllib.request.urlopen(f"http://{host}:{port}/moto-api/reset", data=b"").close()  # Of tests before.
-    boto3.client("s3").create_bucket(Bucket="shop")
-    yield "s3://shop/store"
-    server.stop()
+    with s3_server() as variables:
+        for name, value in {**variables, "CHESS_GRPO_STORE": "s3://shop/store"}.items():
+            monkeypatch.setenv(name, value)
+        yield "s3://shop/store"

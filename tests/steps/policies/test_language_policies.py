@@ -8,7 +8,6 @@ from pathlib import Path
 
 import chess
 import pytest
-import torch
 from doubles import CPU, TINY
 
 from grpo.language.model.policy import LanguagePolicy, load_model
@@ -17,8 +16,6 @@ from grpo.policy.policy import new_policy
 from grpo.settings.language import LanguageConfig
 from steps.policies.network import NetworkCompetitor
 from steps.policies.open import open_policy
-
-torch.set_num_threads(1)
 
 ROOT = Path(__file__).resolve().parents[3]
 SMALL = LanguageConfig.model_validate(
@@ -52,9 +49,6 @@ def run(console: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return console
 
 
-# Files.
-
-
 def test_the_files_of_either_kind_are_known_without_loading_them(folder: Path, tmp_path: Path) -> None:
     new_policy(TINY, seed=0, device=CPU).save(tmp_path)
     (tmp_path / "state.safetensors").write_bytes(b"")
@@ -83,9 +77,6 @@ def test_a_network_is_opened_and_plays_without_the_packages_of_language_models(t
     assert (done.returncode, done.stdout) == (0, f"network {move}\n"), done.stderr
 
 
-# Play.
-
-
 def test_a_match_and_exercises_tell_what_its_answers_were_like(stockfish: str, folder: Path, run: Run, tmp_path: Path) -> None:
     code, said, _ = run("match", folder, "random", "--pairs", "2")
     assert code == 0
@@ -95,6 +86,3 @@ def test_a_match_and_exercises_tell_what_its_answers_were_like(stockfish: str, f
     code, said, _ = run("solve", folder, tmp_path / "puzzles.csv")
     assert code == 0
     assert "answers: 4 answers for 2 moves: " in said
-
-
-# Export.

@@ -62,7 +62,6 @@ def test_a_network_is_left_with_a_report_and_is_the_same_again(boards: Path, tmp
     assert report["weights"] == weights_hash(NetworkPolicy.load(folder, CPU))
     assert (report["num_positions"], report["num_steps"], report["has_converged"]) == (32, 6, False)
     assert [record.step for record in told.records] == [2, 4, 6]
-    assert told.progresses[-1] == (6, 6, "steps at most")
     assert {"imitation/validation_loss", "imitation/top1", "imitation/entropy"} <= told.metrics.keys()
     assert read_json(pretrained(boards, tmp_path / "again", network())[0] / REPORT) == report
 
@@ -73,9 +72,6 @@ def test_a_language_model_is_left_with_answers_and_a_report(boards: Path, tmp_pa
     policy = LanguagePolicy.load(folder, CPU)
     assert report["weights"] == weights_hash(policy)
     assert (report["model"], report["commit"], report["num_steps"]) == ("small", "", 4)
-    assert report["best_step"] in (2, 4)
-    assert report["num_parameters"] == sum(weights.numel() for weights in policy.network.parameters())
-    assert min(report["clone_validation_loss/move"], report["clone_validation_loss/environment"]) > 0
     assert {task: rate["num"] for task, rate in report["parse_rates"].items()} == {"move": 4, "environment": 4}
     assert [record.step for record in told.records] == [2, 4, 4]
     assert {"language/clone_loss", "language/parse_rate/move", "language/legal_rate"} <= told.metrics.keys()
