@@ -4,23 +4,10 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from soaking import ROWS, SEED, Driver, Place, table
-
-
-@dataclass(frozen=True)
-class Undisturbed:
-    """What a run without any fault gave: hashes, how long it took, and how often it came by each failpoint."""
-
-    hashes: dict[str, str]
-    seconds: float
-    counts: dict[str, int]
-
-
-NewPlace = Callable[..., Place]
+from soaking import ROWS, SEED, Driver, NewPlace, Place, Undisturbed, table
 
 
 @pytest.fixture(scope="session")

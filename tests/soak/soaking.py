@@ -9,7 +9,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -73,6 +73,19 @@ class Place:
     def hashes(self, run: str = "run-1") -> dict[str, str]:
         """Return step -> version and hash of its output."""
         return {step: f"{output['version']} {output['output_hash']}" for step, output in self.outputs(run).items()}
+
+
+NewPlace = Callable[..., Place]
+"""Makes a place whose tracking store has its tables already."""
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """What a run without any fault gave: hashes, how long it took, and how often it came by each failpoint."""
+
+    hashes: dict[str, str]
+    seconds: float
+    counts: dict[str, int]
 
 
 class Driver(Forks):

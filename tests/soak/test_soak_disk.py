@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import NewPlace, Undisturbed
 from forking import has_ended
-from soaking import PLAIN_ENDS, SEED, Driver, Place, Row, leftovers_of, lost_of, number_of, part
+from soaking import PLAIN_ENDS, SEED, Driver, NewPlace, Place, Row, Undisturbed, leftovers_of, lost_of, number_of, part
 
 pytestmark = pytest.mark.soak
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import faulty_engine
 import pytest
-from conftest import NewPlace
-from soaking import SEED, Driver, Place, leftovers_of, lost_of, number_of, part
+from soaking import SEED, Driver, NewPlace, Place, leftovers_of, lost_of, number_of, part
 
 pytestmark = pytest.mark.soak
 

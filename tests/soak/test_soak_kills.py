@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import NewPlace, Undisturbed
 from forking import has_ended
-from soaking import SEED, Driver, Place, leftovers_of, lost_of, number_of, part
+from soaking import SEED, Driver, NewPlace, Place, Undisturbed, leftovers_of, lost_of, number_of, part
 
 from steps.run.exit_codes import RESUMABLE
 

@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Undisturbed
 from s3_server import s3_server
-from soaking import SEED, Driver, Place, lost_of, number_of, part
+from soaking import SEED, Driver, Place, Undisturbed, lost_of, number_of, part
 from test_soak_kills import is_killed
 
 pytestmark = pytest.mark.soak

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Undisturbed
 from forking import has_ended
-from soaking import PLAIN_ENDS, SEED, Driver, Place, lost_of, number_of, part
+from soaking import PLAIN_ENDS, SEED, Driver, Place, Undisturbed, lost_of, number_of, part
 from toggled_server import Fault, ToggledServer
 
 pytestmark = pytest.mark.soak
