@@ -19,7 +19,7 @@ from steps.run.store import Store
 Status = Literal["running", "finished", "failed", "killed"]
 LAST: Final = "end"
 """The step with which a run is finished."""
-_BEGUN, _ENDED, _PUBLISHED_ATTEMPT = ".begun.json", ".ended.json", ".published.json"
+_BEGUN, _ENDED = ".begun.json", ".ended.json"
 _OVER, _PUBLISHED = ".over", ".published"
 
 
@@ -84,8 +84,6 @@ class Attempt:
     """Seconds since 1970; of a killed process, the last that is known of it. None while it is at work."""
     output: StepOutput | None = None
     error: Failure | None = None
-    is_published: bool = False
-    """Whether the tracking store has all of it."""
     store: Store = field(repr=False, compare=False)
 
     def end(self, status: Status, *, output: StepOutput | None = None, error: Failure | None = None, at: float = 0) -> "Attempt":
@@ -93,10 +91,6 @@ class Attempt:
         facts = {"status": status, "ended": at or time.time(), "output": output, "error": error}
         self.store.create(self._key + _ENDED, facts)
         return replace(self, **(self.store.read(self._key + _ENDED) or facts))
-
-    def set_published(self) -> None:
-        """Record that the tracking store has all of it."""
-        self.store.create(self._key + _PUBLISHED_ATTEMPT, {})
 
     @property
     def _key(self) -> str:
@@ -119,7 +113,7 @@ class Run:
             if key.endswith(_BEGUN):
                 place = key.removesuffix(_BEGUN)
                 facts = begun | records.get(place + _ENDED, {})
-                found.append(Attempt(**facts, is_published=place + _PUBLISHED_ATTEMPT in self._keys, store=self._store))
+                found.append(Attempt(**facts, store=self._store))
         later: dict[tuple[str, str], float] = {}
         for number, attempt in sorted(enumerate(found), key=lambda each: -each[1].number):
             if attempt.ended is None and (attempt.step, attempt.part) in later:

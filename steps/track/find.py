@@ -67,8 +67,8 @@ class NamedPolicy:
     run: Run | None
     """The records of that run; None where a version is of a run that this store does not have."""
     policy_step: int
-    output: StepOutput
-    """The output that has its files."""
+    output: StepOutput | None
+    """The output of that run that has its files."""
     part: str
     """Their folder in that output; empty where the output is the policy."""
     version: "Version | None" = None
@@ -76,13 +76,17 @@ class NamedPolicy:
 
     def fetch(self, machine: Machine) -> FoundPolicy:
         """Bring its files to this machine, unless they are there. Raises as `find_policy`."""
-        try:
-            folder = Store.of(machine).open(self.output) / self.part
-        except CorruptError:
-            if self.version is None:
-                raise
+        folder = None
+        if self.output is not None:
+            try:
+                folder = Store.of(machine).open(self.output) / self.part
+            except CorruptError:
+                if self.version is None:
+                    raise
+        if folder is None:
             from steps.track import registry
 
+            assert self.version is not None
             folder = registry.fetch(self.version, machine) / "policy"
         return _found(folder, run=self.run_id, policy_step=self.policy_step)
 
@@ -211,9 +215,10 @@ def _registered(name: str, preset: str, machine: Machine) -> NamedPolicy:
         what = f"there is {others}" if others else "let a run finish first"
         raise NotFoundError(f"no policy of preset {of} in {machine.shown_uri} is called {name!r}; {what}; give {POLICY_NAMES}")
     run = Runs(Store.of(machine)).get(version.run)
-    return NamedPolicy(
-        run_id=version.run, run=run, policy_step=version.policy_step, output=version.output, part=version.role, version=version
-    )
+    output = None if run is None else run.output_of("select")
+    if output is None or output["output_hash"] != version.output_hash:  # Another machine's run can have the same id.
+        run = output = None
+    return NamedPolicy(run_id=version.run, run=run, policy_step=version.policy_step, output=output, part=version.role, version=version)
 
 
 def _in_folder(given: Path) -> FoundPolicy:

@@ -34,7 +34,7 @@ class TrackingAwayError(PlainError, RuntimeError):
 
 
 class TrackingRefusedError(TrackingAwayError):
-    """The tracking store has said no, or this machine lacks its driver: asking again does not help."""
+    """The tracking store has said no: asking again does not help."""
 
 
 class ArtifactError(PlainError, RuntimeError):
@@ -57,12 +57,7 @@ def failures_of(store: str, what: str) -> Iterator[None]:
         yield
     except TrackingAwayError:
         raise
-    except ModuleNotFoundError as error:
-        raise TrackingRefusedError(
-            f"the tracking store {store} needs the Python package {error.name}, which is not installed: `pip install` its driver,"
-            " or set MLFLOW_TRACKING_URI to another store"
-        ) from None
-    except (MlflowException, SQLAlchemyError, OSError, BotoCoreError, ClientError) as error:
+    except (MlflowException, SQLAlchemyError, OSError, ModuleNotFoundError, BotoCoreError, ClientError) as error:
         text = str(error)
         reason = _REASON.search(text)
         line = reason[1].strip() if reason else without_secrets(next(iter(text.splitlines()), type(error).__name__))

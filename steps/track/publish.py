@@ -24,12 +24,11 @@ from steps.run.names import RESULTS
 from steps.run.records import Attempt, Run, Runs, Status
 from steps.run.step import StepOutput, step_of
 from steps.run.store import Store
-from steps.run.work import JOURNAL, read_journal
 from steps.track.client import CHILD, METAFLOW_RUN, RUN, TrackingStore, cut, locked, waiting
 from steps.track.notes import MAIN_CURVES, run_name, run_note, step_note, tracked_name
 from steps.track.outages import TrackingRefusedError, failures_of
 from steps.track.registry import register
-from steps.track.sender import Sender
+from steps.track.sender import Sender, journal_of
 from steps.track.wandb import mirror_of
 
 # isort: split
@@ -42,7 +41,6 @@ _LOGGED: Final = "chess_grpo.logged"
 _NOTE: Final = "mlflow.note.content"
 _PARENT: Final = "mlflow.parentRunId"
 _RUN_NAME: Final = "mlflow.runName"
-_STATUS: Final[Mapping[Status, str]] = {"running": "RUNNING", "finished": "FINISHED", "failed": "FAILED", "killed": "KILLED"}
 # MLflow's limits (mlflow.utils.validation) and columns (mlflow.store.tracking.dbmodels), of each the narrower.
 _LONGEST_KEY: Final = 250
 _LONGEST_TAG: Final = 7_500
@@ -69,18 +67,6 @@ def publish_all(machine: Machine) -> dict[str, str]:
         if "does not answer" in found[run.name]:
             away[address] = found[run.name]  # Each question to it takes seconds.
     return found
-
-
-def journal_of(attempt: Attempt, store: Store) -> list[dict[str, Any]]:
-    """Return the lines of an attempt's journal: of its output, or of its progress as far as this machine has that."""
-    if attempt.output is not None:
-        try:
-            return read_journal(store.file(attempt.output, JOURNAL).parents[1])
-        except FileNotFoundError:  # It had nothing to say.
-            return []
-    # Another run may go on from the progress of a killed one: its lines are not this one's.
-    rows = read_journal(store.progress(attempt.step, attempt.version))
-    return [row for row in rows if attempt.ended is None or row["time"] <= 1_000 * attempt.ended]
 
 
 class _View:
@@ -204,12 +190,13 @@ class _View:
             self._client.log_batch(run.info.run_id, tags=new_tags, params=new_params)
 
     def _set_status(self, run: Logged, status: Status, ended: float | None) -> None:
-        if run.info.status == _STATUS[status]:
+        name = status.upper()
+        if run.info.status == name:
             return
         if ended is None:
-            self._client.update_run(run.info.run_id, status=_STATUS[status])
+            self._client.update_run(run.info.run_id, status=name)
         else:
-            self._client.set_terminated(run.info.run_id, status=_STATUS[status], end_time=round(1_000 * ended))
+            self._client.set_terminated(run.info.run_id, status=name, end_time=round(1_000 * ended))
 
 
 def _metrics(rows: Sequence[Mapping[str, Any]], names: Collection[str] | None) -> list[Metric]:
@@ -274,7 +261,7 @@ class Publisher(Sender):
 @contextmanager
 def sending(machine: Machine, attempt: Attempt) -> Iterator[None]:
     """Send an attempt to MLflow, and to W&B if that is on, while the block lasts."""
-    mirror = mirror_of(machine, attempt, Store.of(machine), journal_of)
+    mirror = mirror_of(machine, attempt)
     senders = [Publisher(machine, attempt), *([] if mirror is None else [mirror])]
     for sender in senders:
         sender.start()

@@ -55,8 +55,8 @@ class Version:
     """Metaflow's id of the run that registered it."""
     role: str
     """`champion` or `peak`: its folder in the output."""
-    output: StepOutput
-    """The output of `select` that has its files."""
+    output_hash: str
+    """Of the output of `select` that has its files."""
     policy_step: int
     """Training step; 0 is the pretrained policy."""
     source: str = ""
@@ -188,7 +188,7 @@ def _facts(role: str, run: Run, decision: Decision) -> dict[str, Any]:
     return {
         "run": run.name,
         "role": role,
-        "output": {**output, "reused": True},
+        "output_hash": output["output_hash"],
         "policy_step": step,
         "weights": weights or "",
         "initial_weights": decision.initial_weights,

@@ -1,13 +1,26 @@
 """Sends a step's journal to a tracker while the step works: neither its failures nor its slowness affect the step."""
 
 import threading
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from steps.run.records import Attempt, Run, Runs
 from steps.run.store import Store
+from steps.run.work import JOURNAL, read_journal
 
 _SECONDS_BETWEEN: Final = 5.0
 _SECONDS_AFTER_FAILURE: Final = 30.0
+
+
+def journal_of(attempt: Attempt, store: Store) -> list[dict[str, Any]]:
+    """Return the lines of an attempt's journal: of its output, or of its progress as far as this machine has that."""
+    if attempt.output is not None:
+        try:
+            return read_journal(store.file(attempt.output, JOURNAL).parents[1])
+        except FileNotFoundError:  # It had nothing to say.
+            return []
+    # Another run may go on from the progress of a killed one: its lines are not this one's.
+    rows = read_journal(store.progress(attempt.step, attempt.version))
+    return [row for row in rows if attempt.ended is None or row["time"] <= 1_000 * attempt.ended]
 
 
 class Sender(threading.Thread):

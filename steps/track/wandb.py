@@ -7,36 +7,33 @@ retry sends everything again and nothing is there twice. Without key or network 
 import hashlib
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from grpo.settings.names import flattened
 from steps.run.machine import Machine
 from steps.run.machine import Mirror as Mode
 from steps.run.records import Attempt
 from steps.run.store import Store
-from steps.track.sender import Sender
+from steps.track.sender import Sender, journal_of
 
 KEY: Final = "WANDB_API_KEY"
 _FOLDER: Final = "wandb"
 """Folder below the home; W&B always uses this name."""
-_STEP: Final = "step"
-"""The x axis of all charts: the training step. W&B's own step must increase with every row, the training step need not."""
 _SECONDS_TO_BEGIN: Final = 30.0
 _SECONDS_AT_END: Final = 20.0
 """How long W&B may send what it has not sent yet; the step waits as long and a little longer."""
 
-Rows = Callable[[Attempt, Store], list[dict[str, Any]]]
 
-
-def mirror_of(machine: Machine, attempt: Attempt, store: Store, rows: Rows) -> "Mirror | None":
+def mirror_of(machine: Machine, attempt: Attempt) -> "Mirror | None":
     """Return what mirrors an attempt; None where that is off or its offline files would go with the disk."""
     is_online = machine.mirror == Mode.ONLINE and bool(os.environ.get(KEY))
-    if machine.mirror != Mode.OFF and machine.is_container and not is_online:
+    if machine.mirror == Mode.OFF:
+        return None
+    if machine.is_container and not is_online:
         print(f"{attempt.step}: WARNING: not logged to W&B: there is no {KEY}, and offline files would be lost with this disk", flush=True)
         return None
-    return None if machine.mirror == Mode.OFF else Mirror(machine.home, attempt, store, rows, mode="online" if is_online else "offline")
+    return Mirror(machine, attempt, is_online=is_online)
 
 
 class Mirror(Sender):
@@ -45,10 +42,10 @@ class Mirror(Sender):
     tracker = "W&B"
     later = "what is not there is in its folder"
 
-    def __init__(self, home: Path, attempt: Attempt, store: Store, rows: Rows, *, mode: Literal["online", "offline"]) -> None:
+    def __init__(self, machine: Machine, attempt: Attempt, *, is_online: bool) -> None:
         """Prepare; `start` begins."""
-        super().__init__(attempt, store, seconds_at_end=_SECONDS_AT_END + 10)
-        self._home, self._rows, self._mode = home, rows, mode
+        super().__init__(attempt, Store.of(machine), seconds_at_end=_SECONDS_AT_END + 10)
+        self._home, self._is_online = machine.home, is_online
         self._logged: Any = None
         self._num_sent = 0
 
@@ -63,9 +60,9 @@ class Mirror(Sender):
         """Send the lines that W&B does not have, and the last time how the attempt ended."""
         logged = self._logged = self._logged or self._begun()
         attempt = self.flow_run().latest()[self.attempt.step, self.attempt.part]
-        rows = self._rows(attempt, self.store)
+        rows = journal_of(attempt, self.store)
         for number, row in enumerate(rows[self._num_sent :], self._num_sent):
-            metrics = {name: value for name, value in row["record"].items() if isinstance(value, int | float)}
+            metrics = {name: value for name, value in row["record"].items() if name != "events"}
             # When a run is resumed, W&B ignores rows with numbers that it already has.
             logged.log({**metrics, "_timestamp": row["time"] / 1_000}, step=number)
         self._num_sent = len(rows)
@@ -112,10 +109,10 @@ class Mirror(Sender):
             ),
         }
         try:
-            logged = wandb.init(**arguments, mode=self._mode)
+            logged = wandb.init(**arguments, mode="online" if self._is_online else "offline")
         except (wandb.errors.CommError, wandb.errors.UsageError):
             wandb.teardown()  # Its service holds the run that failed to begin.
             logged = wandb.init(**arguments, mode="offline")
-        logged.define_metric(_STEP, hidden=True)
-        logged.define_metric("*", step_metric=_STEP)
+        # The x axis of all charts: W&B's own step must increase with every row, the training step need not.
+        logged.define_metric("*", step_metric="step")
         return logged

@@ -24,7 +24,8 @@ from steps.track import client as tracking_client
 from steps.track import sender
 from steps.track import wandb as mirroring
 from steps.track.client import TrackingStore
-from steps.track.publish import Publisher, journal_of, publish, publish_all
+from steps.track.publish import Publisher, publish, publish_all
+from steps.track.sender import journal_of
 from steps.track.wandb import mirror_of
 
 KEY = "0123456789abcdef" * 2 + "01234567"
@@ -235,7 +236,7 @@ def machine(tmp_path: Path) -> Machine:
 
 def mirrored(run: TrackedRun, attempt: Attempt, work: Callable[[], Any]) -> None:
     """Do a step's work while it is mirrored."""
-    mirror = mirror_of(run.machine, attempt, run.store, journal_of)
+    mirror = mirror_of(run.machine, attempt)
     assert mirror is not None
     mirror.start()
     try:
@@ -334,4 +335,4 @@ def test_it_is_off_by_default_and_where_offline_files_would_be_lost(machine: Mac
     run = TrackedRun(machine)
     attempt = run.begin("finetune")
     for of in (replace(machine, mirror=Mirror.OFF), replace(machine, is_container=True)):
-        assert mirror_of(of, attempt, run.store, journal_of) is None
+        assert mirror_of(of, attempt) is None

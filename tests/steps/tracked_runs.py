@@ -24,8 +24,9 @@ from steps.run.store import Making, Store
 from steps.run.work import Work
 from steps.track.client import EXPERIMENT
 from steps.track.notes import tracked_name
-from steps.track.publish import journal_of, publish
+from steps.track.publish import publish
 from steps.track.registry import RESUMED_WITH
+from steps.track.sender import journal_of
 
 SETTINGS = Settings().model_dump(mode="json")
 CHAMPION_AT, PEAK_AT = 100, 250

@@ -84,13 +84,12 @@ def test_a_run_is_read_back_as_it_was_recorded(runs: Runs) -> None:
     runs.begin("17", "calibrate", "", "v0", task="17/calibrate/3").end("failed", error=Failure(what="no", remedy="mend it"))
     again = runs.begin("17", "calibrate", "", "v0").end("finished", output=OUTPUT)
     part = runs.begin("17", "confirm", "1 of 2", "v1")
-    part.set_published()
     run = read(runs, "17")
     first, second, third = run.attempts
     assert (first.status, first.error, first.task) == ("failed", {"what": "no", "remedy": "mend it"}, "17/calibrate/3")
     assert (first.number, second.number, third.number) == (0, 1, 0)
     assert second == again
-    assert (third.part, third.status, third.ended, third.is_published, second.is_published) == ("1 of 2", "running", None, True, False)
+    assert (third.part, third.status, third.ended) == ("1 of 2", "running", None)
     assert run.output_of("calibrate") == OUTPUT
     assert run.output_of("confirm") is None
     assert (run.status, run.started, run.ended, run.error, run.failed_step) == ("running", 1.0, None, None, "")

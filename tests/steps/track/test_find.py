@@ -62,7 +62,7 @@ def registered(home: Machine, monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str
     assert output is not None
     made: dict[tuple[str, str], Version] = {}
     for number, (role, step) in enumerate((("peak", PEAK_AT), ("champion", CHAMPION_AT)), start=1):
-        version = Version(preset="smoke", number=number, run="run-1", role=role, output=output, policy_step=step)
+        version = Version(preset="smoke", number=number, run="run-1", role=role, output_hash=output["output_hash"], policy_step=step)
         made |= {("smoke", role): version, ("smoke", f"v{number}"): version}
     monkeypatch.setattr(registry, "named", lambda name, _: {preset: made[preset, each] for preset, each in made if each == name})
     return made

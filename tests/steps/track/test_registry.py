@@ -11,14 +11,12 @@ from made_runs import machine_of
 from tracked_runs import TrackedRun, client_of, forget, told
 
 from steps.run.machine import Machine, sqlite_address
-from steps.run.step import StepOutput
 from steps.track import registry
 from steps.track.client import TrackingStore
 from steps.track.publish import publish_all
 from steps.track.registry import Version, is_better_peak
 
-OUTPUT = StepOutput(step="select", version="v", output_hash="h", reused=True)
-HELD = Version(preset="p", number=3, run="7", role="peak", output=OUTPUT, policy_step=150, initial_weights="w", low=0.55)
+HELD = Version(preset="p", number=3, run="7", role="peak", output_hash="h", policy_step=150, initial_weights="w", low=0.55)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +101,7 @@ def test_a_run_of_another_preset_takes_no_alias_and_readers_tell_them_apart(fini
         peak, champion = (named(name, machine, preset) for name in ("peak", "champion"))
         assert [(each.number, each.role, each.run) for each in (peak, champion)] == [(1, "peak", run.name), (2, "champion", run.name)]
         assert named("v2", machine, preset) == champion
-        assert champion.output == {**(run.run.output_of("select") or {}), "reused": True}
+        assert champion.output_hash == (run.run.output_of("select") or {})["output_hash"]
     assert registry.named("v9", machine) == {}
 
 
