@@ -1,13 +1,10 @@
 """Objects by key, in a folder or in S3: each can be written on the condition that there is none, and nobody reads half of one."""
 
 import os
-import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from grpo.base.errors import PlainError
 from grpo.base.files import create_file
@@ -15,20 +12,15 @@ from grpo.settings.types import S3_SCHEME
 
 NUM_AT_ONCE: Final = 16
 """Requests to S3: each waits for the network, not for this machine."""
-_PAUSES: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""Seconds after each time that the connection breaks in an object."""
-_CHUNK_SIZE: Final = 2**20
 _CONFLICTS: Final = ("PreconditionFailed", "ConditionalRequestConflict")
 """S3's error codes when another writer was first, or is writing right now."""
-_ABSENT: Final = "NoSuchKey"
+_ABSENT: Final = ("NoSuchKey", "404")
+"""When there is no such object; the number where S3 answers without a text, as before a download."""
 
 _REMEDIES: Final = {
     "NoSuchBucket": "correct the bucket's name",
     "AccessDenied": "ask the bucket's owner for s3:GetObject and s3:ListBucket, or use other credentials (AWS_PROFILE)",
     "ExpiredToken": "the credentials have expired: log in again (aws sso login), or renew them",
-    "InvalidAccessKeyId": "correct the credentials (aws configure)",
-    "SignatureDoesNotMatch": "correct the credentials (aws configure)",
-    "PermanentRedirect": "set AWS_DEFAULT_REGION to the bucket's region",
     "NoCredentialsError": "there are no credentials: log in (aws configure, aws sso login) or set AWS_PROFILE",
 }
 _REMEDY: Final = "check credentials, clock, network and the address (AWS_ENDPOINT_URL), and start again"
@@ -86,12 +78,11 @@ class S3Objects:
 
     def get(self, key: str) -> bytes | None:
         """Return an object's content; None when there is none."""
-        content = BytesIO()
         try:
-            self._read(key, content)
+            with self._in_words(key):
+                return bytes(self._client.get_object(Bucket=self._bucket, Key=self._prefix + key)["Body"].read())
         except KeyError:
             return None
-        return content.getvalue()
 
     def put(self, key: str, data: bytes) -> None:
         """Write an object unconditionally."""
@@ -124,52 +115,36 @@ class S3Objects:
 
     def upload(self, files: Mapping[str, Path]) -> None:
         """Write the content of files to objects by their keys, unconditionally."""
-        from boto3.s3.transfer import TransferConfig, create_transfer_manager
-
-        # Not the client's `upload_file`: it replaces S3's error by one of its own, and while its threads end it may lose the cause.
-        with self._in_words(""), create_transfer_manager(self._client, TransferConfig()) as transfers:
-            futures = [transfers.upload(str(path), self._bucket, self._prefix + key) for key, path in files.items()]
-            for future in futures:
-                future.result()
+        with self._transfers() as transfers:
+            self._wait({key: transfers.upload(str(path), self._bucket, self._prefix + key) for key, path in files.items()})
 
     def download(self, files: Mapping[Path, str]) -> None:
         """Write to files the content of objects by their keys; raises KeyError when there is no such object."""
-        with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
-            for _ in pool.map(self._download, files.values(), files.keys()):
-                pass
+        for path in files:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with self._transfers() as transfers:
+            self._wait({key: transfers.download(self._bucket, self._prefix + key, str(path)) for path, key in files.items()})
 
-    def _download(self, key: str, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            self._read(key, file)
+    def _transfers(self) -> Any:
+        """Return a manager of transfers, which goes on where a connection breaks."""
+        from boto3.s3.transfer import TransferConfig, create_transfer_manager
 
-    def _read(self, key: str, file: BinaryIO) -> None:
-        """Write an object's bytes to a file; goes on where a connection broke. Raises KeyError when there is no such object."""
-        broken = _breaks()
-        for seconds in (*_PAUSES, None):
-            rest = {"Range": f"bytes={start}-"} if (start := file.tell()) else {}
-            try:
-                with self._in_words(key, but=broken):
-                    answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key, **rest)
-                for piece in answer["Body"].iter_chunks(_CHUNK_SIZE):
-                    file.write(piece)
-            except broken as error:
-                if seconds is None:
-                    raise StoreError(f"{self._address}/{key}: the connection broke at byte {file.tell():,} ({error}); {_REMEDY}") from error
-                time.sleep(seconds)
-            else:
-                return
+        # Not the client's `upload_file`: it replaces S3's error by one of its own, and while its threads end it may lose the cause.
+        return create_transfer_manager(self._client, TransferConfig())
+
+    def _wait(self, transfers: Mapping[str, Any]) -> None:
+        for key, transfer in transfers.items():
+            with self._in_words(key):
+                transfer.result()
 
     @contextmanager
-    def _in_words(self, key: str, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-        """Turn botocore's errors, except those in `but`, into a StoreError that says how to fix it, or a KeyError for no object."""
+    def _in_words(self, key: str) -> Iterator[None]:
+        """Turn botocore's errors into a StoreError that says how to fix it, or a KeyError for no object."""
         try:
             yield
-        except but:
-            raise
         except _s3_errors() as error:
             code = _code(error)
-            if code == _ABSENT:
+            if code in _ABSENT:
                 raise KeyError(key) from None
             remedy = _REMEDIES.get(code or type(error).__name__, _REMEDY)
             raise StoreError(f"{self._address}/{key}: S3 {'refuses' if code else 'cannot be used'} ({error}); {remedy}") from error
@@ -187,18 +162,10 @@ def _new_client() -> Any:
 
 def _s3_errors() -> tuple[type[Exception], ...]:
     """Return the error types of botocore, which is imported lazily."""
-    import botocore.exceptions
+    from botocore.exceptions import BotoCoreError, ClientError
+    from s3transfer.exceptions import RetriesExceededError
 
-    return botocore.exceptions.ClientError, botocore.exceptions.BotoCoreError
-
-
-def _breaks() -> tuple[type[Exception], ...]:
-    """Return the errors after which the connection is made anew."""
-    import botocore.exceptions
-    import urllib3.exceptions
-
-    broken = botocore.exceptions
-    return broken.HTTPClientError, broken.ConnectionError, broken.IncompleteReadError, urllib3.exceptions.HTTPError, ConnectionError
+    return ClientError, BotoCoreError, RetriesExceededError
 
 
 def _code(error: Any) -> str:
