@@ -110,7 +110,7 @@ class ChessGrpo(FlowSpec):
 
     settings = Config("settings", default_value=DEFAULT_PRESET, parser=_parse, help="TOML: a preset and the differences from it")
     code = Config("code", default_value="", parser=describe_code, help="Internal: the commit from which the run is launched")
-    fresh = Parameter("fresh", type=bool, default=False, is_flag=True, help="Recompute every step's output, even if the store has it")
+    fresh = Parameter("fresh", type=bool, default=False, is_flag=True, help="Compute every step's output again, for this run alone")
     resume_from = Parameter("resume-from", default="", help="peak, champion, v7 (a version), RUN or RUN/STEP: resume from it")
 
     @step

@@ -66,9 +66,7 @@ class Job(TypedDict):
     """Metaflow's run id, by which its records are found."""
     settings: dict[str, Any]
     code: dict[str, Any]
-    """Commit, dirty flag and locks of the launching checkout."""
-    since: float
-    """Seconds since 1970; what the store has from before is computed anew."""
+    """Commit, dirty flag and locks of the launching checkout, and the run whose outputs nobody else has, if it has such (`--fresh`)."""
     origin: Origin | None
     """What the run resumes from."""
     seconds: dict[str, float]

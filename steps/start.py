@@ -51,12 +51,13 @@ def start(given: Mapping[str, Any], code: Mapping[str, Any], *, run: str, is_fre
         print(f"run {gone.name} is over: its processes are gone", flush=True)
     changed = {} if origin is None else changes(origin, settings)
     facts = _facts(settings, code, found, run=run, is_fresh=is_fresh, origin=origin, changed=changed, tracking=machine.shown_uri)
-    seconds, since = _step_seconds(runs, facts["preset"]), facts["started"] if is_fresh else 0.0
+    seconds = _step_seconds(runs, facts["preset"])
     runs.begin_run(facts)
     publish_all(machine)
     if origin is not None:
         print(_resuming(origin, changed), flush=True)
-    return Job(run=run, settings=facts["settings"], code=dict(code), since=since, origin=origin, seconds=seconds, checks=found)
+    code = {**code, "fresh": run if is_fresh else ""}
+    return Job(run=run, settings=facts["settings"], code=code, origin=origin, seconds=seconds, checks=found)
 
 
 def _facts(

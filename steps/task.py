@@ -95,7 +95,7 @@ class _Task:
 
     def made(self) -> StepOutput:
         """Return the output of its version, which the body makes if the store does not have it."""
-        with self.store.making(self.step.name, self.version.version, since=self.job["since"]) as making:
+        with self.store.making(self.step.name, self.version.version) as making:
             if making.output is None:
                 print(f"{self.step.name}: {_progress(self.step.name, self.job['seconds'])}", flush=True)
                 with making.filling({"parts": self.version.parts, "code": self.job["code"]}) as folder:

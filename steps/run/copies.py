@@ -1,14 +1,14 @@
 """Copies of outputs and of progress in S3: each writer has a name of its own below the version, and what makes a copy whole comes last.
 
-`outputs/STEP/VERSION/TIME-HASH/` holds an output's files and then its manifest. `progress/STEP/VERSION/TIME-RANDOM/` holds the files of a
-progress folder by hash, and then an index of them, which its writer replaces at each save. Later names sort after earlier ones.
+`outputs/STEP/VERSION/HASH/` holds an output's files and then its manifest. `progress/STEP/VERSION/TIME-RANDOM/` holds the files of a
+progress folder by hash, and then an index of them, which its writer replaces at each save; later names sort after earlier ones.
 """
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from grpo.base.files import (
     MANIFEST,
@@ -27,53 +27,42 @@ from steps.run.objects import S3Objects
 _INDEX: Final = "index.json"
 
 
-class Copy(NamedTuple):
-    """An output in S3."""
-
-    place: str
-    time: int
-    """When it was made, in nanoseconds since 1970."""
-    manifest: dict[str, Any]
-
-
 class Copies:
     """What S3 has of outputs and of progress."""
 
     def __init__(self, objects: S3Objects) -> None:
         self._objects = objects
 
-    def of(self, step: str, version: str) -> Iterator[Copy]:
-        """Yield the copies of an output, the newest first."""
-        for key in reversed(self._objects.keys(f"outputs/{step}/{version}/")):
+    def of(self, step: str, version: str) -> dict[str, dict[str, Any]]:
+        """Return the copies of an output: place -> manifest."""
+        found = {}
+        for key in self._objects.keys(f"outputs/{step}/{version}/"):
             place = key.removesuffix(f"/{MANIFEST}")
             if place != key and place.count("/") == 3:  # An output may have deeper files of that name.
                 try:
-                    manifest = parse_manifest(self._objects.get(key) or b"", f"{self._objects}/{key}")
+                    found[place] = parse_manifest(self._objects.get(key) or b"", f"{self._objects}/{key}")
                 except CorruptError as error:
                     print(f"WARNING: {error}; this copy is passed over", flush=True)
-                else:
-                    yield Copy(place, _time_of(place), manifest)
+        return found
 
     def publish(self, folder: Path) -> None:
-        """Upload an output of this machine; who was killed on the way goes on with the same copy."""
+        """Upload an output of this machine; over an equal copy, which may be damaged."""
         manifest = read_json(folder / MANIFEST)
-        name = f"{made_at(folder):020d}-{manifest['manifest_hash'][:8]}"
-        place = f"outputs/{manifest['step']}/{manifest['version']}/{name}"
+        place = f"outputs/{manifest['step']}/{manifest['version']}/{manifest['manifest_hash']}"
         self._objects.upload({f"{place}/{each}": folder / each for each in (*manifest["files"], *manifest["aside"])})
-        self._objects.create(f"{place}/{MANIFEST}", (folder / MANIFEST).read_bytes())
+        self._objects.put(f"{place}/{MANIFEST}", (folder / MANIFEST).read_bytes())
 
-    def fetch(self, copy: Copy, folder: Path) -> None:
+    def fetch(self, place: str, manifest: Mapping[str, Any], folder: Path) -> None:
         """Download an output into an empty folder. Raises CorruptError when the copy is damaged."""
-        files = copy.manifest["files"] | copy.manifest["aside"]
-        self._download({name: f"{copy.place}/{name}" for name in files}, files, folder)
-        (folder / MANIFEST).write_text(json_text(copy.manifest), encoding="utf-8")
-        os.utime(folder / MANIFEST, ns=(copy.time, copy.time))
+        files = manifest["files"] | manifest["aside"]
+        self._download({name: f"{place}/{name}" for name in files}, files, folder)
+        (folder / MANIFEST).write_text(json_text(manifest), encoding="utf-8")
 
-    def fetch_progress(self, step: str, version: str, folder: Path, since: int) -> None:
-        """Replace a progress folder by the newest whole copy that was begun since then (ns), and since the folder was last written."""
-        last = max((path.stat().st_mtime_ns for path in folder.rglob("*")), default=since)
+    def fetch_progress(self, step: str, version: str, folder: Path) -> None:
+        """Replace a progress folder by the newest whole copy that was begun since the folder was last written."""
+        last = max((path.stat().st_mtime_ns for path in folder.rglob("*")), default=0)
         keys = self._objects.keys(_progress(step, version))
-        for index in [key for key in reversed(keys) if key.endswith(f"/{_INDEX}") and _time_of(key.rpartition("/")[0]) > last]:
+        for index in [key for key in reversed(keys) if key.endswith(f"/{_INDEX}") and int(key.split("/")[3].partition("-")[0]) > last]:
             try:
                 files = parse_json_object(self._objects.get(index) or b"", f"{self._objects}/{index}")
                 with atomic_folder(folder) as made:
@@ -113,18 +102,9 @@ class Copies:
                 raise CorruptError(f"{self._objects}/{keys[name]} is changed since it was written")
 
 
-def made_at(folder: Path) -> int:
-    """Return when an output of this machine was made: when its manifest was written, in nanoseconds since 1970."""
-    return (folder / MANIFEST).stat().st_mtime_ns
-
-
 def new_attempt(step: str, version: str, begun: int) -> str:
     """Return the place of a new copy of progress, which was begun at this time of the disk (ns), before anything was written."""
     return f"{_progress(step, version)}{begun:020d}-{os.urandom(4).hex()}"
-
-
-def _time_of(place: str) -> int:
-    return int(place.rpartition("/")[2].partition("-")[0])
 
 
 def _progress(step: str, version: str) -> str:

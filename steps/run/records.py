@@ -89,8 +89,8 @@ class Attempt:
     def end(self, status: Status, *, output: StepOutput | None = None, error: Failure | None = None, at: float = 0) -> "Attempt":
         """Record how it ended, now or `at` a time, and return it as it is then; who was first stands."""
         facts = {"status": status, "ended": at or time.time(), "output": output, "error": error}
-        self.store.create(self._key + _ENDED, facts)
-        return replace(self, **(self.store.read(self._key + _ENDED) or facts))
+        self.store.create(key := self._key + _ENDED, facts)
+        return replace(self, **self.store.read_all([key]).get(key, facts))
 
     @property
     def _key(self) -> str:
@@ -203,11 +203,9 @@ class Runs:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def begin_run(self, facts: RunFacts) -> RunFacts:
-        """Record that a run starts, and return its facts: of a task that is tried again, those of the first try."""
-        key = _start(facts["run"])
-        self._store.create(key, facts)
-        return cast(RunFacts, self._store.read(key))
+    def begin_run(self, facts: RunFacts) -> None:
+        """Record that a run starts; where its task is tried again, the first try stands."""
+        self._store.create(_start(facts["run"]), facts)
 
     def begin(self, run: str, step: str, part: str, version: str, *, task: str = "") -> Attempt:
         """Record that an attempt begins; a run that was over goes on by that."""

@@ -1,8 +1,8 @@
 """The store: outputs of steps by version, the progress of unfinished ones, and records; in a folder or in S3.
 
 A writer of `outputs/STEP/VERSION/` fills a folder of its own, then the manifest (hash of each file), then one rename. Nobody changes what
-another has written, and equal versions have equal outputs, so nobody needs a lock between machines: the newest whole output stands. On one
-disk, a lock that ends with its process lets a second one wait for the first, so that they share `progress/STEP/VERSION/`.
+another has written, and equal versions have equal outputs, so nobody needs a lock between machines. On one disk, a lock that ends with
+its process lets a second one wait for the first, so that they share `progress/STEP/VERSION/`.
 
 Where the store is S3 (`steps.run.copies`), these folders lie in the home: outputs as a cache, progress for processes of this disk.
 """
@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from fcntl import LOCK_EX, LOCK_NB, flock
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -32,7 +31,7 @@ from grpo.base.files import (
     write_manifest,
 )
 from grpo.settings.types import S3_SCHEME
-from steps.run.copies import Copies, Copy, made_at, new_attempt
+from steps.run.copies import Copies, new_attempt
 from steps.run.machine import Machine
 from steps.run.names import HISTORY
 from steps.run.objects import NUM_AT_ONCE, FolderObjects, S3Objects, StoreError
@@ -40,8 +39,6 @@ from steps.run.step import StepOutput
 
 _SET_ASIDE: Final = ".set-aside-"
 """Behind an output's version in the name of a folder that is not found by its version any more."""
-_TICK: Final = 10_000_000
-"""Nanoseconds by which a disk's clock may be behind: it has coarser ticks."""
 
 
 class Store:
@@ -78,21 +75,17 @@ class Store:
 
     def open(self, output: StepOutput) -> Path:
         """Return the verified folder of an output, from S3 if it is only there; raises CorruptError when it is nowhere whole."""
-        folder = self.folder(output["step"], output["version"])
-        problem = f"{folder} is missing"
-        for place in filter(Path.exists, (folder, *sorted(folder.parent.glob(f"{folder.name}{_SET_ASIDE}*")))):
-            try:
-                manifest = verified_manifest(place)
-            except CorruptError as error:
-                problem = str(error)
-                continue
-            if manifest["output_hash"] == output["output_hash"]:
-                return place
-            problem = f"{place} has hash {manifest['output_hash'][:12]}: other code has recomputed it"
-        copies = () if self._copies is None else self._copies.of(output["step"], output["version"])
-        if any(copy.manifest["output_hash"] == output["output_hash"] and self._fetch(copy, folder) for copy in copies):
+        wanted, folder = output["output_hash"], self.folder(output["step"], output["version"])
+        try:
+            if (found := verified_manifest(folder)["output_hash"]) == wanted:
+                return folder
+            problem = f"{folder} has hash {found[:12]}"
+        except CorruptError as error:
+            problem = str(error)
+        copies = {} if self._copies is None else self._copies.of(output["step"], output["version"])
+        if any(manifest["output_hash"] == wanted and self._fetch(place, manifest, folder) for place, manifest in copies.items()):
             return folder
-        raise CorruptError(f"the output {output['output_hash'][:12]} of {output['step']} is nowhere whole in {self}: {problem}")
+        raise CorruptError(f"the output {wanted[:12]} of {output['step']} is nowhere whole in {self}: {problem}")
 
     def manifest(self, output: StepOutput) -> dict[str, Any]:
         """Return the manifest of a verified output; raises CorruptError as `open` does."""
@@ -105,66 +98,54 @@ class Store:
         return path
 
     @contextmanager
-    def making(self, step: str, version: str, *, since: float = 0) -> Iterator["Making"]:
+    def making(self, step: str, version: str) -> Iterator["Making"]:
         """Yield what has the output of this version or makes it: one process of this disk at a time, the others wait and say for whom.
 
         The progress folder survives kills; it is deleted at the end when the output is in the store, and stays otherwise. In S3 it begins
         as the newest whole one of anybody, unless this disk's own has gone on since.
-
-        Args:
-            step: name of the step.
-            version: of the output.
-            since: seconds since 1970; what was made or begun before is made anew. Who has an older output's hash can still open it.
         """
         progress = self.progress(step, version)
         with _lock(self._folder / "locks" / f"{step}-{version}", step) as begun:
             # Temporary files of killed processes hold hard links to files of outputs, which would keep them on the disk.
             for place in (progress, self.folder(step, version)):
                 remove_abandoned(place)
-            making = Making(self, step, version, since=round(since * 1e9) - _TICK, begun=begun)
+            making = Making(self, step, version, begun)
             yield making
             if making.output is not None:
                 with suppress(StoreError):  # The next who finds the output deletes it.
-                    self._remove_progress(step, version)
+                    if self._copies is not None:
+                        self._copies.remove_progress(step, version)
+                if progress.exists():
+                    remove_folder(progress)
 
-    def _find(self, step: str, version: str, since: int) -> StepOutput | None:
-        """Return the newest whole output of this version that was made since then (ns), which is on this machine afterwards.
+    def _find(self, step: str, version: str) -> StepOutput | None:
+        """Return a whole output of this version, which is on this machine and in S3 afterwards.
 
-        A damaged one is told of and passed over. Raises StoreError when S3 does not answer.
+        A damaged one is told of; here it goes aside. Raises StoreError when S3 does not answer.
         """
-        folder, local = self.folder(step, version), self._local(step, version)
-        if local is not None and made_at(folder) < since:
-            local = None
-        if self._copies is not None:
-            for copy in takewhile(lambda copy: copy.time >= since, self._copies.of(step, version)):
-                if local is not None and local["output_hash"] == copy.manifest["output_hash"]:
-                    return _output(local)
-                if self._fetch(copy, folder):
-                    return _output(copy.manifest)
-            if local is not None:
-                self._copies.publish(folder)
-        return None if local is None else _output(local)
+        folder, copies = self.folder(step, version), {} if self._copies is None else self._copies.of(step, version)
+        if folder.exists():
+            try:
+                manifest = verified_manifest(folder)
+            except CorruptError as error:
+                print(f"{step}: WARNING: {error}; set aside as {_set_aside(folder)}", flush=True)
+            else:
+                if self._copies is not None and manifest not in copies.values():
+                    self._copies.publish(folder)
+                return _output(manifest)
+        return next((_output(manifest) for place, manifest in copies.items() if self._fetch(place, manifest, folder)), None)
 
-    def _local(self, step: str, version: str) -> dict[str, Any] | None:
-        """Return the manifest of the whole output that is on this machine; a damaged one goes aside."""
-        folder = self.folder(step, version)
-        try:
-            return verified_manifest(folder) if folder.exists() else None
-        except CorruptError as error:
-            print(f"{step}: WARNING: {error}; set aside as {_set_aside(folder)}", flush=True)
-            return None
-
-    def _fetch(self, copy: Copy, folder: Path) -> bool:
+    def _fetch(self, place: str, manifest: Mapping[str, Any], folder: Path) -> bool:
         """Download an output, and return whether it was whole; another that is there then goes aside."""
         assert self._copies is not None
         try:
             with atomic_folder(folder) as made:
-                self._copies.fetch(copy, made)
+                self._copies.fetch(place, manifest, made)
                 _set_aside(folder)
         except CorruptError as error:
-            print(f"{copy.manifest['step']}: WARNING: {error}; this copy is passed over", flush=True)
+            print(f"{manifest['step']}: WARNING: {error}; this copy is passed over", flush=True)
             return False
-        print(f"{copy.manifest['step']}: output {copy.manifest['output_hash'][:12]} fetched from {self}", flush=True)
+        print(f"{manifest['step']}: output {manifest['output_hash'][:12]} fetched from {self}", flush=True)
         return True
 
     # Progress.
@@ -179,22 +160,11 @@ class Store:
             return (self.progress(step, version) / HISTORY).stat().st_mtime
         return 0
 
-    def _remove_progress(self, step: str, version: str) -> None:
-        if self._copies is not None:
-            self._copies.remove_progress(step, version)
-        if (path := self.progress(step, version)).exists():
-            remove_folder(path)
-
     # Records.
 
     def create(self, key: str, facts: Mapping[str, Any]) -> bool:
         """Write a record, unless there is one; return whether it was written. A key is a relative path such as `runs/17/start.json`."""
         return self._objects.create(key, json_text(facts).encode())
-
-    def read(self, key: str) -> dict[str, Any] | None:
-        """Return a record, None when there is none; raises CorruptError when it is damaged."""
-        data = self._objects.get(key)
-        return None if data is None else parse_json_object(data, f"{self}/{key}")
 
     def read_all(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Return key -> record; a damaged record is named in a warning and left out. From S3 many are read at a time."""
@@ -215,25 +185,23 @@ class Store:
     def probe(self) -> None:
         """Write, list and read a record; raises StoreError or StorageError."""
         self.create(key := "probe/probe.json", {})  # A folder, and S3, take it in before they see that there is one.
-        if self.read(key) != {} or key not in self.keys("probe/"):
+        if self.read_all(self.keys("probe/")) != {key: {}}:
             raise StoreError(f"{self} loses what is written: choose another CHESS_GRPO_STORE")
 
 
 class Making:
     """An output that is being made by this process; `Store.making` gives it."""
 
-    def __init__(self, store: Store, step: str, version: str, *, since: int, begun: int) -> None:
+    def __init__(self, store: Store, step: str, version: str, begun: int) -> None:
         self._store, self._step, self._version = store, step, version
         self._attempt, self._known = new_attempt(step, version, begun), set[str]()
         self.progress = store.progress(step, version)
         """A folder that survives kills: what is there at first is from the process before."""
-        self.output = store._find(step, version, since)
+        self.output = store._find(step, version)
         """The output, once it is in the store: from the beginning if it need not be made."""
         if self.output is None:
-            if self.progress.exists() and self.progress.stat().st_mtime_ns < since:
-                remove_folder(self.progress)
             if store._copies is not None:
-                store._copies.fetch_progress(step, version, self.progress, since)
+                store._copies.fetch_progress(step, version, self.progress)
             with explain_write_errors(self.progress):
                 self.progress.mkdir(parents=True, exist_ok=True)
             remove_leftovers(self.progress)
@@ -253,7 +221,6 @@ class Making:
         with atomic_folder(target) as folder:
             yield folder
             manifest = write_manifest(folder, {"step": self._step, "version": self._version, **facts})
-            _set_aside(target)
         if self._store._copies is not None:
             self._store._copies.publish(target)
         self.output = StepOutput(**{**_output(manifest), "reused": False})

@@ -39,7 +39,8 @@ def step_version(
         policy: its kind says which module that is, and its network is code too.
         settings: the part of the settings that it reads, JSON-able.
         inputs: name -> hash of each input from other steps, files, engine or machine.
-        code: from `describe_code`; only its lock counts, because a commit may not affect this step.
+        code: from `describe_code`; only its lock counts, because a commit may not affect this step. Of a run that computes everything
+            anew, its name is in it too, as `fresh`: its versions are its own.
     """
     parts = {
         "step": step.name,
@@ -47,6 +48,7 @@ def step_version(
         "inputs": dict(inputs),
         "sources": code_hash(step.module_for(policy.kind), policy.kind, policy.network),
         "lock": code["lock"],
+        "fresh": code.get("fresh", ""),
     }
     return StepVersion(version=sha256_json(parts)[:24], parts=parts)
 

@@ -48,8 +48,9 @@ def body(work: Work) -> None:
 def do_run(name: str) -> Run:
     """Do the steps of a run that are not done, and return its records."""
     runs = Runs(Store.of(Machine.here()))
-    facts = runs.begin_run(facts_of(name, Machine.here()))
-    job = Job(run=name, settings=facts["settings"], code=facts["code"], since=0.0, origin=None, seconds={}, checks={})
+    facts = facts_of(name, Machine.here())
+    runs.begin_run(facts)
+    job = Job(run=name, settings=facts["settings"], code=facts["code"], origin=None, seconds={}, checks={})
     flow = SimpleNamespace(job=job, input=None)
     for attribute, step in STEPS.items():
         setattr(flow, attribute, run_step(step, flow))

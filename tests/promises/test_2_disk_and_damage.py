@@ -46,7 +46,7 @@ def output(place: Path, number: int) -> None:
 def record(place: Path, number: int) -> None:
     store, facts = Store(place, place), {"texts": NOISE.hex()}
     store.create(f"runs/{number}/start.json", facts)
-    assert store.read(f"runs/{number}/start.json") == facts
+    assert store.read_all([key := f"runs/{number}/start.json"]) == {key: facts}
 
 
 def file(place: Path, number: int) -> None:

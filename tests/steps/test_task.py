@@ -1,6 +1,5 @@
 """A step's output comes from the store if its version is there, else from its body; each try is recorded with what came of it."""
 
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +13,7 @@ from steps.resume import Job
 from steps.run.machine import Machine
 from steps.run.records import Run, Runs
 from steps.run.step import StepOutput
-from steps.run.store import _TICK, Store
+from steps.run.store import Store
 from steps.task import run
 
 
@@ -40,9 +39,10 @@ def boards_in(store: Store, content: str = "boards") -> StepOutput:
     return making.output
 
 
-def flow_of(store: Store, name: str = "run-1", *, boards: str = "boards", since: float = 0.0) -> SimpleNamespace:
-    facts = Runs(store).begin_run(facts_of(name, Machine.here()))
-    job = Job(run=name, settings=facts["settings"], code=facts["code"], since=since, origin=None, seconds={}, checks={})
+def flow_of(store: Store, name: str = "run-1", *, boards: str = "boards", fresh: str = "") -> SimpleNamespace:
+    facts = facts_of(name, Machine.here())
+    Runs(store).begin_run(facts)
+    job = Job(run=name, settings=facts["settings"], code={**facts["code"], "fresh": fresh}, origin=None, seconds={}, checks={})
     return SimpleNamespace(job=job, boards=boards_in(store, boards), input=None)
 
 
@@ -70,8 +70,7 @@ def test_another_input_is_another_version(store: Store) -> None:
 
 def test_a_fresh_run_computes_what_the_store_has(store: Store) -> None:
     run(made_step.STEP, flow_of(store))
-    time.sleep(_TICK / 1e9)
-    fresh = flow_of(store, "run-2", since=time.time())
+    fresh = flow_of(store, "run-2", fresh="run-2")
     assert not run(made_step.STEP, fresh)["reused"]
     assert run(made_step.STEP, fresh)["reused"], "what the run itself has made is fresh"
     assert len(made_step.calls) == 2

@@ -43,7 +43,7 @@ class TrackedRun:
         self.machine, self.name, self.store = machine, name, Store.of(machine)
         self.runs = Runs(self.store)
         known = {"preset": preset, "settings": SETTINGS, "label": f"{preset}, seed 0", "started": FIRST + int(name)}
-        self.facts = self.runs.begin_run(facts_of(name, machine, **known | facts))
+        self.runs.begin_run(facts_of(name, machine, **known | facts))
 
     @property
     def run(self) -> Run:
