@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 # In a checkout only this folder is on the path; in a container the packages are beside this file.
 _ROOT = Path(__file__).resolve().parent.parent
@@ -43,38 +43,12 @@ if Path(sys.argv[0]).resolve().parent == Path(__file__).resolve().parent:
 
 from metaflow import Config, FlowSpec, Parameter, card, current, package_sources, project, step  # noqa: E402
 
+import steps  # noqa: E402
 from grpo.settings.tree import DEFAULT_PRESET, ConfigError, read_settings, split_settings  # noqa: E402
-from steps import STEPS  # noqa: E402
 from steps.batch import deployment  # noqa: E402
 from steps.run.exit_codes import NO_RETRY, RESUMABLE  # noqa: E402
 from steps.run.launch import metaflow_tags  # noqa: E402
-from steps.run.lazy_module import LazyModule  # noqa: E402
 from steps.run.versions import describe_code  # noqa: E402
-
-if TYPE_CHECKING:
-    from steps import (
-        baseline,
-        build_boards,
-        calibrate,
-        check_boards,
-        confirm,
-        end,
-        finetune,
-        join_boards,
-        pretrain,
-        report,
-        screen,
-        select,
-        start,
-        task,
-    )
-else:
-    # Rendering a card runs this file, many times in a run; without these imports it takes a third of the time.
-    # And a step imports only what it needs: torch takes seconds.
-    task = LazyModule("steps.task")
-    start, build_boards, join_boards, check_boards, pretrain, calibrate, baseline, finetune, screen, confirm, select, report, end = (
-        LazyModule(f"steps.{name}") for name in STEPS
-    )
 
 deployment.name_store()
 
@@ -117,16 +91,16 @@ class ChessGrpo(FlowSpec):
     @plainly
     def start(self):
         """Look at all that the run needs, and begin its record."""
-        self.job = start.start(self.settings, self.code, run=current.run_id, is_fresh=self.fresh, resume_from=self.resume_from)
+        self.job = steps.start.start(self.settings, self.code, run=current.run_id, is_fresh=self.fresh, resume_from=self.resume_from)
         deployment.tag_run(metaflow_tags(self.job["settings"]))
-        self.tasks = task.parts(self.job, "boards")
+        self.tasks = steps.task.parts(self.job, "boards")
         self.next(self.build_boards, foreach="tasks")
 
     @step
     @plainly
     def build_boards(self):
         """Find positions and evaluate every legal move of each."""
-        self.part = task.run(build_boards.STEP, self)
+        self.part = steps.task.run(steps.build_boards.STEP, self)
         self.next(self.join_boards)
 
     @step
@@ -134,7 +108,7 @@ class ChessGrpo(FlowSpec):
     def join_boards(self, inputs):
         """Join the parts into one dataset with exact quotas."""
         self.merge_artifacts(inputs, include=["job"])
-        self.boards = task.run(join_boards.STEP, self, parts=[each.part for each in inputs])
+        self.boards = steps.task.run(steps.join_boards.STEP, self, parts=[each.part for each in inputs])
         self.next(self.check_boards)
 
     @card(type="blank", id="check_boards")
@@ -142,7 +116,7 @@ class ChessGrpo(FlowSpec):
     @plainly
     def check_boards(self):
         """Validate the dataset, and stop the run if a check fails."""
-        self.checks = task.run(check_boards.STEP, self)
+        self.checks = steps.task.run(steps.check_boards.STEP, self)
         self.next(self.pretrain)
 
     @card(type="blank", id="pretrain", refresh_interval=1)
@@ -150,14 +124,14 @@ class ChessGrpo(FlowSpec):
     @plainly
     def pretrain(self):
         """Imitate the moves played until the validation loss stops falling."""
-        self.pretrained = task.run(pretrain.STEP, self)
+        self.pretrained = steps.task.run(steps.pretrain.STEP, self)
         self.next(self.calibrate)
 
     @step
     @plainly
     def calibrate(self):
         """Rate the opponents that strength is measured with."""
-        self.calibrated = task.run(calibrate.STEP, self)
+        self.calibrated = steps.task.run(steps.calibrate.STEP, self)
         self.next(self.baseline)
 
     @card(type="blank", id="baseline", refresh_interval=1)
@@ -165,7 +139,7 @@ class ChessGrpo(FlowSpec):
     @plainly
     def baseline(self):
         """Measure the pretrained policy's strength before GRPO."""
-        self.baseline_report = task.run(baseline.STEP, self)
+        self.baseline_report = steps.task.run(steps.baseline.STEP, self)
         self.next(self.finetune)
 
     @card(type="blank", id="finetune", refresh_interval=1)
@@ -173,22 +147,22 @@ class ChessGrpo(FlowSpec):
     @plainly
     def finetune(self):
         """Train with GRPO, and recover or stop when entropy becomes critical."""
-        self.finetuned = task.run(finetune.STEP, self)
+        self.finetuned = steps.task.run(steps.finetune.STEP, self)
         self.next(self.screen)
 
     @step
     @plainly
     def screen(self):
         """Select a candidate by games against the pretrained policy."""
-        self.screened = task.run(screen.STEP, self)
-        self.shares = task.parts(self.job, "selection")
+        self.screened = steps.task.run(steps.screen.STEP, self)
+        self.shares = steps.task.parts(self.job, "selection")
         self.next(self.confirm, foreach="shares")
 
     @step
     @plainly
     def confirm(self):
         """Play fresh games to evaluate the candidate."""
-        self.confirmed = task.run(confirm.STEP, self)
+        self.confirmed = steps.task.run(steps.confirm.STEP, self)
         self.next(self.select)
 
     @card(type="blank", id="select", refresh_interval=1)
@@ -197,7 +171,7 @@ class ChessGrpo(FlowSpec):
     def select(self, inputs):
         """Choose the champion by the fresh games."""
         self.merge_artifacts(inputs, exclude=["confirmed"])
-        self.selected = task.run(select.STEP, self, parts=[each.confirmed for each in inputs])
+        self.selected = steps.task.run(steps.select.STEP, self, parts=[each.confirmed for each in inputs])
         self.next(self.report)
 
     @card(type="blank", id="report")
@@ -205,7 +179,7 @@ class ChessGrpo(FlowSpec):
     @plainly
     def report(self):
         """Write the report of the run."""
-        self.reported = task.run(report.STEP, self)
+        self.reported = steps.task.run(steps.report.STEP, self)
         self.report_task = current.pathspec
         self.next(self.end)
 
@@ -213,7 +187,7 @@ class ChessGrpo(FlowSpec):
     @plainly
     def end(self):
         """Print the verdict, and where champion, report and UI are."""
-        self.results, self.summary = end.end(self)
+        self.results, self.summary = steps.end.end(self)
         deployment.tag_run(metaflow_tags(self.job["settings"], verdict=self.results["decision"]["verdict"]))
         print(self.summary)
 

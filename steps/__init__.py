@@ -1,6 +1,7 @@
 """The steps of the pipeline, one file each: declaration, body, card."""
 
-from typing import Final
+from importlib import import_module
+from typing import Any, Final
 
 STEPS: Final = (
     "start",
@@ -18,3 +19,10 @@ STEPS: Final = (
     "end",
 )
 """In the order of the flow; the file of a step has its name. All that needs a table of steps is made from this."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import the file of a step, or `task`, when it is first asked for: torch takes seconds, and who renders a card needs none of them."""
+    if name not in (*STEPS, "task"):
+        raise AttributeError(name)
+    return import_module(f"steps.{name}")

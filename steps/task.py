@@ -117,10 +117,9 @@ class _Task:
             part=self.part,
             facts={"settings": self.version.parts["settings"], **self.version.parts["inputs"]},
             progress_folder=making.progress,
-            listeners=() if self.card is None else (self.card,),
-            terminal=self.terminal,
+            listeners=(self.terminal, *([] if self.card is None else [self.card])),
             say=self.terminal.say,
-            on_saved=making.save,
+            saved=making.save,
         )
 
     def folder(self, name: str) -> Path | None:
@@ -134,7 +133,7 @@ class _Task:
     def recorded(self) -> Iterator[Attempt]:
         """Record the attempt and how it ends, while trackers are told of it."""
         part = f"{self.part.number + 1} of {self.part.count}" if self.part.count > 1 else ""
-        attempt = Runs(self.store).begin(self.job["run"], self.step.name, part, self.version.version, task=self.machine.task)
+        attempt = Runs(self.store).begin(self.job["run"], self.step.name, part, self.version.version)
         with sending(self.machine, attempt):
             try:
                 yield attempt

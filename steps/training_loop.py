@@ -142,7 +142,7 @@ class TrainingLoop:
                     self._write_report()
                 self._work.log(record)
                 # Before the checkpoint: a run that goes on from it then says the same lines in the same order.
-                self._work.log_aside(self._trainer.timings())
+                self._work.log(self._trainer.timings(), is_aside=True)
                 self._work.progress(record.step - self._first, self._config.num_steps, "steps")
                 if is_due or is_told():
                     self._save()

@@ -113,7 +113,7 @@ def _explain(machine: Machine) -> None:
     """Say what ended the run that this process launched or resumed, if it came to begin one, and how to go on."""
     resumed = [value for option, value in itertools.pairwise(sys.argv) if option == "--origin-run-id"]
     runs = Runs(Store.of(machine))
-    for run in [found for name in (str(current.run_id), *resumed) if (found := runs.close(name)) is not None]:
+    for run in [runs.close(found) for name in (str(current.run_id), *resumed) if (found := runs.get(name)) is not None]:
         if run.error is not None:
             print(f"\n{run.failed_step}: {run.error['what']}\nGo on: {pasteable(resume_command(run.name))}", file=sys.stderr, flush=True)
             return

@@ -15,10 +15,6 @@ from steps.run.machine import Machine
 from steps.run.step import step_of
 
 
-def _engine(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
-    return {"engine": str(identify(machine.stockfish))}
-
-
 def _device(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
     from steps.run.device import device_facts  # Torch takes seconds to import.
 
@@ -32,7 +28,7 @@ def _sources(settings: Settings, machine: Machine) -> dict[str, str]:
     judged = {"judged positions": fingerprint_of_all(find_files(boards.exclude))} if boards.exclude else {}
     # Names of sources are in the rows, folders are not; of what judges only the content counts.
     named = {f"file {file.name}": fingerprint(file) for file in files}
-    return _engine(settings, machine) | named | judged
+    return {"engine": str(identify(machine.stockfish))} | named | judged
 
 
 def unread_by_cloning() -> dict[str, Any]:
@@ -75,7 +71,7 @@ def _defaults(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: 
 
 
 OUTSIDE: Final[Mapping[str, Callable[[Settings, Machine], dict[str, str]]]] = {
-    "engine": _engine,
+    "engine": lambda _, machine: {"engine": str(identify(machine.stockfish))},
     "device": _device,
     "sources": _sources,
     "book": _book,

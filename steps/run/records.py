@@ -75,8 +75,6 @@ class Attempt:
     version: str
     started: float
     """Seconds since 1970."""
-    task: str
-    """Metaflow's RUN/STEP/TASK."""
     launcher: str
     """Token of the process that started it, another than the run's own where that was resumed; empty where a service does."""
     status: Status = "running"
@@ -102,12 +100,12 @@ class Run:
 
     def __init__(self, store: Store, facts: RunFacts, keys: frozenset[str]) -> None:
         """Take what was known of the run when it started, and the keys of its records."""
-        self._store, self.facts, self.name, self._keys = store, facts, facts["run"], keys
+        self._store, self.facts, self.name, self.keys = store, facts, facts["run"], keys
 
     @cached_property
     def attempts(self) -> tuple[Attempt, ...]:
         """All attempts, in the order of their beginning; one without an end was killed if a later one of the same task has begun."""
-        records = self._store.read_all(sorted(key for key in self._keys if key.endswith((_BEGUN, _ENDED))))
+        records = self._store.read_all(sorted(key for key in self.keys if key.endswith((_BEGUN, _ENDED))))
         found: list[Attempt] = []
         for key, begun in records.items():
             if key.endswith(_BEGUN):
@@ -136,7 +134,7 @@ class Run:
         if self.attempts and (self.attempts[-1].step, self.attempts[-1].status) == (LAST, "finished"):
             return "finished"
         states = {attempt.status for attempt in self.latest().values()}
-        launcher = "gone" if self.is_over else state_of(self.launcher)
+        launcher = "gone" if _mark(self.name, self.keys, _OVER) in self.keys else state_of(self.launcher)
         if launcher == "alive" or (launcher == "unknown" and ("running" in states or not states & {"failed", "killed"})):
             return "running"
         return "failed" if "failed" in states else "killed"
@@ -171,24 +169,12 @@ class Run:
     @property
     def is_published(self) -> bool:
         """Whether the tracking store has all of the run as it ended."""
-        return self._mark(_PUBLISHED) in self._keys
+        return _mark(self.name, self.keys, _PUBLISHED) in self.keys
 
     def set_published(self) -> None:
         """Record that the tracking store has all of it; of a run that is not recorded as over nobody has all."""
         if self.status != "running" and all(attempt.ended is not None for attempt in self.attempts):
-            self._store.create(self._mark(_PUBLISHED), {})
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it is recorded that it is over."""
-        return self._mark(_OVER) in self._keys
-
-    def set_over(self) -> None:
-        """Record that it is over."""
-        self._store.create(self._mark(_OVER), {})
-
-    def _mark(self, state: str) -> str:
-        return _mark(self.name, self._keys, state)
+            self._store.create(_mark(self.name, self.keys, _PUBLISHED), {})
 
     @property
     def _broken(self) -> Attempt | None:
@@ -207,9 +193,9 @@ class Runs:
         """Record that a run starts; where its task is tried again, the first try stands."""
         self._store.create(_start(facts["run"]), facts)
 
-    def begin(self, run: str, step: str, part: str, version: str, *, task: str = "") -> Attempt:
+    def begin(self, run: str, step: str, part: str, version: str) -> Attempt:
         """Record that an attempt begins; a run that was over goes on by that."""
-        facts: dict[str, Any] = {"run": run, "step": step, "part": part, "version": version, "task": task}
+        facts: dict[str, Any] = {"run": run, "step": step, "part": part, "version": version}
         facts |= {"launcher": os.environ.get(LAUNCHER, ""), "started": time.time()}
         place = _place(run, step, part)
         number = sum(key.endswith(_BEGUN) for key in self._store.keys(place))
@@ -233,20 +219,15 @@ class Runs:
     def close_gone(self) -> list[Run]:
         """Record that the runs are over whose launchers are gone, and return those that this ended; of another machine nobody is judged."""
         gone = [run for run in self._without(_OVER) if state_of(run.launcher) == "gone"]
-        return [over for run in gone if (over := self._closed(run)).status != "finished"]
+        return [over for run in gone if (over := self.close(run)).status != "finished"]
 
-    def close(self, run: str) -> Run | None:
-        """Record that a run is over, whose launcher this process is, and return it; None when there is none."""
-        found = self.get(run)
-        return None if found is None else self._closed(found)
-
-    def _closed(self, run: Run) -> Run:
-        """End what was at work of a run whose launcher is gone, and return the run as it is then."""
+    def close(self, run: Run) -> Run:
+        """End what was at work of a run whose launcher is gone, or is this process, and return the run as it is then."""
         for attempt in run.attempts:
             if attempt.ended is None:
                 last = max(attempt.started, self._store.last_record(attempt.step, attempt.version))
                 attempt.end("killed", error=_GONE, at=last)
-        run.set_over()
+        self._store.create(_mark(run.name, run.keys, _OVER), {})
         over = self.get(run.name)
         assert over is not None
         return over

@@ -1,7 +1,6 @@
 """What people read while they wait: a line a minute with progress, time left and the latest numbers."""
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -9,11 +8,8 @@ from grpo.diagnosis.records import Record
 
 _SECONDS_TO_FIRST_LINE: Final = 10.0
 _SECONDS_BETWEEN_LINES: Final = 60.0
-_WINDOW: Final = 100
-"""How many calls the pace is of: it changes while a run goes on."""
 _MIN_UNITS: Final = 5
 """Fewer give no estimate of the time left: the first ones include what is done once, such as loading."""
-_MIN_SECONDS: Final = 5.0
 
 
 class Pace:
@@ -21,16 +17,17 @@ class Pace:
 
     def __init__(self) -> None:
         """Begin with the first call of `text`: what was done before this process does not count."""
-        self._seen: deque[tuple[float, int]] = deque(maxlen=_WINDOW)
+        self._first: tuple[float, int] | None = None
+        self._last = 0
 
     def text(self, done: int, total: int, unit: str) -> str:
         """Return "1,200 of 3,000 steps, 14/s, about 2 min 08 s left"; without rate and estimate until there is something to go by."""
-        if self._seen and done < self._seen[-1][1]:
-            self._seen.clear()  # Other work, or the same again.
-        self._seen.append((time.monotonic(), done))
-        (since, at_first), (now, _) = self._seen[0], self._seen[-1]
+        now = time.monotonic()
+        if self._first is None or done < self._last:
+            self._first = now, done  # Other work, or the same again.
+        self._last, (since, at_first) = done, self._first
         text = f"{done:,} of {total:,} {unit}"
-        if done >= total or done - at_first < _MIN_UNITS or now - since < _MIN_SECONDS:
+        if done >= total or done - at_first < _MIN_UNITS:
             return text
         rate = (done - at_first) / (now - since)
         shown = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"

@@ -69,12 +69,11 @@ class Work:
     progress_folder: Path
     """What is here survives a kill; the journal is here too."""
     listeners: tuple[Listener, ...] = ()
-    terminal: Listener | None = None
-    """One more; it alone does not see again what it saw before a kill."""
+    """After a kill they see again what was reported before."""
     say: Callable[[str], None] = print
     """Prints a line."""
-    on_saved: Callable[[], None] = lambda: None
-    """Called whenever the progress folder holds something new to go on from."""
+    saved: Callable[[], None] = lambda: None
+    """Called whenever the progress folder holds something new to go on from, such as a checkpoint, whole on the disk."""
     observe: Callable[[Record], tuple[Event, ...]] = lambda _: ()
     """Finds events in a record of the history for those that listen; they are no part of it."""
     _rows: list[dict[str, Any]] = field(default_factory=list)
@@ -93,22 +92,22 @@ class Work:
 
         return torch_device(self.machine)
 
-    def log(self, record: Record) -> None:
-        """Append a record to the step's history."""
-        self._append(record, is_aside=False)
-
-    def log_aside(self, record: Record) -> None:
-        """Log what may differ between two equal runs, such as times; it is no part of the output's hash."""
-        self._append(record, is_aside=True)
+    def log(self, record: Record, *, is_aside: bool = False) -> None:
+        """Append a record to the step's history; aside, what may differ between equal runs, such as times: it is in no output's hash."""
+        if self._again is None:
+            self.go_on_after(-1)
+        row = {"time": time.time_ns() // 1_000_000, "aside": is_aside, "record": record_row(record)}
+        if self._again:  # A tracker may have seen that line: it keeps its time, and aside its numbers, which differ each time.
+            known = self._again.popleft()
+            row = known if is_aside and known["aside"] else row | {"time": known["time"]}
+        append_line(self.progress_folder / HISTORY, _text(row))
+        self._rows.append(row)
+        self._tell(record, is_aside=is_aside)
 
     def progress(self, done: int, total: int, unit: str) -> None:
         """Report how far the work is."""
-        for listener in self._all_listeners():
+        for listener in self.listeners:
             listener.progress(done, total, unit)
-
-    def saved(self) -> None:
-        """Report that the progress folder holds something new to go on from, such as a checkpoint, whole on the disk."""
-        self.on_saved()
 
     def history(self) -> tuple[Record, ...]:
         """Return all records of the journal, those from before a kill included."""
@@ -123,9 +122,7 @@ class Work:
         if path.exists():  # A torn end goes, too.
             replace_file(path, "".join(f"{_text(row)}\n" for row in self._rows).encode())
         for row in self._rows:
-            seen = self._observed(record_of(row["record"]), is_aside=row["aside"])
-            for listener in self.listeners:
-                listener.log(seen)
+            self._tell(record_of(row["record"]), is_aside=row["aside"])
 
     def write_history(self) -> None:
         """Write the history into the folder, as part of the output, and the journal aside."""
@@ -136,25 +133,10 @@ class Work:
             (self.folder / JOURNAL).parent.mkdir(exist_ok=True)
             shutil.copyfile(self.progress_folder / HISTORY, self.folder / JOURNAL)
 
-    def _append(self, record: Record, *, is_aside: bool) -> None:
-        if self._again is None:
-            self.go_on_after(-1)
-        row = {"time": time.time_ns() // 1_000_000, "aside": is_aside, "record": record_row(record)}
-        if self._again:  # A tracker may have seen that line: it keeps its time, and aside its numbers, which differ each time.
-            known = self._again.popleft()
-            row = known if is_aside and known["aside"] else row | {"time": known["time"]}
-        append_line(self.progress_folder / HISTORY, _text(row))
-        self._rows.append(row)
-        seen = self._observed(record, is_aside=is_aside)
-        for listener in self._all_listeners():
-            listener.log(seen)
-
-    def _observed(self, record: Record, *, is_aside: bool) -> Record:
+    def _tell(self, record: Record, *, is_aside: bool) -> None:
         events = () if is_aside else self.observe(record)
-        return replace(record, events=(*record.events, *events)) if events else record
-
-    def _all_listeners(self) -> tuple[Listener, ...]:
-        return self.listeners if self.terminal is None else (*self.listeners, self.terminal)
+        for listener in self.listeners:
+            listener.log(replace(record, events=(*record.events, *events)))
 
 
 def read_history(folder: Path) -> list[Record]:

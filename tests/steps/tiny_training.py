@@ -63,7 +63,6 @@ def finetune(
     given: Settings,
     *,
     listeners: tuple[Listener, ...] = (),
-    terminal: Listener | None = None,
     say: Callable[[str], None] = print,
     checkpoint: Path | None = None,
 ) -> Path:
@@ -81,9 +80,8 @@ def finetune(
                     facts={"settings": STEP.settings(given)},
                     progress_folder=making.progress,
                     listeners=listeners,
-                    terminal=terminal,
                     say=say,
-                    on_saved=making.save,
+                    saved=making.save,
                 )
                 import_module(STEP.module_for(kind)).body(work)
                 work.write_history()

@@ -80,7 +80,7 @@ class TrackedRun:
         work = Work(folder=folder, progress_folder=making.progress, settings=Settings(), machine=self.machine)
         for record in records:
             work.log(record)
-            work.log_aside(Record(record.step, {"time/rollout": record.step / 7}))
+            work.log(Record(record.step, {"time/rollout": record.step / 7}), is_aside=True)
         return work
 
     def select(self, *, is_origin: bool = False, fill: Callable[[Path], None] | None = None, **decided: Any) -> Results:

@@ -82,12 +82,12 @@ def test_a_run_is_read_back_as_it_was_recorded(runs: Runs) -> None:
     runs.begin_run(facts("17", label="first try"))
     runs.begin_run(facts("17", started=2.0))
     assert read(runs, "17").facts == facts("17", label="first try"), "where its task is tried again"
-    runs.begin("17", "calibrate", "", "v0", task="17/calibrate/3").end("failed", error=Failure(what="no", remedy="mend it"))
+    runs.begin("17", "calibrate", "", "v0").end("failed", error=Failure(what="no", remedy="mend it"))
     again = runs.begin("17", "calibrate", "", "v0").end("finished", output=OUTPUT)
     part = runs.begin("17", "confirm", "1 of 2", "v1")
     run = read(runs, "17")
     first, second, third = run.attempts
-    assert (first.status, first.error, first.task) == ("failed", {"what": "no", "remedy": "mend it"}, "17/calibrate/3")
+    assert (first.status, first.error) == ("failed", {"what": "no", "remedy": "mend it"})
     assert (first.number, second.number, third.number) == (0, 1, 0)
     assert second == again
     assert (third.part, third.status, third.ended) == ("1 of 2", "running", None)
@@ -152,26 +152,21 @@ def test_a_run_is_finished_when_its_last_step_is(runs: Runs, gone: str) -> None:
     assert runs.close_gone() == []
 
 
-@pytest.mark.parametrize("how", ["killed", "failed"])
+@pytest.mark.parametrize("how", ["killed", "failed", "killed between two steps"])
 def test_a_run_whose_launcher_is_gone_is_closed_once_with_what_was_at_work(how: str, runs: Runs, gone: str) -> None:
     runs.begin_run(facts("1", launcher=gone))
     runs.begin("1", "pretrain", "", "v").end("finished")
-    attempt = runs.begin("1", "finetune", "", "v")
+    if "between" not in how:
+        attempt = runs.begin("1", "finetune", "", "v")
     if how == "failed":
         attempt.end("failed", error=Failure(what="no room", remedy="free some"))
+    assert read(runs, "1").status == how.split(maxsplit=1)[0], "also before anybody has closed it"
     [closed] = runs.close_gone()
     for run in (closed, read(runs, "1")):
-        assert (run.status, run.failed_step) == (how, "finetune")
-        assert run.ended == run.attempts[1].ended
-        assert run.error is not None
+        assert (run.status, run.failed_step) == (how.split(maxsplit=1)[0], "" if "between" in how else "finetune")
+        assert run.ended == run.attempts[-1].ended
+        assert (run.error is None) == ("between" in how)
     assert runs.close_gone() == []
-
-
-def test_a_run_that_was_killed_between_two_steps_is_closed(runs: Runs, gone: str) -> None:
-    runs.begin_run(facts("1", launcher=gone))
-    runs.begin("1", "pretrain", "", "v").end("finished")
-    assert read(runs, "1").status == "killed", "also before anybody has closed it"
-    assert [run.status for run in runs.close_gone()] == ["killed"]
 
 
 def test_a_run_that_was_closed_and_is_resumed_runs_again_and_ends_as_that_ends(
@@ -180,9 +175,7 @@ def test_a_run_that_was_closed_and_is_resumed_runs_again_and_ends_as_that_ends(
     runs.begin_run(facts("1", launcher=gone))
     runs.begin("1", "finetune", "", "v")
     for _ in range(2):
-        closed = runs.close("1")
-        assert closed is not None
-        closed.set_published()
+        runs.close(read(runs, "1")).set_published()
         assert (read(runs, "1").status, read(runs, "1").is_published) == ("killed", True)
         monkeypatch.setenv(LAUNCHER, own_token())
         attempt = runs.begin("1", "finetune", "", "v")
@@ -199,9 +192,7 @@ def test_a_task_that_was_killed_is_over_while_its_run_may_try_again(runs: Runs, 
     assert runs.close_gone() == []
     runs.begin("1", "finetune", "", "v")
     assert [attempt.status for attempt in read(runs, "1").attempts] == ["killed", "running"]
-    closed = runs.close("1")
-    assert closed is not None
-    assert closed.status == "killed", "its launcher gives up"
+    assert runs.close(read(runs, "1")).status == "killed", "its launcher gives up"
 
 
 def test_what_another_host_does_is_not_judged_but_an_attempt_that_is_followed_is_over(runs: Runs, gone: str) -> None:

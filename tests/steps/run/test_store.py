@@ -1,6 +1,5 @@
 """Outputs by version and the progress of unfinished ones: whole or not there, never changed, in a folder and in S3 alike."""
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -222,23 +221,6 @@ def test_an_upload_that_is_cut_off_is_no_output_for_others_and_gone_on_with_by_t
     assert cloud.found("two") == found
 
 
-def test_two_machines_that_make_one_version_at_once_both_end_with_one_output(cloud: Machines) -> None:
-    gate, made = threading.Barrier(2), {}
-
-    def body(making: Making, folder: Path) -> None:
-        count_to(1)(making, folder)
-        gate.wait(300)
-        write(making, folder)
-
-    threads = [threading.Thread(target=lambda name=name: made.update({name: cloud.make(name, body)})) for name in ("one", "two")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert made["one"] == made["two"] == {**(cloud.found("three") or {}), "reused": False}
-    assert objects().keys("progress/") == []
-
-
 def test_after_a_machine_was_lost_at_any_request_another_makes_the_equal_output(
     cloud: Machines, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -370,28 +352,3 @@ def test_a_record_is_written_once_and_found_by_its_key(machines: Machines) -> No
     assert store.keys("nothing/") == []
     store.probe()
     store.probe()
-
-
-def test_of_many_at_once_one_alone_is_first(tmp_path: Path) -> None:
-    gate, won = threading.Barrier(8), []
-
-    def try_it(name: int) -> None:
-        gate.wait()
-        won.append(Store(tmp_path, tmp_path).create("k", {"name": name}))
-
-    threads = [threading.Thread(target=try_it, args=(name,)) for name in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sum(won) == 1
-    assert files(tmp_path) == ["k"]
-
-
-def test_a_damaged_record_is_named_and_passed_over(machines: Machines, capsys: pytest.CaptureFixture[str]) -> None:
-    store = machines.store()
-    store.create("runs/1/start.json", {"whole": True})
-    store._objects.create("runs/2/start.json", b"\xff half")
-    assert store.read_all([*store.keys("runs/"), "runs/3/start.json"]) == {"runs/1/start.json": {"whole": True}}
-    assert "WARNING" in (said := capsys.readouterr().out)
-    assert "runs/2/start.json" in said
