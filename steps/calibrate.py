@@ -28,7 +28,6 @@ STEP: Final = Step(
     ),
     takes=("engine", "book"),
     shows=interval_names("ladder/rating"),
-    axis="rung",
     pages=(REPORT,),
     resources="games",
 )

@@ -40,7 +40,6 @@ STEP: Final = Step(
         "language/parse_rate",
         "heldout/parse_rate",
     ),
-    axis="step",
     pages=(REPORT, FINDINGS),
     resources="training",
 )

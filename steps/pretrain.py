@@ -34,7 +34,6 @@ STEP: Final = Step(
         "language/clone_validation_loss",
         "language/parse_rate",
     ),
-    axis="step",
     pages=(REPORT,),
     headlines=("imitation/validation_loss", "imitation/top1", "language/clone_validation_loss"),
     resources="training",

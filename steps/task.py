@@ -79,7 +79,7 @@ class _Task:
         self.taken = {name: getattr(flow, name) for name in step.takes if name not in (*OUTSIDE, *_OF_RUN)}
         self.module = import_module(step.module_for(self.settings.policy.kind))
         self.card = self._live_card() if self.machine.task else None
-        self.terminal = TerminalSink(step.name, step.shows, lambda text: print(text, flush=True), axis=step.axis)
+        self.terminal = TerminalSink(step.name, step.shows, lambda text: print(text, flush=True))
 
     @cached_property
     def version(self) -> StepVersion:

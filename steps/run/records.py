@@ -19,8 +19,7 @@ from steps.run.store import Store
 Status = Literal["running", "finished", "failed", "killed"]
 LAST: Final = "end"
 """The step with which a run is finished."""
-_BEGUN, _ENDED = ".begun.json", ".ended.json"
-_OVER, _PUBLISHED = ".over", ".published"
+_BEGUN, _ENDED, _OVER, _PUBLISHED = ".begun.json", ".ended.json", ".over", ".published"
 
 
 class Failure(TypedDict):
@@ -87,12 +86,8 @@ class Attempt:
     def end(self, status: Status, *, output: StepOutput | None = None, error: Failure | None = None, at: float = 0) -> "Attempt":
         """Record how it ended, now or `at` a time, and return it as it is then; who was first stands."""
         facts = {"status": status, "ended": at or time.time(), "output": output, "error": error}
-        self.store.create(key := self._key + _ENDED, facts)
+        self.store.create(key := f"{_place(self.run, self.step, self.part)}{self.number}{_ENDED}", facts)
         return replace(self, **self.store.read_all([key]).get(key, facts))
-
-    @property
-    def _key(self) -> str:
-        return f"{_place(self.run, self.step, self.part)}{self.number}"
 
 
 class Run:
@@ -109,9 +104,8 @@ class Run:
         found: list[Attempt] = []
         for key, begun in records.items():
             if key.endswith(_BEGUN):
-                place = key.removesuffix(_BEGUN)
-                facts = begun | records.get(place + _ENDED, {})
-                found.append(Attempt(**facts, store=self._store))
+                ended = records.get(key.replace(_BEGUN, _ENDED), {})
+                found.append(Attempt(**begun | ended, store=self._store))
         later: dict[tuple[str, str], float] = {}
         for number, attempt in sorted(enumerate(found), key=lambda each: -each[1].number):
             if attempt.ended is None and (attempt.step, attempt.part) in later:

@@ -42,8 +42,6 @@ class Step:
     """Pattern of the files of parallel tasks that it joins: their hashes count, and not how many tasks there were."""
     shows: tuple[str, ...] = ()
     """Metrics that the terminal prints."""
-    axis: str = ""
-    """What the steps of its records count, in the words of the terminal; empty where they count nothing."""
     pages: tuple[str, ...] = ()
     """Files of its output that people look at in MLflow; those that are not there are passed over."""
     headlines: tuple[str, ...] = ()

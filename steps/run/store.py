@@ -75,17 +75,10 @@ class Store:
 
     def open(self, output: StepOutput) -> Path:
         """Return the verified folder of an output, from S3 if it is only there; raises CorruptError when it is nowhere whole."""
-        wanted, folder = output["output_hash"], self.folder(output["step"], output["version"])
-        try:
-            if (found := verified_manifest(folder)["output_hash"]) == wanted:
-                return folder
-            problem = f"{folder} has hash {found[:12]}"
-        except CorruptError as error:
-            problem = str(error)
-        copies = {} if self._copies is None else self._copies.of(output["step"], output["version"])
-        if any(manifest["output_hash"] == wanted and self._fetch(place, manifest, folder) for place, manifest in copies.items()):
-            return folder
-        raise CorruptError(f"the output {wanted[:12]} of {output['step']} is nowhere whole in {self}: {problem}")
+        step, version, wanted = output["step"], output["version"], output["output_hash"]
+        if self._whole(step, version, wanted) is None:
+            raise CorruptError(f"the output {wanted[:12]} of {step} is nowhere whole in {self}")
+        return self.folder(step, version)
 
     def manifest(self, output: StepOutput) -> dict[str, Any]:
         """Return the manifest of a verified output; raises CorruptError as `open` does."""
@@ -119,21 +112,29 @@ class Store:
                     remove_folder(progress)
 
     def _find(self, step: str, version: str) -> StepOutput | None:
-        """Return a whole output of this version, which is on this machine and in S3 afterwards.
+        """Return a whole output of this version, which is on this machine and in S3 afterwards."""
+        if (manifest := self._whole(step, version)) is None:
+            return None
+        if self._copies is not None and manifest not in self._copies.of(step, version).values():
+            self._copies.publish(self.folder(step, version))
+        return _output(manifest)
 
-        A damaged one is told of; here it goes aside. Raises StoreError when S3 does not answer.
+    def _whole(self, step: str, version: str, wanted: str = "") -> dict[str, Any] | None:
+        """Return the manifest of a whole output of this version, with the wanted hash if that is given; it is on this machine afterwards.
+
+        A damaged one is told of; here it goes aside. Raises StoreError when S3 is needed and does not answer.
         """
-        folder, copies = self.folder(step, version), {} if self._copies is None else self._copies.of(step, version)
+        folder = self.folder(step, version)
         if folder.exists():
             try:
                 manifest = verified_manifest(folder)
+                if wanted in ("", manifest["output_hash"]):
+                    return manifest
             except CorruptError as error:
                 print(f"{step}: WARNING: {error}; set aside as {_set_aside(folder)}", flush=True)
-            else:
-                if self._copies is not None and manifest not in copies.values():
-                    self._copies.publish(folder)
-                return _output(manifest)
-        return next((_output(manifest) for place, manifest in copies.items() if self._fetch(place, manifest, folder)), None)
+        copies = {} if self._copies is None else self._copies.of(step, version)
+        fits = ((place, manifest) for place, manifest in copies.items() if wanted in ("", manifest["output_hash"]))
+        return next((manifest for place, manifest in fits if self._fetch(place, manifest, folder)), None)
 
     def _fetch(self, place: str, manifest: Mapping[str, Any], folder: Path) -> bool:
         """Download an output, and return whether it was whole; another that is there then goes aside."""

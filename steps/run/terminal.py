@@ -51,26 +51,11 @@ def duration(seconds: float) -> str:
 class TerminalSink:
     """Prints at most a line a minute: progress, and the latest of the numbers that a step asks to see. Events are printed at once."""
 
-    def __init__(
-        self,
-        step: str,
-        shown: Iterable[str],
-        say: Callable[[str], None],
-        *,
-        axis: str = "step",
-    ) -> None:
-        """Show the named metrics of the records.
-
-        Args:
-            step: name of the step.
-            shown: names of metrics.
-            say: prints a line.
-            axis: what a record's step counts; empty where it counts nothing.
-        """
-        self._step, self._shown, self._say, self._axis = step, tuple(shown), say, axis
+    def __init__(self, step: str, shown: Iterable[str], say: Callable[[str], None]) -> None:
+        """Show the metrics of these names, and begin each line with the step's."""
+        self._step, self._shown, self._say = step, tuple(shown), say
         self._pace = Pace()
         self._due = time.monotonic() + _SECONDS_TO_FIRST_LINE
-        self._place = ""
         self._numbers: dict[str, float] = {}
 
     def say(self, text: str) -> None:
@@ -79,26 +64,20 @@ class TerminalSink:
 
     def log(self, record: Record) -> None:
         """Take the shown metrics of a record, and print what happened."""
-        place = f"{self._axis} {record.step:,}: " if self._axis else ""
-        if numbers := {name.partition("/")[2]: record.metrics[name] for name in self._shown if name in record.metrics}:
-            self._place = place
-            self._numbers |= numbers
+        self._numbers |= {name.partition("/")[2]: record.metrics[name] for name in self._shown if name in record.metrics}
         for event in record.events:
-            self.say(f"{place}{event.name}: {event.message}")
+            self.say(f"step {record.step:,}: {event.name}: {event.message}")
 
     def progress(self, done: int, total: int, unit: str) -> None:
         """Print how far the work is, and the latest numbers, if a minute has passed since the last time."""
         now, text = time.monotonic(), self._pace.text(done, total, unit)
         if now >= self._due:
             self._due = now + _SECONDS_BETWEEN_LINES
-            self.say("; ".join(filter(None, (text, self._taken()))))
+            self.finish(text)
 
-    def finish(self) -> None:
-        """Print the numbers that are not printed yet."""
-        if numbers := self._taken():
-            self.say(numbers)
-
-    def _taken(self) -> str:
+    def finish(self, text: str = "") -> None:
+        """Print a text, and the numbers that are not printed yet."""
         numbers = ", ".join(f"{name} {number:.4g}" for name, number in self._numbers.items())
         self._numbers.clear()
-        return numbers and self._place + numbers
+        if text or numbers:
+            self.say("; ".join(filter(None, (text, numbers))))
