@@ -4,12 +4,12 @@ What counts are the modules that a step's module imports and uses, directly or i
 """
 
 import ast
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from grpo.base.files import sha256_file, sha256_json, sha256_text
+from grpo.policy.files import LANGUAGE
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _PACKAGES: Final = ("steps", "data_checks", "grpo")
@@ -21,11 +21,8 @@ _LEFT_OUT: Final = (
     "grpo.settings.metrics",  # The names of metrics are in the code that logs them, and the rest are words.
     *("steps.live_diagnosis", "steps.run.sigterm"),  # What tells people, and what listens to them.
 )
-_OF_KIND: Final[Mapping[str, tuple[str, ...]]] = {
-    "network": ("steps.policies.network",),
-    "language": ("grpo.language.", "steps.language.", "steps.policies.language"),
-}
-"""Kind of policy -> what only its runs reach, although others import it where they open a policy."""
+_OF_LANGUAGE: Final = ("grpo.language.", "steps.language.", "steps.policies.language")
+"""What only runs of language models reach, although others import it where they open a policy."""
 _NETWORKS: Final = "grpo.policy.networks"
 """Where this is imported, the one network that the settings name is reached by its name."""
 _DATA: Final = {"grpo.match.viewer": "grpo/match/pages/*", "steps.pages.templates": "steps/pages/*.j2"}
@@ -51,7 +48,7 @@ def code_hash(module: str, kind: str, network: str) -> str:
 
 def code_of(module: str, kind: str, network: str) -> dict[str, str]:
     """Return the modules that a module's results depend on, and what counts of each."""
-    left_out = (*_LEFT_OUT, *(name for other, names in _OF_KIND.items() if other != kind for name in names))
+    left_out = _LEFT_OUT if kind == LANGUAGE else (*_LEFT_OUT, *_OF_LANGUAGE)
     found: dict[str, str] = {}
     waiting = [module, *_IN_EVERY_STEP]
     while waiting:
@@ -101,9 +98,6 @@ class _Silence(ast.NodeTransformer):
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         assert node.module is not None, "import from the package by its name"
         self.imports += [(alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names]
-
-    def visit_If(self, node: ast.If) -> ast.AST | None:
-        return None if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING" else self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.returns = None

@@ -12,8 +12,28 @@ import pytest
 
 from steps.run.parent_death import PARENT_VARIABLE
 
-DRIVER = Path(__file__).with_name("parent_death_driver.py")
-CHILDREN = ("task", "card", "saving", "launcher")
+CHILDREN = {"scheduler": ("task", "saving", "launcher"), "task": ("card",)}
+PROCESS = f"""
+import atexit, os, signal, subprocess, sys, time
+from pathlib import Path
+from steps.run.parent_death import end_with_parent
+role, folder = sys.argv[1], Path(sys.argv[2])
+def note(what):
+    (folder / f".{{role}}").write_text(str(os.getpid()))
+    (folder / f".{{role}}").replace(folder / f"{{role}}.{{what}}")  # No reader finds an empty file.
+def save(number, frame):
+    note("saved")
+    sys.exit(75)
+end_with_parent(unwinds=role == "launcher")
+if role == "saving":
+    signal.signal(signal.SIGTERM, save)
+if role == "launcher":
+    atexit.register(note, "job_ended")
+for child in {CHILDREN}.get(role, ()):
+    subprocess.Popen([sys.executable, "-c", sys.orig_argv[2], child, str(folder)])
+note("ready")
+time.sleep(0 if role == "alone" else 600)
+"""
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's end")
 
@@ -25,8 +45,9 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def environment(**more: str) -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name != PARENT_VARIABLE} | more
+def start(role: str, folder: Path, **more: str) -> "subprocess.Popen[bytes]":
+    environment = {name: value for name, value in os.environ.items() if name != PARENT_VARIABLE} | more
+    return subprocess.Popen([sys.executable, "-c", PROCESS, role, str(folder)], env=environment, cwd=Path(__file__).parents[3])
 
 
 def is_running(pid: int) -> bool:
@@ -38,16 +59,15 @@ def is_running(pid: int) -> bool:
 
 
 def test_all_that_a_killed_scheduler_has_started_ends_each_in_its_way(tmp_path: Path) -> None:
-    scheduler = subprocess.Popen([sys.executable, str(DRIVER), "scheduler", str(tmp_path)], env=environment())
-    wait_until((tmp_path / "scheduler.ready").exists)
-    pids = {name: int((tmp_path / f"{name}.ready").read_text()) for name in CHILDREN}
-    assert all(is_running(pid) for pid in pids.values())
+    scheduler, children = start("scheduler", tmp_path), [child for each in CHILDREN.values() for child in each]
+    wait_until(lambda: all((tmp_path / f"{child}.ready").exists() for child in children))
+    pids = [int((tmp_path / f"{child}.ready").read_text()) for child in children]
     scheduler.send_signal(signal.SIGKILL)
     scheduler.wait()
     try:
-        wait_until(lambda: not any(is_running(pid) for pid in pids.values()))
+        wait_until(lambda: not any(is_running(pid) for pid in pids))
     finally:
-        for pid in filter(is_running, pids.values()):
+        for pid in filter(is_running, pids):
             os.kill(pid, signal.SIGKILL)
     assert (tmp_path / "saving.saved").exists(), "it had time to save"
     assert (tmp_path / "launcher.job_ended").exists(), "what is done at the end was done"
@@ -57,7 +77,6 @@ def test_a_process_whose_parent_has_ended_meanwhile_ends_before_it_does_anything
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     for parent, status in ((os.getpid(), 0), (gone.pid, -signal.SIGTERM)):
-        command = [sys.executable, str(DRIVER), "ended", str(tmp_path)]
-        assert subprocess.run(command, env=environment(**{PARENT_VARIABLE: str(parent)}), check=False).returncode == status
-        assert (tmp_path / "ended.ready").exists() == (status == 0)
-        (tmp_path / "ended.ready").unlink(missing_ok=True)
+        assert start("alone", tmp_path, **{PARENT_VARIABLE: str(parent)}).wait() == status
+        assert (tmp_path / "alone.ready").exists() == (status == 0)
+        (tmp_path / "alone.ready").unlink(missing_ok=True)
