@@ -14,12 +14,11 @@ from steps import STEPS
 from steps.incumbent import Incumbent, incumbent_of
 from steps.resume import Job, checkpoint_of, taken_over
 from steps.run.aliases import CHAMPION
-from steps.run.commands import pasteable, resume_command
 from steps.run.exit_codes import RESUMABLE
 from steps.run.launch import launch_of
 from steps.run.machine import Machine
 from steps.run.outside import OUTSIDE
-from steps.run.records import Attempt, Failure, Runs, Status
+from steps.run.records import Attempt, Runs, Status
 from steps.run.step import Step, StepOutput
 from steps.run.store import Making, Store
 from steps.run.terminal import TerminalSink, duration
@@ -139,7 +138,7 @@ class _Task:
                 yield attempt
             except BaseException as error:
                 status: Status = "killed" if isinstance(error, SystemExit) and error.code == RESUMABLE else "failed"
-                attempt.end(status, error=_failure(error, self.job["run"]))
+                attempt.end(status, error=_reason(error))
                 if self.card is not None:
                     self.card.failed(_reason(error))
                 raise
@@ -230,7 +229,3 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return "ended by SIGTERM"
     return f"{type(error).__name__}: the task's log has the message"
-
-
-def _failure(error: BaseException, run: str) -> Failure:
-    return Failure(what=_reason(error), remedy=f"mend the cause and go on: {pasteable(resume_command(run))}")

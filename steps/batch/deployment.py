@@ -114,8 +114,8 @@ def _explain(machine: Machine) -> None:
     resumed = [value for option, value in itertools.pairwise(sys.argv) if option == "--origin-run-id"]
     runs = Runs(Store.of(machine))
     for run in [runs.close(found) for name in (str(current.run_id), *resumed) if (found := runs.get(name)) is not None]:
-        if run.error is not None:
-            print(f"\n{run.failed_step}: {run.error['what']}\nGo on: {pasteable(resume_command(run.name))}", file=sys.stderr, flush=True)
+        if run.error:
+            print(f"\n{run.failed_step}: {run.error}\nGo on: {pasteable(resume_command(run.name))}", file=sys.stderr, flush=True)
             return
 
 

@@ -106,7 +106,7 @@ def _lines(run: "Run", store: "Store") -> str:
         "boards": "" if results is None else boards_text(results),
         "verdict": "" if results is None else f"{results.decision.verdict}. {results.decision.sentence}",
         "findings": "" if found is None else found["tag"],
-        "error": "" if run.error is None else run.error["what"],
+        "error": run.error,
     }
     head = f"{run.name}  {when(run.started)}  {status_of(run)}"
     return "\n".join([head, *(f"    {name:<8}  {text}" for name, text in rows.items() if text)])

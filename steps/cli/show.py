@@ -58,10 +58,9 @@ def _head(run: "Run") -> Iterator[str]:
     command = [("" if number else "command", line) for number, line in enumerate(lines)]
     yield text_table([*((name, value) for name, value in rows.items() if value), *command], indent="  ")
     if run.status in ("failed", "killed"):
-        if run.error is not None:
-            yield f"  {run.failed_step}: {run.error['what']}"
-        remedy = "" if run.error is None else run.error["remedy"]
-        yield f"  {f'{remedy}; then ' if remedy else ''}`{pasteable(resume_command(run.name))}` goes on from there."
+        if run.error:
+            yield f"  {run.failed_step}: {run.error}"
+        yield f"  `{pasteable(resume_command(run.name))}` goes on from there."
     yield from _settings(run)
 
 

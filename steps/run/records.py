@@ -20,16 +20,7 @@ Status = Literal["running", "finished", "failed", "killed"]
 LAST: Final = "end"
 """The step with which a run is finished."""
 _BEGUN, _ENDED, _OVER, _PUBLISHED = ".begun.json", ".ended.json", ".over", ".published"
-
-
-class Failure(TypedDict):
-    """Why an attempt ended without an output."""
-
-    what: str
-    remedy: str
-
-
-_GONE: Final = Failure(what="its process is gone: it was killed, or its machine was lost", remedy="")
+_GONE: Final = "its process is gone: it was killed, or its machine was lost"
 
 
 class RunFacts(TypedDict):
@@ -80,10 +71,11 @@ class Attempt:
     ended: float | None = None
     """Seconds since 1970; of a killed process, the last that is known of it. None while it is at work."""
     output: StepOutput | None = None
-    error: Failure | None = None
+    error: str = ""
+    """Why it ended without an output."""
     store: Store = field(repr=False, compare=False)
 
-    def end(self, status: Status, *, output: StepOutput | None = None, error: Failure | None = None, at: float = 0) -> "Attempt":
+    def end(self, status: Status, *, output: StepOutput | None = None, error: str = "", at: float = 0) -> "Attempt":
         """Record how it ended, now or `at` a time, and return it as it is then; who was first stands."""
         facts = {"status": status, "ended": at or time.time(), "output": output, "error": error}
         self.store.create(key := f"{_place(self.run, self.step, self.part)}{self.number}{_ENDED}", facts)
@@ -151,19 +143,14 @@ class Run:
         return max([self.started, *(attempt.ended or attempt.started for attempt in self.attempts)])
 
     @property
-    def error(self) -> Failure | None:
-        """Why its latest attempt that did not finish failed, or was killed."""
-        return None if self._broken is None else self._broken.error
+    def error(self) -> str:
+        """Why its latest attempt that did not finish failed, or was killed; empty when there is none."""
+        return "" if self._broken is None else self._broken.error
 
     @property
     def failed_step(self) -> str:
         """The step of that attempt; empty when there is none."""
         return "" if self._broken is None else self._broken.step
-
-    @property
-    def is_published(self) -> bool:
-        """Whether the tracking store has all of the run as it ended."""
-        return _mark(self.name, self.keys, _PUBLISHED) in self.keys
 
     def set_published(self) -> None:
         """Record that the tracking store has all of it; of a run that is not recorded as over nobody has all."""

@@ -47,14 +47,14 @@ def run_note(run: Run, verdict: str) -> str:
         run: as it is now.
         verdict: beginning of its report, in Markdown; empty while there is none.
     """
-    resume, error, step = resume_command(run.name), run.error, run.failed_step
+    resume = resume_command(run.name)
     if run.status == "running":
         at = run.attempts[-1].step if run.attempts else ""
         where = f"at `{at}`, step {STEPS.index(at)} of {len(STEPS) - 2}" if at else "starting"
         found = f"**Running**, {where}. If no process is running any more, it was killed: `{resume}` resumes it."
     elif run.status != "finished":
-        why = "Its process is gone." if error is None else "\n\n".join(filter(None, (error["what"], error["remedy"])))
-        found = f"# {run.status.capitalize()} in `{step}`\n\n{_quoted(why)}\n\nFinished steps are saved. It goes on by `{resume}`."
+        where = f"{run.status.capitalize()} in `{run.failed_step}`"
+        found = f"# {where}\n\n{_quoted(run.error or 'Its process is gone.')}\n\nFinished steps are saved. It goes on by `{resume}`."
     else:
         found = verdict or "**Finished**."
     return f"{found}\n\n{run.facts['head']}"
@@ -62,8 +62,7 @@ def run_note(run: Run, verdict: str) -> str:
 
 def step_note(step: Step, attempt: Attempt) -> str:
     """Return a child run's description: what the step does, and why it failed or was killed if it was."""
-    error = attempt.error
-    parts = [] if error is None else [f"**{attempt.status.capitalize()}**", _quoted(error["what"]), error["remedy"]]
+    parts = [f"**{attempt.status.capitalize()}**", _quoted(attempt.error)] if attempt.error else []
     return "\n\n".join(filter(None, (*parts, step.says)))
 
 

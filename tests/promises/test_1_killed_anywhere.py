@@ -143,7 +143,7 @@ def test_a_killed_run_is_marked_as_such_and_after_the_next_try_has_every_row_onc
     run = TrackedRun(here)
     run.work(attempt := run.begin("finetune"), curve("grpo/entropy", 3))
     assert run.publish() == ""
-    attempt.end("killed", error={"what": "its process ended without a word", "remedy": ""})
+    attempt.end("killed", error="its process ended without a word")
     assert run.publish() == ""
     assert told(here.home)["runs"]["07 finetune"]["status"] == "KILLED"
     run.step("finetune", curve("grpo/entropy", 5), attempt=run.runs.begin("7", "finetune", "", attempt.version))

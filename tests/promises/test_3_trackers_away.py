@@ -63,7 +63,7 @@ def undisturbed(tables: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
         run = TrackedRun(machine_of(folder / "home", server.address))
         run.select()
         assert run.publish() == ""
-        assert run.run.is_published
+        assert run.runs.unpublished() == []
         rows = {step: Counter(rows_of(told(folder), step)) for step in counts(run)}
         assert rows == counts(run)
         return told(folder)
@@ -147,7 +147,7 @@ def test_rows_go_to_the_store_that_the_run_belongs_to_or_nowhere(server: Toggled
     for _ in range(2):
         assert f"the tracking store {server.address} does not answer" in publish(run.run, run.store, other)
     assert told(here.home) == {"runs": {}, "aliases": {}}
-    assert not run.run.is_published
+    assert [each.name for each in run.runs.unpublished()] == [run.name]
     server.start()
     assert publish_all(other) == {"7": ""}
     found = told(server.folder)

@@ -13,7 +13,7 @@ from steps.run.aliases import CHAMPION, PEAK
 from steps.run.launch import launch_of
 from steps.run.machine import Machine
 from steps.run.names import CHECKPOINTS, REPORT
-from steps.run.records import Failure, Run, RunFacts, Runs, Status
+from steps.run.records import Run, RunFacts, Runs, Status
 from steps.run.step import StepOutput
 from steps.run.store import Store
 
@@ -38,7 +38,7 @@ class MadeRun:
     """The last step that was begun."""
     ends: Status = "finished"
     """How that one ended; `running` if it has not."""
-    error: Failure | None = None
+    error: str = ""
     origin: Mapping[str, Any] | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[str, StepOutput] = field(default_factory=dict)

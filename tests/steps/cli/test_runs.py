@@ -17,7 +17,7 @@ from steps.run.store import Store
 from steps.track import publish as publishing
 
 FASTER = 'preset = "smoke"\ngrpo.learning_rate = 5e-3\nseed = 4'
-ERROR = {"what": "rewards: every group is silent, so that there is nothing to learn", "remedy": "Raise grpo.group_size"}
+ERROR = "rewards: every group is silent, so that there is nothing to learn"
 
 
 def document(folder: Path, **changes: Any) -> dict[str, dict[str, Any]]:
@@ -34,7 +34,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     origin = {"name": "1001/60", "run": "1001", "step": 60}
     make_run(machine, MadeRun(name="1002", settings=FASTER, origin=origin, files=document(folder / "second", score=0.5)))
     files = {"finetune": {FINDINGS: {"verdict": "findings", "tag": "kl_trap", "findings": [FINDING]}}}
-    make_run(machine, MadeRun(name="1003", until="screen", ends="failed", error=ERROR, files=files))  # type: ignore[arg-type]
+    make_run(machine, MadeRun(name="1003", until="screen", ends="failed", error=ERROR, files=files))
     script = "from steps.run.processes import own_token; print(own_token())"
     token = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
     make_run(machine, MadeRun(name="1004", until="finetune", ends="running", launcher=token))
@@ -78,14 +78,14 @@ def test_runs_are_listed_with_verdict_origin_and_cause_and_one_whose_process_is_
     assert "run 1004 is over: its processes are gone" in listed
     places = [listed.index(f"{run} 20") for run in ("1004", "1003", "1002", "1001")]
     assert places == sorted(places), "the newest first"
-    for words in ("killed in finetune", ERROR["what"], "findings kl_trap", "run 1001, step 60", "1 changed setting", "verdict better. "):
+    for words in ("killed in finetune", ERROR, "findings kl_trap", "run 1001, step 60", "1 changed setting", "verdict better. "):
         assert words in listed, words
     assert "is over: " not in typed("runs"), "said once"
 
 
 def test_a_failed_run_is_shown_with_step_cause_remedy_and_the_command_that_goes_on(typed: Type) -> None:
     shown = typed("show", "1003")
-    for words in ("failed in screen", ERROR["what"], ERROR["remedy"], "resume --origin-run-id 1003` goes on", "Diagnosis: kl_trap"):
+    for words in ("failed in screen", ERROR, "resume --origin-run-id 1003` goes on", "Diagnosis: kl_trap"):
         assert words in shown, words
 
 

@@ -199,26 +199,6 @@ def test_a_damaged_copy_is_used_by_nobody_and_computed_again(damage: str, cloud:
     assert "WARNING" not in capsys.readouterr().out, "the newest is whole"
 
 
-def test_an_upload_that_is_cut_off_is_no_output_for_others_and_gone_on_with_by_the_next(
-    cloud: Machines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put = S3Objects.put
-
-    def cut_off(*_: Any) -> bool:
-        raise StoreError("away")
-
-    monkeypatch.setattr(S3Objects, "put", cut_off)
-    with pytest.raises(StoreError):
-        cloud.make("one")
-    monkeypatch.setattr(S3Objects, "put", put)
-    assert cloud.found("two") is None
-    uploaded = objects().keys("outputs/")
-    found = cloud.found("one")
-    assert objects().keys("outputs/") == sorted([*uploaded, *cloud_keys()]), "nothing was left by the first try"
-    assert found is not None
-    assert cloud.found("two") == found
-
-
 def test_after_a_machine_was_lost_at_any_request_another_makes_the_equal_output(
     cloud: Machines, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -307,20 +287,6 @@ def test_an_s3_that_is_away_stops_no_training_and_gets_all_later(
     assert capsys.readouterr().out.count("WARNING: if this machine is lost now") == 2
     cloud.make("two", count_to(6))
     assert begun_from(capsys) == ["from 4"]
-
-
-def test_progress_that_goes_away_while_it_is_fetched_replaces_nothing(cloud: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
-    cloud.killed("one", 1)
-    cloud.killed("two", 3)
-    before = {name: (cloud.homes / name).read_bytes() for name in files(cloud.homes) if name.startswith("one/progress")}
-
-    def away(*_: Any) -> None:
-        raise StoreError("away")
-
-    monkeypatch.setattr(S3Objects, "download", away)
-    with pytest.raises(StoreError):
-        cloud.make("one", count_to(9))
-    assert {name: (cloud.homes / name).read_bytes() for name in files(cloud.homes) if name.startswith("one/progress")} == before
 
 
 def test_the_progress_of_one_who_was_killed_with_the_output_in_the_store_goes_when_it_is_found(machines: Machines) -> None:

@@ -24,7 +24,7 @@ def test_a_run_is_there_with_parameters_curves_pages_and_its_verdict(here: Machi
     run = TrackedRun(here)
     run.select()
     assert run.publish() == ""
-    assert run.run.is_published
+    assert run.runs.unpublished() == []
     found = told(here.home)
     assert {step: Counter(rows_of(found, step)) for step in counts(run)} == counts(run)
     runs = found["runs"]
@@ -54,7 +54,7 @@ def test_the_environments_address_is_taken_where_it_differs_by_its_secrets_alone
 
 def test_a_failed_run_says_what_happened_in_which_step(here: Machine) -> None:
     run = TrackedRun(here, launcher="")
-    run.begin("pretrain").end("failed", error={"what": "the loss is NaN", "remedy": "set pretrain.learning_rate"})
+    run.begin("pretrain").end("failed", error="the loss is NaN")
     run.runs.close_gone()
     run.publish()
     runs = told(here.home)["runs"]
