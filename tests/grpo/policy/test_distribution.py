@@ -50,19 +50,6 @@ def gradient(term: Callable[[MoveDistribution], Tensor], logits_BA: Tensor, is_l
     return result
 
 
-def finite_differences(term: Callable[[MoveDistribution], Tensor], logits_BA: Tensor, is_legal_BA: Tensor, temperature: float) -> Tensor:
-    """Return the same gradient by central differences."""
-    result = torch.zeros_like(logits_BA)
-    for index in np.ndindex(*logits_BA.shape):
-        sides = []
-        for step in (1e-5, -1e-5):
-            moved = logits_BA.clone()
-            moved[index] += step
-            sides.append(term(of(moved, is_legal_BA, temperature=temperature)).sum())
-        result[index] = (sides[0] - sides[1]) / 2e-5
-    return result
-
-
 # Numbers worked by hand.
 
 
@@ -87,35 +74,6 @@ def test_a_temperature_is_a_power_of_the_probabilities_at_one(temperature: float
 
 def test_the_likeliest_move_is_the_first_among_equals() -> None:
     assert of(torch.tensor([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0], [0.0, 1.0, 2.0]])).best().tolist() == [1, 0, 2]
-
-
-# Gradients: against the closed forms of grpo_facts.md, section 2, and against finite differences.
-
-
-def policy_term(values_BA: Tensor) -> Callable[[MoveDistribution], Tensor]:
-    """Return J = sum pi Q."""
-    return lambda made: made.expectation(values_BA)
-
-
-@pytest.mark.parametrize("temperature", TEMPERATURES)
-def test_the_gradients_of_value_entropy_and_both_divergences_are_their_closed_forms(temperature: float) -> None:
-    logits, legal = batch(6, 3, 1)
-    values = torch.rand(logits.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64) * legal
-    reference = of(batch(6, 3, 1, seed=9)[0], legal, temperature=temperature)
-    now = of(logits, legal, temperature=temperature)
-    pi, log_ratio = now.probs, now.log_probs - reference.log_probs
-    closed_forms: list[tuple[Callable[[MoveDistribution], Tensor], Tensor]] = [
-        (policy_term(values), pi * (values - now.expectation(values)[:, None]) / temperature),
-        (MoveDistribution.entropy, -pi * (now.log_probs + now.entropy()[:, None]) / temperature),
-        (lambda made: made.kl_to(reference), pi * (log_ratio - now.kl_to(reference)[:, None]) / temperature),
-        (reference.kl_to, (pi - reference.probs) / temperature),
-    ]
-    for term, closed_form in closed_forms:
-        found = gradient(term, logits, legal, temperature)
-        assert torch.allclose(found, closed_form * legal, atol=1e-12)
-        assert torch.allclose(found, finite_differences(term, logits, legal, temperature), atol=1e-8)
-        assert found[:2].abs().max() > 1e-3, "the test has teeth"
-        assert not found[2].any(), "a single legal move teaches nothing"
 
 
 # What must make no difference.

@@ -3,13 +3,6 @@
 import pytest
 
 from grpo.diagnosis.records import Event, Record
-from grpo.settings.metrics import METRICS
-
-
-def test_every_end_of_an_interval_lies_beside_its_middle() -> None:
-    for name, (unit, _) in METRICS.items():
-        if name.endswith(("_low", "_high")):
-            assert unit == METRICS[name.rpartition("_")[0]][0]
 
 
 def test_a_record_takes_declared_names_only_and_names_the_others() -> None:

@@ -116,12 +116,6 @@ def test_each_epoch_shows_every_board_once_wherever_the_looks_fall(taken: list[S
     assert epochs[0] != epochs[1] != epochs[2] != epochs[0], "in an order of its own"
 
 
-def test_equal_seeds_give_equal_runs_and_another_seed_another() -> None:
-    one, same, other = (run(config(max_steps=6), seed=seed) for seed in (0, 0, 1))
-    assert one[1:] == same[1:]
-    assert one[2] != other[2]
-
-
 def test_a_look_that_is_not_finite_ends_it_with_an_error(losses: list[float]) -> None:
     losses += [3.0, math.inf]
     with pytest.raises(NonFiniteError, match=r"step 6: .*pretrain\.learning_rate"):

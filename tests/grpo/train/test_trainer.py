@@ -27,6 +27,7 @@ from torch import Tensor, nn
 import grpo.train.control as controlling
 from grpo.base.errors import NonFiniteError
 from grpo.dataset.table import BoardArrays
+from grpo.diagnosis.diagnose import NotLearnableError, look_before, refuse
 from grpo.diagnosis.records import Record
 from grpo.policy.checkpoints import load_checkpoint, save_checkpoint
 from grpo.policy.distribution import MoveDistribution, MovePolicy, PositionBatch
@@ -210,13 +211,8 @@ def test_each_of_the_three_conditions_counts_by_itself(name: str, value: float) 
 # It repeats exactly.
 
 
-def test_equal_seeds_give_equal_records_and_weights_and_another_seed_gives_others() -> None:
-    one, same, other = trainer_of(seed=0), trainer_of(seed=0), trainer_of(seed=1)
-    records, same_records, other_records = (steps(trainer, 3) for trainer in (one, same, other))
-    assert records == same_records
-    assert weights_hash(one.policy) == weights_hash(same.policy)
-    assert all(record != another for record, another in zip(records, other_records, strict=True))
-    assert weights_hash(one.policy) != weights_hash(other.policy)
+def test_another_seed_gives_another_run() -> None:
+    assert trainer_of(seed=0).step() != trainer_of(seed=1).step()
 
 
 def resumed(first: Trainer[NetworkPolicy], folder: Path, make: Callable[[NetworkPolicy], Trainer[NetworkPolicy]]) -> Trainer[NetworkPolicy]:
@@ -299,7 +295,19 @@ def test_what_is_looked_at_before_the_first_step_changes_nothing() -> None:
     assert state_of(looked) == state_of(plain)
 
 
-# Pieces, order and frozen parts.
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"arrays": replace(ARRAYS, values=np.where(ARRAYS.is_legal, 0.5, 0).astype(np.float32))}, "silent_groups"),
+        ({"policy": sharpened(lively_policy(), 300)}, "(?s)kl_at_step_zero: .*entropy_collapse: "),
+    ],
+)
+def test_where_nothing_can_be_learnt_it_is_refused_before_the_first_step(changes: dict[str, Any], found: str) -> None:
+    with pytest.raises(NotLearnableError, match=found):
+        refuse(look_before(trainer_of(**changes).preflight(), step=1, limits={"critical_entropy": 0.2}))
+
+
+# Pieces and order.
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -314,24 +322,13 @@ def test_the_pieces_that_a_minibatch_is_cut_into_decide_nothing(kind: dict[str, 
     assert largest_difference(whole.policy, cut.policy) < 1e-10
 
 
-@pytest.mark.usefixtures("no_trust_region")
-def test_each_rollout_takes_every_state_once_in_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[list[bytes]] = []
-    original = Measured.add
-
-    def listening(self: Measured, piece: Batch[States], *rest: Any) -> None:
-        taken.append([row.tobytes() for row in piece.states.positions.encodings.numpy()])
-        original(self, piece, *rest)
-
-    monkeypatch.setattr(Measured, "add", listening)
+def test_each_rollout_takes_every_state_once_in_an_order_of_its_own() -> None:
     trainer = trainer_of(num_minibatches=4)
-    for _ in range(2):
-        taken.clear()
-        trainer.step()
-        shown = [row for rows in taken for row in rows]
-        assert [len(rows) for rows in taken] == [4] * 4
-        assert len(set(shown)) == 16
-        assert shown != sorted(shown)
+    first, second = ([rows.tolist() for rows in trainer._minibatches(torch.arange(18))] for trainer.num_steps_done in (0, 1))
+    for minibatches in (first, second):
+        assert [len(rows) for rows in minibatches] == [5, 5, 4, 4]
+        assert sorted(row for rows in minibatches for row in rows) == [*range(18)]
+    assert first != second
 
 
 # Trust region and learning rate.
@@ -473,7 +470,7 @@ def few_now(policy: NetworkPolicy) -> MoveDistribution:
 def test_by_trajectories_it_raises_the_expected_value() -> None:
     policy = new_policy(TINY, seed=0, device=CPU)
     before = few_now(policy).expectation(FEW_VALUES)
-    steps(few(policy, group_size=6, num_own_moves=2), 30)
+    steps(few(policy, group_size=6, num_own_moves=2, learning_rate=2e-2), 16)
     after = few_now(policy).expectation(FEW_VALUES)
     assert (after > before + 0.05).all(), f"{before} -> {after}"
     assert after.mean() > before.mean() + 0.15
@@ -486,7 +483,7 @@ def test_it_ends_near_the_optimum_of_value_plus_entropy() -> None:
     optimum = MoveDistribution.from_logits(FEW_VALUES, FEW_LEGAL, temperature=alpha)
     start = few_now(policy)
     settings = {"group_size": 1_024, "entropy_coefficient": alpha, "learning_rate_decay": "cosine"}
-    steps(few(policy, learning_rate=1.5e-2, num_steps=80, **settings), 80)
+    steps(few(policy, learning_rate=2e-2, num_steps=50, **settings), 50)
     distance = (few_now(policy).probs - optimum.probs).abs().sum(1) / 2
     assert distance.max() < 0.05, f"total variation {distance}"
     assert ((start.probs - optimum.probs).abs().sum(1) / 2).min() > 0.15
