@@ -76,34 +76,23 @@ def test_the_output_hash_depends_on_the_files_and_not_on_the_facts_nor_on_what_i
     assert write_manifest(folder, {"kind": "test", "rows": 3})["output_hash"] != before
 
 
-def flip_a_bit(path: Path) -> None:
-    """Change one bit in the middle of a file."""
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(bytes(content))
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda folder: flip_a_bit(folder / "b.bin"), "b.bin is changed since it was written"),
+        (lambda folder: (folder / "b.bin").write_bytes(bytes([1, *range(1, 256)])), "b.bin is changed since it was written"),
         (lambda folder: (folder / "sub" / ASIDE / "docs" / "page").write_text("10:15:03"), "page is changed since it was written"),
         (lambda folder: (folder / "a.txt").unlink(), "a.txt is missing"),
         (lambda folder: (folder / "new").write_text(""), "new is not in the manifest"),
-        (lambda folder: (folder / "sub" / MANIFEST).write_text("[]"), f"sub/{MANIFEST} is changed since it was written"),
         (lambda folder: (folder / MANIFEST).unlink(), f"{MANIFEST} is missing or unreadable"),
         (lambda folder: (folder / MANIFEST).write_text("<html>"), f"{MANIFEST} is damaged"),
         (lambda folder: (folder / MANIFEST).write_text("[" * 100_000), f"{MANIFEST} is damaged"),
-        (lambda folder: (folder / MANIFEST).write_bytes(b"\xff\xfe"), f"{MANIFEST} is damaged"),
-        (lambda folder: (folder / MANIFEST).write_text('{"files": NaN}'), f"{MANIFEST} is changed"),
         (
             lambda folder: write_json(folder / MANIFEST, {**read_json(folder / MANIFEST), "output_hash": "0"}),
             f"{MANIFEST} is changed since it was written",
         ),
     ],
 )
-def test_every_damage_is_noticed_and_its_file_named(folder: Path, damage: object, message: str) -> None:
-    assert callable(damage)
+def test_every_damage_is_noticed_and_its_file_named(folder: Path, damage: Callable[[Path], None], message: str) -> None:
     damage(folder)
     with pytest.raises(CorruptError, match=message):
         verified_manifest(folder)
@@ -121,14 +110,13 @@ def test_an_atomic_folder_appears_only_when_its_block_has_ended_well(tmp_path: P
     assert target.stat().st_mode & 0o777 == 0o755
 
 
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
-def test_an_atomic_folder_vanishes_when_its_block_fails(tmp_path: Path, error: type[BaseException]) -> None:
+def test_an_atomic_folder_vanishes_when_its_block_fails(tmp_path: Path) -> None:
     def fail() -> None:
         with atomic_folder(tmp_path / "target") as made:
             (made / "x").write_text("1")
-            raise error
+            raise KeyboardInterrupt
 
-    with pytest.raises(error):
+    with pytest.raises(KeyboardInterrupt):
         fail()
     assert list(tmp_path.iterdir()) == []
 

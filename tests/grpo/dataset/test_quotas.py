@@ -22,7 +22,6 @@ from grpo.dataset.quotas import (
 from grpo.dataset.table import Position, Split
 from grpo.settings.tree import BoardsConfig
 
-SMALL: dict[str, Any] = {"num_train": 60, "num_validation": 15, "num_heldout": 15}
 MOVES = "e2e4 e7e5 g1f3 b8c6 f1b5 a7a6 b5a4 g8f6 d2d3 d7d6"
 ROOK_ENDING = "8/5k2/8/8/3R4/8/5K2/8 w - - 0 1"
 
@@ -34,7 +33,8 @@ def in_each_cell(count: int) -> dict[QuotaCell, int]:
 
 def new_quota(count: int = 50, *, seed: int = 0, excluded: Any = frozenset(), **config: Any) -> tuple[Quota, SourceReport]:
     """Return a quota of so many boards in every cell, and the report that it counts in."""
-    quota = Quota(in_each_cell(count), BoardsConfig(**{**SMALL, **config}), seed=seed, excluded=excluded)
+    small = {"num_train": 60, "num_validation": 15, "num_heldout": 15}
+    quota = Quota(in_each_cell(count), BoardsConfig(**{**small, **config}), seed=seed, excluded=excluded)
     return quota, quota.report
 
 

@@ -1,6 +1,5 @@
 """Settings: every shipped preset is read, everything impossible is refused by name, with what to write instead."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,8 @@ from grpo.settings.tree import (
     read_settings,
 )
 
-FILES = 'boards.files = "x.pgn"\n'
 DEFAULT = Settings()
-NUM_TRAIN, NUM_UNITS, HELDOUT_DEPTH = DEFAULT.boards.num_train, DEFAULT.boards.num_units, DEFAULT.evaluation.heldout_depth
+NUM_TRAIN, HELDOUT_DEPTH = DEFAULT.boards.num_train, DEFAULT.evaluation.heldout_depth
 
 
 BAD_SETTINGS = (
@@ -65,8 +63,8 @@ def test_bad_settings_are_refused_with_this_message(text: str, message: str) -> 
     assert "hunter2" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("value", ["nan", "inf", "-inf", '"1"', "true", "[1]", "-1e9"])
-def test_no_number_may_be_infinite_a_word_a_truth_a_list_or_hugely_negative(value: str) -> None:
+@pytest.mark.parametrize("value", ["nan", "inf", '"1"', "true", "-1e9"])
+def test_no_number_may_be_infinite_a_word_a_truth_or_hugely_negative(value: str) -> None:
     for key in NUMBERS:
         with pytest.raises(ConfigError, match=f"^settings: {key} = "):
             read_settings(f"{key} = {value}")
@@ -107,7 +105,6 @@ def test_given_keys_are_laid_over_the_preset_and_leave_its_others_alone() -> Non
 def test_settings_written_out_in_full_are_read_back_equal(name: str) -> None:
     settings = read_settings(name)
     assert read_settings(settings.model_dump_json()) == settings
-    assert read_settings(json.dumps(settings.model_dump(mode="json"))) == settings
 
 
 def test_a_preset_may_be_a_file_that_is_laid_over_another(tmp_path: Path) -> None:
