@@ -23,23 +23,20 @@ from steps.run.machine import Machine
 from steps.run.step import StepOutput
 from steps.run.store import Store
 from steps.run.versions import StepVersion
-from steps.track.find import NotFoundError, is_folder, named_policy
 from steps.track.find import checkpoint_of as checkpoint_part
+from steps.track.find import named_policy
 from steps.track.registry import RESUMED_WITH, fetch_origin
 
 _TAKEN_OVER: Final = ("build_boards", *RESUMED_WITH)
 """Steps whose output a resumed run takes from its origin; of the first, that of the next: the parts of the dataset are the dataset."""
 _MAX_SHOWN: Final = 200
-_FIXED: Final = ("seed", "boards", "policy", "pretrain", "language", "evaluation.heldout_depth")
-"""Settings that make boards and network, which a resumed run has from its origin."""
-_MAY_CHANGE: Final = (
-    *IN_NO_VERSION,
-    *("language.answers_per_forward", "language.min_parse_rate", "language.kl_warmup_steps"),
-    *("language.reward_warmup_steps", "language.max_questions", "language.num_heldout_boards"),
+_FIXED: Final = (
+    *("seed", "boards", "policy", "pretrain", "evaluation.heldout_depth", "language.model", "language.revision", "language.small_width"),
+    *("language.small_num_layers", "language.environment_share", "language.num_history_moves", "language.max_answer_tokens"),
 )
-"""Of these, those that make neither."""
+"""Settings that make boards and network, which a resumed run has from its origin."""
 _MEASURES: Final = ("calibrate", "baseline")
-"""Of these, those that are done again where the run measures otherwise than its origin."""
+"""Steps that are done again where the run measures otherwise than its origin."""
 
 
 class ResumeError(PlainError, RuntimeError):
@@ -85,13 +82,7 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
 
     Raises NotFoundError when there is no such policy, run or checkpoint; ResumeError when the run ended before it had what is needed.
     """
-    if is_folder(name):
-        raise ResumeError(f"--resume-from {name}: a folder has no run, whose boards and settings a resumed run needs: give RUN/STEP")
-    store = Store.of(machine)
-    try:
-        found = named_policy(name, machine, role=PEAK, preset=preset)
-    except NotFoundError as error:
-        raise NotFoundError(f"--resume-from {name}: {error}") from None
+    store, found = Store.of(machine), named_policy(name, machine, role=PEAK, preset=preset)
     if found.run is None:
         assert found.version is not None
         settings, outputs = fetch_origin(found.version, machine)
@@ -118,7 +109,7 @@ def resumed_settings(origin: Origin, given: Mapping[str, Any]) -> Settings:
     """
     settings = settings_over(origin["settings"], given)
     changed = _changed(origin, settings)
-    refused = [name for name in changed if is_within(name, _FIXED) and not is_within(name, _MAY_CHANGE)]
+    refused = [name for name in changed if is_within(name, _FIXED) and not is_within(name, IN_NO_VERSION)]
     if refused:
         lines = [f"  {name}: origin {_shown(changed[name][0])}, now {_shown(changed[name][1])}" for name in refused]
         rest = {name: changed[name][1] for name in changed if name not in refused}

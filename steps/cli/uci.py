@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from grpo.base.errors import PlainError
+from grpo.policy.files import policy_kind
 from grpo.uci.options import UciOptions
 from grpo.uci.server import UciEngine, serve
 from steps.cli.options import device_option, temperature_option
@@ -37,7 +38,7 @@ def command(model: str, temperature: float, device: str) -> int:
     machine = replace(Machine.here(), device=device, num_threads=1)
     write = _protocol_writer()
     found = find_policy(model, machine)
-    options = UciOptions(temperature=temperature, has_lines=KINDS[found.kind].has_lines)
+    options = UciOptions(temperature=temperature, has_lines=KINDS[policy_kind(found.folder)].has_lines)
     engine = UciEngine(
         name=f"chess-grpo {found.run} {found.weights_hash[:12]}",
         options=options,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from grpo.base.errors import PlainError
 from grpo.base.files import MANIFEST, CorruptError, read_json, sha256_file, verified_manifest
 from grpo.base.suggestions import nearest
-from grpo.policy.files import is_policy, missing_files, policy_kind, weights_file
+from grpo.policy.files import is_policy, missing_files, weights_file
 from steps.run.aliases import ALIASES, CHAMPION, PRETRAINED_STEP
 from steps.run.commands import pasteable, resume_command, shortened
 from steps.run.machine import Machine
@@ -48,14 +48,15 @@ class FoundPolicy:
 
     folder: Path
     """Folder of weights and configuration, for `steps.policies.open.open_policy`."""
-    kind: str
-    """`network` or `language`."""
     run: str
     """Id of the Metaflow run; for a folder its name, which is prefixed by its output's version for `champion` and `peak`."""
     policy_step: int | None
     """Training step; 0 is the pretrained policy, None when unknown."""
-    weights_hash: str
-    """SHA-256 of `policy.safetensors`, or of a language model's `model.safetensors`, as `sha256sum` prints it."""
+
+    @property
+    def weights_hash(self) -> str:
+        """SHA-256 of `policy.safetensors`, or of a language model's `model.safetensors`, as `sha256sum` prints it."""
+        return sha256_file(weights_file(self.folder))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +89,7 @@ class NamedPolicy:
 
             assert self.version is not None
             folder = registry.fetch(self.version, machine) / "policy"
-        return _found(folder, run=self.run_id, policy_step=self.policy_step)
+        return FoundPolicy(folder=folder, run=self.run_id, policy_step=self.policy_step)
 
 
 def is_folder(name: str) -> bool:
@@ -137,7 +138,7 @@ def find_policy(name: str, machine: Machine, *, tells: bool = True) -> FoundPoli
         NotFoundError: there is no such policy.
         TrackingAwayError: the registry does not answer.
         CorruptError: a file is damaged or nowhere to be had.
-        IncompatibleError: it was made with another action table.
+        IncompatibleError: the folder's policy was made with another action table.
     """
     if is_folder(name):
         return _in_folder(Path(name))
@@ -231,10 +232,4 @@ def _in_folder(given: Path) -> FoundPolicy:
     # A champion's folder has the same name in every run, so the output's name is added.
     name = f"{folder.parent.name}-{folder.name}" if folder.name in ALIASES else given.name
     step = facts["step"] if facts.get("kind") in ("checkpoint", "export") else None
-    return _found(folder, run=facts.get("run", name), policy_step=step)
-
-
-def _found(folder: Path, *, run: str, policy_step: int | None) -> FoundPolicy:
-    return FoundPolicy(
-        folder=folder, kind=policy_kind(folder), run=run, policy_step=policy_step, weights_hash=sha256_file(weights_file(folder))
-    )
+    return FoundPolicy(folder=folder, run=facts.get("run", name), policy_step=step)

@@ -8,7 +8,7 @@ import itertools
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from grpo.base.files import sha256_json
@@ -125,15 +125,15 @@ def read_sweep(plan: Sequence[PlannedRun], store: Store) -> list[SweepRow]:
         key = run.facts["tags"].get(SWEEP, "").partition("/")[2]
         if key in keys and (key not in found or (run.status == "finished" and found[key].status != "finished")):
             found[key] = run
-    return [_row(planned, found.get(planned.key), store) for planned in plan]
-
-
-def _row(planned: PlannedRun, run: Run | None, store: Store) -> SweepRow:
-    reported = None if run is None or run.status != "finished" else run.output_of("report")
-    if reported is None:
-        return SweepRow(planned=planned, verdict="not run" if run is None else run.status, gains={}, is_finished=False)
-    results = read_results(store.file(reported, RESULTS))
-    return SweepRow(planned=planned, verdict=results.decision.verdict, gains=results.decision.gains, is_finished=True)
+    rows = []
+    for planned in plan:
+        ran = found.get(planned.key)
+        row = SweepRow(planned=planned, verdict="not run" if ran is None else ran.status, gains={}, is_finished=False)
+        if ran is not None and ran.status == "finished" and (reported := ran.output_of("report")) is not None:
+            decision = read_results(store.file(reported, RESULTS)).decision
+            row = replace(row, verdict=decision.verdict, gains=decision.gains, is_finished=True)
+        rows.append(row)
+    return rows
 
 
 def sweep_tables(rows: Sequence[SweepRow]) -> Iterator[tuple[str, list[list[str]]]]:
@@ -146,15 +146,11 @@ def sweep_tables(rows: Sequence[SweepRow]) -> Iterator[tuple[str, list[list[str]
         if finished := [row for row in of if row.gains]:
             # Of a measure that one of them lacks there is no mean over all.
             values = [[row.gains[title] for row in finished] if all(title in row.gains for row in finished) else [] for title in titles]
-            table.append([f"mean over {len(finished)}, between runs", "", *(_between(each) for each in values)])
-            table.append([f"mean over {len(finished)}, within runs", "", *(_text(within_runs(each) if each else None) for each in values)])
+            between = [between_runs([each.value for each in of]) for of in values]
+            within = [within_runs(of) if of else None for of in values]
+            table.append([f"mean over {len(finished)}, between runs", "", *map(_text, between)])
+            table.append([f"mean over {len(finished)}, within runs", "", *map(_text, within)])
         yield combination, table
-
-
-def _between(values: Sequence[Estimate]) -> str:
-    if len(values) < 2:
-        return "".join(f"{value.value:+,.0f}" for value in values) or "-"
-    return _text(between_runs([value.value for value in values]))
 
 
 def _text(value: Estimate | None) -> str:

@@ -33,8 +33,6 @@ class Fault(StrEnum):
     UNAUTHORISED = "401"
     SILENT = "silent"
     """Nothing is done and nothing is answered, until the server stops or `release` is called."""
-    LATE = "late"
-    """It is done at once, and answered only when the server stops or `release` is called."""
 
 
 class ToggledServer:
@@ -104,7 +102,7 @@ class ToggledServer:
             del os.environ[name]
 
     def release(self) -> None:
-        """Let calls that are silent or late end."""
+        """Let calls that are silent end."""
         self._released.set()
 
     def __enter__(self) -> Self:
@@ -130,11 +128,9 @@ class ToggledServer:
                 self._released.wait()
             if fault in (Fault.DROPPED, Fault.SILENT):
                 _hang_up(environ)
-            if fault in (Fault.LOST, Fault.LATE):
+            if fault == Fault.LOST:
                 for _ in app(environ, lambda *_: None):
                     pass
-                if fault == Fault.LATE:
-                    self._released.wait()
                 _hang_up(environ)
             return app(environ, start)
 

@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from grpo.base.files import CorruptError, read_json, sha256_file, write_json
 from grpo.policy.files import FACTS, WEIGHTS, IncompatibleError
 from grpo.policy.policy import new_policy
 from steps.run.machine import Machine
-from steps.run.records import Run
 from steps.run.store import Store
 from steps.track import registry
 from steps.track.find import FoundPolicy, NotFoundError, find_policy, find_run, named_policy
@@ -81,9 +79,7 @@ def test_every_name_is_the_policy_that_the_run_wrote_and_looking_changes_nothing
         found = find_policy(name, home)
         said = capsys.readouterr()
         assert (found.folder / WEIGHTS).read_bytes() == weights_at(step), name
-        assert found == FoundPolicy(
-            folder=found.folder, kind="network", run="run-1", policy_step=step, weights_hash=sha256_file(found.folder / WEIGHTS)
-        )
+        assert (found.run, found.policy_step) == ("run-1", step)
         assert said.err.splitlines()[-1] == f"{name}: step {step} of run run-1, in {found.folder}"
         assert not said.out, "that is for a command's results"
     assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
@@ -100,13 +96,9 @@ def test_a_run_alone_stands_for_its_champion_or_to_resume_from_for_its_peak(home
 def test_the_last_run_is_the_newest_that_has_what_is_asked(home: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     store = Store.of(home)
     make_run(home, MadeRun(name="run-3", until="pretrain", ends="running"))
-
-    def last(has: Callable[[Run], bool] | None = None) -> str:
-        return find_run("last", store, has=has).name
-
-    assert last(lambda _: True) == "run-3"
-    assert last() == "run-2", "it was killed, so it is over"
-    assert last(lambda run: run.output_of("select") is not None) == "run-1"
+    assert find_run("last", store, has=lambda _: True).name == "run-3"
+    assert find_run("last", store).name == "run-2", "it was killed, so it is over"
+    assert find_run("last", store, has=lambda run: run.output_of("select") is not None).name == "run-1"
     assert "last: run run-1; run run-3 is newer" in capsys.readouterr().err
     assert find_policy(f"last/{PEAK_AT}", home).run == "run-2", "it has checkpoints, though no champion"
 
@@ -144,27 +136,26 @@ def test_an_alias_is_the_default_presets_or_the_only_ones(home: Machine, registe
 # Files.
 
 
-@pytest.mark.parametrize("damage", [spoil, Path.unlink])
-def test_a_version_whose_output_is_damaged_or_gone_comes_from_the_registry(
-    damage: Callable[[Path], None], home: Machine, registered: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_version_whose_output_is_damaged_or_not_in_the_store_comes_from_the_registry(
+    home: Machine, registered: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = shutil.copytree(find_policy("champion", home).folder, tmp_path / "policy")
+    champion = find_policy("champion", home)
+    kept = shutil.copytree(champion.folder, tmp_path / "policy")
     monkeypatch.setattr(registry, "fetch", lambda version, _: kept.parent if version.role == "champion" else None)
-    damage(find_policy("champion", home).folder / WEIGHTS)
-    found = find_policy("champion", home)
-    assert (found.folder, found.run, found.policy_step) == (kept, "run-1", CHAMPION_AT)
+    elsewhere = machine_of(tmp_path / "elsewhere")
+    assert find_policy("champion", elsewhere) == replace(champion, folder=kept)
+    assert named_policy("champion", elsewhere, role="peak").run is None
+    spoil(champion.folder / WEIGHTS)
+    assert find_policy("champion", home) == replace(champion, folder=kept)
     with pytest.raises(CorruptError, match="nowhere whole"):
         find_policy("run-1", home)
 
 
-def test_a_policy_of_a_run_that_the_store_does_not_have_comes_from_the_registry(
-    home: Machine, registered: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_another_machines_run_of_the_same_id_is_not_taken_for_the_versions_own(
+    home: Machine, registered: dict[tuple[str, str], Version]
 ) -> None:
-    kept = shutil.copytree(find_policy("peak", home).folder, tmp_path / "policy")
-    monkeypatch.setattr(registry, "fetch", lambda *_: kept.parent)
-    elsewhere = machine_of(tmp_path / "elsewhere")
-    assert find_policy("peak", elsewhere) == replace(find_policy("peak", home), folder=kept)
-    assert named_policy("peak", elsewhere, role="peak").run is None
+    registered["smoke", "champion"] = replace(registered["smoke", "champion"], output_hash="another")
+    assert named_policy("champion", home, role="champion").output is None
 
 
 def policy_in(folder: Path) -> Path:
@@ -174,29 +165,19 @@ def policy_in(folder: Path) -> Path:
     return folder
 
 
-def test_a_checkpoint_is_found_by_its_folder_with_its_step(tmp_path: Path) -> None:
+def test_a_policy_is_found_by_its_folder_with_its_step_where_that_is_known(home: Machine, tmp_path: Path) -> None:
     write_step(tmp_path, "finetune")
-    folder = tmp_path / "checkpoints" / f"step-{PEAK_AT:08d}"
-    found = find_policy(str(folder), machine_of(tmp_path))
-    assert (found.folder, found.run, found.policy_step) == (folder, folder.name, PEAK_AT)
-    spoil(folder / WEIGHTS)
-    with pytest.raises(CorruptError, match="changed since it was written"):
-        find_policy(str(folder), machine_of(tmp_path))
-
-
-def test_the_output_of_select_stands_for_its_champion(home: Machine) -> None:
+    checkpoint, bare = tmp_path / "checkpoints" / f"step-{PEAK_AT:08d}", policy_in(tmp_path / "mine")
+    assert find_policy(str(checkpoint), home) == FoundPolicy(folder=checkpoint, run=checkpoint.name, policy_step=PEAK_AT)
+    found = find_policy(str(bare), home)
+    assert found == FoundPolicy(folder=bare, run="mine", policy_step=None)
+    assert found.weights_hash == sha256_file(bare / WEIGHTS)
     named = find_policy("run-1", home)
-    output = named.folder.parent
-    assert output.name == version_of("select", "run-1")
-    for folder in (output, output / "champion"):
-        assert find_policy(str(folder), home) == replace(named, run=f"{output.name}-champion", policy_step=None)
-
-
-def test_a_bare_policy_has_no_step(tmp_path: Path) -> None:
-    folder = policy_in(tmp_path / "mine")
-    assert find_policy(str(folder), machine_of(tmp_path)) == FoundPolicy(
-        folder=folder, kind="network", run="mine", policy_step=None, weights_hash=sha256_file(folder / WEIGHTS)
-    )
+    for folder in (named.folder.parent, named.folder):
+        assert find_policy(str(folder), home) == replace(named, run=f"{version_of('select', 'run-1')}-champion", policy_step=None)
+    spoil(checkpoint / WEIGHTS)
+    with pytest.raises(CorruptError, match="changed since it was written"):
+        find_policy(str(checkpoint), home)
 
 
 def test_a_folder_named_like_an_alias_is_meant_when_written_as_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
