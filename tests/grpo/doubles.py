@@ -19,7 +19,7 @@ from grpo.policy.distribution import MoveDistribution, PositionBatch
 from grpo.policy.policy import NetworkPolicy, new_policy
 from grpo.settings.grpo import FieldNotesRecovery, GrpoConfig
 from grpo.settings.tree import PolicyConfig
-from grpo.train.batch import Batch, States
+from grpo.train.batch import States
 from grpo.train.network_task import NetworkTask
 from grpo.train.states import DatasetStates, Values
 from grpo.train.trainer import Trainer
@@ -157,26 +157,6 @@ class MadeUpValues:
         moves = legal_moves(board)
         values = np.array([self._value(board, move) for move in moves], dtype=np.float32)
         return ValueTable(moves=tuple(move.uci() for move in moves), values=values, scores=())
-
-
-def exact_moves(old: MoveDistribution, values_BA: Tensor) -> Batch[None]:
-    """Return all legal moves, weighted by their old probabilities, each with Q - V: the exact estimator, the limit of large groups."""
-    return Batch(
-        states=None,
-        state_weights=torch.ones(len(values_BA)),
-        columns=torch.arange(values_BA.shape[1]).expand(len(values_BA), -1),
-        weights=old.probs,
-        old_log_probs=old.log_probs,
-        rewards=values_BA,
-        advantages=(values_BA - old.expectation(values_BA)[:, None]) * old.is_legal,
-        temperature=1.0,
-        old=old,
-    )
-
-
-def exact_policy_ascent(old: MoveDistribution, values_BA: Tensor, *, temperature: float) -> Tensor:
-    """Return the gradient in logits of V = sum p Q, [B, A]: p (Q - V) / T, what the policy term's descent is an estimate of."""
-    return old.probs * (values_BA - old.expectation(values_BA)[:, None]) / temperature
 
 
 def sharpened(policy: NetworkPolicy, factor: float) -> NetworkPolicy:

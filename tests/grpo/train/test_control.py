@@ -19,7 +19,6 @@ from grpo.train.control import (
     Control,
     EntropyTargetController,
     FieldNotesController,
-    Knobs,
     Observation,
     Outcome,
     scheduled_learning_rate,
@@ -59,21 +58,22 @@ def names(said: Iterable[Outcome]) -> list[tuple[int, str]]:
     return [(step, event.name) for step, outcome in enumerate(said, start=1) for event in outcome.events]
 
 
-def test_knobs_without_controllers_are_the_settings_and_each_controller_moves_its_own() -> None:
-    settings = {"temperature": 1.3, "entropy_coefficient": 0.02, "kl_coefficient": 0.004}
-    plain = Knobs(**settings, recovery_coefficient=0.0, learning_rate=1e-3)
-    control = control_of(**settings)
-    outcomes(control, [0.8, 3.0, 0.7] * 100, kl=9.0)
-    assert {control.knobs(step) for step in (0, 1, 300)} == {plain}
-    for moved, changes in (
-        ({"entropy_coefficient"}, {"entropy_schedule": "target"}),
-        ({"kl_coefficient"}, {"kl_target": 0.1}),
-        ({"entropy_coefficient", "kl_coefficient", "temperature"}, NOTES),
-    ):
-        control = control_of(**settings, **changes)
-        outcomes(control, [0.7] * 3, kl=0.5)
-        after = control.knobs(3)
-        assert {name for name in Knobs.__slots__ if getattr(after, name) != getattr(plain, name)} == moved
+@pytest.mark.parametrize(
+    ("changes", "moved"),
+    [
+        ({}, set()),
+        ({"entropy_schedule": "target"}, {"entropy_coefficient"}),
+        ({"kl_target": 0.1}, {"kl_coefficient"}),
+        (NOTES, {"entropy_coefficient", "kl_coefficient", "temperature"}),
+    ],
+)
+def test_knobs_are_the_settings_and_each_controller_moves_its_own(changes: dict[str, Any], moved: set[str]) -> None:
+    knobs = {"temperature": 1.3, "entropy_coefficient": 0.02, "kl_coefficient": 0.004}
+    control = control_of(**knobs, **changes)
+    outcomes(control, [0.7] * 3, kl=0.5)
+    after = control.knobs(3)
+    expected = {**knobs, "recovery_coefficient": 0.0, "learning_rate": 1e-3}
+    assert {name for name, value in expected.items() if getattr(after, name) != value} == moved
 
 
 @given(st.lists(st.floats(0, 5.4), min_size=1, max_size=40), st.floats(0, 2))

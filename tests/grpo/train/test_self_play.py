@@ -12,7 +12,7 @@ from doubles import CPU, TINY, MadeUpValues, WrittenPolicy, check_states, fake_a
 import grpo.train.self_play as self_playing
 from grpo.engine.answers import EngineError
 from grpo.engine.move_values import ValueTable
-from grpo.policy.policy import NetworkPolicy, new_policy
+from grpo.policy.policy import new_policy
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.metrics import METRICS
 from grpo.train.batch import States
@@ -65,24 +65,15 @@ def raw(states: States) -> list[bytes]:
     return [f"{tensor.dtype}{tuple(tensor.shape)}".encode() + tensor.numpy().tobytes() for tensor in tensors]
 
 
-@pytest.fixture(scope="module")
-def policy() -> NetworkPolicy:
-    """Return a tiny network."""
-    return new_policy(TINY, seed=0, device=CPU)
-
-
-@pytest.fixture(scope="module")
-def other_policy() -> NetworkPolicy:
-    """Return another."""
-    return new_policy(TINY, seed=1, device=CPU)
+POLICY, OTHER_POLICY = (new_policy(TINY, seed=seed, device=CPU) for seed in (0, 1))
 
 
 # What is taken from the games.
 
 
-def test_a_round_gives_distinct_positions_with_a_choice_each_with_its_own_values_and_phase(policy: NetworkPolicy) -> None:
+def test_a_round_gives_distinct_positions_with_a_choice_each_with_its_own_values_and_phase() -> None:
     values = MadeUpValues()
-    states = own_games(values, size=40).states(0, policy)
+    states = own_games(values, size=40).states(0, POLICY)
     assert len(states) == len(set(names_of(states))) == len(values.asked) == 40, "every position is valued once, and no other"
     assert {name_of(board) for board in values.asked} == set(names_of(states))
     assert all(board.legal_moves.count() > 1 for board in values.asked)
@@ -101,10 +92,6 @@ def test_a_game_that_repeats_itself_ends_and_gives_each_position_once() -> None:
     assert states.positions.repeats.any(), "a state knows its game"
     metrics = own.round_metrics()
     assert (metrics["self_play/repeated"], metrics["self_play/decisive"]) == (1, 0)
-
-
-@pytest.mark.usefixtures("from_the_start")
-def test_games_that_give_too_little_are_given_up() -> None:
     with pytest.raises(SelfPlayError, match=r"round 0: \d+ games gave only 4 distinct positions"):
         own_games(size=4, self_play_states=5).states(0, always(SHUFFLE))
 
@@ -149,70 +136,68 @@ def is_unlucky(board: chess.Board) -> bool:
     return sum(map(ord, name_of(board))) % 4 == 0
 
 
-def test_positions_that_the_engine_fails_on_are_dropped_and_counted_and_each_step_has_others_of_the_rest(policy: NetworkPolicy) -> None:
+def test_positions_that_the_engine_fails_on_are_dropped_and_counted_and_each_step_has_others_of_the_rest() -> None:
     values = MadeUpValues(fails_on=is_unlucky)
     own = own_games(values)
-    taken = names_of(own.states(0, policy))
+    taken = names_of(own.states(0, POLICY))
     num_failed = sum(map(is_unlucky, values.asked))
     assert own.round_metrics()["self_play/dropped"] == num_failed > 0
-    taken += [name for step in range(1, (40 - num_failed) // 8) for name in names_of(own.states(step, policy))]
+    taken += [name for step in range(1, (40 - num_failed) // 8) for name in names_of(own.states(step, POLICY))]
     assert len(values.asked) == 40
     assert len(set(taken)) == len(taken)
     assert set(taken) <= {name_of(board) for board in values.asked if not is_unlucky(board)}
 
 
-def test_a_round_whose_values_fail_must_still_give_a_steps_states(policy: NetworkPolicy) -> None:
+def test_a_round_whose_values_fail_must_still_give_a_steps_states() -> None:
     def failing(count: int) -> SelfPlay:
         left = iter(range(count))
         return own_games(MadeUpValues(fails_on=lambda _: next(left, None) is not None))
 
-    assert len(failing(32).states(0, policy)) == 8
+    assert len(failing(32).states(0, POLICY)) == 8
     with pytest.raises(SelfPlayError, match=r"failed on 33 of 40 positions"):
-        failing(33).states(0, policy)
+        failing(33).states(0, POLICY)
 
 
 # Rounds: only seed, weights and step decide.
 
 
-def test_a_round_is_played_and_measured_when_it_begins_by_the_policy_as_it_then_is(
-    policy: NetworkPolicy, other_policy: NetworkPolicy
-) -> None:
+def test_a_round_is_played_and_measured_when_it_begins_by_the_policy_as_it_then_is() -> None:
     own, with_another = (own_games(size=40, self_play_steps=2, first_step=5) for _ in range(2))
     shown, measured = {}, {}
     for step in (5, 6, 7):
-        shown[step], measured[step] = own.states(step, policy), own.round_metrics()
+        shown[step], measured[step] = own.states(step, POLICY), own.round_metrics()
     assert [bool(metrics) for metrics in measured.values()] == [True, False, True]
     assert measured[5].keys() == {name for name in METRICS if name.startswith("self_play/")}
 
-    assert raw(with_another.states(5, policy)) == raw(shown[5])
-    assert raw(with_another.states(6, other_policy)) == raw(shown[6]), "within a round nobody plays"
-    assert set(names_of(with_another.states(7, other_policy))) != set(names_of(shown[7]))
+    assert raw(with_another.states(5, POLICY)) == raw(shown[5])
+    assert raw(with_another.states(6, OTHER_POLICY)) == raw(shown[6]), "within a round nobody plays"
+    assert set(names_of(with_another.states(7, OTHER_POLICY))) != set(names_of(shown[7]))
 
     assert set(names_of(shown[5])) == set(names_of(shown[6]))
     assert set(names_of(shown[5])) != set(names_of(shown[7])), "the same policy plays other games in another round"
 
 
-def test_restored_own_games_go_on_as_if_never_stopped(policy: NetworkPolicy, other_policy: NetworkPolicy) -> None:
+def test_restored_own_games_go_on_as_if_never_stopped() -> None:
     straight = own_games(self_play_steps=4)
-    straight.states(0, policy)
+    straight.states(0, POLICY)
     saved = straight.state()
 
     resumed = own_games(no_values, self_play_steps=4)
     resumed.restore(saved)
     for step in (1, 2, 3):
-        assert raw(resumed.states(step, other_policy)) == raw(straight.states(step, policy))
+        assert raw(resumed.states(step, OTHER_POLICY)) == raw(straight.states(step, POLICY))
 
     resumed = own_games(self_play_steps=4)
     resumed.restore(saved)
     for step in (4, 5):
-        assert raw(resumed.states(step, policy)) == raw(straight.states(step, policy))
+        assert raw(resumed.states(step, POLICY)) == raw(straight.states(step, POLICY))
 
 
-def test_a_step_has_the_datasets_states_first_and_own_ones_after(policy: NetworkPolicy) -> None:
+def test_a_step_has_the_datasets_states_first_and_own_ones_after() -> None:
     dataset = DatasetStates(fake_arrays(some_boards(20)), states_per_step=5, seed=3)
-    task, own = NetworkTask(policy, dataset, GrpoConfig(), seed=3, self_play=own_games()), own_games()
+    task, own = NetworkTask(POLICY, dataset, GrpoConfig(), seed=3, self_play=own_games()), own_games()
     for step in (0, 6):
-        states = task.states(policy, step)
+        states = task.states(POLICY, step)
         assert len(states) == 13
         assert raw(states.select_rows(torch.arange(5))) == raw(dataset.states(step))
-        assert raw(states.select_rows(torch.arange(5, 13))) == raw(own.states(step, policy))
+        assert raw(states.select_rows(torch.arange(5, 13))) == raw(own.states(step, POLICY))
