@@ -1,6 +1,5 @@
 """Games: how they end, whose score it is, and that many at once are the same as one at a time."""
 
-import zlib
 from collections.abc import Sequence
 
 import chess
@@ -13,10 +12,8 @@ from grpo.match.matches import End, MatchResult, PlayedGame, play_match
 from grpo.match.players import BestMovePlayer, RandomPlayer
 from grpo.policy.policy import new_policy
 
-BOARDS = some_boards(12, max_plies=30)
-OPENINGS = [board.fen() for board in BOARDS]
+OPENINGS = [board.fen() for board in some_boards(6, max_plies=30)]
 FOOLS_MATE = "f2f3 e7e5 g2g4 d8h4"
-KNIGHTS_OUT_AND_BACK = "g1f3 g8f6 f3g1 f6g8"
 
 
 class Line:
@@ -29,21 +26,6 @@ class Line:
 
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
         return [chess.Move.from_uci(self._moves[len(board.move_stack)]) for board in boards]
-
-
-class Fixed:
-    """Plays the move with the highest made-up number: always the same on one position."""
-
-    def __init__(self, sign: int, name: str) -> None:
-        self.name = name
-        self._sign = sign
-
-    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
-        return [self._move(board) for board in boards]
-
-    def _move(self, board: chess.Board) -> chess.Move:
-        position = zlib.crc32(board.epd().encode())
-        return max(board.legal_moves, key=lambda move: self._sign * zlib.crc32(move.uci().encode(), position))
 
 
 def played(moves: str, *, opening: str = chess.STARTING_FEN, max_plies: int = 400) -> PlayedGame:
@@ -69,7 +51,6 @@ def played(moves: str, *, opening: str = chess.STARTING_FEN, max_plies: int = 40
         ("4k3/8/8/8/8/8/4p3/4K3 w - - 0 1", "e1e2", End.MATERIAL, 0.5),
         ("4k3/8/8/8/8/8/4p3/4KB2 w - - 0 1", "e1e2", End.MATERIAL, 0.5),  # King and bishop against king.
         ("4k3/8/8/8/8/8/8/R3K3 w - - 99 80", "a1a2", End.FIFTY_MOVES, 0.5),
-        ("4k3/8/8/8/8/8/8/R3K3 w - - 98 80", "a1a2 e8e7", End.FIFTY_MOVES, 0.5),
         ("7k/8/6K1/8/8/8/8/R7 w - - 99 80", "a1a8", End.CHECKMATE, 1.0),  # Mate comes before the fifty moves.
         ("7k/4Q3/6K1/8/8/8/8/8 w - - 99 80", "e7f7", End.STALEMATE, 0.5),
         ("4k3/8/8/8/8/8/8/4KN1n w - - 0 1", "f1e3 h1g3 e3d1 g3h1 d1e3 h1g3 e3d1 g3h1 d1e3", End.REPETITION, 0.5),
@@ -80,61 +61,50 @@ def test_each_way_to_end_a_game(opening: str, moves: str, end: End, white_score:
     assert (game.end, game.score, game.moves) == (end, white_score, tuple(moves.split()))
 
 
-def test_a_position_with_other_castling_rights_is_another_one() -> None:
-    moves = " ".join(["e1e2 e8e7 e2e1 e7e8"] * 4)
-    without = played(moves, opening="4k2r/8/8/8/8/8/8/4K2R w - - 0 1")
-    with_rights = played(moves, opening="4k2r/8/8/8/8/8/8/4K2R w Kk - 0 1")
-    assert (without.end, len(without.moves)) == (End.REPETITION, 8)
-    assert (with_rights.end, len(with_rights.moves)) == (End.REPETITION, 10), "the kings on e2 and e7, after plies 2, 6 and 10"
-
-
-def test_a_position_with_an_en_passant_capture_is_another_one_and_a_square_that_nobody_can_use_makes_no_difference() -> None:
-    kings = " ".join(["e1e2 e8e7 e2e1 e7e8"] * 4)
-    can_take = played(f"d2d4 {to_black_first(kings)}", opening="4k3/8/8/8/4p3/8/3P4/4K3 w - - 0 1")
-    nobody_can = played(f"d2d4 {to_black_first(kings)}", opening="4k3/8/8/8/7p/8/3P4/4K3 w - - 0 1")
-    assert (nobody_can.end, len(nobody_can.moves)) == (End.REPETITION, 9)
-    assert (can_take.end, len(can_take.moves)) == (End.REPETITION, 10)
-
-
-def to_black_first(moves: str) -> str:
-    """Return a line of king moves with Black beginning."""
-    white, black = moves.split()[::2], moves.split()[1::2]
-    return " ".join(move for pair in zip(black, white, strict=True) for move in pair)
+KINGS = "e8e7 e1e2 e7e8 e2e1 " * 4
 
 
 @pytest.mark.parametrize(
-    ("max_plies", "end", "num_plies"), [(3, End.PLY_CAP, 3), (4, End.CHECKMATE, 4), (5, End.CHECKMATE, 4), (1, End.PLY_CAP, 1)]
+    ("opening", "moves", "num_plies"),
+    [
+        ("4k2r/8/8/8/8/8/8/4K2R b - - 0 1", KINGS, 8),
+        ("4k2r/8/8/8/8/8/8/4K2R b Kk - 0 1", KINGS, 10),  # At first with rights to castle: the kings on e2 and e7 come three times.
+        ("4k3/8/8/8/7p/8/3P4/4K3 w - - 0 1", f"d2d4 {KINGS}", 9),  # A square that nobody can use makes no difference.
+        ("4k3/8/8/8/4p3/8/3P4/4K3 w - - 0 1", f"d2d4 {KINGS}", 10),
+    ],
 )
+def test_a_position_with_other_castling_rights_or_an_en_passant_capture_is_another_one(opening: str, moves: str, num_plies: int) -> None:
+    game = played(moves, opening=opening)
+    assert (game.end, len(game.moves)) == (End.REPETITION, num_plies)
+
+
+@pytest.mark.parametrize(("max_plies", "end", "num_plies"), [(3, End.PLY_CAP, 3), (4, End.CHECKMATE, 4)])
 def test_a_mate_on_the_last_ply_that_is_allowed_is_a_mate(max_plies: int, end: End, num_plies: int) -> None:
     game = played(FOOLS_MATE, max_plies=max_plies)
     assert (game.end, len(game.moves)) == (end, num_plies)
     assert game.score == (0.5 if end == End.PLY_CAP else 0.0)
 
 
-@pytest.fixture(scope="module")
-def random_games() -> list[PlayedGame]:
-    """Return games of random moves that end in all ways."""
-    # Few pieces, so that all ends occur.
-    openings = [
-        "4k3/8/8/8/8/8/8/R3K3 w Q - 0 1",
-        "4k3/7p/8/8/8/8/P7/4K3 w - - 0 1",
-        "8/8/8/3k4/8/8/3q4/K7 b - - 60 1",
-        "4k2r/8/8/8/8/8/8/4K2R w Kk - 0 1",
-        "4k3/8/8/8/8/8/8/2B1K1N1 w - - 0 1",
-        "6k1/5ppp/8/8/8/8/8/RR2K3 w - - 20 1",
-        "7k/5Q2/8/5K2/8/8/8/8 w - - 0 1",
-        "4k3/1p1p1p1p/1P1P1P1P/8/8/p1p1p1p1/P1P1P1P1/4K3 w - - 0 1",  # The kings have their own last ranks, and nothing else can move.
-    ]
-    return [
-        game
-        for seed in range(12)
-        for game in play_match(*(RandomPlayer(numpy_stream(seed, side)) for side in ("first", "second")), openings, max_plies=150).games
-    ]
+# Few pieces, so that games of random moves end in all ways.
+ENDGAMES = [
+    "4k3/8/8/8/8/8/8/R3K3 w Q - 0 1",
+    "4k3/7p/8/8/8/8/P7/4K3 w - - 0 1",
+    "8/8/8/3k4/8/8/3q4/K7 b - - 60 1",
+    "4k2r/8/8/8/8/8/8/4K2R w Kk - 0 1",
+    "6k1/5ppp/8/8/8/8/8/RR2K3 w - - 20 1",
+    "7k/5Q2/8/5K2/8/8/8/8 w - - 0 1",
+    "4k3/1p1p1p1p/1P1P1P1P/8/8/p1p1p1p1/P1P1P1P1/4K3 w - - 0 1",  # The kings have their own last ranks, and nothing else can move.
+]
 
 
-def test_every_random_game_ends_where_and_as_the_rules_of_python_chess_say(random_games: list[PlayedGame]) -> None:
+def test_every_random_game_ends_where_and_as_the_rules_of_python_chess_say() -> None:
     # python-chess looks back through the game where this code keeps count.
-    for game in random_games:
+    games = [
+        game
+        for seed in range(5)
+        for game in play_match(*(RandomPlayer(numpy_stream(seed, side)) for side in ("first", "second")), ENDGAMES, max_plies=150).games
+    ]
+    for game in games:
         board = chess.Board(game.opening)
         for ply, move in enumerate(game.moves):
             assert ends_by_the_rules(board) is None, f"{game.opening} went on after {ply} plies of {' '.join(game.moves)}"
@@ -143,7 +113,7 @@ def test_every_random_game_ends_where_and_as_the_rules_of_python_chess_say(rando
         assert game.end == expected
         winner = (not board.turn) if expected == End.CHECKMATE else None
         assert game.score == (0.5 if winner is None else float(winner == (chess.WHITE if game.first_is_white else chess.BLACK)))
-    assert {game.end for game in random_games} == set(End) - {End.FORFEIT}, "every way that the board knows is among them"
+    assert {game.end for game in games} == set(End) - {End.FORFEIT}, "every way that the board knows is among them"
 
 
 def ends_by_the_rules(board: chess.Board) -> End | None:
@@ -173,16 +143,13 @@ def test_scores_of_pairs_and_what_the_sample_is_worked_by_hand() -> None:
         PlayedGame(opening=chess.STARTING_FEN, first_is_white=True, moves=(), end=End.STALEMATE, score=0.5),
         PlayedGame(opening=chess.STARTING_FEN, first_is_white=False, moves=(), end=End.MATERIAL, score=0.5),
     )
-    result = MatchResult(first="a", second="b", games=games)
+    result = MatchResult(first="a", second="b", games=games, is_adjudicated=True)
     assert result.num_openings == 2
     assert result.pair_scores() == [0.5, 0.25, 0.5]
-    adjudicated = MatchResult(first="a", second="b", games=games, is_adjudicated=True)
-    assert adjudicated.pair_scores() == [0.5, 0.25, 0.5]
-    assert adjudicated.pair_scores(adjudicated=True) == [0.75, 0.25, 0.5]
-    assert adjudicated.interval() == paired_interval([0.5, 0.25, 0.5])
-    assert adjudicated.interval(adjudicated=True) == paired_interval([0.75, 0.25, 0.5])
-    assert adjudicated.wins_draws_losses() == (0, 5, 1)
-    facts = adjudicated.facts()
+    assert result.pair_scores(adjudicated=True) == [0.75, 0.25, 0.5]
+    assert result.interval() == paired_interval([0.5, 0.25, 0.5])
+    facts = result.facts()
+    assert (facts["wins"], facts["draws"], facts["losses"]) == (0, 5, 1)
     assert facts["adjudicated"].items() >= {"score": 0.5, "depth": 10, "centipawns": 250, "num_failed": 1}.items()
 
 
@@ -190,23 +157,18 @@ def test_scores_of_pairs_and_what_the_sample_is_worked_by_hand() -> None:
 
 
 def test_all_boards_in_lock_step_play_the_games_that_they_play_one_at_a_time() -> None:
-    for first, second in (
-        (Fixed(1, "high"), Fixed(-1, "low")),
-        (BestMovePlayer(new_policy(TINY, seed=0, device=CPU), "one"), BestMovePlayer(new_policy(TINY, seed=1, device=CPU), "two")),
-    ):
-        # A network takes ten times as long over a move as the others.
-        openings, max_plies = (OPENINGS[:3], 12) if isinstance(first, BestMovePlayer) else (OPENINGS[:6], 80)
-        together = play_match(first, second, openings, max_plies=max_plies).games
-        alone = [game for opening in openings for game in play_match(first, second, [opening], max_plies=max_plies).games]
-        assert list(together) == alone
+    first, second = (BestMovePlayer(new_policy(TINY, seed=seed, device=CPU), str(seed)) for seed in (0, 1))
+    together = play_match(first, second, OPENINGS[:3], max_plies=8).games
+    assert list(together) == [game for opening in OPENINGS[:3] for game in play_match(first, second, [opening], max_plies=8).games]
 
 
 def test_players_are_told_the_place_of_each_game_in_the_match() -> None:
-    class Numbered(Fixed):
+    class Numbered(RandomPlayer):
         def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
             for board, game in zip(boards, games, strict=True):
                 assert board.root().fen() == OPENINGS[game // 2]
-                assert (board.turn == chess.WHITE) == ((game % 2 == 0) == (self.name == "first"))
+                assert (board.turn == chess.WHITE) == ((game % 2 == 0) == (self is first))
             return super().choose(boards, games)
 
-    assert len(play_match(Numbered(1, "first"), Numbered(-1, "second"), OPENINGS, max_plies=30).games) == 2 * len(OPENINGS)
+    first, second = (Numbered(numpy_stream(0, side)) for side in ("first", "second"))
+    assert len(play_match(first, second, OPENINGS, max_plies=30).games) == 2 * len(OPENINGS)

