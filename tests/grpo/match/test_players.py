@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import chess
 import numpy as np
@@ -16,25 +16,14 @@ from grpo.engine.pool import EnginePool
 from grpo.match.players import BestMovePlayer, DilutedPlayer, EnginePlayer, Player, RandomPlayer, SamplingPlayer
 from grpo.policy.policy import new_policy
 
-BOARDS = some_boards(60)
+BOARDS = some_boards(24)
 
-
-def prefers(*wanted: str) -> WrittenPolicy:
-    """Return a policy that plays these moves, whatever the board, with odds of e^9 to 1 for each place in the list."""
-    return WrittenPolicy(lambda board, move: 9.0 * (len(wanted) - wanted.index(move.uci())) if move.uci() in wanted else 0.0)
+pytestmark = pytest.mark.usefixtures("no_process_left")
 
 
 def moves_of(player: Player, boards: Sequence[chess.Board]) -> list[chess.Move]:
     """Return a player's moves, each board being of a game of its own."""
     return player.choose(boards, range(len(boards)))
-
-
-def test_the_best_move_of_a_written_policy_is_played_by_both_colours() -> None:
-    white, black = chess.Board(), chess.Board()
-    black.push_uci("a2a3")
-    player = BestMovePlayer(prefers("g1f3", "g8f6"), "knights")
-    assert [move.uci() for move in moves_of(player, [white, black, white])] == ["g1f3", "g8f6", "g1f3"]
-    assert player.name == "knights"
 
 
 def network_player(seed: int = 0) -> BestMovePlayer:
@@ -67,10 +56,10 @@ def test_every_move_is_legal_on_the_board_at_its_place_and_no_board_is_touched(m
 
 @pytest.mark.parametrize("make", [random_player, sampling_player, diluted_player])
 def test_one_seed_gives_one_series_of_moves_that_goes_on_and_another_seed_another(make: Callable[[int], Player]) -> None:
-    one, same, other = make(0), make(0), make(1)
+    one = make(0)
     first = moves_of(one, BOARDS)
-    assert moves_of(same, BOARDS) == first
-    assert moves_of(other, BOARDS) != first
+    assert moves_of(make(0), BOARDS) == first
+    assert moves_of(make(1), BOARDS) != first
     assert moves_of(one, BOARDS) != first, "not the same draws over and over"
 
 
@@ -78,7 +67,7 @@ def test_one_seed_gives_one_series_of_moves_that_goes_on_and_another_seed_anothe
 def test_what_is_drawn_in_a_game_depends_neither_on_the_other_games_nor_on_their_order_nor_on_which_have_ended(
     make: Callable[[], Player],
 ) -> None:
-    games, shuffled = list(range(60)), random.Random(0).sample(range(60), 60)
+    games, shuffled = list(range(24)), random.Random(0).sample(range(24), 24)
     together, alone, mixed, few = make(), make(), make(), make()
     first = together.choose(BOARDS, games)
     second = together.choose(BOARDS, games)
@@ -122,6 +111,8 @@ class Watched(BestMovePlayer):
 def test_no_share_of_random_moves_is_the_player_itself_and_the_whole_share_never_asks_it() -> None:
     inner = Watched()
     itself = moves_of(inner, BOARDS)
+    likeliest = [max(made_up_number(board, move) for move in board.legal_moves) for board in BOARDS]
+    assert [made_up_number(board, move) for board, move in zip(BOARDS, itself, strict=True)] == likeliest, "by both colours"
     assert moves_of(DilutedPlayer(inner, random_fraction=0, rng=numpy_stream(0, "none")), BOARDS) == itself
     inner.asked.clear()
     chance = moves_of(DilutedPlayer(inner, random_fraction=1, rng=numpy_stream(0, "all")), [chess.Board()] * 2_000)
@@ -133,47 +124,17 @@ def test_no_share_of_random_moves_is_the_player_itself_and_the_whole_share_never
 
 def test_a_quarter_of_the_moves_are_random_and_the_others_are_the_players_on_their_own_boards() -> None:
     inner = Watched()
-    boards = BOARDS * 20
+    boards = BOARDS * 25
     mixed = DilutedPlayer(inner, random_fraction=0.25, rng=numpy_stream(0, "quarter"))
-    moves = mixed.choose(boards, range(1_200))
+    moves = moves_of(mixed, boards)
     [asked] = inner.asked
-    own = BestMovePlayer(WrittenPolicy(made_up_number), "made up").choose([boards[game] for game in asked], asked)
+    own = Watched().choose([boards[game] for game in asked], asked)
     assert [moves[game] for game in asked] == own
-    assert len(asked) == pytest.approx(900, abs=4 * (1_200 * 0.25 * 0.75) ** 0.5)
-    assert all(board.is_legal(move) for board, move in zip(boards, moves, strict=True))
+    assert len(asked) == pytest.approx(450, abs=4 * (600 * 0.25 * 0.75) ** 0.5)
     assert mixed.name == "made up, 25 % random"
 
 
 # The engine as a player.
-
-
-@pytest.mark.usefixtures("no_process_left")
-def test_castling_written_as_the_king_taking_its_rook_is_played_as_castling(
-    scripted: Callable[..., ScriptedEngine], pool_of: Callable[..., EnginePool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    board = chess.Board("4k3/8/8/8/8/8/8/4K2R w K - 0 1")
-    pool = pool_of(scripted().path)
-    monkeypatch.setattr(pool, "search", lambda queries: [EngineAnswer(best_move="e1h1", scores={}) for _ in queries])
-    assert moves_of(engine_player(pool, 1), [board]) == [chess.Move.from_uci("e1g1")]
-
-
-@pytest.fixture
-def pool_of() -> Iterator[Callable[..., EnginePool]]:
-    """Return a maker of pools that are closed at the end."""
-    made: list[EnginePool] = []
-
-    def make(path: str, *, num_processes: int = 1) -> EnginePool:
-        made.append(EnginePool(path, num_processes=num_processes, options={"Hash": 1}))
-        return made[-1]
-
-    yield make
-    for pool in made:
-        pool.close()
-
-
-def engine_player(pool: EnginePool, nodes: int) -> EnginePlayer:
-    """Return the engine at so many nodes a move."""
-    return EnginePlayer(pool, limit=f"nodes {nodes}", name=f"{nodes} nodes")
 
 
 def scripted_best(board: chess.Board) -> str:
@@ -181,25 +142,28 @@ def scripted_best(board: chess.Board) -> str:
     return move_scores(board.fen(), sorted(move.uci() for move in board.legal_moves), "")[0][1]
 
 
-@pytest.mark.usefixtures("no_process_left")
-def test_the_engines_best_move_is_played_after_a_fresh_search_of_so_many_nodes(
-    scripted: Callable[..., ScriptedEngine], pool_of: Callable[..., EnginePool]
-) -> None:
+def engine_moves(path: str, boards: Sequence[chess.Board]) -> list[str]:
+    """Return an engine's moves at 37 nodes."""
+    with EnginePool(path, num_processes=1, options={"Hash": 1}) as pool:
+        return [move.uci() for move in moves_of(EnginePlayer(pool, limit="nodes 37", name="37 nodes"), boards)]
+
+
+def test_the_engines_best_move_is_played_after_a_fresh_search_of_so_many_nodes(scripted: Callable[..., ScriptedEngine]) -> None:
     engine = scripted()
-    player = engine_player(pool_of(engine.path), 37)
-    assert [move.uci() for move in moves_of(player, BOARDS[:12])] == [scripted_best(board) for board in BOARDS[:12]]
-    assert player.name == "37 nodes"
-    searches = engine.searches()
-    assert [search["fen"] for search in searches] == [board.fen() for board in BOARDS[:12]]
-    assert {search["limit"] for search in searches} == {"nodes 37"}
-    assert all(search["is_fresh"] for search in searches)
+    assert engine_moves(engine.path, BOARDS[:6]) == [scripted_best(board) for board in BOARDS[:6]]
+    expected = [(board.fen(), "nodes 37", True) for board in BOARDS[:6]]
+    assert [(search["fen"], search["limit"], search["is_fresh"]) for search in engine.searches()] == expected
 
 
-@pytest.mark.usefixtures("no_process_left")
-@pytest.mark.parametrize("kind", ["crash", "illegal best move"])
-def test_an_engine_that_fails_on_a_board_ends_the_match_and_no_move_is_invented(
-    kind: str, scripted: Callable[..., ScriptedEngine], pool_of: Callable[..., EnginePool]
+def test_castling_written_as_the_king_taking_its_rook_is_played_as_castling(
+    scripted: Callable[..., ScriptedEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = scripted({"kind": kind, "fen": BOARDS[2].fen(), "times": 99})
+    monkeypatch.setattr(EnginePool, "search", lambda self, queries: [EngineAnswer(best_move="e1h1", scores={})])
+    assert engine_moves(scripted().path, [chess.Board("4k3/8/8/8/8/8/8/4K2R w K - 0 1")]) == ["e1g1"]
+
+
+@pytest.mark.parametrize("kind", ["crash", "illegal best move"])
+def test_an_engine_that_fails_on_a_board_ends_the_match_and_no_move_is_invented(kind: str, scripted: Callable[..., ScriptedEngine]) -> None:
+    engine = scripted({"kind": kind, "fen": BOARDS[2].fen(), "times": 99}, positions=[board.fen() for board in BOARDS[:4]])
     with pytest.raises(EngineError):
-        moves_of(engine_player(pool_of(engine.path), 1), BOARDS[:4])
+        engine_moves(engine.path, BOARDS[:4])

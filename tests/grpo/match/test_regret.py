@@ -62,28 +62,17 @@ def test_the_standard_error_worked_by_hand() -> None:
     assert metrics["heldout/regret_best_stderr"] == pytest.approx(math.sqrt(0.16 / 3) / 2)
 
 
-def test_what_stands_on_the_padding_has_no_effect() -> None:
-    arrays, policy = fake_arrays(some_boards(30)), new_policy(TINY, seed=0, device=CPU)
-    wider = replace(
-        arrays,
-        action_ids=np.pad(arrays.action_ids, ((0, 0), (0, 9))),
-        is_legal=np.pad(arrays.is_legal, ((0, 0), (0, 9))),
-        values=np.pad(arrays.values, ((0, 0), (0, 9))),
-    )
-    assert heldout_metrics(policy, wider) == heldout_metrics(policy, arrays)
-
-
-def test_scores_board_by_board_average_to_the_metrics() -> None:
-    arrays, policy = fake_arrays(some_boards(60, max_plies=300)), new_policy(TINY, seed=0, device=CPU)
+def test_scores_board_by_board_average_to_the_metrics_and_what_stands_on_the_padding_has_no_effect() -> None:
+    arrays, policy = fake_arrays(some_boards(25, max_plies=300)), new_policy(TINY, seed=0, device=CPU)
     metrics, scores = heldout_metrics(policy, arrays), heldout_scores(policy, arrays)
-    assert len(scores.phases) == 60
     for column in ("regret_best", "regret_sampled", "expected_value"):
         values = getattr(scores, column)
-        assert values.shape == (60,)
         assert values.mean() == pytest.approx(metrics[f"heldout/{column}"], abs=1e-6)
         for index, phase in enumerate(PHASES):
             assert values[scores.phases == index].mean() == pytest.approx(metrics[f"heldout/{column}/{phase}"], abs=1e-6)
-    assert scores.regret_best.std(ddof=1) / 60**0.5 == pytest.approx(metrics["heldout/regret_best_stderr"], abs=1e-6)
+    pads = {"action_ids": 0, "is_legal": 0, "values": 1}
+    padded = {name: np.pad(getattr(arrays, name), ((0, 0), (0, 9)), constant_values=pad) for name, pad in pads.items()}
+    assert heldout_metrics(policy, replace(arrays, **padded)) == metrics
 
 
 # Decisions: where training changed the move most, blunders, only moves.
@@ -110,19 +99,17 @@ def test_the_worst_is_what_gives_most_away_and_the_best_the_only_move_found() ->
     assert (worst["chosen"]["move"], worst["best"]["move"], worst["phase"]) == ("a1b1", "a1a2", "endgame")
     assert (worst["chosen"]["probability"], worst["best"]["probability"]) == pytest.approx((0.5, 0.25))
     assert (worst["chosen"]["value"], worst["best"]["value"], worst["regret"], worst["margin"]) == pytest.approx((0.5, 0.9, 0.4, 0.4))
-    assert worst["before"] is not None
     assert worst["before"] == {"move": "a1a2", "probability": pytest.approx(0.5), "value": pytest.approx(0.9)}
     assert best["fen"] == BLACK_KING.fen()
     assert best["chosen"] == best["best"]
     assert (best["chosen"]["move"], best["regret"], best["margin"]) == ("a8b7", 0.0, pytest.approx(0.2))
-    assert best["before"] is not None
     assert best["before"]["move"] == "a8a7"
 
 
 def test_one_legal_move_is_no_decision() -> None:
     forced = chess.Board("k7/8/1K6/8/8/8/8/7R b - - 0 1")
     assert forced.legal_moves.count() == 1
-    found = notable_decisions(new_policy(TINY, seed=0, device=CPU), fake_arrays([forced], lambda board, move: 0.3), count=3)
+    found = notable_decisions(new_policy(TINY, seed=0, device=CPU), fake_arrays([forced, OTHER], lambda board, move: 0.3), count=3)
     assert found["worst"] == found["best"] == []
 
 
@@ -135,18 +122,16 @@ def test_changed_moves_are_those_whose_value_differs_from_the_earlier_policys_la
 
 
 def test_what_is_told_is_what_regret_says_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regret, "_BATCH", 100)
-    boards = fake_arrays(some_boards(250, seed=3), made_up_number)
+    monkeypatch.setattr(regret, "_BATCH", 25)
+    boards = fake_arrays(some_boards(60, seed=3), made_up_number)
     policy = new_policy(TINY, seed=1, device=CPU)
-    regrets = heldout_scores(policy, boards).regret_best
-    found = notable_decisions(policy, boards, count=5)
-    assert [decision["regret"] for decision in found["worst"]] == pytest.approx(sorted(regrets, reverse=True)[:5])
+    found = notable_decisions(policy, boards, count=2)
+    regrets = sorted(heldout_scores(policy, boards).regret_best, reverse=True)
+    assert [decision["regret"] for decision in found["worst"]] == pytest.approx(regrets[:2])
     margins = [decision["margin"] for decision in found["best"]]
     assert margins == sorted(margins, reverse=True)
-    assert len(margins) == 5
+    assert margins
     for decision in (*found["worst"], *found["best"]):
         board = chess.Board(decision["fen"])
         for judged in (decision["chosen"], decision["best"]):
-            move = chess.Move.from_uci(judged["move"])
-            assert move in board.legal_moves
-            assert judged["value"] == pytest.approx(made_up_number(board, move))
+            assert judged["value"] == pytest.approx(made_up_number(board, chess.Move.from_uci(judged["move"])))
