@@ -9,7 +9,7 @@ from grpo.engine.identity import identify
 from grpo.match.openings import book_files
 from grpo.policy.files import LANGUAGE
 from grpo.settings.language import SMALL, LanguageConfig, model_folder
-from grpo.settings.names import IN_NO_VERSION, MAIN, flattened, is_compared, is_within
+from grpo.settings.names import IN_NO_VERSION, flattened, is_within
 from grpo.settings.tree import Settings
 from steps.run.machine import Machine
 from steps.run.step import step_of
@@ -64,10 +64,9 @@ def _book(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG0
 
 
 def _defaults(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
-    """Return which settings the pages of a run state, and beside which defaults; those that no step reads are on no page."""
+    """Return the defaults beside which the pages of a run state its settings; of those that no step reads no page tells."""
     defaults = flattened(Settings.model_validate({"policy": {"kind": settings.policy.kind}}).model_dump(mode="json"))
-    stated = {name: [value, name in MAIN, is_compared(name)] for name, value in defaults.items() if not is_within(name, IN_NO_VERSION)}
-    return {"defaults": sha256_json(stated)}
+    return {"defaults": sha256_json({name: value for name, value in defaults.items() if not is_within(name, IN_NO_VERSION)})}
 
 
 OUTSIDE: Final[Mapping[str, Callable[[Settings, Machine], dict[str, str]]]] = {

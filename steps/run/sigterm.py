@@ -1,7 +1,6 @@
 """SIGTERM, which asks a process to end: where work is worth a checkpoint, it is only noted, for the loop to read between its steps."""
 
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -11,11 +10,8 @@ from types import FrameType
 def sigterm_noted() -> Iterator[Callable[[], bool]]:
     """Only note the first SIGTERM in the block; a second one ends the process at once, and so does the first outside of the block.
 
-    Gives a function that says whether it came. Only a main thread can be told to end.
+    Gives a function that says whether it came. For a main thread: no other can be told to end.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
     before, is_told = signal.getsignal(signal.SIGTERM), False
 
     def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001

@@ -52,6 +52,7 @@ def version(**changes: Any) -> str:
         {"settings": {"seed": 1, "policy": {"width": 16}}},
         {"inputs": {"boards": "hash-2"}},
         {"code": {**CODE, "lock": "lock-2"}},
+        {"code": {**CODE, "fresh": "run-2"}},
     ],
 )
 def test_each_part_changes_the_version(change: dict[str, Any]) -> None:
