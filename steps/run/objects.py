@@ -1,7 +1,7 @@
 """Objects by key, in a folder or in S3: each can be written on the condition that there is none, and nobody reads half of one."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -10,8 +10,6 @@ from grpo.base.errors import PlainError
 from grpo.base.files import create_file
 from grpo.settings.types import S3_SCHEME
 
-NUM_AT_ONCE: Final = 16
-"""Requests to S3: each waits for the network, not for this machine."""
 _CONFLICTS: Final = ("PreconditionFailed", "ConditionalRequestConflict")
 """S3's error codes when another writer was first, or is writing right now."""
 _ABSENT: Final = ("NoSuchKey", "404")
@@ -116,14 +114,14 @@ class S3Objects:
     def upload(self, files: Mapping[str, Path]) -> None:
         """Write the content of files to objects by their keys, unconditionally."""
         with self._transfers() as transfers:
-            self._wait({key: transfers.upload(str(path), self._bucket, self._prefix + key) for key, path in files.items()})
+            self._wait((key, transfers.upload(str(path), self._bucket, self._prefix + key)) for key, path in files.items())
 
     def download(self, files: Mapping[Path, str]) -> None:
         """Write to files the content of objects by their keys; raises KeyError when there is no such object."""
         for path in files:
             path.parent.mkdir(parents=True, exist_ok=True)
         with self._transfers() as transfers:
-            self._wait({key: transfers.download(self._bucket, self._prefix + key, str(path)) for path, key in files.items()})
+            self._wait((key, transfers.download(self._bucket, self._prefix + key, str(path))) for path, key in files.items())
 
     def _transfers(self) -> Any:
         """Return a manager of transfers, which goes on where a connection breaks."""
@@ -132,8 +130,8 @@ class S3Objects:
         # Not the client's `upload_file`: it replaces S3's error by one of its own, and while its threads end it may lose the cause.
         return create_transfer_manager(self._client, TransferConfig())
 
-    def _wait(self, transfers: Mapping[str, Any]) -> None:
-        for key, transfer in transfers.items():
+    def _wait(self, begun: Iterable[tuple[str, Any]]) -> None:
+        for key, transfer in list(begun):  # All are at work at once; of equal files several have one key.
             with self._in_words(key):
                 transfer.result()
 

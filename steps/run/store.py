@@ -12,7 +12,6 @@ import socket
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import Any, Final, Self
@@ -34,11 +33,11 @@ from grpo.settings.types import S3_SCHEME
 from steps.run.copies import Copies, new_attempt
 from steps.run.machine import Machine
 from steps.run.names import HISTORY
-from steps.run.objects import NUM_AT_ONCE, FolderObjects, S3Objects, StoreError
+from steps.run.objects import FolderObjects, S3Objects, StoreError
 from steps.run.step import StepOutput
 
-_SET_ASIDE: Final = ".set-aside-"
-"""Behind an output's version in the name of a folder that is not found by its version any more."""
+_NUM_AT_ONCE: Final = 16
+"""Requests to S3: each waits for the network, not for this machine."""
 
 
 class Store:
@@ -170,7 +169,7 @@ class Store:
     def read_all(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Return key -> record; a damaged record is named in a warning and left out. From S3 many are read at a time."""
         wanted, found = list(keys), {}
-        with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_NUM_AT_ONCE) as pool:
             for key, data in zip(wanted, pool.map(self._objects.get, wanted), strict=True):
                 try:
                     if data is not None:
@@ -232,8 +231,8 @@ def _output(manifest: Mapping[str, Any]) -> StepOutput:
 
 
 def _set_aside(folder: Path) -> Path:
-    """Give a folder, if it is there, a name that is not found; return that."""
-    aside = folder.with_name(f"{folder.name}{_SET_ASIDE}{os.urandom(4).hex()}")
+    """Give a folder, if it is there, a name by which no version is found; return that."""
+    aside = folder.with_name(f"{folder.name}.set-aside-{os.urandom(4).hex()}")
     with suppress(FileNotFoundError):
         folder.rename(aside)
     return aside
@@ -258,7 +257,6 @@ def _lock(path: Path, step: str) -> Iterator[int]:
             flock(file, LOCK_EX)
         file.truncate(0)
         with suppress(OSError):  # On a full disk nobody learns for whom he waits.
-            since = datetime.now(UTC).isoformat(timespec="seconds")
-            file.write(f"process {os.getpid()} on {socket.gethostname()}, since {since},".encode())
+            file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
         os.utime(file.fileno())
         yield os.fstat(file.fileno()).st_mtime_ns
