@@ -22,11 +22,7 @@ def judged(tmp_path: Path, **files: str) -> frozenset[str]:
 
 def positions_of(*moves: str) -> list[str]:
     board = chess.Board()
-    keys = [position_key(board)]
-    for move in moves:
-        board.push_san(move)
-        keys.append(position_key(board))
-    return keys
+    return [position_key(board), *(position_key(board) for move in moves if board.push_san(move))]
 
 
 def test_the_positions_of_a_list_their_mirrors_and_no_others_are_judged(tmp_path: Path, random_boards: list[chess.Board]) -> None:
@@ -66,15 +62,8 @@ def test_all_unreadable_entries_of_all_files_are_one_error(tmp_path: Path) -> No
         assert f"{place}illegal " in message
 
 
-def test_text_around_the_games_of_a_book_is_passed_over(tmp_path: Path) -> None:
-    found = judged(tmp_path, book_pgn=f"Openings of my club\n\n{GAME}Printed in May\n\n1. d4 d5 *\n")
-    assert len(found) == 4 + 2
-    assert positions_of("d4", "d5")[-1] in found
-
-
-def test_a_studys_chapter_without_moves_counts_by_its_position(tmp_path: Path) -> None:
+def test_text_around_the_games_of_a_book_is_passed_over_and_a_chapter_without_moves_counts_by_its_position(tmp_path: Path) -> None:
     problem = f'[Event "a problem"]\n[FEN "{ENDGAME}"]\n[SetUp "1"]\n\n{{ Black to move. }} *\n\n'
-    found = judged(tmp_path, study_pgn=f'[Event "text alone"]\n\n{{ Read this first. }} *\n\n{problem}')
-    assert position_key(chess.Board(ENDGAME)) in found
-    assert position_key(chess.Board()) in found
-    assert len(found) == 2
+    study = f'[Event "text alone"]\n\n{{ Read this first. }} *\n\n{problem}'
+    found = judged(tmp_path, book_pgn=f"Openings of my club\n\n{GAME}Printed in May\n\n1. d4 d5 *\n", study_pgn=study)
+    assert found == {*positions_of("e4", "e5", "Nf3"), *positions_of("d4", "d5"), position_key(chess.Board(ENDGAME))}

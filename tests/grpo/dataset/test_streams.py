@@ -4,17 +4,17 @@ import bz2
 import gzip
 import io
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
-from typing import Any
+from unittest.mock import patch
 
 import boto3
 import pytest
 import zstandard
 from local_server import served
-from moto.server import ThreadedMotoServer
+from s3_server import s3_server
 
 from grpo.dataset.games import SourceError
 from grpo.dataset.streams import FileKind, find_files, fingerprint, opened
@@ -147,32 +147,19 @@ def test_a_file_of_a_web_server_is_read_as_it_arrives(tmp_path: Path) -> None:
             read(f"{address}/y.pgn")
 
 
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    for name, value in {"ENDPOINT_URL": f"http://{host}:{port}", "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b"}.items():
-        monkeypatch.setenv(f"AWS_{name}", value)
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    made = boto3.session.Session().resource("s3").Bucket("chess")
-    made.create()
-    yield made
-    server.stop()
-
-
-def test_objects_are_found_by_key_prefix_and_glob_and_read_as_files_are(bucket: Any) -> None:
-    for key in ("2024/b.pgn", "2024/deep/c.epd", "2025/d.pgn", "2024/readme.txt"):
-        bucket.put_object(Key=key, Body=TEXT[:100])
-    bucket.put_object(Key="a.pgn.zip", Body=zipped(TEXT))
-    bucket.put_object(Key="a.pgn.zst", Body=PACKERS["zst"](TEXT))
-    assert names("s3://chess/2024/") == ["b.pgn", "c.epd"]
-    assert names("s3://chess/20*/*.pgn", "s3://chess/2024/b.pgn") == ["b.pgn", "d.pgn"]
-    assert read("s3://chess/a.pgn.zip") == read("s3://chess/a.pgn.zst") == TEXT
-    [file] = find_files(["s3://chess/2025/"])
-    before = fingerprint(file)
-    bucket.put_object(Key="2025/d.pgn", Body=TEXT)
-    assert fingerprint(file) != before
-    for address in ("s3://chess/x.pgn", "s3://nobody-has-this/"):
-        with pytest.raises(SourceError, match=f"^{address}: no file found"):
-            find_files([address])
+def test_objects_are_found_by_key_prefix_and_glob_and_read_as_files_are() -> None:
+    with s3_server() as variables, patch.dict("os.environ", variables):
+        bucket = boto3.session.Session().resource("s3").Bucket("shop")
+        for key in ("2024/b.pgn", "2024/deep/c.epd", "2025/d.pgn", "2024/readme.txt"):
+            bucket.put_object(Key=key, Body=TEXT[:100])
+        bucket.put_object(Key="a.pgn.zip", Body=zipped(TEXT))
+        assert names("s3://shop/2024/") == ["b.pgn", "c.epd"]
+        assert names("s3://shop/20*/*.pgn", "s3://shop/2024/b.pgn") == ["b.pgn", "d.pgn"]
+        assert read("s3://shop/a.pgn.zip") == TEXT
+        [file] = find_files(["s3://shop/2025/"])
+        before = fingerprint(file)
+        bucket.put_object(Key="2025/d.pgn", Body=TEXT)
+        assert fingerprint(file) != before
+        for address in ("s3://shop/x.pgn", "s3://nobody-has-this/"):
+            with pytest.raises(SourceError, match=f"^{address}: no file found"):
+                find_files([address])

@@ -40,8 +40,9 @@ def always(moves: Sequence[str]) -> WrittenPolicy:
 
 @pytest.fixture(autouse=True)
 def short_games(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut games early."""
+    """Cut games early, and play few at once."""
     monkeypatch.setattr(self_playing, "MAX_PLIES", 12)
+    monkeypatch.setattr(self_playing, "_MIN_OPENINGS_PER_BATCH", 8)
 
 
 @pytest.fixture
