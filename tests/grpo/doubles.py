@@ -19,7 +19,7 @@ from grpo.policy.distribution import MoveDistribution, PositionBatch
 from grpo.policy.policy import NetworkPolicy, new_policy
 from grpo.settings.grpo import FieldNotesRecovery, GrpoConfig
 from grpo.settings.tree import PolicyConfig
-from grpo.train.batch import States
+from grpo.train.batch import Batch, States, group_advantages
 from grpo.train.network_task import NetworkTask
 from grpo.train.states import DatasetStates, Values
 from grpo.train.trainer import Trainer
@@ -159,11 +159,27 @@ class MadeUpValues:
         return ValueTable(moves=tuple(move.uci() for move in moves), values=values, scores=())
 
 
+def sampled_moves(old: MoveDistribution, columns_BG: Tensor, values_BA: Tensor, temperature: float = 1.0) -> Batch[None]:
+    """Return groups of these moves."""
+    rewards = values_BA.gather(1, columns_BG)
+    return Batch(
+        states=None,
+        state_weights=torch.ones(len(rewards)),
+        columns=columns_BG,
+        weights=torch.full_like(rewards, 1 / columns_BG.shape[1]),
+        old_log_probs=old.log_prob(columns_BG),
+        rewards=rewards,
+        advantages=group_advantages(rewards),
+        temperature=temperature,
+        old=old,
+    )
+
+
 def sharpened(policy: NetworkPolicy, factor: float) -> NetworkPolicy:
     """Return the policy with all logits multiplied by a factor."""
     with torch.no_grad():
         for head in (policy.network.score, policy.network.short_cut):
-            for parameter in head.parameters():  # type: ignore[union-attr]
+            for parameter in head.parameters():
                 parameter.mul_(factor)
     return policy
 

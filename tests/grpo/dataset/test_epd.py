@@ -25,7 +25,6 @@ def fens(data: bytes | str) -> list[str]:
 
 def only_rejection(data: bytes | str) -> tuple[Reason, str]:
     (rejection,) = entries(data)
-    assert isinstance(rejection, Rejection)
     return rejection.reason, rejection.detail
 
 

@@ -138,7 +138,7 @@ def test_a_pattern_that_stands_for_nothing_that_is_read_is_told(
 def test_a_file_of_a_web_server_is_read_as_it_arrives(tmp_path: Path) -> None:
     (tmp_path / "x.pgn.zst").write_bytes(PACKERS["zst"](TEXT))
 
-    with served(partial(SimpleHTTPRequestHandler, directory=str(tmp_path))) as address:  # type: ignore[arg-type]
+    with served(partial(SimpleHTTPRequestHandler, directory=str(tmp_path))) as address:
         [file] = find_files([f"{address}/x.pgn.zst"])
         with opened(file) as stream:
             assert stream.read() == TEXT

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from typing import Any, cast
+from typing import Any
 
 import chess
 import pytest
@@ -138,7 +138,7 @@ def test_the_measures_worked_by_hand() -> None:
     policy = written_probabilities(PROBABILITIES)
     # The move played: the likeliest; the second of three; one of two likeliest; the fifth, sixth and eighth of eight.
     played = {"a1a2": CORNER, "a1b2": CORNER, "d4c3": OPEN_KING, "d4e4": OPEN_KING, "d4e3": OPEN_KING, "d4e5": OPEN_KING}
-    metrics = validation_metrics(cast("NetworkPolicy", policy), fake_arrays([*played.values()], played=[*played]))
+    metrics = validation_metrics(policy, fake_arrays([*played.values()], played=[*played]))
     loss = (math.log(2) + math.log(4) + math.log(4) - math.log(3 / 32) - math.log(2.5 / 32) + math.log(64)) / 6
     corner = 1.5 * math.log(2)
     middle = -sum(p * math.log(p) for p in PROBABILITIES[OPEN_KING.board_fen()].values())

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from doubles import sampled_moves
 from torch import Tensor
 
 from grpo.policy.distribution import MoveDistribution
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.shared import TERMS
-from grpo.train.batch import Batch, group_advantages
 from grpo.train.control import Knobs
 from grpo.train.objective import Terms, clipped_surrogate, grpo_objective, is_clipped
 from grpo.train.probes import budget, gradient_products, logit_descents
@@ -43,22 +43,6 @@ def of(logits_BA: Tensor, legal_BA: Tensor | None = None, temperature: float = 1
     """Return the distribution of these logits; without a mask all moves are legal."""
     mask = torch.ones_like(logits_BA, dtype=torch.bool) if legal_BA is None else legal_BA
     return MoveDistribution.from_logits(logits_BA, mask, temperature=temperature)
-
-
-def sampled_moves(old: MoveDistribution, columns_BG: Tensor, values_BA: Tensor, temperature: float = 1.0) -> Batch[None]:
-    """Return groups of these moves."""
-    rewards = values_BA.gather(1, columns_BG)
-    return Batch(
-        states=None,
-        state_weights=torch.ones(len(rewards)),
-        columns=columns_BG,
-        weights=torch.full_like(rewards, 1 / columns_BG.shape[1]),
-        old_log_probs=old.log_prob(columns_BG),
-        rewards=rewards,
-        advantages=group_advantages(rewards),
-        temperature=temperature,
-        old=old,
-    )
 
 
 class Case:

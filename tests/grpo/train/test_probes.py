@@ -4,15 +4,17 @@ Legend: B states, A legal moves (padded), M moves of a state that are in the sur
 """
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
+from doubles import sampled_moves
 from torch import Tensor
 
 from grpo.policy.distribution import MoveDistribution, PositionBatch
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.metrics import METRICS
-from grpo.train.batch import Batch, States, group_advantages, select_rows
+from grpo.train.batch import Batch, States, select_rows
 from grpo.train.control import Knobs
 from grpo.train.objective import grpo_objective
 from grpo.train.probes import Measured, inner_metrics, rollout_metrics
@@ -36,26 +38,15 @@ def written(probs_BA: Tensor) -> MoveDistribution:
 
 def sampled() -> Batch[States]:
     """Return groups of four: three of the first state's first move and one of its second; all four of the second state's last."""
-    old, columns = written(PROBS), torch.tensor([[0, 0, 1, 0], [2, 2, 2, 2]])
-    rewards = VALUES.gather(1, columns)
+    old = written(PROBS)
     positions = PositionBatch(
         encodings=torch.zeros(2, 71, dtype=torch.uint8),
         action_ids=torch.zeros(2, 3, dtype=torch.int64),
         is_legal=old.is_legal,
         repeats=torch.zeros_like(old.is_legal),
     )
-    return Batch(
-        states=States(positions=positions, values=VALUES, phases=torch.tensor([0, 2])),
-        state_weights=torch.ones(2),
-        columns=columns,
-        weights=torch.full_like(rewards, 0.25),
-        old_log_probs=old.log_prob(columns),
-        advantages=group_advantages(rewards),
-        rewards=rewards,
-        old=old,
-        temperature=1.0,
-        num_dropped=3,
-    )
+    states = States(positions=positions, values=VALUES, phases=torch.tensor([0, 2]))
+    return replace(sampled_moves(old, torch.tensor([[0, 0, 1, 0], [2, 2, 2, 2]]), VALUES), states=states, num_dropped=3)
 
 
 def test_the_metrics_of_sampled_groups_worked_by_hand() -> None:

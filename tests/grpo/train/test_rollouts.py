@@ -53,7 +53,6 @@ def moves_of(rollout: Batch[States]) -> list[list[chess.Move]]:
 
 def check(rollout: Batch[States], *, is_trajectory: bool = False) -> None:
     """Check that each move in the surrogate has its own reward and its own probability."""
-    assert rollout.old is not None
     assert torch.allclose(rollout.weights.sum(1), torch.ones(len(rollout)), atol=1e-6)
     for row, (board, found) in enumerate(zip(boards_of(rollout.states), moves_of(rollout), strict=True)):
         best = max(made_up_number(board, move) for move in board.legal_moves) if is_trajectory else 0.0

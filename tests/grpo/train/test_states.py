@@ -40,7 +40,6 @@ def test_boards_with_one_legal_move_are_left_out_and_too_few_are_refused() -> No
 def test_boards_that_the_engine_failed_on_are_dropped_and_counted_and_others_keep_their_own_values() -> None:
     failed = {BOARDS[index].epd() for index in (0, 3, 4)}
     states, kept = valued_states(BOARDS[:7], MadeUpValues(fails_on=lambda board: board.epd() in failed))
-    assert states is not None
     check_states(states)
     assert kept == [1, 2, 5, 6]
     assert names_of(states) == [name_of(BOARDS[index]) for index in kept]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +22,6 @@ from doubles import (
     some_boards,
 )
 from doubles import trainer_of as any_trainer_of
-from torch import Tensor, nn
 
 import grpo.train.control as controlling
 from grpo.base.errors import NonFiniteError
@@ -40,7 +39,6 @@ from grpo.train import trainer as training
 from grpo.train.batch import Batch, States
 from grpo.train.control import SKIPPED_CUT
 from grpo.train.invariants import InvariantError, assert_on_policy
-from grpo.train.probes import Measured
 from grpo.train.rollout import Sampler
 from grpo.train.states import DatasetStates
 from grpo.train.trainer import Trainer
@@ -70,7 +68,7 @@ def double_trainer(**changes: Any) -> Trainer[NetworkPolicy]:
     policy, reference = lively_policy(), lively_policy(seed=9)
     for one in (policy, reference):
         one.network.double()
-    arrays = replace(ARRAYS, values=ARRAYS.values.astype(np.float64))  # type: ignore[arg-type]
+    arrays = replace(ARRAYS, values=ARRAYS.values.astype(np.float64))
     return trainer_of(CONFIG, arrays, policy=policy, reference=reference, **changes)
 
 
@@ -135,7 +133,6 @@ def sampler_with(monkeypatch: pytest.MonkeyPatch, fault: Fault, *, factor: float
 
 def weights_moved(rollout: Batch[States], policy: MovePolicy) -> Batch[States]:
     """Take a small step between sampling and learning."""
-    assert isinstance(policy, NetworkPolicy)
     with torch.no_grad():
         for parameter in policy.network.parameters():
             parameter.add_(1e-3)
@@ -188,9 +185,9 @@ def test_groups_whose_index_is_swapped_are_caught_although_every_ratio_is_one(
 def test_each_of_the_three_conditions_counts_by_itself(name: str, value: float) -> None:
     healthy: dict[str, Any] = {"ratios": (1.0, 1.0), "kl_old": 0.0, "clipped": 0.0}
     spoilt = {**healthy, name: (value, 1.0) if name == "ratios" else value}
-    assert_on_policy(cast(Measured, SimpleNamespace(**healthy)), max_log_ratio=0.05)
+    assert_on_policy(SimpleNamespace(**healthy), max_log_ratio=0.05)
     with pytest.raises(InvariantError):
-        assert_on_policy(cast(Measured, SimpleNamespace(**spoilt)), max_log_ratio=0.05)
+        assert_on_policy(SimpleNamespace(**spoilt), max_log_ratio=0.05)
 
 
 # It repeats exactly.
@@ -391,7 +388,7 @@ def test_a_finite_loss_with_a_gradient_that_is_not_is_left_out_too() -> None:
     trainer = trainer_of()
     steps(trainer, 1)
     before = state_of(trainer)
-    hidden: nn.Linear = trainer.policy.network.hidden  # type: ignore[assignment]
+    hidden = trainer.policy.network.hidden
     handle = hidden.weight.register_hook(lambda gradient: gradient * math.inf)
     record = trainer.step()
     assert record.metrics["grpo/skipped"] == 2
@@ -404,7 +401,7 @@ def test_a_finite_loss_with_a_gradient_that_is_not_is_left_out_too() -> None:
 def test_logits_that_are_not_finite_are_left_out_too_and_stop_training_in_the_end() -> None:
     trainer = trainer_of(learning_rate=1e-3)
     steps(trainer, 1)
-    weight: Tensor = trainer.policy.network.hidden.bias  # type: ignore[assignment, union-attr]
+    weight = trainer.policy.network.hidden.bias
     good = weight.detach().clone()
     with torch.no_grad():
         weight[0] = math.nan

@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -90,7 +89,7 @@ def test_the_kl_coefficient_begins_above_zero_and_chess_is_asked_for_little_by_l
 
 def test_a_group_answers_one_prompt_and_is_compared_with_itself_alone_without_the_answers_that_are_cut() -> None:
     trainer = trainer_of(settings(**{"language.environment_share": 0.5, "grpo.states_per_step": 6}))
-    rollout: Any = trainer._rollout(trainer.control.knobs(0))
+    rollout = trainer._rollout(trainer.control.knobs(0))
     assert {answer.example.task for answer in rollout.answers} == {"move", "environment"}
     left_out = rollout.is_truncated
     assert 0 < left_out.sum() < len(left_out)

@@ -111,13 +111,11 @@ def test_what_is_no_uci_move_is_not_read(move: str) -> None:
         (GOOD, (3, 3, 11, 11)),
         ("", (0, 3, 0, 11)),
         (" e2e4 d2d4 g1f3 c2c4 b1c3    E: 0.35 0.30    B:", (2, 3, 7, 11)),
-        ("    B: e2e4", (1, 3, 1, 11)),
         # A label twice, out of order or of another text: reading ends there, and all words from there on are too many.
         (GOOD + " B: d2d4", (3, 4, 11, 12)),
         (GOOD + "    M: e2e4 e2e4    B: d2d4", (3, 5, 11, 14)),
         (f"{move_prompt(START)}{GOOD}", (0, 7, 0, 28)),
         # Words too many.
-        (GOOD + " d2d4", (3, 3, 11, 12)),
         (" e2e4" * 50 + "    E: 0.10 0.10 0.10 0.10 0.10    B: e2e4", (3, 3, 11, 56)),
         # The other task.
         (GOOD_ENVIRONMENT, (0, 3, 0, 12)),
