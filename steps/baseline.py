@@ -18,7 +18,6 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="baseline",
-    module=__name__,
     says="Measures the pretrained policy before GRPO: games against a random mover and Stockfish, its rating on the ladder, and its"
     " regret (win probability lost per move) on held-out boards.",
     reads=("seed", "language", "evaluation"),

@@ -25,7 +25,6 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="build_boards",
-    module=__name__,
     says="Finds positions in games and has Stockfish evaluate every legal move of each: one task's part of the dataset.",
     reads=("seed", "boards", "evaluation.heldout_depth"),
     takes=("sources",),

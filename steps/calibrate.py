@@ -18,7 +18,6 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="calibrate",
-    module=__name__,
     says="Rates the opponents that strength is measured with, by games against each other: Elo above a random mover.",
     reads=(
         "evaluation.ladder_fractions",

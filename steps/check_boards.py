@@ -15,7 +15,6 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="check_boards",
-    module=__name__,
     says="Validates the dataset, board by board and as a whole; the run stops if a check fails.",
     reads=("boards",),
     takes=("boards",),

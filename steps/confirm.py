@@ -13,7 +13,6 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="confirm",
-    module=__name__,
     says="Plays one task's part of the games that decide on the candidate: fresh games, in pairs with both colors, from openings"
     " that were not used before.",
     reads=("seed", "language", "evaluation", "selection"),

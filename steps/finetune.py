@@ -27,7 +27,6 @@ from steps.training_loop import TrainingLoop
 
 STEP: Final = Step(
     name="finetune",
-    module=__name__,
     variants={LANGUAGE: "steps.language.finetune"},
     says="Train with GRPO, and recover or stop when entropy becomes critical.",
     reads=("seed", "boards.depth", "policy", "language", "grpo"),

@@ -22,7 +22,6 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="join_boards",
-    module=__name__,
     says="Joins the tasks' boards into one dataset without duplicates, with the configured number for each phase and split; all boards of"
     " one game are in one split.",
     reads=("seed", "boards", "evaluation.heldout_depth"),

@@ -17,7 +17,6 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="pretrain",
-    module=__name__,
     variants={LANGUAGE: "steps.language.pretrain"},
     says="Imitate the moves played until the validation loss stops falling; a language model clones the answers of the value tables.",
     reads=(

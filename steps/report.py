@@ -32,7 +32,6 @@ from steps.run.work import Work, read_history
 _OUTPUTS: Final = ("boards", "checks", "pretrained", "calibrated", "baseline_report", "finetuned", "selected")
 STEP: Final = Step(
     name="report",
-    module=__name__,
     says="Writes the results of the run as one document, the report as a page, and a model card of the champion.",
     # Its pages name the origin, each output's version, and settings that differ from their defaults.
     takes=(*_OUTPUTS, "origin", "versions", "defaults"),

@@ -45,7 +45,6 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="select",
-    module=__name__,
     says="Decides by the fresh games whether the candidate is significantly better than the pretrained policy and than the"
     " previous champion. Registers two policies: `champion`, to play, and `peak`, to resume from.",
     reads=("seed", "language", "evaluation", "selection"),

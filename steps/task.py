@@ -185,7 +185,7 @@ class _Task:
 
     def _live_card(self) -> "LiveCard | None":
         """Return the card of a step that has one."""
-        if (page := getattr(import_module(self.step.module), "card", None)) is None:
+        if (page := getattr(import_module(f"steps.{self.step.name}"), "card", None)) is None:
             return None
         from steps.cards.live import LiveCard  # It imports Metaflow, without which the steps work too.
 

@@ -3,7 +3,7 @@
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -69,12 +69,12 @@ class Machine:
             stockfish=os.environ.get("CHESS_GRPO_STOCKFISH") or shutil.which("stockfish") or _DEBIAN_STOCKFISH,
             home=home,
             tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or sqlite_address(home / "mlflow.db"),
-            device=os.environ.get("CHESS_GRPO_DEVICE") or "auto",
+            device=_one_of("CHESS_GRPO_DEVICE", ("auto", "cpu", "cuda")),
             num_threads=_num_threads(),
             store=store_place(os.environ),
             is_container=is_container(os.environ),
             task=os.environ.get(TASK) or "",
-            mirror=_mirror(os.environ.get(MIRROR) or Mirror.OFF),
+            mirror=Mirror(_one_of(MIRROR, tuple(Mirror))),
         )
 
     @property
@@ -90,11 +90,12 @@ def _num_threads() -> int:
     return int(given)
 
 
-def _mirror(value: str) -> Mirror:
-    try:
-        return Mirror(value)
-    except ValueError:
-        raise MachineError(f"{MIRROR}={value}: it may be {', '.join(Mirror)}; unset, it is {Mirror.OFF}") from None
+def _one_of(name: str, allowed: Sequence[str]) -> str:
+    """Return the value of a variable; unset, the first of those that are allowed."""
+    value = os.environ.get(name) or allowed[0]
+    if value not in allowed:
+        raise MachineError(f"{name}={value}: it may be {', '.join(allowed)}; unset, it is {allowed[0]}")
+    return value
 
 
 def store_place(environment: Mapping[str, str]) -> str:

@@ -27,9 +27,7 @@ class Step:
     """
 
     name: str
-    """Of the step, in the flow, the store and the tracker."""
-    module: str
-    """The step's own file; its `body` computes the output, its `card` draws it."""
+    """Of the step, in the flow, the store and the tracker, and of its file: whose `body` computes the output, whose `card` draws it."""
     says: str
     """What it does, in one or two sentences."""
     variants: Mapping[str, str] = field(default_factory=dict)
@@ -51,7 +49,7 @@ class Step:
 
     def module_for(self, kind: str) -> str:
         """Return the module whose `body` computes the output for a kind of policy."""
-        return self.variants.get(kind, self.module)
+        return self.variants.get(kind, f"steps.{self.name}")
 
     def settings(self, settings: Settings) -> dict[str, Any]:
         """Return the part of the settings that it reads, JSON-able: part of its version."""

@@ -20,9 +20,9 @@ from steps.run.work import Work
 from steps.task import run as run_step
 
 STEPS = {
-    "calibrated": Step(name="calibrate", module=__name__, says="Counts."),
-    "measured": Step(name="baseline", module=__name__, says="Counts.", takes=("calibrated",)),
-    "trained": Step(name="finetune", module=__name__, says="Counts.", takes=("calibrated", "measured")),
+    "calibrated": Step(name="calibrate", variants={"network": __name__}, says="Counts."),
+    "measured": Step(name="baseline", variants={"network": __name__}, says="Counts.", takes=("calibrated",)),
+    "trained": Step(name="finetune", variants={"network": __name__}, says="Counts.", takes=("calibrated", "measured")),
 }
 """By the name of their output in the flow."""
 COUNT = 4

@@ -3,7 +3,7 @@
 from steps.run.step import Step
 from steps.run.work import Work
 
-STEP = Step(name="check_boards", module=__name__, says="Counts.", reads="check_boards", takes=("boards",))
+STEP = Step(name="check_boards", variants={"network": __name__}, says="Counts.", reads="check_boards", takes=("boards",))
 calls: list[str] = []
 """What the body has seen of its input."""
 fails: list[Exception] = []

@@ -55,7 +55,6 @@ def test_a_healthy_machine_has_no_failure_and_a_known_engine(machine: Machine) -
         ({"stockfish": "/nowhere/stockfish"}, "stockfish", "apt-get install stockfish"),
         ({"home": Path("/dev/null/home")}, "disk", "CHESS_GRPO_HOME"),
         ({"tracking_uri": "http://me:hunter2@tracker"}, "tracking", "MLFLOW_TRACKING_PASSWORD"),
-        ({"device": "tpu"}, "device", "cpu"),
         ({"device": "cuda"}, "device", "no GPU"),
     ],
 )

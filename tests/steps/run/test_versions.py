@@ -29,7 +29,7 @@ Edit = Callable[[str, str, str], None]
 
 
 def step(**changes: Any) -> Step:
-    return Step(**{"name": "calibrate", "module": "steps.calibrate", "says": "", **changes})
+    return Step(**{"name": "calibrate", "says": "", **changes})
 
 
 def version(**changes: Any) -> str:
@@ -47,7 +47,6 @@ def version(**changes: Any) -> str:
     "change",
     [
         {"step": step(name="baseline")},
-        {"step": step(module="steps.baseline")},
         {"step": step(variants={"network": "steps.baseline"})},
         {"settings": {"seed": 1, "policy": {"width": 16}}},
         {"inputs": {"boards": "hash-2"}},
