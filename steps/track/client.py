@@ -112,8 +112,3 @@ def waiting() -> Iterator[None]:
         yield
     finally:
         os.environ[_TIMEOUT] = _SHORT
-
-
-def cut(text: str, longest: int) -> str:
-    """Return a text of at most so many characters, which says so where it was longer."""
-    return text if len(text) <= longest else f"{text[: longest - 20]} ... (cut here)"

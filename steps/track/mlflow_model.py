@@ -12,8 +12,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import pandas as pd
-
 import steps
 from grpo.base.files import file_hashes, sha256_json, write_json
 from grpo.policy.files import LANGUAGE, copy_policy, policy_kind
@@ -45,8 +43,6 @@ _EXAMPLES: Final = (
     "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1",
     "rnbqkbnr/ppp1pppp/8/8/3pP3/2N5/PPPP1PPP/R1BQKBNR b KQkq e3 0 3",
 )
-_ANSWERS: Final = {"moves": [["e2e4"]] * 2, "probabilities": [[0.5]] * 2}
-"""What `predict` may return."""
 
 
 def log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: "Logged") -> tuple[str, str]:
@@ -75,13 +71,11 @@ def log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: "
             python_model=str(_CODE),
             code_paths=[str(_LIBRARY)],
             artifacts={each.name: str(each) for each in sorted(files.iterdir())},
-            signature=infer_signature(list(_EXAMPLES), pd.DataFrame(_ANSWERS)),
+            signature=infer_signature(list(_EXAMPLES)),
             input_example=list(_EXAMPLES),
             # Pinned to the versions of this environment; of torch's builds the usual one.
             pip_requirements=[f"{name}=={version(name).partition('+')[0]}" for name in needs],
         )
-        for cache in sorted(folder.rglob("__pycache__")):
-            shutil.rmtree(cache)
         with waiting():
             client.log_artifacts(parent.info.run_id, str(folder), place)
         return f"{parent.info.artifact_uri}/{place}", sha256_json(file_hashes(files))

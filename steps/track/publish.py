@@ -12,19 +12,16 @@ from typing import Any, Final
 from grpo.base.errors import PlainError
 from grpo.base.files import CorruptError
 from grpo.match.intervals import elo
-from grpo.policy.files import NETWORK
-from grpo.settings.names import MAIN, compared_settings
+from grpo.settings.names import compared_settings
 from steps import STEPS
 from steps.pages.results import Results, read_results
 from steps.pages.templates import page
-from steps.run.commands import FLOW_FILE
-from steps.run.launch import launch_of
 from steps.run.machine import Machine
 from steps.run.names import RESULTS
 from steps.run.records import Attempt, Run, Runs, Status
 from steps.run.step import StepOutput, step_of
 from steps.run.store import Store
-from steps.track.client import CHILD, METAFLOW_RUN, RUN, TrackingStore, cut, locked, waiting
+from steps.track.client import CHILD, METAFLOW_RUN, RUN, TrackingStore, locked, waiting
 from steps.track.notes import MAIN_CURVES, run_name, run_note, step_note, tracked_name
 from steps.track.outages import TrackingRefusedError, failures_of
 from steps.track.registry import register
@@ -41,10 +38,7 @@ _LOGGED: Final = "chess_grpo.logged"
 _NOTE: Final = "mlflow.note.content"
 _PARENT: Final = "mlflow.parentRunId"
 _RUN_NAME: Final = "mlflow.runName"
-# MLflow's limits (mlflow.utils.validation) and columns (mlflow.store.tracking.dbmodels), of each the narrower.
-_LONGEST_KEY: Final = 250
-_LONGEST_TAG: Final = 7_500
-_LONGEST_PARAM: Final = 6_000
+_LONGEST_TAG: Final = 7_500  # MLflow takes 8,000 (mlflow.utils.validation), and so do its columns.
 _METRICS_PER_CALL: Final = 500  # MLflow takes 1,000; a call costs 28 ms whether it carries one or many.
 _FINETUNE: Final = "finetune"
 
@@ -100,7 +94,7 @@ class _View:
         results = None if reported is None else read_results(self._store.file(reported, RESULTS))
         parent = self._one(RUN, self._key, run.facts["label"], run.started, {"chess_grpo.step": "flow"})
         with self._taking(f"what describes run {run.name}"):
-            self._describe(parent, _run_tags(run, results), _params(run.facts["settings"]))
+            self._describe(parent, _run_tags(run, results), compared_settings(run.facts["settings"]))
             for file, text in run.facts["texts"].items() if task is None else ():
                 self._client.log_text(parent.info.run_id, text, file)
         for name, attempt in run.latest().items():
@@ -173,7 +167,7 @@ class _View:
         """Return the run with this key, which is created when there is none; of two that were created at once the smaller id stays."""
         condition = f"tags.`{tag}` = '{key}'"
         if not (found := self._client.search_runs([self._experiment], condition)):
-            made = {"start_time": round(1_000 * started), "run_name": cut(name, _LONGEST_KEY), "tags": {tag: key, **tags}}
+            made = {"start_time": round(1_000 * started), "run_name": name, "tags": {tag: key, **tags}}
             self._client.create_run(self._experiment, **made)
             found = self._client.search_runs([self._experiment], condition)
         first, *doubles = sorted(found, key=lambda each: str(each.info.run_id))
@@ -182,10 +176,10 @@ class _View:
         return first
 
     def _describe(self, run: Logged, tags: Mapping[str, str], params: Mapping[str, str] | None = None) -> None:
-        """Set the tags and parameters that the run does not have yet, cut to what every store takes."""
-        short = {name: cut(value, _LONGEST_KEY if name == _RUN_NAME else _LONGEST_TAG) for name, value in tags.items()}
+        """Set the tags, cut to what every store takes, and parameters that the run does not have yet."""
+        short = {name: value if len(value) <= _LONGEST_TAG else f"{value[:_LONGEST_TAG]} ... (cut here)" for name, value in tags.items()}
         new_tags = [RunTag(name, value) for name, value in short.items() if run.data.tags.get(name) != value]
-        new_params = [Param(name, cut(value, _LONGEST_PARAM)) for name, value in (params or {}).items() if name not in run.data.params]
+        new_params = [Param(name, value) for name, value in (params or {}).items() if name not in run.data.params]
         if new_tags or new_params:
             self._client.log_batch(run.info.run_id, tags=new_tags, params=new_params)
 
@@ -216,9 +210,6 @@ def _run_tags(run: Run, results: Results | None) -> dict[str, str]:
         METAFLOW_RUN: run.name,
         "chess_grpo.preset": facts["preset"],
         "chess_grpo.command": facts["command"],
-        "mlflow.source.name": FLOW_FILE,
-        "mlflow.source.type": "LOCAL",
-        "mlflow.source.git.commit": str(facts["code"].get("commit", "")),
         _NOTE: run_note(run, "" if results is None else page("description", results=results)),
     }
     if results is not None:
@@ -226,17 +217,6 @@ def _run_tags(run: Run, results: Results | None) -> dict[str, str]:
         gain = f"{elo(decision.claims[0].interval.score):+.0f} Elo, {decision.verdict}" if decision.claims else "no candidate"
         tags |= {"chess_grpo.verdict": decision.verdict, _RUN_NAME: f"{gain} · {facts['label']}"}
     return tags
-
-
-def _params(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that matter, and those that differ from the preset; of a network none of language models."""
-    changed = launch_of(settings).differences
-    is_network = settings.get("policy", {}).get("kind") == NETWORK
-    return {
-        name: value
-        for name, value in compared_settings(settings).items()
-        if name in changed or (name in MAIN and not (is_network and name.startswith("language.")))
-    }
 
 
 class Publisher(Sender):

@@ -23,7 +23,7 @@ from steps.run.names import CHECKPOINTS
 from steps.run.records import Run
 from steps.run.step import StepOutput
 from steps.run.store import Store
-from steps.track.client import CHILD, RUN, TrackingStore, cut, locked, unless_there, waiting
+from steps.track.client import CHILD, RUN, TrackingStore, locked, unless_there, waiting
 from steps.track.outages import ArtifactError, failures_of
 
 # isort: split
@@ -41,8 +41,6 @@ RESUMED_WITH: Final = STEPS[STEPS.index("join_boards") : STEPS.index("finetune")
 """Steps whose outputs are beside a registered peak: a run that resumes from it takes them, and need not measure again."""
 _POLICY: Final = "chess_grpo.policy"
 """Tag of a version: what is known of its policy, as JSON."""
-_LONGEST: Final = 4_900
-"""Of a description: its column takes 5,000 characters."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,7 +150,7 @@ def register(run: Run, results: Results, store: Store, client: MlflowClient, par
     preset, decision, versions = run.facts["preset"], results.decision, dict[str, Version]()
     model = f"{MODEL}{preset}"
     with unless_there():
-        client.create_registered_model(model, description=cut(page("model", model=model), _LONGEST))
+        client.create_registered_model(model, description=page("model", model=model))
     for role in (PEAK, CHAMPION):
         key = f"{parent.data.tags[RUN]}/{role}"
         found = client.search_model_versions(f"name = '{model}' and tags.`{CHILD}` = '{key}'")
@@ -163,7 +161,7 @@ def register(run: Run, results: Results, store: Store, client: MlflowClient, par
                 source=source,
                 run_id=parent.info.run_id,
                 tags={CHILD: key, _POLICY: json.dumps(_facts(role, run, decision) | {"files": files})},
-                description=cut(page("version", results=results, role=role), _LONGEST),
+                description=page("version", results=results, role=role),
                 await_creation_for=0,  # Creation is immediate: nothing is copied.
             )
             found = [made]

@@ -83,7 +83,7 @@ class TrackedRun:
             work.log(Record(record.step, {"time/rollout": record.step / 7}), is_aside=True)
         return work
 
-    def select(self, *, is_origin: bool = False, fill: Callable[[Path], None] | None = None, **decided: Any) -> Results:
+    def select(self, *, is_origin: bool = False, **decided: Any) -> None:
         """Do the last steps, with tiny policies; also all that a run needs that resumes from this one, if it is an origin."""
         for step in RESUMED_WITH if is_origin else ():
             if step != "pretrain":
@@ -96,10 +96,9 @@ class TrackedRun:
         self.step("finetune", curve("grpo/entropy", 4), checkpoints)
         results = made_results(self.machine.home / "documents" / self.name)
         results = results.model_copy(update={"decision": results.decision.model_copy(update=decided)})
-        self.step("select", [Record(results.decision.candidate_step or 0, {"selection/verdict_elo": 40.123456})], fill or policies)
+        self.step("select", [Record(results.decision.candidate_step or 0, {"selection/verdict_elo": 40.123456})], policies)
         self.step("report", fill=lambda folder: report(folder, results))
         self.begin("end").end("finished")
-        return results
 
 
 def curve(name: str, count: int, start: int = 1) -> list[Record]:

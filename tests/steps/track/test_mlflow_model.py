@@ -6,9 +6,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import chess
+import pandas as pd
 import pytest
 import torch
 from doubles import CPU, TINY, some_boards
@@ -37,12 +39,9 @@ SMALL = LanguageConfig.model_validate(
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path], Path]) -> TrackedRun:
     """A run that has registered its policies."""
-    return registered(give_tables(tmp_path_factory.mktemp("home")), None)
-
-
-def registered(home: Path, fill: Callable[[Path], None] | None) -> TrackedRun:
+    home = give_tables(tmp_path_factory.mktemp("home"))
     run = TrackedRun(machine_of(home, sqlite_address(home / "mlflow.db")))
-    run.select(fill=fill)
+    run.select()
     assert run.publish() == ""
     return run
 
@@ -98,23 +97,14 @@ def test_a_policy_is_fetched_whole_or_not_at_all(run: TrackedRun, tmp_path: Path
     assert (registry.fetch(champion, second) / "policy" / weights.name).read_bytes() == content
 
 
-def test_a_language_model_has_the_same_interface(tmp_path: Path, give_tables: Callable[[Path], Path]) -> None:
+def test_a_language_model_has_the_same_interface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from grpo.language.generate.player import AnswerGenerator
     from grpo.language.model.policy import load_model
+    from steps.track.model_code import PolicyModel
 
-    def fill(folder: Path) -> None:
-        for role in ("champion", "peak"):
-            (folder / role).mkdir()
-            load_model(SMALL, seed=0, device=CPU).save(folder / role)
-
-    run = registered(give_tables(tmp_path / "home"), fill)
-    fens = [chess.STARTING_FEN, MATED]
-    asked = (
-        "import json, sys, mlflow\n"
-        f"model = mlflow.pyfunc.load_model({URI!r})\n"
-        "from grpo.language.generate.player import AnswerGenerator\n"
-        f"untaught = model.predict({fens!r})\n"
-        f"AnswerGenerator.greedy = lambda self, prompts: [{naming('e2e4')!r}] * len(prompts)\n"
-        f"found = model.predict({fens!r})\n"
-        "print(json.dumps([list(untaught.columns), found['moves'].tolist()]))\n"
-    )
-    assert ask_in_a_process(run.machine, asked, tmp_path) == [["moves", "probabilities"], [["e2e4"], []]]
+    load_model(SMALL, seed=0, device=CPU).save(tmp_path)
+    model, fens = PolicyModel(), pd.DataFrame([chess.STARTING_FEN, MATED])
+    model.load_context(SimpleNamespace(artifacts={"policy": tmp_path}))
+    assert list(model.predict(None, fens).columns) == ["moves", "probabilities"]
+    monkeypatch.setattr(AnswerGenerator, "greedy", lambda self, prompts: [naming("e2e4")] * len(prompts))
+    assert model.predict(None, fens)["moves"].tolist() == [["e2e4"], []]
