@@ -56,7 +56,7 @@ def part(example: Example, text: str, name: str) -> float:
 
 
 def test_a_choice_worked_by_hand() -> None:
-    text = " e2e4 h2h5 g1f3 e2e4 h2h4    E: 0.00 1.00 -1.00 0.00 x    B: c2c4"
+    text = " e2e4 h2h5 g1f3 e2e4 h2h4    E: 0.00 1.00 -1.00 9.00 x    B: c2c4"
     grades = grade(HAND, text)
     chance = 1 / (1 + math.exp(SLOPE * 100))
     assert win_probability(-1) == pytest.approx(chance)

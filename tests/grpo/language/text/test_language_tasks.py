@@ -116,6 +116,7 @@ def test_what_is_no_uci_move_is_not_read(move: str) -> None:
         (GOOD + "    M: e2e4 e2e4    B: d2d4", (3, 5, 11, 14)),
         (f"{move_prompt(START)}{GOOD}", (0, 7, 0, 28)),
         # Words too many.
+        (GOOD + " d2d4", (3, 3, 11, 12)),
         (" e2e4" * 50 + "    E: 0.10 0.10 0.10 0.10 0.10    B: e2e4", (3, 3, 11, 56)),
         # The other task.
         (GOOD_ENVIRONMENT, (0, 3, 0, 12)),
@@ -123,6 +124,7 @@ def test_what_is_no_uci_move_is_not_read(move: str) -> None:
 )
 def test_sections_and_words_that_do_not_belong_are_counted(text: str, expected: tuple[int, int, int, int]) -> None:
     answer = read_move_answer(text)
+    assert answer.is_readable == (text == GOOD)
     assert (answer.num_sections, answer.num_sections_expected, answer.num_fields, answer.num_fields_expected) == expected
 
 
