@@ -39,7 +39,6 @@ class BatchJob:
         self.command: list[str] = overrides.get("command") or properties["command"]
         self.variables = pairs("environment", "name")
         self.resources = pairs("resourceRequirements", "type")
-        self.timeout_seconds = job._get_attempt_duration()
         self.queue: str = job.job_queue.name
         self.folder = standin.folder / "jobs" / job.job_id
         self.log_file = standin.folder / "logs" / f"{job.job_id}.log"

@@ -133,11 +133,12 @@ def test_training_on_a_full_disk_loses_no_checkpoint_and_the_same_command_goes_o
 
 def test_a_tracking_store_on_a_full_disk_is_one_line_and_no_traceback(here: Machine) -> None:
     """F7."""
-    TrackedRun(here).step("finetune", [Record(step, {"grpo/loss": step / 7}) for step in range(3_000)])
-    size = (here.home / "mlflow.db").stat().st_size
+    TrackedRun(here).step("finetune", [Record(step, {"grpo/loss": step / 7}) for step in range(800)])
+
+    size = (here.home / "mlflow.db").stat().st_size + 30_000
 
     def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 50_000, size + 50_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
     done = publish_in_a_process(here, limit)
@@ -177,15 +178,15 @@ def test_where_all_checkpoints_are_damaged_it_starts_anew_and_says_so(driver: Dr
 
 
 def test_a_checkpoint_whose_history_is_lost_is_not_gone_on_from(driver: Driver, whole: Callable[..., Result], home: Path) -> None:
-    few = {"steps_per_checkpoint": 4}
-    driver.kill_at(home, "after the rollout", 20, grpo=few)
+    few = {"steps_per_checkpoint": 3}
+    driver.kill_at(home, "after the rollout", 14, grpo=few)
     journal = progress_of(home) / HISTORY
     lines = journal.read_bytes().splitlines(keepends=True)
     before = b"".join(lines[:11])
     journal.write_bytes(b"".join([before, b"\0\0\0\n", *lines[12:]]))
     log = goes_on(driver, home, whole(**few), before, grpo=few)
     assert "is of a step that the journal does not have" in log
-    assert "resuming from step 4," in log
+    assert "resuming from step 3," in log
 
 
 def test_a_damaged_output_is_computed_again_by_the_same_command_and_nothing_else_is(

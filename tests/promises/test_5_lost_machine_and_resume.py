@@ -56,19 +56,17 @@ def registered(here: Machine, aws: object) -> Machine:
     return machine
 
 
-@pytest.mark.parametrize(
-    ("name", "step"), [("peak", PEAK_AT), ("champion", CHAMPION_AT), ("7", PEAK_AT), (f"7/{CHAMPION_AT}", CHAMPION_AT)]
-)
-def test_an_empty_machine_resumes_from_peak_champion_run_and_step(name: str, step: int, registered: Machine, tmp_path: Path) -> None:
-    empty = replace(registered, home=tmp_path / "empty")
-    origin, store = find_origin(name, "default", empty), Store.of(empty)
-    assert (origin["run"], origin["step"], origin["settings"]) == ("7", step, SETTINGS)
-    folder, _ = checkpoint_of(origin, store)
-    assert folder is not None
-    assert folder.is_relative_to(empty.home)
-    assert verified_manifest(folder)["step"] == step
-    for each in RESUMED_WITH:
-        assert store.open(origin["outputs"][each]).is_relative_to(empty.home)
+def test_an_empty_machine_resumes_from_peak_champion_run_and_step(registered: Machine, tmp_path: Path) -> None:
+    for name, step in {"peak": PEAK_AT, "champion": CHAMPION_AT, "7": PEAK_AT, f"7/{CHAMPION_AT}": CHAMPION_AT}.items():
+        empty = replace(registered, home=tmp_path / f"empty-{name.replace('/', '-')}")
+        origin, store = find_origin(name, "default", empty), Store.of(empty)
+        assert (origin["run"], origin["step"], origin["settings"]) == ("7", step, SETTINGS)
+        folder, _ = checkpoint_of(origin, store)
+        assert folder is not None
+        assert folder.is_relative_to(empty.home)
+        assert verified_manifest(folder)["step"] == step
+        for each in RESUMED_WITH:
+            assert store.open(origin["outputs"][each]).is_relative_to(empty.home)
 
 
 def test_where_the_store_is_not_the_peak_comes_from_mlflow_whole_and_a_champion_says_what_works(

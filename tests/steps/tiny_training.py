@@ -26,7 +26,7 @@ KINDS = (NETWORK, LANGUAGE)
 VERSION = "v1"
 _NUM_BOARDS = {Split.TRAIN: 32, Split.VALIDATION: 16, Split.HELDOUT: 12}
 _GRPO: dict[str, dict[str, Any]] = {
-    NETWORK: {"num_steps": 12, "states_per_step": 8, "num_minibatches": 2, "learning_rate": 5e-3},
+    NETWORK: {"num_steps": 8, "states_per_step": 8, "num_minibatches": 2, "learning_rate": 5e-3},
     LANGUAGE: {"num_steps": 5, "states_per_step": 3, "num_minibatches": 3, "learning_rate": 1e-4},
 }
 

@@ -43,7 +43,6 @@ def test_what_cannot_be_is_refused_before_any_game(console: Run, tmp_path: Path)
         (("stokfish:nodes=1",), "is not a player"),
         (("random", "--pgn", there), "already exists"),
         (("random", "--pgn", tmp_path / "none" / "a.pgn"), "there is no folder"),
-        (("random", "--pgn", tmp_path / "a", "--html", tmp_path / "a"), "name different files"),
         (("random", "--set", "evaluation.max_plys=3"), "unknown key evaluation.max_plys"),
     ):
         code, out, err = console("match", "random", *words)

@@ -28,13 +28,10 @@ def play(console: Run, policy: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 def test_a_game_in_the_terminal_is_shown_move_by_move_and_kept_when_it_ends(play: Run, home: Path) -> None:
     code, out, _ = play(typed="e2e5 hint e4 undo flip Nf3 resign")
     assert code == 0
-    assert "You are White against" in out
     assert "8 ♜ ♞ ♝ ♛ ♚ ♝ ♞ ♜" in out
     assert "1 ♖ ♘ ♗ ♔ ♕ ♗ ♘ ♖" in out, "flipped"
     assert "e2e5 names no legal move" in out
-    assert out.count("%") >= 5
     assert "last moves: e4 " in out
-    assert "its probabilities:" in out
     [file] = (home / PLAYED).iterdir()
     game = chess.pgn.read_game(io.StringIO(file.read_text()))
     assert game is not None
@@ -45,7 +42,6 @@ def test_a_game_in_the_terminal_is_shown_move_by_move_and_kept_when_it_ends(play
 def test_black_sees_the_first_move_and_an_end_of_the_input_keeps_nothing(play: Run, home: Path) -> None:
     code, out, _ = play("--color", "black", "--temperature", "1", typed="help")
     assert code == 0
-    assert "You are Black" in out
     assert "last moves: " in out
     assert "not saved" in out
     assert not (home / PLAYED).exists()

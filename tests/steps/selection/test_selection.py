@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -174,19 +175,21 @@ def test_every_game_of_every_stage_is_kept_and_six_are_chosen_to_look_at(selecte
 # Shares.
 
 
-@pytest.fixture
-def other_champion(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def other_champion(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The policy of another run."""
-    return write_policy(tmp_path / "champion", 77)
+    return write_policy(tmp_path_factory.mktemp("other") / "champion", 77)
 
 
 SHORT = {"selection": {"num_candidates": 2, "num_confirmation_pairs": 5, "num_sampled_pairs": 2}, "evaluation": {"max_plies": 6}}
 
 
-@pytest.fixture
-def shared(selections: Selections, other_champion: Path) -> Selection:
+@pytest.fixture(scope="module")
+def shared(
+    inputs: dict[str, Path], stockfish: str, book: Path, other_champion: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Selection:
     """A selection whose games three tasks have played."""
-    return selections.run(SHORT, num_parts=3, champion=other_champion)
+    return Selections(tmp_path_factory.mktemp("shared"), inputs, stockfish, book).run(SHORT, num_parts=3, champion=other_champion)
 
 
 def test_decision_and_games_are_the_same_however_many_tasks_play_them(
@@ -200,12 +203,13 @@ def test_decision_and_games_are_the_same_however_many_tasks_play_them(
 def test_where_a_task_s_games_are_missing_or_of_other_openings_nothing_is_judged(
     shared: Selection, selections: Selections, inputs: dict[str, Path], tmp_path: Path
 ) -> None:
-    taken, given = {**inputs, "screened": shared.screened}, settings(SHORT, selections.book)
+    screened = shutil.copytree(shared.screened, tmp_path / "screened")
+    taken, given = {**inputs, "screened": screened}, settings(SHORT, selections.book)
     with pytest.raises(select.SelectionError, match=r"confirmation: 2 of 5 pairs of games \(the first is number 1\).*--fresh"):
         step(select, tmp_path / "lost", given, taken, parts=[shared.parts[0], shared.parts[2]])
-    other = read_json(shared.screened / REPORT)
+    other = read_json(screened / REPORT)
     other["openings"][SAMPLED].reverse()
-    write_json(shared.screened / REPORT, other)
+    write_json(screened / REPORT, other)
     with pytest.raises(select.SelectionError, match="sampled: 2 of 2 pairs"):
         step(select, tmp_path / "others", given, taken, parts=shared.parts)
 
