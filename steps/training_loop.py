@@ -10,9 +10,12 @@ first step, with its imports, the look at its rollout and the first evaluation, 
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 import torch
@@ -43,7 +46,6 @@ from grpo.train.trainer import Trainer
 from steps.live_diagnosis import LiveDiagnosis
 from steps.run.exit_codes import RESUMABLE
 from steps.run.names import CHECKPOINTS, REPORT
-from steps.run.sigterm import sigterm_noted
 from steps.run.work import Work
 
 NUM_CHECKPOINTS_KEPT: Final = 12
@@ -201,3 +203,24 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)  # A disk without links.
+
+
+@contextmanager
+def sigterm_noted() -> Iterator[Callable[[], bool]]:
+    """Only note the first SIGTERM in the block; a second one ends the process at once, and so does the first outside of the block.
+
+    Gives a function that says whether it came. For a main thread: no other can be told to end.
+    """
+    before, is_told = signal.getsignal(signal.SIGTERM), False
+
+    def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        nonlocal is_told
+        is_told = True
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    signal.signal(signal.SIGTERM, note)
+    try:
+        yield lambda: is_told
+    finally:
+        if not is_told:
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)

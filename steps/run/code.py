@@ -19,7 +19,7 @@ _LEFT_OUT: Final = (
     *("grpo.settings.grpo", "grpo.settings.language", "grpo.settings.tree"),  # Their values are in the version.
     *("steps.run.machine", "steps.run.outside", "steps.run.step"),  # So are these.
     "grpo.settings.metrics",  # The names of metrics are in the code that logs them, and the rest are words.
-    *("steps.live_diagnosis", "steps.run.sigterm"),  # What tells people, and what listens to them.
+    "steps.live_diagnosis",  # It tells people.
 )
 _OF_LANGUAGE: Final = ("grpo.language.", "steps.language.", "steps.policies.language")
 """What only runs of language models reach, although others import it where they open a policy."""

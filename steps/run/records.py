@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, TypedDict, cast
 from steps.run.processes import LAUNCHER, state_of
 from steps.run.step import StepOutput
 from steps.run.store import Store
+from steps.run.work import read_journal
 
 Status = Literal["running", "finished", "failed", "killed"]
 LAST: Final = "end"
@@ -206,8 +207,8 @@ class Runs:
         """End what was at work of a run whose launcher is gone, or is this process, and return the run as it is then."""
         for attempt in run.attempts:
             if attempt.ended is None:
-                last = max(attempt.started, self._store.last_record(attempt.step, attempt.version))
-                attempt.end("killed", error=_GONE, at=last)
+                times = [row["time"] / 1_000 for row in read_journal(self._store.progress(attempt.step, attempt.version))]
+                attempt.end("killed", error=_GONE, at=max([attempt.started, *times]))
         self._store.create(_mark(run.name, run.keys, _OVER), {})
         over = self.get(run.name)
         assert over is not None

@@ -32,7 +32,6 @@ from grpo.base.files import (
 from grpo.settings.types import S3_SCHEME
 from steps.run.copies import Copies, new_attempt
 from steps.run.machine import Machine
-from steps.run.names import HISTORY
 from steps.run.objects import FolderObjects, S3Objects, StoreError
 from steps.run.step import StepOutput
 
@@ -153,12 +152,6 @@ class Store:
     def progress(self, step: str, version: str) -> Path:
         """Return the progress folder of a version on this machine, whether or not it exists."""
         return self._folder / "progress" / step / version
-
-    def last_record(self, step: str, version: str) -> float:
-        """Return when a step at work last logged something on this machine, in seconds since 1970; 0 when it has not."""
-        with suppress(FileNotFoundError):
-            return (self.progress(step, version) / HISTORY).stat().st_mtime
-        return 0
 
     # Records.
 

@@ -13,7 +13,6 @@ from steps.run.device import torch_device
 
 @pytest.fixture(autouse=True)
 def _nothing_set() -> Iterator[None]:
-    torch.use_deterministic_algorithms(False)
     yield
     torch.use_deterministic_algorithms(False)
 

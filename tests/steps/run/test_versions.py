@@ -95,8 +95,6 @@ def card(seen):
     "grpo/late.py": "spice = 1\n",
     "grpo/taste.py": "class TasteError(Exception): pass\nclass Taste:\n    salt: int = 1\n",
     "grpo/settings/metrics.py": 'METRICS = {"soup": "How much."}\n',
-    "grpo/language/model.py": "NUMBER = 1\n",
-    "steps/serve.py": "def body(work):\n    from grpo.language.model import NUMBER\n    print(NUMBER)\n",
 }
 
 
@@ -165,13 +163,6 @@ def test_what_an_output_depends_on_changes_the_version(edit: Edit, name: str, ol
     before = hash_of("steps.cook")
     edit(name, old, new)
     assert hash_of("steps.cook") != before
-
-
-def test_language_code_counts_for_language_models_alone(edit: Edit) -> None:
-    network, language = hash_of("steps.serve"), hash_of("steps.serve", "language")
-    edit("grpo/language/model.py", "1", "2")
-    assert hash_of("steps.serve") == network
-    assert hash_of("steps.serve", "language") != language
 
 
 # The table: one edit of a copy of this project, and the steps whose code it changes.

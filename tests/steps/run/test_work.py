@@ -51,7 +51,7 @@ def test_the_history_gives_back_every_record_to_the_last_bit_and_nothing_of_what
         assert [record for record in listener.records if "time/rollout" not in record.metrics] == [*RECORDS, WARNED]
 
 
-def test_after_a_kill_the_journal_is_cut_to_where_the_step_goes_on_and_each_line_is_of_the_same_record_again(tmp_path: Path) -> None:
+def test_after_a_kill_the_journal_is_cut_to_where_the_step_goes_on_and_each_line_is_the_same_again(tmp_path: Path) -> None:
     say(at_work(tmp_path), RECORDS[:3])
     before = (tmp_path / "progress" / HISTORY).read_bytes().splitlines()
     work = at_work(tmp_path)
@@ -60,6 +60,7 @@ def test_after_a_kill_the_journal_is_cut_to_where_the_step_goes_on_and_each_line
     assert list(work.history()) == RECORDS[:1]
     assert (tmp_path / "progress" / HISTORY).read_bytes().splitlines() == before[:2]
     say(work, RECORDS[1:])
+    assert (tmp_path / "progress" / HISTORY).read_bytes().splitlines()[:6] == before, "with its times"
     assert journal(tmp_path) == [(step, is_aside) for step in range(4) for is_aside in (False, True)]
     assert list(work.history()) == RECORDS
 

@@ -1,6 +1,8 @@
 """The step `finetune` within one process: what it leaves, what is told, how it ends. Kills are in tests/promises."""
 
 import math
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -90,6 +92,24 @@ def test_of_many_checkpoints_the_best_and_the_newest_are_kept(prepared: Path, tm
     assert len(kept) == 3
     assert kept[-1] == 10
     assert min(regrets.values()) in {regrets[step] for step in kept}
+
+
+# SIGTERM.
+
+
+def test_in_the_block_the_first_is_noted_and_a_second_would_end_the_process() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with steps.training_loop.sigterm_noted() as is_told:
+            assert not is_told()
+        assert signal.getsignal(signal.SIGTERM) is before
+        with steps.training_loop.sigterm_noted() as is_told:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert is_told()
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 # Errors.
