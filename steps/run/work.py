@@ -134,9 +134,9 @@ class Work:
             shutil.copyfile(self.progress_folder / HISTORY, self.folder / JOURNAL)
 
     def _tell(self, record: Record, *, is_aside: bool) -> None:
-        events = () if is_aside else self.observe(record)
+        seen = record if is_aside else replace(record, events=(*record.events, *self.observe(record)))
         for listener in self.listeners:
-            listener.log(replace(record, events=(*record.events, *events)))
+            listener.log(seen)
 
 
 def read_history(folder: Path) -> list[Record]:
