@@ -49,7 +49,7 @@ class FoundPolicy:
     folder: Path
     """Folder of weights and configuration, for `steps.policies.open.open_policy`."""
     run: str
-    """Id of the Metaflow run; for a folder its name, which is prefixed by its output's version for `champion` and `peak`."""
+    """Id of the Metaflow run; for a folder its name."""
     policy_step: int | None
     """Training step; 0 is the pretrained policy, None when unknown."""
 
@@ -229,7 +229,5 @@ def _in_folder(given: Path) -> FoundPolicy:
         state = f"is not the folder of a policy: it has no {' and '.join(missing_files(given))}" if given.is_dir() else "is not a folder"
         raise NotFoundError(f"{given} {state}; give {POLICY_NAMES}; a run's last lines name its champion's")
     facts = verified_manifest(folder) if (folder / MANIFEST).is_file() else {}
-    # A champion's folder has the same name in every run, so the output's name is added.
-    name = f"{folder.parent.name}-{folder.name}" if folder.name in ALIASES else given.name
     step = facts["step"] if facts.get("kind") in ("checkpoint", "export") else None
-    return FoundPolicy(folder=folder, run=facts.get("run", name), policy_step=step)
+    return FoundPolicy(folder=folder, run=facts.get("run", given.name), policy_step=step)

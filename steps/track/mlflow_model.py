@@ -1,7 +1,7 @@
 """MLflow's models of registered policies, which load without a checkout of this project.
 
 A peak's model has its whole checkpoint, and beside it what a run needs that resumes from it on a machine without the store: `origin.json`
-(settings, code, outputs by hash) and the outputs of the steps before `finetune`.
+(settings, code, versions) and the outputs of the steps before `finetune`.
 """
 
 import logging
@@ -86,6 +86,5 @@ def _write_origin(folder: Path, run: Run, store: Store) -> None:
     outputs = {step: output for step in RESUMED_WITH if (output := run.output_of(step)) is not None}
     for step, output in outputs.items():
         shutil.copytree(store.open(output), folder / step)
-    facts = run.facts
-    about = {"run": run.name, "preset": facts["preset"], "settings": facts["settings"], "code": facts["code"], "outputs": outputs}
-    write_json(folder / ORIGIN, about)
+    versions = {step: output["version"] for step, output in outputs.items()}
+    write_json(folder / ORIGIN, {"settings": run.facts["settings"], "code": run.facts["code"], "versions": versions})

@@ -5,16 +5,20 @@ It runs where only the model's own requirements are installed. The model brings 
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import chess
 import numpy as np
 import pandas as pd
 import torch
 from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
-if TYPE_CHECKING:
-    import chess
+from grpo.board.actions import action_move
+from grpo.board.fens import boards_of_fens
+from grpo.policy.distribution import PositionBatch
+from grpo.policy.files import LANGUAGE, policy_kind
+from grpo.policy.policy import NetworkPolicy
 
 
 class PolicyModel(PythonModel):  # type: ignore[misc]  # MLflow has no types.
@@ -22,19 +26,14 @@ class PolicyModel(PythonModel):  # type: ignore[misc]  # MLflow has no types.
 
     def load_context(self, context: PythonModelContext) -> None:
         """Load the policy."""
-        from grpo.policy.files import LANGUAGE, policy_kind
-
-        folder, device = Path(context.artifacts["policy"]), torch.device("cpu")
-        self._generator = None
+        folder, device, self._generator = Path(context.artifacts["policy"]), torch.device("cpu"), None
         if policy_kind(folder) == LANGUAGE:
             from grpo.language.generate.player import AnswerGenerator
             from grpo.language.model.policy import LanguagePolicy
 
-            policy = LanguagePolicy.load(folder, device)
-            self._generator = AnswerGenerator(policy, policy.config)
+            speaker = LanguagePolicy.load(folder, device)
+            self._generator = AnswerGenerator(speaker, speaker.config)
         else:
-            from grpo.policy.policy import NetworkPolicy
-
             self._policy = NetworkPolicy.load(folder, device)
 
     def predict(self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:  # noqa: ARG002
@@ -49,23 +48,19 @@ class PolicyModel(PythonModel):  # type: ignore[misc]  # MLflow has no types.
 
         Raises ValueError for what is no FEN of a legal position.
         """
-        from grpo.board.fens import boards_of_fens
-
-        rows = [self._moves(board) if any(board.legal_moves) else ([], []) for board in boards_of_fens(model_input.iloc[:, 0])]
+        boards = boards_of_fens(model_input.iloc[:, 0])
+        rows = [self._moves(board) if any(board.legal_moves) else ([], []) for board in boards]
         return pd.DataFrame(rows, columns=["moves", "probabilities"])
 
-    def _moves(self, board: "chess.Board") -> tuple[list[str], list[float]]:
+    @torch.no_grad()
+    def _moves(self, board: chess.Board) -> tuple[list[str], list[float]]:
         if self._generator is not None:
             from grpo.language.generate.player import moves_with_retries
 
             [reply] = moves_with_retries(self._generator, [board], temperature=None, streams=[np.random.default_rng(0)])
             return ([] if reply.move is None else [reply.move.uci()]), []
-        from grpo.board.actions import action_move
-        from grpo.policy.distribution import PositionBatch
-
         positions = PositionBatch.from_boards([board])
-        with torch.no_grad():
-            probabilities = self._policy.distribution(positions, temperature=1.0).probs[0].tolist()
+        probabilities = self._policy.distribution(positions, temperature=1.0).probs[0].tolist()
         moves = [action_move(index, board.turn).uci() for index in positions.action_ids[0].tolist()]
         ranked = sorted(zip(moves, probabilities, strict=True), key=lambda each: -each[1])
         return [move for move, _ in ranked], [probability for _, probability in ranked]

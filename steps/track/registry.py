@@ -113,9 +113,9 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
             f" {version.preset}/{PEAK}, or where CHESS_GRPO_STORE has run {version.run}"
         )
     origin, outputs = read_json(folder / "origin" / ORIGIN), {}
-    for step, output in origin["outputs"].items():
+    for step, version_of in origin["versions"].items():
         source = folder / "origin" / step
-        outputs[step] = _stored(store, step, output["version"], read_json(source / MANIFEST), {".": source})
+        outputs[step] = _stored(store, step, version_of, read_json(source / MANIFEST), {".": source})
     if version.policy_step != PRETRAINED_STEP:
         from grpo.policy.checkpoints import checkpoint_name  # It imports torch.
 

@@ -75,7 +75,8 @@ def small_library(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("fault", [Fault.LOST, *(pytest.param(fault, marks=pytest.mark.prove) for fault in (Fault.DROPPED, Fault.ERROR))])
+@pytest.mark.prove
+@pytest.mark.parametrize("fault", [Fault.LOST, Fault.DROPPED, Fault.ERROR])
 def test_when_every_call_fails_once_nothing_is_missing_and_nothing_twice(
     fault: Fault, server: ToggledServer, tmp_path: Path, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from doubles import CPU, TINY
-from made_runs import CHAMPION_AT, PEAK_AT, MadeRun, machine_of, make_run, version_of, weights_at, write_policy, write_step
+from made_runs import CHAMPION_AT, PEAK_AT, MadeRun, machine_of, make_run, weights_at, write_policy, write_step
 
 from grpo.base.files import CorruptError, read_json, sha256_file, write_json
 from grpo.policy.files import FACTS, WEIGHTS, IncompatibleError
@@ -174,7 +174,7 @@ def test_a_policy_is_found_by_its_folder_with_its_step_where_that_is_known(home:
     assert found.weights_hash == sha256_file(bare / WEIGHTS)
     named = find_policy("run-1", home)
     for folder in (named.folder.parent, named.folder):
-        assert find_policy(str(folder), home) == replace(named, run=f"{version_of('select', 'run-1')}-champion", policy_step=None)
+        assert find_policy(str(folder), home) == replace(named, run=folder.name, policy_step=None)
     spoil(checkpoint / WEIGHTS)
     with pytest.raises(CorruptError, match="changed since it was written"):
         find_policy(str(checkpoint), home)

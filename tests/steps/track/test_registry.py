@@ -75,12 +75,6 @@ def held(machine: Machine) -> dict[str, int]:
     return {name: int(number) for name, number in found.items()}
 
 
-def test_a_later_worse_run_does_not_take_peak_away(finished: Callable[..., TrackedRun], machine: Machine) -> None:
-    for low, number in ((0.55, 1), (0.53, 1), (0.56, 5)):
-        finished(peak_low=low, replaces_previous=False)
-        assert held(machine) == {"peak": number, "champion": 2}
-
-
 def test_a_champion_is_replaced_only_by_who_has_beaten_that_one(
     finished: Callable[..., TrackedRun], machine: Machine, request: Any
 ) -> None:
