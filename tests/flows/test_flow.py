@@ -104,7 +104,7 @@ def run_page_code(number: int, folder: Path, **variables: str) -> str:
 
 
 def test_the_page_on_tracking_loads_the_champion_and_predicts(tracking: Any, tmp_path: Path) -> None:
-    assert "probability" in run_page_code(0, tmp_path, MLFLOW_TRACKING_URI=tracking.tracking_uri)
+    assert "'e2e4'" in run_page_code(0, tmp_path, MLFLOW_TRACKING_URI=tracking.tracking_uri)
 
 
 def test_metaflows_client_has_results_as_plain_data_and_tags(first_run: FlowRun) -> None:
