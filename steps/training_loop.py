@@ -91,7 +91,7 @@ class TrainingLoop:
             self._take_up(diagnosis)
             self._train()
         except PlainError as error:
-            error.args = (f"{error}\nThe same command again, without --fresh, resumes from {self._place()}",)
+            error.args = (f"{error}\nThe same command again (after --fresh: `resume`) resumes from {self._place()}",)
             raise
         shutil.copy(self._folder / REPORT, self._work.folder / REPORT)
         # Links, not moves: until the output is in the store, a kill would lose what was moved.
@@ -149,7 +149,7 @@ class TrainingLoop:
                 if is_due or is_told():
                     self._save()
                     if is_told():
-                        self._work.say(f"ended by SIGTERM; the same command again, without --fresh, resumes from {self._place()}")
+                        self._work.say(f"ended by SIGTERM; the same command again (after --fresh: `resume`) resumes from {self._place()}")
                         raise SystemExit(RESUMABLE)
 
     def _is_over(self) -> bool:

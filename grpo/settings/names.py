@@ -21,7 +21,7 @@ MAIN: Final[Container[str]] = frozenset(
         *("grpo.entropy_coefficient", "grpo.entropy_schedule", "grpo.kl_coefficient"),
     )
 )
-"""Shown on the model card and among MLflow's parameters even where they are the defaults."""
+"""Shown on the pages of a run even where they are the defaults."""
 _NOT_COMPARED: Final = ("boards.files", "boards.exclude", "boards.num_units", "resources")
 _MAX_LENGTH: Final = 60
 

@@ -52,6 +52,7 @@ def command(model: str, color: str, temperature: float, fen: str, is_page: bool,
 
     policy = open_policy(found.folder, torch_device(machine))
     finder, options, seed, numbers = policy.move_finder(), UciOptions(temperature=temperature), secrets.randbits(31), count(1)
+    name = f"{model} ({found.weights_hash[:8]})"
 
     def new_game(is_white: bool | None) -> HumanGame:
         number = next(numbers)
@@ -61,7 +62,6 @@ def command(model: str, color: str, temperature: float, fen: str, is_page: bool,
         def choose(board: chess.Board) -> chess.Move | None:
             return finder.find(board, allowed=frozenset(), options=options, seed=seed, num_games=number).best
 
-        name = f"{model} ({found.weights_hash[:8]})"
         return HumanGame(choose, opponent=name, person_is_white=is_white, fen=fen, probabilities=policy.move_probabilities)
 
     saved = _saver(machine.home / PLAYED)

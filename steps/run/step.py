@@ -43,7 +43,7 @@ class Step:
     pages: tuple[str, ...] = ()
     """Files of its output that people look at in MLflow; those that are not there are passed over."""
     headlines: tuple[str, ...] = ()
-    """Metrics whose last value is also a metric of the whole run."""
+    """Metrics that the whole run has in MLflow, too."""
     resources: str = "others"
     """Row of `resources` in the settings: what a task of it needs on AWS Batch."""
 

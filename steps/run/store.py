@@ -74,7 +74,7 @@ class Store:
     def open(self, output: StepOutput) -> Path:
         """Return the verified folder of an output, from S3 if it is only there; raises CorruptError when it is nowhere whole."""
         step, version, wanted = output["step"], output["version"], output["output_hash"]
-        if self._whole(step, version, wanted) is None:
+        if self._local(step, version, wanted) is None and self._fetched(step, version, wanted) is None:
             raise CorruptError(f"the output {wanted[:12]} of {step} is nowhere whole in {self}")
         return self.folder(step, version)
 
@@ -111,17 +111,15 @@ class Store:
 
     def _find(self, step: str, version: str) -> StepOutput | None:
         """Return a whole output of this version, which is on this machine and in S3 afterwards."""
-        if (manifest := self._whole(step, version)) is None:
-            return None
+        if (manifest := self._local(step, version)) is None:
+            fetched = self._fetched(step, version)
+            return None if fetched is None else _output(fetched)
         if self._copies is not None and manifest not in self._copies.of(step, version).values():
             self._copies.publish(self.folder(step, version))
         return _output(manifest)
 
-    def _whole(self, step: str, version: str, wanted: str = "") -> dict[str, Any] | None:
-        """Return the manifest of a whole output of this version, with the wanted hash if that is given; it is on this machine afterwards.
-
-        A damaged one is told of; here it goes aside. Raises StoreError when S3 is needed and does not answer.
-        """
+    def _local(self, step: str, version: str, wanted: str = "") -> dict[str, Any] | None:
+        """Return the manifest of the whole output on this machine, of the wanted hash if that is given; a damaged one goes aside."""
         folder = self.folder(step, version)
         if folder.exists():
             try:
@@ -130,6 +128,11 @@ class Store:
                     return manifest
             except CorruptError as error:
                 print(f"{step}: WARNING: {error}; set aside as {_set_aside(folder)}", flush=True)
+        return None
+
+    def _fetched(self, step: str, version: str, wanted: str = "") -> dict[str, Any] | None:
+        """Return the manifest of a whole output in S3, of the wanted hash if that is given; it is on this machine afterwards."""
+        folder = self.folder(step, version)
         copies = {} if self._copies is None else self._copies.of(step, version)
         fits = ((place, manifest) for place, manifest in copies.items() if wanted in ("", manifest["output_hash"]))
         return next((manifest for place, manifest in fits if self._fetch(place, manifest, folder)), None)

@@ -13,7 +13,7 @@ _MIN_UNITS: Final = 5
 
 
 class Pace:
-    """How far work is, and how long it will still take at its latest pace."""
+    """How far work is, and how long it will still take at its pace so far."""
 
     def __init__(self) -> None:
         """Begin with the first call of `text`: what was done before this process does not count."""
@@ -27,7 +27,7 @@ class Pace:
             self._first = now, done  # Other work, or the same again.
         self._last, (since, at_first) = done, self._first
         text = f"{done:,} of {total:,} {unit}"
-        if done >= total or done - at_first < _MIN_UNITS:
+        if done >= total or done - at_first < _MIN_UNITS or now == since:
             return text
         rate = (done - at_first) / (now - since)
         shown = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"

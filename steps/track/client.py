@@ -14,7 +14,7 @@ from steps.track.outages import TrackingAwayError
 
 # Must precede MLflow's import, which reads some of these once. By default it sends telemetry, and waits 244 s for a server that is down.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-# Retries are made here: MLflow's own are not idempotent, and would create a second run when a response is late.
+# To publish again is the retry: MLflow's own are not idempotent, and would create a second run when a response is late.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "3")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")

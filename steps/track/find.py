@@ -200,7 +200,7 @@ def checkpoint_of(manifest: dict[str, Any], step: str) -> tuple[int, str]:
         return int(step), kept[int(step)]
     raise NotFoundError(
         f"there is no checkpoint of step {step}: one is written every grpo.steps_per_checkpoint steps, and the best"
-        f" twelve of them are kept. Available steps: {', '.join(map(str, kept)) or 'none'}"
+        f" of them are kept. Available steps: {', '.join(map(str, kept)) or 'none'}"
     )
 
 

@@ -32,9 +32,13 @@ _REASON: Final = re.compile(r"(?:new connection:|resolve \S+) \(?\[Errno -?\d+\]
 class TrackingAwayError(PlainError, RuntimeError):
     """The tracking store does not answer, or cannot be written; the message has its address and the reason."""
 
+    may_pass = True
+
 
 class TrackingRefusedError(TrackingAwayError):
     """The tracking store has said no: asking again does not help."""
+
+    may_pass = False
 
 
 class ArtifactError(PlainError, RuntimeError):

@@ -123,7 +123,7 @@ class _View:
     def _attempt(self, attempt: Attempt, parent: str) -> None:
         """Log what the store lacks of an attempt; of one that is over the rows are counted, and a tag says in the end that all is there."""
         declared, key = step_of(attempt.step), f"{self._key}/{attempt.step}/{attempt.part}"
-        given = {_PARENT: parent, "chess_grpo.step": attempt.step}
+        given = {_PARENT: parent, "chess_grpo.step": attempt.step}  # Set again: the parent may have been a double, which is gone.
         child = self._one(CHILD, key, run_name(attempt.step, attempt.part), attempt.started, given)
         if child.data.tags.get(_LOGGED) == str(attempt.number):
             return
@@ -135,7 +135,7 @@ class _View:
             self._log(run_id, self._missing(run_id, metrics) if num_sent is None else metrics)
         self._num_sent[task] = len(rows)
         self._set_status(child, attempt.status, attempt.ended)
-        tags = {METAFLOW_RUN: self._run.name, "chess_grpo.version": attempt.version, _NOTE: step_note(declared, attempt)}
+        tags = given | {METAFLOW_RUN: self._run.name, "chess_grpo.version": attempt.version, _NOTE: step_note(declared, attempt)}
         if attempt.output is not None:
             self._send_pages(child.info.run_id, attempt.output, declared.pages)
             tags |= {"chess_grpo.output_hash": attempt.output["output_hash"], "chess_grpo.reused": str(attempt.output["reused"])}

@@ -170,7 +170,7 @@ def test_told_to_end_it_saves_the_step_that_it_is_at_and_goes_on_from_there(
     status, log = driver.told_at(home, failpoint, nth, kind)
     assert status == 75, log
     place = f"step {last}, which is saved in {progress_of(home)}"
-    assert log.splitlines()[-1] == f"ended by SIGTERM; the same command again, without --fresh, resumes from {place}"
+    assert log.splitlines()[-1] == f"ended by SIGTERM; the same command again (after --fresh: `resume`) resumes from {place}"
     log = goes_on(driver, home, whole(kind), journal_of(home), kind)
     assert f"resuming from step {last}," in log
     assert "WARNING" not in log

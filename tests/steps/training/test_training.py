@@ -119,7 +119,7 @@ def test_an_error_leaves_the_progress_as_it_is_and_says_from_where_the_same_comm
     with failing_at(6, NonFiniteError("spoilt")), pytest.raises(NonFiniteError) as caught:
         finetune(tmp_path, prepared, settings(**SHORT))
     place = progress_of(tmp_path)
-    assert str(caught.value) == f"spoilt\nThe same command again, without --fresh, resumes from step 4, which is saved in {place}"
+    assert str(caught.value) == f"spoilt\nThe same command again (after --fresh: `resume`) resumes from step 4, which is saved in {place}"
     assert not (tmp_path / "outputs" / "finetune" / "v1").exists()
     assert {row["record"]["step"] for row in read_journal(place)} == {0, 1, 2, 3, 4, 5}
     listener, said = Listener(), list[str]()
