@@ -1,14 +1,13 @@
 """What a step's body works with: settings, inputs, a folder to fill, and the journal of its records.
 
 The journal is `history.jsonl` while the step works, a line a record with its time. It lies in the progress folder. A step that goes on
-after a kill cuts it back to where it goes on, and says the same records again, each with its first time. So the line of a number is always
-the same, and a tracker that counts the lines it has logged logs each once. The output holds the history without times, the journal aside.
+after a kill cuts it back to where it goes on, and says the same records again. So the line of a number is always the same record, and a
+tracker that counts the lines it has logged logs each once. The output holds the history without times, the journal aside.
 """
 
 import json
 import shutil
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -78,8 +77,8 @@ class Work:
     """Finds events in a record of the history for those that listen; they are no part of it."""
     _rows: list[dict[str, Any]] = field(default_factory=list)
     """The journal's lines, from before a kill too."""
-    _again: deque[dict[str, Any]] | None = None
-    """Of these, once this process has begun its own: those that it will say again."""
+    _is_cut: bool = False
+    """Whether they are cut back to where this process goes on."""
 
     def __post_init__(self) -> None:
         """Read the journal from before a kill."""
@@ -94,12 +93,9 @@ class Work:
 
     def log(self, record: Record, *, is_aside: bool = False) -> None:
         """Append a record to the step's history; aside, what may differ between equal runs, such as times: it is in no output's hash."""
-        if self._again is None:
+        if not self._is_cut:
             self.go_on_after(-1)
         row = {"time": time.time_ns() // 1_000_000, "aside": is_aside, "record": record_row(record)}
-        if self._again:  # A tracker may have seen that line: it keeps its time, and aside its numbers, which differ each time.
-            known = self._again.popleft()
-            row = known if is_aside and known["aside"] else row | {"time": known["time"]}
         append_line(self.progress_folder / HISTORY, _text(row))
         self._rows.append(row)
         self._tell(record, is_aside=is_aside)
@@ -115,9 +111,8 @@ class Work:
 
     def go_on_after(self, step: int) -> None:
         """Cut the journal from before a kill back to its records up to this step. Listeners see them again."""
-        before = self._rows
-        self._rows = list(takewhile(lambda row: row["record"]["step"] <= step, before))
-        self._again = deque(before[len(self._rows) :])
+        self._rows = list(takewhile(lambda row: row["record"]["step"] <= step, self._rows))
+        self._is_cut = True
         path = self.progress_folder / HISTORY
         if path.exists():  # A torn end goes, too.
             replace_file(path, "".join(f"{_text(row)}\n" for row in self._rows).encode())
@@ -126,7 +121,7 @@ class Work:
 
     def write_history(self) -> None:
         """Write the history into the folder, as part of the output, and the journal aside."""
-        if self._again is None:
+        if not self._is_cut:
             self.go_on_after(-1)
         (self.folder / HISTORY).write_text("".join(f"{_text(record_row(record))}\n" for record in self.history()), encoding="utf-8")
         if self._rows:

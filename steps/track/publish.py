@@ -219,30 +219,23 @@ def _run_tags(run: Run, results: Results | None) -> dict[str, str]:
     return tags
 
 
-class Publisher(Sender):
-    """Publishes an attempt to MLflow."""
+def publisher_of(machine: Machine, attempt: Attempt) -> Sender:
+    """Return what publishes an attempt to MLflow."""
+    store, num_sent = Store.of(machine), dict[tuple[str, str], int]()
 
-    tracker = "MLflow"
-    later = "a later step, the next run or `chess-grpo track` logs it"
-
-    def __init__(self, machine: Machine, attempt: Attempt) -> None:
-        """Prepare; `start` begins."""
-        super().__init__(attempt, Store.of(machine))
-        self._machine, self._num_sent = machine, dict[tuple[str, str], int]()
-
-    def send(self, *, is_last: bool) -> str:  # noqa: ARG002
-        """Publish what there is."""
-        reason = _View(self.flow_run(), self.store, self._machine, self._num_sent).publish((self.attempt.step, self.attempt.part))
+    def send(run: Run, attempt: Attempt) -> str:
+        reason = _View(run, store, machine, num_sent).publish((attempt.step, attempt.part))
         if reason:  # A call whose answer was lost may have been done: the rows are counted.
-            self._num_sent.clear()
+            num_sent.clear()
         return reason
+
+    return Sender("MLflow", "a later step, the next run or `chess-grpo track` logs it", attempt, store, send)
 
 
 @contextmanager
 def sending(machine: Machine, attempt: Attempt) -> Iterator[None]:
     """Send an attempt to MLflow, and to W&B if that is on, while the block lasts."""
-    mirror = mirror_of(machine, attempt)
-    senders = [Publisher(machine, attempt), *([] if mirror is None else [mirror])]
+    senders = [sender for of in (publisher_of, mirror_of) if (sender := of(machine, attempt)) is not None]
     for sender in senders:
         sender.start()
     try:

@@ -1,7 +1,8 @@
 """Sends a step's journal to a tracker while the step works: neither its failures nor its slowness affect the step."""
 
 import threading
-from typing import Any, ClassVar, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from steps.run.records import Attempt, Run, Runs
 from steps.run.store import Store
@@ -24,22 +25,25 @@ def journal_of(attempt: Attempt, store: Store) -> list[dict[str, Any]]:
 
 
 class Sender(threading.Thread):
-    """Sends again and again until the attempt is over, and then once more."""
+    """Sends an attempt again and again until it is over, and then once more."""
 
-    tracker: ClassVar[str]
-    later: ClassVar[str]
-    """What becomes of what is not sent."""
+    def __init__(self, tracker: str, later: str, attempt: Attempt, store: Store, send: Callable[[Run, Attempt], str]) -> None:
+        """Prepare; `start` begins.
 
-    def __init__(self, attempt: Attempt, store: Store, *, seconds_at_end: float = 30.0) -> None:
-        """Prepare; `start` begins. At the end the step waits so long."""
-        super().__init__(name=self.tracker, daemon=True)
-        self.attempt, self.store, self.seconds_at_end = attempt, store, seconds_at_end
+        Args:
+            tracker: its name.
+            later: what becomes of what is not sent.
+            attempt: what is sent.
+            store: has its records and its journal.
+            send: sends what there is of the run's attempt, and returns why something is not sent yet; empty when everything is. It may
+                raise what it likes.
+        """
+        super().__init__(name=tracker, daemon=True)
         self.is_over = threading.Event()
+        self.seconds_at_end = 30.0
+        """How long the step waits for what is not sent yet."""
+        self._later, self._send, self._attempt, self._store = later, send, attempt, store
         self._has_warned = False
-
-    def send(self, *, is_last: bool) -> str:
-        """Send what there is, and return why something is not sent yet; empty when everything is. It may raise what it likes."""
-        raise NotImplementedError
 
     def finish(self) -> None:
         """Send the attempt as it ended, within a time limit, and warn if that was not possible."""
@@ -52,22 +56,14 @@ class Sender(threading.Thread):
         """Send until `finish` was called, and then once more."""
         pause = 0.0
         while not self.is_over.wait(pause):
-            pause = _SECONDS_BETWEEN if self._sent(is_last=False) else _SECONDS_AFTER_FAILURE
-        self._sent(is_last=True)
+            pause = _SECONDS_BETWEEN if self._sent() else _SECONDS_AFTER_FAILURE
+        self._sent()
 
-    def flow_run(self) -> Run:
-        """Return the attempt's run as it is now."""
-        run = Runs(self.store).get(self.attempt.run)
-        assert run is not None
-        return run
-
-    def say(self, text: str) -> None:
-        """Print a line."""
-        print(f"{self.attempt.step}: {text}", flush=True)
-
-    def _sent(self, *, is_last: bool) -> bool:
+    def _sent(self) -> bool:
         try:
-            reason = self.send(is_last=is_last)
+            run = Runs(self._store).get(self._attempt.run)
+            assert run is not None
+            reason = self._send(run, run.latest()[self._attempt.step, self._attempt.part])
         except Exception as error:  # noqa: BLE001 - No error of a tracker may end a step; it is reported as not logged.
             reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
         if reason:
@@ -77,4 +73,5 @@ class Sender(threading.Thread):
     def _warn(self, reason: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            self.say(f"WARNING: not logged to {self.tracker} yet ({reason}): the run goes on, and {self.later}")
+            what = f"WARNING: not logged to {self.name} yet ({reason}): the run goes on, and {self._later}"
+            print(f"{self._attempt.step}: {what}", flush=True)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from made_run import forked, status_of
 from tracked_runs import TrackedRun, counts, curve, rows_of, told
-from trainings import Driver, Result, goes_on, journal_of, progress_of, wait_for
+from trainings import Driver, Result, goes_on, progress_of, wait_for
 
 from grpo.base.files import append_line
 from grpo.policy.files import LANGUAGE, NETWORK
@@ -107,8 +107,8 @@ KILLS = [
 def test_killed_at_a_failpoint_and_started_again_it_ends_as_if_nothing_had_happened(
     kind: str, failpoint: str, nth: int, driver: Driver, whole: Callable[..., Result], home: Path
 ) -> None:
-    before = driver.kill_at(home, failpoint, nth, kind)
-    assert "WARNING" not in goes_on(driver, home, whole(kind), before, kind)
+    driver.kill_at(home, failpoint, nth, kind)
+    assert "WARNING" not in goes_on(driver, home, whole(kind), kind)
 
 
 RARE = [pytest.param(*case, marks=pytest.mark.prove) for case in product(range(3, 23), (signal.SIGKILL, signal.SIGTERM))]
@@ -118,23 +118,21 @@ RARE = [pytest.param(*case, marks=pytest.mark.prove) for case in product(range(3
 def test_killed_again_and_again_at_random_points_it_ends_as_if_nothing_had_happened(
     seed: int, number: int, driver: Driver, whole: Callable[..., Result], home: Path
 ) -> None:
-    rng, before = random.Random(seed), b""
+    rng = random.Random(seed)
     for _ in range(3):
         pid = driver.start(home)
         time.sleep(rng.uniform(0.02, 0.5))
         with contextlib.suppress(ProcessLookupError):  # On a fast machine it has ended by itself: its status says so.
             os.kill(pid, number)
         assert driver.end(home)[0] in (0, -number, 75)
-        assert journal_of(home).startswith(before)
-        before = journal_of(home)
-    goes_on(driver, home, whole(), before)
+    goes_on(driver, home, whole())
 
 
 def test_own_games_trajectories_and_averages_are_gone_on_with_as_they_were(
     driver: Driver, whole: Callable[..., Result], home: Path
 ) -> None:
-    before = driver.kill_at(home, "after the rollout", 13, grpo=EVERYTHING)
-    goes_on(driver, home, whole(**EVERYTHING), before, grpo=EVERYTHING)
+    driver.kill_at(home, "after the rollout", 13, grpo=EVERYTHING)
+    goes_on(driver, home, whole(**EVERYTHING), grpo=EVERYTHING)
     assert whole(**EVERYTHING).history.count('"self_play/games"') == 2, "rounds begin within the steps between two checkpoints"
 
 
@@ -171,7 +169,7 @@ def test_told_to_end_it_saves_the_step_that_it_is_at_and_goes_on_from_there(
     assert status == 75, log
     place = f"step {last}, which is saved in {progress_of(home)}"
     assert log.splitlines()[-1] == f"ended by SIGTERM; the same command again (after --fresh: `resume`) resumes from {place}"
-    log = goes_on(driver, home, whole(kind), journal_of(home), kind)
+    log = goes_on(driver, home, whole(kind), kind)
     assert f"resuming from step {last}," in log
     assert "WARNING" not in log
 
@@ -181,7 +179,7 @@ def test_before_the_first_step_and_after_the_last_it_ends_at_once(
     failpoint: str, driver: Driver, whole: Callable[..., Result], home: Path
 ) -> None:
     assert driver.told_at(home, failpoint, 1)[0] == -signal.SIGTERM
-    goes_on(driver, home, whole(), journal_of(home))
+    goes_on(driver, home, whole())
 
 
 def test_told_twice_it_ends_at_once(driver: Driver, whole: Callable[..., Result], home: Path) -> None:
@@ -191,7 +189,7 @@ def test_told_twice_it_ends_at_once(driver: Driver, whole: Callable[..., Result]
     wait_for(home, "paused\npaused")  # It would save for a minute now.
     os.kill(pid, signal.SIGTERM)
     assert driver.end(home)[0] == -signal.SIGTERM
-    goes_on(driver, home, whole(), journal_of(home))
+    goes_on(driver, home, whole())
 
 
 def test_told_by_a_spot_notice_it_ends_as_by_sigterm(driver: Driver, home: Path) -> None:

@@ -12,7 +12,7 @@ from bad_disk import KINDS, NUM_BYTES_LEFT, BadDisk, on_bad_disk
 from doubles import CPU, TINY
 from made_run import do_run, hashes
 from tracked_runs import TrackedRun, publish_in_a_process
-from trainings import Driver, Result, goes_on, journal_of, progress_of, steps_of
+from trainings import Driver, Result, goes_on, progress_of, steps_of
 
 from grpo.base.files import StorageError, replace_file, verified_manifest
 from grpo.diagnosis.records import Record
@@ -128,7 +128,7 @@ def test_training_on_a_full_disk_loses_no_checkpoint_and_the_same_command_goes_o
     assert f"The same command again (after --fresh: `resume`) resumes from step 4, which is saved in {progress_of(home)}" in log
     assert steps_of(home) == [2, 4]
     assert sorted(path.name for path in progress_of(home).iterdir()) == ["checkpoints", HISTORY]
-    goes_on(driver, home, whole(), journal_of(home))
+    goes_on(driver, home, whole())
 
 
 def test_a_tracking_store_on_a_full_disk_is_one_line_and_no_traceback(here: Machine) -> None:
@@ -163,16 +163,16 @@ def test_behind_a_damaged_checkpoint_the_one_before_it_is_taken_and_the_end_is_t
     saved = steps_of(home)
     newest = progress_of(home) / "checkpoints" / f"step-{saved[-1]:08}" / "state.safetensors"
     flip(newest)
-    log = goes_on(driver, home, whole(), journal_of(home))
+    log = goes_on(driver, home, whole())
     assert f"WARNING: {newest} is changed since it was written; it is deleted" in log
     assert f"resuming from step {saved[-2]}," in log
 
 
 def test_where_all_checkpoints_are_damaged_it_starts_anew_and_says_so(driver: Driver, whole: Callable[..., Result], home: Path) -> None:
-    before = driver.kill_at(home, "after the rollout", 10)
+    driver.kill_at(home, "after the rollout", 10)
     for folder in (progress_of(home) / "checkpoints").iterdir():
         flip(folder / "state.safetensors")
-    log = goes_on(driver, home, whole(), before)
+    log = goes_on(driver, home, whole())
     assert log.count("WARNING") == 2
     assert f"nothing in {progress_of(home)} can be resumed from; starting again" in log
 
@@ -182,9 +182,8 @@ def test_a_checkpoint_whose_history_is_lost_is_not_gone_on_from(driver: Driver, 
     driver.kill_at(home, "after the rollout", 14, grpo=few)
     journal = progress_of(home) / HISTORY
     lines = journal.read_bytes().splitlines(keepends=True)
-    before = b"".join(lines[:11])
-    journal.write_bytes(b"".join([before, b"\0\0\0\n", *lines[12:]]))
-    log = goes_on(driver, home, whole(**few), before, grpo=few)
+    journal.write_bytes(b"".join([*lines[:11], b"\0\0\0\n", *lines[12:]]))
+    log = goes_on(driver, home, whole(**few), grpo=few)
     assert "is of a step that the journal does not have" in log
     assert "resuming from step 3," in log
 

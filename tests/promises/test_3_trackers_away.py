@@ -24,7 +24,7 @@ from steps.track import client as tracking_client
 from steps.track import sender
 from steps.track import wandb as mirroring
 from steps.track.client import TrackingStore
-from steps.track.publish import Publisher, publish, publish_all
+from steps.track.publish import publish, publish_all, publisher_of
 from steps.track.sender import journal_of
 from steps.track.wandb import mirror_of
 
@@ -157,7 +157,7 @@ def test_rows_are_logged_while_the_step_works(
     monkeypatch.setattr(sender, "_SECONDS_BETWEEN", 0.02)
     run = TrackedRun(machine_of(tmp_path / "home", server.address))
     attempt = run.begin("finetune")
-    publisher = Publisher(run.machine, attempt)
+    publisher = publisher_of(run.machine, attempt)
     publisher.start()
     run.work(attempt, curve("grpo/entropy", 3))
     while "curves/4 entropy" not in told(server.folder)["runs"].get("07 finetune", {"rows": {}})["rows"]:
@@ -177,7 +177,7 @@ def test_a_server_that_never_answers_does_not_hold_up_the_step(
     machine = machine_of(tmp_path / "home", server.address)
     run = TrackedRun(machine)
     attempt = run.begin("finetune")
-    publisher = Publisher(machine, attempt)
+    publisher = publisher_of(machine, attempt)
     publisher.start()
     run.step("finetune", curve("grpo/entropy", 6), attempt=attempt)
     publisher.seconds_at_end = 0.1
