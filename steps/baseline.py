@@ -9,10 +9,10 @@ from grpo.match.ladder import Rung
 from grpo.match.players import Player
 from grpo.settings.shared import interval_names
 from steps.cards.state import CardPart, Seen
+from steps.dataset import position_keys, read_boards
 from steps.measure import Arena, read_ladder
+from steps.names import DECISIONS, REPORT
 from steps.policies.open import open_policy
-from steps.run.dataset import position_keys, read_boards
-from steps.run.names import DECISIONS, REPORT
 from steps.run.step import Step
 from steps.run.work import Work
 

@@ -19,7 +19,7 @@ from grpo.engine.identity import EngineIdentity, identify
 from grpo.engine.move_values import HASH_MIB, ValueTable, engine_options, value_tables
 from grpo.engine.pool import EnginePool
 from grpo.settings.tree import Settings
-from steps.run.names import BOARDS, GAMES, REPORT
+from steps.names import BOARDS, GAMES, REPORT
 from steps.run.step import Step
 from steps.run.work import Work
 

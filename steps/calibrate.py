@@ -12,7 +12,7 @@ from grpo.match.matches import MatchResult, play_match
 from grpo.match.openings import make_openings
 from grpo.settings.shared import interval_names
 from steps.measure import Arena
-from steps.run.names import REPORT
+from steps.names import REPORT
 from steps.run.step import Step
 from steps.run.work import Work
 

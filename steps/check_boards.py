@@ -8,8 +8,8 @@ from grpo.base.errors import PlainError
 from grpo.base.files import ASIDE, read_json, write_json
 from grpo.diagnosis.records import Record
 from steps.cards.state import CardPart, Seen
-from steps.run.dataset import read_boards, read_game_table
-from steps.run.names import REPORT, SUMMARY
+from steps.dataset import read_boards, read_game_table
+from steps.names import REPORT, SUMMARY
 from steps.run.step import Step
 from steps.run.work import Work
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 from grpo.base.files import write_json
 from grpo.match.players import Player
 from steps.measure import CONFIRMATION, PREVIOUS, PREVIOUS_POLICY, SAMPLED, Arena, checkpoint, player_names, read_screened
+from steps.names import CACHED_GAMES
 from steps.policies.open import Competitor, open_checkpoint, open_policy
-from steps.run.names import CACHED_GAMES
 from steps.run.step import Step
 from steps.run.work import Work
 

@@ -2,13 +2,13 @@
 
 from typing import Any
 
+from steps.names import BOARDS, GAMES_PAGE, PGN, REPORT_PAGE, RESULTS
 from steps.pages.results import read_results
 from steps.pages.templates import verdict_lines
 from steps.resume import Job
 from steps.run.aliases import CHAMPION, PEAK
 from steps.run.commands import pasteable, shortened
 from steps.run.machine import Machine
-from steps.run.names import BOARDS, GAMES_PAGE, PGN, REPORT_PAGE, RESULTS
 from steps.run.records import Runs
 from steps.run.store import Store
 from steps.track.publish import publish_all

@@ -19,8 +19,8 @@ from grpo.train.self_play import SelfPlay, state_counts
 from grpo.train.states import DatasetStates, Values
 from grpo.train.trainer import Trainer
 from steps.cards.state import CardPart, Seen
-from steps.run.dataset import read_boards
-from steps.run.names import FINDINGS, REPORT
+from steps.dataset import read_boards
+from steps.names import FINDINGS, REPORT
 from steps.run.step import Step
 from steps.run.work import Work
 from steps.training_loop import TrainingLoop

@@ -8,7 +8,7 @@ from grpo.diagnosis.diagnose import Watch, look_before, refuse
 from grpo.diagnosis.records import Event, Record
 from grpo.settings.metrics import FINDING
 from grpo.settings.tree import Settings
-from steps.run.names import FINDINGS
+from steps.names import FINDINGS
 
 
 class LiveDiagnosis:

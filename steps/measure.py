@@ -16,7 +16,7 @@ from grpo.match.matches import MatchResult, PlayedGame, adjudicate, play_match
 from grpo.match.openings import make_openings
 from grpo.match.players import Player
 from grpo.policy.checkpoints import checkpoint_name
-from steps.run.names import CHECKPOINTS, REPORT
+from steps.names import CHECKPOINTS, REPORT
 from steps.run.work import Work
 
 SCREENING: Final = "screening"

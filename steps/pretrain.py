@@ -10,8 +10,8 @@ from grpo.policy.files import LANGUAGE
 from grpo.policy.policy import new_policy, weights_hash
 from grpo.train.imitation import imitate
 from steps.cards.state import CardPart, Seen
-from steps.run.dataset import read_boards, read_game_table
-from steps.run.names import REPORT
+from steps.dataset import read_boards, read_game_table
+from steps.names import REPORT
 from steps.run.step import Step
 from steps.run.work import Work
 

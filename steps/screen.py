@@ -12,6 +12,7 @@ from grpo.match.halving import HalvingTrace, sequential_halving
 from grpo.match.verdict import candidates_by_regret
 from grpo.policy.checkpoints import checkpoint_folders, checkpoint_step
 from grpo.policy.files import copy_policy
+from steps.dataset import position_keys
 from steps.measure import (
     CONFIRMATION,
     LADDER,
@@ -26,9 +27,8 @@ from steps.measure import (
     read_ladder,
     screening_match,
 )
+from steps.names import CACHED_GAMES, CHECKPOINTS, REPORT
 from steps.policies.open import Competitor, open_checkpoint, open_policy
-from steps.run.dataset import position_keys
-from steps.run.names import CACHED_GAMES, CHECKPOINTS, REPORT
 from steps.run.step import Step
 from steps.run.work import Work, read_history
 

@@ -21,6 +21,7 @@ from grpo.match.viewer import viewer_page
 from grpo.policy.files import copy_policy
 from grpo.settings.shared import interval_names
 from steps.cards.state import CardPart, Seen
+from steps.dataset import read_boards
 from steps.measure import (
     CONFIRMATION,
     LADDER,
@@ -36,10 +37,9 @@ from steps.measure import (
     read_screened,
     screening_match,
 )
+from steps.names import CACHED_GAMES, DECISIONS, GAMES_PAGE, PGN, REPORT
 from steps.policies.open import Competitor, open_checkpoint, open_policy
 from steps.run.aliases import CHAMPION, PEAK, PRETRAINED_STEP
-from steps.run.dataset import read_boards
-from steps.run.names import CACHED_GAMES, DECISIONS, GAMES_PAGE, PGN, REPORT
 from steps.run.step import Step
 from steps.run.work import Work
 

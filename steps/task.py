@@ -21,9 +21,9 @@ from steps.run.outside import OUTSIDE
 from steps.run.records import Attempt, Runs, Status
 from steps.run.step import Step, StepOutput
 from steps.run.store import Making, Store
-from steps.run.terminal import TerminalSink, duration
 from steps.run.versions import StepVersion, step_version
 from steps.run.work import Part, Work
+from steps.terminal import TerminalSink, duration
 from steps.track.publish import sending
 
 if TYPE_CHECKING:

@@ -44,8 +44,8 @@ from grpo.policy.policy import weights_hash
 from grpo.settings.shared import BUDGET_SPENT, ENTROPY_CRITICAL
 from grpo.train.trainer import Trainer
 from steps.live_diagnosis import LiveDiagnosis
+from steps.names import CHECKPOINTS, REPORT
 from steps.run.exit_codes import RESUMABLE
-from steps.run.names import CHECKPOINTS, REPORT
 from steps.run.work import Work
 
 NUM_CHECKPOINTS_KEPT: Final = 12

@@ -14,7 +14,7 @@ from metaflow.cards import Markdown, VegaChart
 from grpo.diagnosis.records import Record
 from steps.cards.page import style
 from steps.cards.state import CardPart, Seen
-from steps.run.terminal import Pace
+from steps.terminal import Pace
 
 Page = Callable[[Seen], Sequence[CardPart]]
 

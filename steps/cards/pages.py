@@ -5,9 +5,9 @@ from steps.cards.boards import decision_boards
 from steps.cards.charts import Interval, interval_parts
 from steps.cards.page import markdown_part, page_part
 from steps.cards.state import CardPart, Seen
+from steps.names import DECISIONS, GAMES_PAGE, RESULTS, SUMMARY
 from steps.pages.results import Decision, LadderReport, Results
 from steps.pages.templates import page
-from steps.run.names import DECISIONS, GAMES_PAGE, RESULTS, SUMMARY
 
 
 def checks_page(seen: Seen) -> list[CardPart]:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from grpo.base.files import read_json
 from grpo.diagnosis.records import Record
-from steps.run.names import HISTORY, REPORT
+from steps.names import HISTORY, REPORT
 from steps.run.work import read_history
 
 CardPart = Markup | dict[str, Any]

@@ -13,8 +13,8 @@ from grpo.train.control import HEALTHY_ENTROPY
 from steps.cards.charts import ALARM, Figure
 from steps.cards.page import page_part
 from steps.cards.state import CardPart, Seen
+from steps.names import ANSWERS, FINDINGS
 from steps.pages.results import Training
-from steps.run.names import ANSWERS, FINDINGS
 
 _NUM_EVENTS: Final = 40
 _NO_GAIN: Final = "no gain"

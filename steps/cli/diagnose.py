@@ -10,8 +10,8 @@ from grpo.base.files import read_lines
 from grpo.diagnosis.diagnose import FINDINGS, HEALTHY, NOT_JUDGED, diagnose
 from grpo.diagnosis.history import History, HistoryError, read_tables
 from grpo.diagnosis.records import Record
+from steps.names import HISTORY
 from steps.run.machine import Machine
-from steps.run.names import HISTORY
 from steps.run.records import Run
 from steps.run.store import Store
 from steps.run.work import read_history, read_journal, record_of

@@ -59,8 +59,8 @@ def _results(name: str, model: FoundPolicy, machine: Machine) -> "Results | None
 
 
 def _write_card(model: FoundPolicy, folder: Path, results: "Results | None") -> None:
+    from steps.names import EXPORT_CARD
     from steps.pages.templates import page
-    from steps.run.names import EXPORT_CARD
 
     described = policy_facts(folder)
     hashes = {weights_file(folder).name: model.weights_hash, "action table": described["action_table"]}

@@ -14,7 +14,7 @@ from grpo.settings.tree import ConfigError, Settings
 from steps.cli.options import COUNT, given_settings, settings_options
 from steps.cli.players import ALLOWED, Entrant, entered, parse_contestant, require_policies
 from steps.run.machine import Machine
-from steps.run.terminal import TerminalSink
+from steps.terminal import TerminalSink
 
 if TYPE_CHECKING:
     from grpo.match.annotations import AnnotatedGame

@@ -9,7 +9,7 @@ from grpo.base.files import CorruptError
 from steps.cli.options import COUNT
 from steps.cli.tables import when
 from steps.run.machine import Machine
-from steps.run.terminal import duration
+from steps.terminal import duration
 
 if TYPE_CHECKING:
     from steps.pages.results import Results
@@ -56,8 +56,8 @@ def _close_gone(runs: "Runs", store: "Store", machine: Machine) -> None:
 
 def results_of(run: "Run", store: "Store") -> "Results | None":
     """Return the results of a run; None when it has none, and, said on stderr, when they are nowhere whole or of another code."""
+    from steps.names import RESULTS
     from steps.pages.results import ResultsError, read_results
-    from steps.run.names import RESULTS
 
     if (reported := run.output_of("report")) is None:
         return None
@@ -71,7 +71,7 @@ def results_of(run: "Run", store: "Store") -> "Results | None":
 def findings_of(run: "Run", results: "Results | None", store: "Store") -> dict[str, Any] | None:
     """Return what the diagnosis found: by the results, else by the output of `finetune`; None if it did not run."""
     from grpo.base.files import read_json
-    from steps.run.names import FINDINGS
+    from steps.names import FINDINGS
 
     if results is not None:
         return results.findings

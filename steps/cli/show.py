@@ -9,7 +9,7 @@ from steps.cli.runs import boards_text, findings_of, origin_of, results_of, stat
 from steps.cli.tables import text_table, when
 from steps.run.commands import pasteable, resume_command
 from steps.run.machine import Machine
-from steps.run.terminal import duration
+from steps.terminal import duration
 from steps.track.find import LAST
 
 if TYPE_CHECKING:
@@ -114,8 +114,8 @@ def _findings(run: "Run", results: "Results | None", store: "Store") -> Iterator
 
 def _places(run: "Run", store: "Store") -> list[tuple[str, str]]:
     """Return (name, location) of a run's champion, games (PGN, and a page to click through), report, card and training output."""
+    from steps.names import GAMES_PAGE, PGN, REPORT_PAGE
     from steps.run.aliases import CHAMPION
-    from steps.run.names import GAMES_PAGE, PGN, REPORT_PAGE
 
     rows = []
     if (selected := run.output_of("select")) is not None:

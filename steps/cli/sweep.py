@@ -12,7 +12,7 @@ import click
 
 from steps.cli.tables import text_table
 from steps.run.machine import Machine
-from steps.run.terminal import duration
+from steps.terminal import duration
 
 if TYPE_CHECKING:
     from steps.run.store import Store

@@ -10,7 +10,7 @@ from grpo.language.generate.answers import greedy_answers
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example, LanguageBoards
 from grpo.language.text.rewards import Grades
-from steps.run.names import ANSWERS
+from steps.names import ANSWERS
 
 _NUM_SHOWN: Final = 6
 """Of each task."""

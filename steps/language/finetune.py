@@ -11,8 +11,8 @@ from grpo.language.text.examples import LanguageBoards
 from grpo.language.text.rewards import grade
 from grpo.policy.checkpoints import load_checkpoint
 from grpo.train.trainer import Trainer
+from steps.dataset import read_boards
 from steps.language.answers import shown_examples, write_answers
-from steps.run.dataset import read_boards
 from steps.run.work import Work
 from steps.training_loop import TrainingLoop
 

@@ -12,9 +12,9 @@ from grpo.language.model.policy import load_model
 from grpo.language.text.examples import LanguageBoards
 from grpo.policy.policy import weights_hash
 from grpo.settings.tree import Settings
+from steps.dataset import read_boards
 from steps.language.answers import shown_examples, write_answers
-from steps.run.dataset import read_boards
-from steps.run.names import REPORT
+from steps.names import REPORT
 from steps.run.outside import unread_by_cloning
 from steps.run.work import Work
 

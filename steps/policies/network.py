@@ -19,7 +19,7 @@ from grpo.policy.files import NETWORK
 from grpo.policy.policy import NetworkPolicy, weights_hash
 from grpo.settings.language import LanguageConfig
 from grpo.uci.search import MoveFinder, PolicyMoveFinder
-from steps.run.names import DECISIONS
+from steps.names import DECISIONS
 
 if TYPE_CHECKING:
     import pyarrow as pa

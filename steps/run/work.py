@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from grpo.base.files import ASIDE, append_line, parse_json_object, read_lines, replace_file
 from grpo.diagnosis.records import Event, Record
 from grpo.settings.tree import Settings
+from steps.names import HISTORY
 from steps.run.machine import Machine
-from steps.run.names import HISTORY
 
 if TYPE_CHECKING:
     import torch

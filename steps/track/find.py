@@ -17,10 +17,10 @@ from grpo.base.errors import PlainError
 from grpo.base.files import MANIFEST, CorruptError, read_json, sha256_file, verified_manifest
 from grpo.base.suggestions import nearest
 from grpo.policy.files import is_policy, missing_files, weights_file
+from steps.names import CHECKPOINTS, REPORT
 from steps.run.aliases import ALIASES, CHAMPION, PRETRAINED_STEP
 from steps.run.commands import pasteable, resume_command, shortened
 from steps.run.machine import Machine
-from steps.run.names import CHECKPOINTS, REPORT
 from steps.run.records import Run, Runs
 from steps.run.step import StepOutput
 from steps.run.store import Store

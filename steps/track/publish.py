@@ -14,10 +14,10 @@ from grpo.base.files import CorruptError
 from grpo.match.intervals import elo
 from grpo.settings.names import compared_settings
 from steps import STEPS
+from steps.names import RESULTS
 from steps.pages.results import Results, read_results
 from steps.pages.templates import page
 from steps.run.machine import Machine
-from steps.run.names import RESULTS
 from steps.run.records import Attempt, Run, Runs, Status
 from steps.run.step import StepOutput, step_of
 from steps.run.store import Store

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from grpo.base.files import MANIFEST, file_hashes, read_json, sha256_json
+from grpo.base.files import MANIFEST, file_hashes, read_json, sha256_json, write_json
+from grpo.policy.files import copy_policy
 from steps import STEPS
+from steps.names import CHECKPOINTS
 from steps.pages.results import Decision, Results
 from steps.pages.templates import page
 from steps.run.aliases import ALIASES, CHAMPION, PEAK, PRETRAINED_STEP
 from steps.run.machine import Machine
-from steps.run.names import CHECKPOINTS
 from steps.run.records import Run
 from steps.run.step import StepOutput
 from steps.run.store import Store
@@ -145,8 +146,6 @@ def register(run: Run, results: Results, store: Store, client: MlflowClient, par
     After an outage another policy may have become champion meanwhile: it stays, because the chosen one has not played it. The call is
     idempotent.
     """
-    from steps.track.mlflow_model import log_model  # MLflow's flavours take seconds to import.
-
     preset, decision, versions = run.facts["preset"], results.decision, dict[str, Version]()
     model = f"{MODEL}{preset}"
     with unless_there():
@@ -155,7 +154,7 @@ def register(run: Run, results: Results, store: Store, client: MlflowClient, par
         key = f"{parent.data.tags[RUN]}/{role}"
         found = client.search_model_versions(f"name = '{model}' and tags.`{CHILD}` = '{key}'")
         if not found:
-            source, files = log_model(run, store, role, client, parent)
+            source, files = _log_model(run, store, role, client, parent)
             made = client.create_model_version(
                 model,
                 source=source,
@@ -175,6 +174,33 @@ def register(run: Run, results: Results, store: Store, client: MlflowClient, par
         champion = versions[CHAMPION]
         client.set_registered_model_alias(model, CHAMPION, str(champion.number))
     return f"registry: {preset}/peak is version {peak.number}\nregistry: {preset}/champion is version {champion.number}"
+
+
+def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: "Logged") -> tuple[str, str]:
+    """Log MLflow's model of a policy to the files of the run's parent; return its address, and the hash of the hashes of its files.
+
+    A peak's model has its whole checkpoint, and beside it what `fetch_origin` takes from there.
+    """
+    from steps.policies.mlflow_model import POLICY, write_model  # MLflow's flavours take seconds to import.
+
+    output, place = run.output_of("select"), f"policies/{role}"
+    assert output is not None
+    with tempfile.TemporaryDirectory() as made:
+        files, folder = Path(made) / "files", Path(made) / "model"
+        files.mkdir()
+        if role == PEAK:
+            shutil.copytree(store.file(output, role), files / POLICY)
+            outputs = {step: output for step in RESUMED_WITH if (output := run.output_of(step)) is not None}
+            for step, output in outputs.items():
+                shutil.copytree(store.open(output), files / "origin" / step)
+            versions = {step: output["version"] for step, output in outputs.items()}
+            write_json(files / "origin" / ORIGIN, {"settings": run.facts["settings"], "code": run.facts["code"], "versions": versions})
+        else:
+            copy_policy(store.file(output, role), files / POLICY)
+        write_model(files, folder)
+        with waiting():
+            client.log_artifacts(parent.info.run_id, str(folder), place)
+        return f"{parent.info.artifact_uri}/{place}", sha256_json(file_hashes(files))
 
 
 def _facts(role: str, run: Run, decision: Decision) -> dict[str, Any]:

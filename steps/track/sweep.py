@@ -14,9 +14,9 @@ from typing import Any, Final
 from grpo.base.files import sha256_json
 from grpo.match.intervals import Estimate, Unit, between_runs, within_runs
 from grpo.settings.tree import ConfigError, PolicyConfig, read_settings
+from steps.names import RESULTS
 from steps.pages.results import read_results
 from steps.run.launch import Launch, launch_of
-from steps.run.names import RESULTS
 from steps.run.records import Run, Runs
 from steps.run.store import Store
 

@@ -14,7 +14,7 @@ from grpo.base.files import ASIDE, read_json, verified_manifest, write_json, wri
 from grpo.settings.tree import Settings
 from steps.cards.state import Seen
 from steps.check_boards import DATA_DOCS, ChecksError, body, card
-from steps.run.names import BOARDS, GAMES, REPORT, SUMMARY
+from steps.names import BOARDS, GAMES, REPORT, SUMMARY
 from steps.run.work import Work, read_history
 
 SETTINGS = Settings.model_validate(

@@ -19,8 +19,8 @@ from grpo.diagnosis.records import Record
 from grpo.policy.checkpoints import TrainingState, checkpoint_folders, save_checkpoint
 from grpo.policy.policy import new_policy
 from grpo.settings.tree import Settings
+from steps.names import HISTORY
 from steps.run.machine import Machine
-from steps.run.names import HISTORY
 from steps.run.store import Store
 from steps.run.work import Work, read_journal
 

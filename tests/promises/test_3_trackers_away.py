@@ -82,7 +82,7 @@ def test_when_every_call_fails_once_nothing_is_missing_and_nothing_twice(
 ) -> None:
     """A call that is done and not answered is also what a process leaves that is killed then."""
     # Of the many files of the library's code a few do.
-    monkeypatch.setattr("steps.track.mlflow_model._LIBRARY", small_library(tmp_path))
+    monkeypatch.setattr("steps.policies.mlflow_model._LIBRARY", small_library(tmp_path))
     run, met = TrackedRun(machine_of(tmp_path / "home", server.address)), set[str]()
     run.select()
 

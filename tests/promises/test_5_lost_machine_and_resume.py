@@ -16,9 +16,9 @@ from tracked_runs import CHAMPION_AT, PEAK_AT, SETTINGS, TrackedRun
 import steps.finetune
 from grpo.base.files import read_json, verified_manifest
 from grpo.policy.checkpoints import checkpoint_folders
+from steps.names import REPORT
 from steps.resume import Origin, ResumeError, checkpoint_of, find_origin, resumed_settings
 from steps.run.machine import Machine
-from steps.run.names import REPORT
 from steps.run.store import Store
 from steps.run.work import read_history
 from steps.track.outages import ArtifactError

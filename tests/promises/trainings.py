@@ -13,7 +13,7 @@ from tiny_training import progress_of
 
 from grpo.base.files import verified_manifest
 from grpo.policy.files import NETWORK
-from steps.run.names import HISTORY
+from steps.names import HISTORY
 from steps.run.work import read_journal
 
 _DRIVER = Path(__file__).with_name("kill_driver.py")

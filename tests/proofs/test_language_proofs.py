@@ -19,8 +19,8 @@ from grpo.match.intervals import wilson_interval
 from grpo.policy.checkpoints import load_checkpoint
 from grpo.settings.tree import Settings, read_settings
 from steps import build_boards, join_boards
+from steps.dataset import read_boards
 from steps.language import finetune, pretrain
-from steps.run.dataset import read_boards
 from steps.run.work import read_history
 
 pytestmark = pytest.mark.prove

@@ -12,7 +12,7 @@ from grpo.board.phases import phase_of
 from grpo.dataset.table import GAME_SCHEMA, Position, Split, board_row, board_table
 from grpo.engine.answers import Score
 from grpo.engine.move_values import ValueTable
-from steps.run.names import BOARDS, GAMES
+from steps.names import BOARDS, GAMES
 
 
 def write_boards(folder: Path, boards: Sequence[chess.Board], *, num_train: int = 0) -> None:

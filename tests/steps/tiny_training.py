@@ -18,7 +18,7 @@ from grpo.policy.files import LANGUAGE, NETWORK
 from grpo.policy.policy import new_policy
 from grpo.settings.tree import Settings
 from steps.finetune import STEP
-from steps.run.names import BOARDS
+from steps.names import BOARDS
 from steps.run.store import Store
 from steps.run.work import Listener, Work
 

@@ -16,9 +16,9 @@ from grpo.base.files import write_json, write_manifest
 from grpo.diagnosis.records import Record
 from grpo.policy.policy import new_policy
 from grpo.settings.tree import Settings
+from steps.names import CHECKPOINTS, REPORT, REPORT_PAGE, RESULTS
 from steps.pages.results import Results
 from steps.run.machine import Machine
-from steps.run.names import CHECKPOINTS, REPORT, REPORT_PAGE, RESULTS
 from steps.run.records import Attempt, Run, Runs
 from steps.run.store import Making, Store
 from steps.run.work import Work

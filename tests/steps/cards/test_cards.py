@@ -25,7 +25,7 @@ from steps.cards.charts import MAX_POINTS, Line, line_chart, thinned
 from steps.cards.live import LiveCard
 from steps.cards.state import CardPart, Seen
 from steps.cards.training import finetune_page
-from steps.run.names import FINDINGS, RESULTS
+from steps.names import FINDINGS, RESULTS
 
 SETTINGS = {kind: read_settings(f"policy.kind = '{kind}'").model_dump(mode="json") for kind in ("network", "language")}
 CARDS = [step for step in STEPS[1:-1] if hasattr(import_module(f"steps.{step}"), "card")]

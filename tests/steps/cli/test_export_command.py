@@ -7,7 +7,7 @@ from made_documents import made_results
 from made_runs import MadeRun, machine_of, make_run
 
 from grpo.base.files import sha256_file, verified_manifest
-from steps.run.names import RESULTS
+from steps.names import RESULTS
 from steps.track.find import find_policy
 
 Run = Callable[..., tuple[int, str, str]]

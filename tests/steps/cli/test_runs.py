@@ -10,8 +10,8 @@ import pytest
 from made_documents import FINDING, made_reports, made_results
 from made_runs import MadeRun, machine_of, make_run
 
+from steps.names import FINDINGS, RESULTS
 from steps.run.machine import Machine
-from steps.run.names import FINDINGS, RESULTS
 from steps.run.records import Run
 from steps.run.store import Store
 from steps.track import publish as publishing

@@ -15,7 +15,7 @@ from grpo.engine.identity import EngineIdentity
 from grpo.match.intervals import Estimate
 from grpo.settings.tree import ConfigError, read_settings
 from steps.cli import sweep as sweep_command
-from steps.run.names import RESULTS
+from steps.names import RESULTS
 from steps.track.sweep import SWEEP, PlannedRun, SweepRow, plan_sweep, sweep_tables
 
 RATES = "grpo.learning_rate=1e-3,2e-3"

@@ -24,8 +24,8 @@ from grpo.dataset.quotas import boards_per_cell
 from grpo.dataset.table import Split
 from grpo.settings.tree import Settings, read_settings, settings_over
 from steps import build_boards, join_boards
-from steps.run.dataset import position_keys, read_boards, read_game_table
-from steps.run.names import REPORT
+from steps.dataset import position_keys, read_boards, read_game_table
+from steps.names import REPORT
 from steps.run.work import Part
 
 

@@ -11,10 +11,10 @@ from made_work import work_in
 from grpo.base.files import write_json
 from grpo.settings.tree import Settings
 from steps.cli.compare import comparison
+from steps.names import MODEL_CARD, REPORT_PAGE, RESULTS
 from steps.pages.results import Results, ResultsError, read_results
 from steps.pages.templates import page, verdict_lines
 from steps.report import body
-from steps.run.names import MODEL_CARD, REPORT_PAGE, RESULTS
 
 NETWORK = {"policy": {"kind": "network", "width": 64}}
 

@@ -72,7 +72,7 @@ from grpo import heat
 from grpo.taste import Taste, TasteError
 from grpo.diagnosis.records import Record
 from steps.cards.cook import page
-from steps.run.names import REPORT
+from steps.names import REPORT
 STEP = Step(name="cook", says="Cook.")
 def body(work: "Work") -> None:
     from grpo.late import spice
@@ -90,7 +90,7 @@ def card(seen):
     return page("Cooked.")
 ''',
     "steps/cards/cook.py": 'def page(words): return [words, "A card."]\n',
-    "steps/run/names.py": 'REPORT = "report.json"\n',
+    "steps/names.py": 'REPORT = "report.json"\n',
     "grpo/heat.py": 'class HeatError(ValueError): pass\ndef boil(spice):\n    raise HeatError("too hot")\n',
     "grpo/late.py": "spice = 1\n",
     "grpo/taste.py": "class TasteError(Exception): pass\nclass Taste:\n    salt: int = 1\n",
@@ -153,7 +153,7 @@ def test_words_change_no_version(edit: Edit, name: str, old: str, new: str) -> N
         ("steps/cook.py", '"soup": 1', '"soup": 2'),
         ("steps/cook.py", '"why"', '"because"'),
         ("steps/cook.py", '"served"', '"eaten"'),  # Written to a file.
-        ("steps/run/names.py", "report.json", "facts.json"),
+        ("steps/names.py", "report.json", "facts.json"),
         ("grpo/heat.py", "raise", "spice.add(1)\n    raise"),  # `from package import module`.
         ("grpo/late.py", "1", "2"),  # Imported inside of a function.
         ("grpo/taste.py", "salt: int = 1", "salt: ClassVar = 1"),

@@ -9,8 +9,8 @@ from listeners import Listener
 
 from grpo.diagnosis.records import Event, Record
 from grpo.settings.tree import Settings
+from steps.names import HISTORY
 from steps.run.machine import Machine
-from steps.run.names import HISTORY
 from steps.run.work import JOURNAL, Work, read_history, read_journal, record_of
 
 RECORDS = [Record(step, {"grpo/entropy": 1 / (step + 3), "grpo/loss": -0.1}) for step in range(4)]

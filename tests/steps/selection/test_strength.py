@@ -14,7 +14,7 @@ from grpo.settings.tree import read_settings
 from steps import baseline, calibrate
 from steps.cards.state import Seen
 from steps.measure import read_ladder
-from steps.run.names import REPORT
+from steps.names import REPORT
 from steps.run.work import read_history
 
 SETTINGS = tiny_settings()

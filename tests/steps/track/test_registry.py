@@ -43,7 +43,7 @@ def machine(tmp_path: Path, give_tables: Callable[[Path], Path]) -> Machine:
 
 @pytest.fixture(autouse=True)
 def models_without_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    from steps.track import mlflow_model
+    from steps.policies import mlflow_model
 
     def save_files(path: Path, **_: Any) -> None:
         path.mkdir()

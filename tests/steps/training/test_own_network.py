@@ -20,9 +20,9 @@ from grpo.policy.files import FACTS, IncompatibleError
 from grpo.policy.policy import NetworkPolicy
 from grpo.settings.tree import Settings
 from steps import pretrain
+from steps.names import CHECKPOINTS, GAMES
 from steps.policies.kinds import KINDS
 from steps.policies.open import open_policy
-from steps.run.names import CHECKPOINTS, GAMES
 
 NAME = "linear"
 

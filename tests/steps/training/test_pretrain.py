@@ -20,8 +20,8 @@ from grpo.language.model.policy import LanguagePolicy
 from grpo.policy.files import FACTS
 from grpo.policy.policy import NetworkPolicy, weights_hash
 from grpo.settings.tree import Settings, read_settings
+from steps.names import ANSWERS, GAMES, REPORT
 from steps.pretrain import STEP
-from steps.run.names import ANSWERS, GAMES, REPORT
 
 
 @pytest.fixture(scope="module")

@@ -28,8 +28,8 @@ from grpo.policy.policy import NetworkPolicy
 from grpo.train.batch import States
 from grpo.train.states import DatasetStates
 from grpo.train.trainer import Trainer
+from steps.names import ANSWERS, FINDINGS, REPORT
 from steps.policies.open import open_checkpoint
-from steps.run.names import ANSWERS, FINDINGS, REPORT
 from steps.run.work import read_history, read_journal
 
 FORMATS: dict[str, Any] = {NETWORK: NetworkPolicy, LANGUAGE: LanguagePolicy}

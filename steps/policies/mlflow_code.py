@@ -1,7 +1,7 @@
 """The code of a registered policy's MLflow model, copied into it (models from code): FENs in, moves and their probabilities out.
 
 It runs where only the model's own requirements are installed. The model brings this project's library `grpo`.
-`steps.track.mlflow_model` writes the model.
+`steps.policies.mlflow_model` writes the model.
 """
 
 from pathlib import Path

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from grpo.base.files import CorruptError
 from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA
-from steps.run.names import BOARDS, GAMES
+from steps.names import BOARDS, GAMES
 
 _NUM_PREVIEWED: Final = 200
 
