@@ -2,25 +2,21 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 import chess
-import numpy as np
 import pyarrow as pa
+from made_language import made_up_rows
 
 from data_checks.dataset import check_dataset_tables
 from data_checks.report import CheckResult, DatasetReport
-from grpo.board.actions import action_move, legal_action_ids
-from grpo.board.draws import drawing_moves
 from grpo.board.encoding import position_key
 from grpo.board.phases import PHASES, Phase, phase_of
 from grpo.dataset.quotas import boards_per_cell, split_fractions, split_of_game
-from grpo.dataset.table import GAME_SCHEMA, Position, Split, board_row, board_table, phase_counts
-from grpo.engine.answers import Score
-from grpo.engine.move_values import ValueTable, value_of
+from grpo.dataset.table import GAME_SCHEMA, Split, board_table, phase_counts
 from grpo.settings.tree import BoardsConfig
 
 Row = dict[str, Any]
@@ -80,59 +76,6 @@ def game_id_in(split: Split, name: str, config: BoardsConfig = CONFIG) -> str:
     return next(game_id for number in count() if split_of_game(game_id := f"{name}-{number}", split_fractions(config)) == split)
 
 
-def scores_of(board: chess.Board, rng: random.Random) -> dict[str, Score]:
-    """Return made-up scores of all legal moves, of which those that mate or draw are what they must be."""
-    drawing = set(drawing_moves(board))
-    scores = {}
-    for move in board.legal_moves:
-        centipawns = rng.randint(-900, 900)
-        score = Score(centipawns)
-        board.push(move)
-        if board.is_checkmate():
-            score = Score(1, is_mate=True)
-        board.pop()
-        scores[move.uci()] = Score(0) if move in drawing else score
-    return scores
-
-
-def row_of(
-    board: chess.Board,
-    *,
-    split: Split,
-    game_id: str,
-    rng: random.Random,
-    label: str | None = None,
-    source: str = "games.pgn",
-    ply: int = 0,
-    scores: Mapping[str, Score] | None = None,
-) -> Row:
-    """Return a sound row; without a label, that of a good player."""
-    moves = tuple(action_move(index, board.turn).uci() for index in legal_action_ids(board))
-
-    def table(of_moves: Mapping[str, Score]) -> ValueTable:
-        in_order = tuple(of_moves[move] for move in moves)
-        made = [value_of(score) for score in in_order]
-        return ValueTable(moves=moves, values=np.array(made, dtype=np.float32), scores=in_order)
-
-    own = table(scores or scores_of(board, rng))
-    position = Position(
-        fen=board.fen(),
-        key=position_key(board),
-        phase=phase_of(board),
-        split=split,
-        label=moves[int(own.values.argmax())] if label is None else label,
-        game_id=game_id,
-        ply=ply,
-        source=source,
-        offset=0,
-    )
-    strong = table(scores_of(board, rng)) if split == Split.HELDOUT else None
-    row = board_row(position, own, strong, engine="Stockfish 17", limit=f"depth {CONFIG.depth}")
-    # As a table gives it back.
-    as_lists = {name: row[name].tolist() for name in ("values", "strong_values") if row[name] is not None}
-    return row | as_lists | {"moves": list(row["moves"])}
-
-
 def game_of(row: Row, *, start_fen: str = chess.STARTING_FEN, num_plies: int = 400) -> Row:
     """Return the game of a board; of one without a player's label, a listed position."""
     listed = row["label_from"] == "engine"
@@ -180,8 +123,10 @@ def sound_dataset(config: BoardsConfig = CONFIG, *, seed: int = 0) -> Dataset:
     for (split, phase), number in wanted.items():
         for place in range(number):
             board = waiting[phase].pop()
-            is_listed = split == Split.TRAIN and place == number - 1
-            game_id = game_id_in(split, f"{split}-{phase}-{place}", config)
-            source, label, ply = ("list.epd", "", 0) if is_listed else ("games.pgn", None, board.ply())
-            rows.append(row_of(board, split=split, game_id=game_id, rng=rng, label=label, source=source, ply=ply))
+            [row] = made_up_rows([board], split=split)
+            row |= {"game_id": game_id_in(split, f"{split}-{phase}-{place}", config), "source": "list.epd"}
+            if split != Split.TRAIN or place < number - 1:
+                row |= {"source": "games.pgn", "label_from": "game", "ply": board.ply()}
+            rows.append(row)
+    rows = board_table(rows).to_pylist()
     return Dataset(rows, [game_of(row) for row in rows])

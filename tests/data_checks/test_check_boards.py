@@ -8,8 +8,6 @@ import pytest
 from made_datasets import Dataset, sound_dataset
 from made_work import work_in
 
-from data_checks.report import DatasetReport
-from data_checks.summary import summary_markdown, summary_text
 from grpo.base.files import ASIDE, read_json, verified_manifest, write_json, write_manifest
 from grpo.settings.tree import Settings
 from steps.cards.state import Seen
@@ -87,11 +85,3 @@ def test_a_dataset_that_fails_is_refused_with_the_report_and_what_is_in_it(tmp_p
     work.write_history()
     assert [record.metrics for record in read_history(work.folder)] == [{"checks/failed": 2.0}]
     assert not (work.folder / REPORT).exists()
-
-
-def test_the_summary_is_short_however_many_sources_there_are() -> None:
-    many = {f"{'x' * 200} {number:04}.pgn": 1_000 - number for number in range(900)}
-    facts = sound_dataset().report_facts() | {"sources": many, "rejected": many, "left_out": many}
-    for text in (summary_markdown(DatasetReport(suites={}), facts), summary_text(facts)):
-        assert len(text) < 5_000
-        assert "and 888 more" in text

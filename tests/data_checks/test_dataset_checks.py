@@ -8,12 +8,14 @@ from typing import Any
 
 import chess
 import pytest
-from made_datasets import CONFIG, Dataset, Row, check, failed, game_id_in, game_of, result_of, row_of, scores_of, sound_dataset
+from made_datasets import CONFIG, Dataset, Row, check, failed, game_id_in, game_of, result_of, sound_dataset
+from made_language import made_up_rows
 
 from data_checks.dataset import MIN_BOARDS_FOR_CHANCE, check_dataset_tables, least_gain
 from data_checks.report import DatasetReport
-from grpo.dataset.table import Split
+from grpo.dataset.table import Split, board_table
 from grpo.engine.answers import Score
+from grpo.engine.move_values import value_of
 
 LARGE = CONFIG.model_copy(update={"num_train": 90, "num_heldout": 9, "max_per_game_and_phase": 1})
 NO_KINGS = "8/8/8/8/8/8/8/8 w - - 0 1"
@@ -44,8 +46,9 @@ def mate_that_is_none(row: Row) -> None:
 
 def draw_that_is_none(row: Row) -> None:
     board = chess.Board("8/8/8/3b4/8/1k6/2N5/K7 b - - 0 1")  # Black may take the knight, and is left with a bishop alone.
-    scores = scores_of(board, random.Random(0)) | {"b3c2": Score(300)}
-    row |= row_of(board, split=Split.TRAIN, game_id=row["game_id"], rng=random.Random(0), ply=row["ply"], scores=scores)
+    [drawn] = board_table(made_up_rows([board])).to_pylist()
+    drawn["centipawns"][(move := drawn["moves"].index("b3c2"))], drawn["values"][move] = 300, value_of(Score(300))
+    row |= drawn | {name: row[name] for name in ("game_id", "ply", "source", "label_from")}
 
 
 def setting(**changes: Any) -> Callable[[Row], None]:

@@ -1,4 +1,4 @@
-"""A disk that takes no more, for a forked process: full, limited, read-only or closed; the errors are the system's own."""
+"""A disk that takes no more, for a forked process: full, limited or read-only; the errors are the system's own."""
 
 import ctypes
 import os
@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-KINDS: Final = ("full", "limited", "read-only", "closed")
+KINDS: Final = ("full", "limited", "read-only")
 NUM_BYTES: Final = 1 << 20
 """Size of the whole disk."""
 NUM_BYTES_LEFT: Final = 8 << 10
@@ -28,9 +28,9 @@ class BadDisk:
     def __init__(self, kind: str, place: Path) -> None:
         """Mount the disk; it is sound at first."""
         self._kind, self.place = kind, place
-        if kind in ("full", "read-only"):
+        if kind != "limited":
             self._mount(0)
-        self._filling = place.with_name("filling") if kind == "closed" else place / "filling"
+        self._filling = place / "filling"
         self._limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def spoil(self, num_bytes_left: int = NUM_BYTES_LEFT) -> None:
@@ -40,12 +40,8 @@ class BadDisk:
             self._filling.write_bytes(bytes(free - num_bytes_left))
         elif self._kind == "limited":
             resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes_left, self._limits[1]))
-        elif self._kind == "read-only":
-            self._mount(_MS_REMOUNT | _MS_RDONLY)
         else:
-            for folder in (self.place, *(path for path in self.place.rglob("*") if path.is_dir())):
-                folder.chmod(0o500)
-            _drop_capabilities()
+            self._mount(_MS_REMOUNT | _MS_RDONLY)
 
     def mend(self) -> None:
         """Let it take more again."""
@@ -53,11 +49,8 @@ class BadDisk:
             self._filling.unlink()
         elif self._kind == "limited":
             resource.setrlimit(resource.RLIMIT_FSIZE, self._limits)
-        elif self._kind == "read-only":
-            self._mount(_MS_REMOUNT)
         else:
-            for folder in (self.place, *(path for path in self.place.rglob("*") if path.is_dir())):
-                folder.chmod(0o700)
+            self._mount(_MS_REMOUNT)
 
     def free(self) -> int:
         """Return how many bytes are free for this user."""
@@ -71,11 +64,11 @@ class BadDisk:
 def on_bad_disk(kind: str, place: Path, body: Callable[[BadDisk], None]) -> None:
     """Run `body` in a forked process that sees a small disk at `place`; fail with its traceback when it fails."""
     place.mkdir()
-    if kind in ("full", "read-only") and _in_fork(_enter_namespace):
+    if kind != "limited" and _in_fork(_enter_namespace):
         pytest.skip("no user namespaces here: a small disk cannot be mounted")
 
     def run() -> None:
-        if kind in ("full", "read-only"):
+        if kind != "limited":
             _enter_namespace()
         body(BadDisk(kind, place))
 
@@ -109,12 +102,6 @@ def _enter_namespace() -> None:
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"0 {user} 1")
     Path("/proc/self/gid_map").write_text(f"0 {group} 1")
-
-
-def _drop_capabilities() -> None:
-    """Let permissions hold for root too."""
-    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
-    _checked(_libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
 
 
 def _checked(status: int, what: str) -> None:

@@ -18,14 +18,20 @@ class LocalServer(ThreadingHTTPServer):
 
 
 @contextmanager
-def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """Answer requests by a handler, and yield the server's address."""
-    server = LocalServer(("127.0.0.1", 0), handler)
+def serving(server: ThreadingHTTPServer) -> Iterator[None]:
+    """Let a server answer requests."""
     thread = Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Answer requests by a handler, and yield the server's address."""
+    with serving(server := LocalServer(("127.0.0.1", 0), handler)):
+        yield f"http://127.0.0.1:{server.server_port}"

@@ -1,6 +1,5 @@
 """Boards with made-up value tables, as the dataset has them, for tests of language policies: no engine is asked."""
 
-import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,13 +9,13 @@ import pyarrow as pa
 from doubles import made_up_number, some_boards
 
 from grpo.board.actions import ACTION_UCI, legal_action_ids
+from grpo.board.draws import drawing_moves
 from grpo.board.encoding import position_key
 from grpo.board.phases import phase_of
 from grpo.dataset.table import Position, Split, board_row, board_table
 from grpo.engine.answers import Score
-from grpo.engine.move_values import ValueTable
+from grpo.engine.move_values import ValueTable, value_of
 
-SLOPE = 0.003
 ALPHABET = " +-./0123456789:ABEKMNPQRabcdefghknpqrw"  # All characters of prompts and answers.
 TERMINAL_FENS = (
     "6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 3 40",  # Mate in one.
@@ -29,20 +28,22 @@ TERMINAL_FENS = (
 
 
 def made_up_table(board: chess.Board) -> ValueTable:
-    """Return all legal moves with made-up scores; what mates at once is mate in one, and the tenth of the others are mates too."""
+    """Return all legal moves with made-up scores; what mates at once or draws has its own, and the tenth of the others are mates too."""
     moves = tuple(ACTION_UCI[board.turn][index] for index in legal_action_ids(board))
-    scores = []
+    drawing, scores = {move.uci() for move in drawing_moves(board)}, []
     for uci in moves:
         number = made_up_number(board, chess.Move.from_uci(uci))
         after = board.copy(stack=False)
         after.push_uci(uci)
         if after.is_checkmate():
             scores.append(Score(1, is_mate=True))
+        elif uci in drawing:
+            scores.append(Score(0))
         elif number < 0.1:
             scores.append(Score(-2 if number < 0.05 else 3, is_mate=True))
         else:
             scores.append(Score(round(2_000 * (number - 0.55))))
-    values = [_value(score) for score in scores]
+    values = [value_of(score) for score in scores]
     return ValueTable(moves=moves, values=np.array(values, dtype=np.float32), scores=tuple(scores))
 
 
@@ -71,9 +72,3 @@ def made_up_rows(
 def language_table(count: int, *, seed: int = 0, split: Split = Split.TRAIN) -> pa.Table:
     """Return a table of that many boards of random play."""
     return board_table(made_up_rows(some_boards(count, seed=seed), split=split))
-
-
-def _value(score: Score) -> float:
-    if score.is_mate:
-        return 0.98 + 0.02 / score.value if score.value > 0 else 0.02 + 0.02 / score.value
-    return 0.02 + 0.96 / (1 + math.exp(-SLOPE * score.value))

@@ -10,7 +10,6 @@ from made_work import work_in
 
 from grpo.base.files import read_json
 from grpo.dataset.table import Split
-from grpo.diagnosis.diagnose import NotLearnableError
 from grpo.language.learn.evaluation import heldout_reward, questions
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import LanguageBoards
@@ -84,16 +83,3 @@ def test_grpo_raises_the_graded_reward_and_leaves_the_parse_rate(trained: Traine
     fallen = before.is_readable.astype(float) - after.is_readable.astype(float)
     assert fallen.mean() - 1.96 * fallen.std(ddof=1) / math.sqrt(len(fallen)) <= 0, "the parse rate fell, beyond chance"
     assert wilson_interval(int(after.is_readable.sum()), len(asked))[1] > 0.9
-
-
-def test_random_weights_are_refused(trained: Trained, tmp_path: Path) -> None:
-    from grpo.language.learn.parse_rate_gate import UnreadableError
-    from grpo.language.model.policy import load_model
-
-    settings = read_settings('preset = "language"\npretrain.max_steps = 0')
-    with pytest.raises(UnreadableError, match="random weights"):
-        pretrain.body(work_in(tmp_path / "cloned", settings, inputs={"boards": trained.boards}))
-    (tmp_path / "random").mkdir()
-    load_model(settings.language, seed=0, device=CPU).save(tmp_path / "random")
-    with pytest.raises(NotLearnableError, match="parse_rate"):
-        finetune.body(work_in(tmp_path / "tuned", settings, inputs={"boards": trained.boards, "pretrained": tmp_path / "random"}))

@@ -1,6 +1,5 @@
 """Hashes that notice every change, and folders that appear whole or not at all."""
 
-import errno
 import os
 import signal
 from collections.abc import Callable
@@ -13,10 +12,8 @@ from grpo.base.files import (
     ASIDE,
     MANIFEST,
     CorruptError,
-    StorageError,
     append_line,
     atomic_folder,
-    copy_folder,
     file_hashes,
     read_json,
     replace_file,
@@ -119,19 +116,6 @@ def test_an_atomic_folder_vanishes_when_its_block_fails(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         fail()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_disk_that_is_full_while_a_folder_is_copied_is_a_plain_error(tmp_path: Path) -> None:
-    (tmp_path / "source" / "inner").mkdir(parents=True)
-    (tmp_path / "source" / "inner" / "x").write_text("1")
-
-    def refuse(source: Path, target: Path) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", str(target))
-
-    with pytest.raises(StorageError, match="No space left"), atomic_folder(tmp_path / "made") as made:
-        copy_folder(tmp_path / "source", made / "copy", refuse)
-    copy_folder(tmp_path / "source", tmp_path / "copy")
-    assert (tmp_path / "copy" / "inner" / "x").read_text() == "1"
 
 
 def test_the_first_of_two_writers_wins_and_the_second_leaves_nothing(tmp_path: Path) -> None:

@@ -32,17 +32,6 @@ def test_the_positions_of_a_list_their_mirrors_and_no_others_are_judged(tmp_path
     assert found == keys == {position_key(board.mirror()) for board in boards[::2]}
 
 
-def test_every_position_in_which_a_puzzle_is_solved_is_judged(tmp_path: Path) -> None:
-    found = judged(tmp_path, puzzles_csv=PUZZLES)
-    assert len(found) == 4
-    board = chess.Board(PUZZLES.split("\n")[1].partition(",")[0])
-    solver = not board.turn
-    assert position_key(board) in found
-    for move in PUZZLES.strip().split(",")[-1].split():
-        board.push_uci(move)
-        assert (position_key(board) in found) == (board.turn == solver)
-
-
 def test_every_position_of_a_game_is_judged_the_last_one_too(tmp_path: Path) -> None:
     found = judged(tmp_path, book_pgn=GAME)
     assert found == set(positions_of("e4", "e5", "Nf3"))

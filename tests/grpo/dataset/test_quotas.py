@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 from grpo.board.encoding import position_key
 from grpo.board.phases import PHASES, Phase
-from grpo.dataset.games import Game, Reason, Rejection
+from grpo.dataset.games import Game
 from grpo.dataset.quotas import (
     Quota,
     QuotaCell,
     SourceReport,
     cut_to_quota,
-    shortage_text,
     split_of_game,
 )
 from grpo.dataset.table import Position, Split
@@ -77,27 +76,6 @@ def test_a_quota_takes_labels_only_and_no_position_with_a_single_legal_move() ->
     taken = quota.offer(game_of("e2e4 f7f6 d1h5 g7g6 h5h4", is_label=[True, True, False, True, True]))
     assert sorted(position.label for position in taken) == ["e2e4", "f7f6", "h5h4"]
     assert report.natural_phases[Phase.OPENING] == 5, "all five were met"
-
-
-def test_a_game_with_a_board_is_a_row_with_all_its_moves() -> None:
-    quota, _ = new_quota(1)
-    facts = {"white_rating": 1_500, "black_rating": None, "date": "2018.11.??"}
-    [taken] = quota.offer(game_of(MOVES, game_id="abc", result="1-0", **facts))
-    assert quota.games == {
-        "abc": {
-            "game_id": "abc",
-            "source": "test.pgn",
-            "offset": 7,
-            "split": taken.split.value,
-            "start_fen": chess.STARTING_FEN,
-            "num_plies": 10,
-            "result": "1-0",
-            "moves": MOVES.split(),
-            "keys": [position_key(board) for board in game_of(MOVES).boards],
-            "label_plies": list(range(10)),
-        }
-        | facts
-    }
 
 
 def test_moves_that_are_random_or_of_an_excluded_position_are_not_imitated() -> None:
@@ -162,28 +140,6 @@ def test_what_is_given_back_is_wanted_again_counted_and_never_taken_again() -> N
     [other] = quota.offer(listed("8/5k2/8/8/4R3/8/5K2/8 w - - 0 1"))
     assert other.fen != position.fen
     assert quota.missing[cell] == 0
-
-
-def test_joined_reports_are_the_sums_of_their_parts() -> None:
-    report = SourceReport(games=3, duplicates=1)
-    report.left_out.update({"judged": 1})
-    report.reject(Rejection(source="s", offset=0, reason=Reason.ILLEGAL_MOVE))
-    assert SourceReport.joined([report.as_facts()] * 2).as_facts() == {
-        "games": 6,
-        "rejected": {"illegal move": 2},
-        "first_rejected": ["s, byte 0: illegal move ()"] * 2,
-        "natural_phases": {"opening": 0, "middlegame": 0, "endgame": 0},
-        "duplicates": 2,
-        "left_out": {"judged": 2},
-    }
-
-
-def test_a_shortage_is_told_by_phase_and_by_split() -> None:
-    missing = {**in_each_cell(0), (Split.HELDOUT, Phase.ENDGAME): 4}
-    said = shortage_text(in_each_cell(10), missing, SourceReport(games=9), BoardsConfig(files=("x.pgn",)))
-    assert "x.pgn: opening 30 of 30, middlegame 30 of 30, endgame 26 of 30 boards wanted" in said
-    assert "train 30 of 30, validation 30 of 30, heldout 26 of 30" in said
-    assert "from 9 games" in said
 
 
 def position(number: int, split: Split, phase: Phase, *, key: int | None = None) -> Position:

@@ -1,6 +1,5 @@
 """A unit takes its own games, whatever file, folder or order they come in, and fills its quotas from them as far as they go."""
 
-import io
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -89,15 +88,6 @@ def test_a_file_fills_the_quotas_of_a_unit_exactly(long_games: Path) -> None:
     check_positions(made.positions)
     assert set(made.quota.games) == {position.game_id for position in made.positions}
     assert not any(made.quota.missing.values())
-
-
-def test_every_position_is_found_again_at_its_place_in_the_file(long_games: Path) -> None:
-    stream = io.StringIO(GAMES)
-    games = list(iter(lambda: chess.pgn.read_game(stream), None))
-    for position in filled(files_config(long_games)).positions[::7]:
-        nodes = list(games[position.offset].mainline())
-        assert nodes[position.ply].parent.board().fen() == position.fen
-        assert (nodes[position.ply].move.uci(), "long.pgn") == (position.label, position.source)
 
 
 def test_units_share_no_game_and_together_have_all(long_games: Path) -> None:

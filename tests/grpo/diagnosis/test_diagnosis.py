@@ -50,12 +50,6 @@ def test_each_run_that_failed_has_its_true_causes_in_the_order_in_which_they_beg
     assert diagnose(tables(*names)).names == FAILED[names]
 
 
-def test_a_collapse_begins_half_way_down_and_explains_the_rising_loss() -> None:
-    collapse = diagnose(tables("field_notes", "jan15_collapse", "jan15_loss")).findings[0]
-    assert collapse.evidence.begin == 900
-    assert "loss" in collapse.line
-
-
 # A healthy run of another trainer, and what single columns look like when something is wrong.
 STEPS = range(0, 1_200, 20)
 

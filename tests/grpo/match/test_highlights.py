@@ -37,15 +37,6 @@ def test_each_rule_finds_the_game_made_for_it_from_the_first_players_side() -> N
     assert list(chosen.values()) == [5, 1, 3, 4, 2, 0]
 
 
-def test_games_are_distinct_and_a_rule_without_a_game_is_made_up_for() -> None:
-    games = [game(SHUFFLE, 0.5), game(SHUFFLE, 0.5), game(f"{SHUFFLE} {SHUFFLE}", 0.5), game("", 0.0)]
-    assert choose_highlights(match(*games)).keys() == {0, 2}
-    many = [game(f"{SHUFFLE} {first}2{first}3", 0.5) for first in "abcdefgh"]
-    chosen = choose_highlights(match(*many))
-    assert list(chosen.values())[1:] == ["next biggest swing"] * 5
-    assert choose_highlights(match()) == {}
-
-
 def test_notes_are_the_movers_probabilities_and_the_engines_scores_of_all_legal_moves(stockfish: str) -> None:
     played = game("f2f3 e7e5 g2g4 d8h4", 0.0, first_is_white=False)
 

@@ -4,13 +4,13 @@ import http.client
 import io
 import json
 import re
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import date
 
 import chess
 import chess.pgn
 import pytest
+from local_server import serving
 
 from grpo.match.human_game import HumanGame, MoveError
 from grpo.match.page_server import PlayServer
@@ -95,25 +95,9 @@ def test_a_game_ends_by_the_rules_and_is_written_as_pgn(played: HumanGame, moves
     assert list(read.mainline_moves()) == played.board.move_stack
 
 
-@pytest.fixture
-def finished() -> list[HumanGame]:
-    """Return the games that were ended on the page."""
-    return []
-
-
-@pytest.fixture
-def server(finished: list[HumanGame]) -> Iterator[PlayServer]:
-    """Serve a play page."""
+def test_the_page_plays_for_who_has_its_address_and_is_not_there_for_anybody_else() -> None:
+    finished: list[HumanGame] = []
     server = PlayServer(lambda white: game("e7e5", "d7d6", white=white is not False), on_finished=finished.append)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-def test_the_page_plays_for_who_has_its_address_and_is_not_there_for_anybody_else(server: PlayServer, finished: list[HumanGame]) -> None:
     host, token = f"127.0.0.1:{server.server_port}", server.address.split("/")[3]
 
     def asked(method: str, path: str, body: object = None, **headers: str) -> tuple[int, str]:
@@ -125,24 +109,25 @@ def test_the_page_plays_for_who_has_its_address_and_is_not_there_for_anybody_els
         connection.close()
         return found
 
-    assert server.address == f"http://{host}/{token}/"
-    assert asked("GET", f"/{token}/")[0] == 200
-    move = {"do": "move", "uci": "e2e4"}
-    for refused in (
-        asked("GET", "/"),
-        asked("GET", f"/{token}/../etc"),
-        asked("GET", f"/{token}/", Host=f"evil.example:{server.server_port}"),
-        asked("POST", f"/{token}/act", move, Host="evil.example"),
-        asked("POST", f"/{token}/act", move, Origin="http://evil.example"),
-        asked("POST", f"/{token}/act", move, Content_Type="text/plain"),
-        asked("POST", "/act", move),
-    ):
-        assert refused[0] == 404
-    assert asked("POST", f"/{token}/act", Content_Length="-1")[0] == 400
-    for nonsense in ({"do": "move", "uci": "e2e5"}, {"do": "fly"}, ["move"], 3):
-        assert asked("POST", f"/{token}/act", nonsense)[0] == 400
-    status, text = asked("POST", f"/{token}/act", move)
-    assert (status, json.loads(text)["sans"]) == (200, ["e4", "e5"])
-    assert json.loads(asked("POST", f"/{token}/act", {"do": "resign"})[1])["result"] == "0-1"
-    assert [game.end for game in finished] == ["white resigned"]
-    assert json.loads(asked("POST", f"/{token}/act", {"do": "new", "color": "black"})[1])["isPersonWhite"] is False
+    with serving(server):
+        assert server.address == f"http://{host}/{token}/"
+        assert asked("GET", f"/{token}/")[0] == 200
+        move = {"do": "move", "uci": "e2e4"}
+        for refused in (
+            asked("GET", "/"),
+            asked("GET", f"/{token}/../etc"),
+            asked("GET", f"/{token}/", Host=f"evil.example:{server.server_port}"),
+            asked("POST", f"/{token}/act", move, Host="evil.example"),
+            asked("POST", f"/{token}/act", move, Origin="http://evil.example"),
+            asked("POST", f"/{token}/act", move, Content_Type="text/plain"),
+            asked("POST", "/act", move),
+        ):
+            assert refused[0] == 404
+        assert asked("POST", f"/{token}/act", Content_Length="-1")[0] == 400
+        for nonsense in ({"do": "move", "uci": "e2e5"}, {"do": "fly"}, ["move"], 3):
+            assert asked("POST", f"/{token}/act", nonsense)[0] == 400
+        status, text = asked("POST", f"/{token}/act", move)
+        assert (status, json.loads(text)["sans"]) == (200, ["e4", "e5"])
+        assert json.loads(asked("POST", f"/{token}/act", {"do": "resign"})[1])["result"] == "0-1"
+        assert [game.end for game in finished] == ["white resigned"]
+        assert json.loads(asked("POST", f"/{token}/act", {"do": "new", "color": "black"})[1])["isPersonWhite"] is False

@@ -21,19 +21,7 @@ from grpo.match.intervals import (
 )
 
 PAIRS = st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]), min_size=1, max_size=80)
-SCORES = st.floats(0, 1)
-
-
 # Elo.
-
-
-@pytest.mark.parametrize(
-    ("score", "expected"),
-    [(0.5, 0.0), (0.75, 190.848502), (0.1, -381.697003), (1.0, 1199.826)],
-)
-def test_elo_worked_by_hand(score: float, expected: float) -> None:
-    # 400 log10(3) = 190.85, 400 log10(9) = 381.70; scores end at odds of 999 to 1: 1,199.83.
-    assert elo(score) == pytest.approx(expected, abs=1e-3)
 
 
 def test_the_examples_in_the_documentation_are_true() -> None:

@@ -36,11 +36,6 @@ def test_rungs_go_from_a_random_mover_by_diluted_ones_to_ever_more_nodes() -> No
     assert [rung.name for rung in RUNGS[:2]] == ["random", "stockfish-5-nodes, 60 % random"]
 
 
-def test_each_rung_plays_the_next_two_below_it() -> None:
-    assert ladder_pairings(2) == [(1, 0)]
-    assert ladder_pairings(4) == [(1, 0), (2, 1), (2, 0), (3, 2), (3, 1)]
-
-
 # Ratings of rungs.
 
 TRUE = np.array([0.0, 230.0, 420.0, 700.0, 900.0])
@@ -129,12 +124,6 @@ def test_a_player_is_rated_against_the_two_rungs_that_are_nearest(elo: float, ne
     assert placement.rating == pytest.approx(elo, abs=40)
 
 
-def test_the_middle_rung_is_asked_first_and_a_telling_score_ends_the_search() -> None:
-    assert [part.rung for part in placed(TRUTH, 420, num_probe_pairs=50).probes] == [2]
-    assert [part.rung for part in placed(TRUTH, 2_000, num_probe_pairs=50).probes] == [2, 3, 4]
-    assert [part.rung for part in placed(TRUTH, -2_000, num_probe_pairs=50).probes] == [2, 0]
-
-
 @pytest.mark.parametrize(("elo", "reach"), [(-1_500, "below"), (2_500, "above"), (800, "within")])
 def test_a_player_out_of_reach_is_said_to_be_so(elo: float, reach: str) -> None:
     placement = placed(TRUTH, elo)
@@ -186,12 +175,6 @@ def test_the_whole_road_holds_the_truth_as_often_as_its_intervals_say() -> None:
 
 
 # Two players, placed together.
-
-
-def test_players_who_are_placed_together_meet_the_rungs_nearest_to_the_mean_of_their_levels() -> None:
-    placements = placed_together(TRUTH, 300, 900)
-    assert [len(placement.probes) for placement in placements] == [1, 3]
-    assert [[part.rung for part in placement.games] for placement in placements] == [[2, 3], [2, 3]]
 
 
 def test_of_players_alike_the_rungs_errors_cancel_and_of_others_they_widen_the_interval() -> None:

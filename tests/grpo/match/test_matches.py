@@ -160,15 +160,3 @@ def test_all_boards_in_lock_step_play_the_games_that_they_play_one_at_a_time() -
     first, second = (BestMovePlayer(new_policy(TINY, seed=seed, device=CPU), str(seed)) for seed in (0, 1))
     together = play_match(first, second, OPENINGS[:3], max_plies=8).games
     assert list(together) == [game for opening in OPENINGS[:3] for game in play_match(first, second, [opening], max_plies=8).games]
-
-
-def test_players_are_told_the_place_of_each_game_in_the_match() -> None:
-    class Numbered(RandomPlayer):
-        def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
-            for board, game in zip(boards, games, strict=True):
-                assert board.root().fen() == OPENINGS[game // 2]
-                assert (board.turn == chess.WHITE) == ((game % 2 == 0) == (self is first))
-            return super().choose(boards, games)
-
-    first, second = (Numbered(numpy_stream(0, side)) for side in ("first", "second"))
-    assert len(play_match(first, second, OPENINGS, max_plies=30).games) == 2 * len(OPENINGS)

@@ -6,10 +6,9 @@ from dataclasses import replace
 import chess
 import numpy as np
 import pytest
-from doubles import CPU, TINY, fake_arrays, made_up_number, some_boards, written_probabilities
+from doubles import CPU, TINY, fake_arrays, some_boards, written_probabilities
 
 from grpo.board.phases import PHASES
-from grpo.match import regret
 from grpo.match.decisions import notable_decisions
 from grpo.match.regret import heldout_metrics, heldout_scores
 from grpo.policy.policy import new_policy
@@ -119,19 +118,3 @@ def test_changed_moves_are_those_whose_value_differs_from_the_earlier_policys_la
     assert [(each["fen"], each["chosen"]["move"]) for each in found["worsened"]] == [(WHITE_KING.fen(), "a1b1")], "0.9 -> 0.5"
     alone = notable_decisions(written_probabilities(NOW), JUDGED, count=3)
     assert alone["improved"] == alone["worsened"] == []
-
-
-def test_what_is_told_is_what_regret_says_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regret, "_BATCH", 25)
-    boards = fake_arrays(some_boards(60, seed=3), made_up_number)
-    policy = new_policy(TINY, seed=1, device=CPU)
-    found = notable_decisions(policy, boards, count=2)
-    regrets = sorted(heldout_scores(policy, boards).regret_best, reverse=True)
-    assert [decision["regret"] for decision in found["worst"]] == pytest.approx(regrets[:2])
-    margins = [decision["margin"] for decision in found["best"]]
-    assert margins == sorted(margins, reverse=True)
-    assert margins
-    for decision in (*found["worst"], *found["best"]):
-        board = chess.Board(decision["fen"])
-        for judged in (decision["chosen"], decision["best"]):
-            assert judged["value"] == pytest.approx(made_up_number(board, chess.Move.from_uci(judged["move"])))

@@ -57,18 +57,6 @@ def test_a_candidate_is_better_only_when_the_whole_interval_lies_above_one_half(
     assert 10 < sum(verdicts) < 90, "both sides of the gate were seen"
 
 
-def test_no_improvement_keeps_the_initial_policy_and_the_previous_champion() -> None:
-    decision = verdict_on(EVEN, previous=STRONG)
-    assert (decision.verdict, decision.promoted, decision.replaces_previous) == (Verdict.NO_IMPROVEMENT, False, False)
-
-
-def test_a_run_that_improves_but_not_on_the_registrys_champion_leaves_that_one_in_place() -> None:
-    decision = verdict_on(STRONG, previous=EVEN)
-    assert (decision.verdict, decision.promoted, decision.replaces_previous) == (Verdict.BETTER, True, False)
-    assert verdict_on(STRONG, previous=STRONG).replaces_previous
-    assert verdict_on(STRONG).replaces_previous, "where there is none, there is nothing more to show"
-
-
 def test_two_deciding_claims_are_adjusted_by_holm() -> None:
     assert LEVEL / 2 < p_value(LIKELY) < LEVEL
     assert verdict_on(LIKELY).promoted

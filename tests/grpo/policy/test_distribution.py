@@ -95,15 +95,6 @@ def test_the_logits_of_illegal_moves_have_no_effect_and_no_gradient(rubbish: flo
     assert not found[~legal].any()
 
 
-def test_coarse_logits_are_normalised_in_float32() -> None:
-    logits, legal = batch(40)
-    coarse = logits.bfloat16()
-    made = of(coarse, legal, temperature=1.3)
-    assert made.log_probs.dtype == torch.float32
-    assert torch.equal(made.log_probs, of(coarse.float(), legal, temperature=1.3).log_probs)
-    assert made.probs.sum().item() == pytest.approx(1, abs=1e-6)
-
-
 def test_a_certain_move_has_entropy_zero_and_no_nan_anywhere() -> None:
     logits = torch.tensor([[1e4, -1e4, 0.0], [-1e30, 1e30, 3.0]])
     legal = torch.ones(2, 3, dtype=torch.bool)
@@ -182,21 +173,6 @@ def test_each_move_has_as_many_of_even_numbers_as_its_probability_says() -> None
         found = torch.bincount(columns[index], minlength=8) / count
         assert ((found - made.probs[index]).abs() <= 1 / count).all()
     assert (columns.diff(dim=1) >= 0).all(), "a larger number never stands for an earlier move"
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_rows_moves_depend_on_its_own_numbers_alone(dtype: torch.dtype) -> None:
-    logits, legal = batch(20, 30, 3, 1)
-    made = of(logits.to(dtype), legal)
-    uniforms = torch.rand(4, 50, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    together = made.sample_at(uniforms)
-    for index in range(4):
-        width = int(made.num_legal()[index])
-        alone = MoveDistribution(log_probs=made.log_probs[index : index + 1, :width], is_legal=legal[index : index + 1, :width])
-        assert torch.equal(alone.sample_at(uniforms[index : index + 1])[0], together[index])
-    order = torch.tensor([2, 0, 3, 1])
-    turned = MoveDistribution(log_probs=made.log_probs[order], is_legal=legal[order])
-    assert torch.equal(turned.sample_at(uniforms[order]), together[order])
 
 
 # Batches of positions.

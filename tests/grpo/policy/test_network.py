@@ -10,7 +10,6 @@ from doubles import TINY, lively_policy, some_boards
 from torch import Tensor
 
 from grpo.board.afterstates import NUM_CONTROLS, afterstates
-from grpo.board.encoding import CASTLING, HALFMOVE_CLOCK
 from grpo.policy.distribution import PositionBatch
 from grpo.policy.networks.afterstates import Network
 
@@ -42,15 +41,6 @@ def test_the_sum_of_an_afterstate_by_its_changes_is_the_plain_sum_over_its_squar
     plain = control + wide.piece_embedding[pieces * 64 + torch.arange(64)].sum(1)
 
     torch.testing.assert_close(fast, plain, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("byte", [0, 7, 63, CASTLING.start, HALFMOVE_CLOCK])
-def test_what_stands_where_rights_and_clock_matter(byte: int, network: Network) -> None:
-    positions = PositionBatch.from_boards([ENDGAME])
-    changed = positions.encodings.clone()
-    changed[0, byte] = 0 if changed[0, byte] else 1
-    one, other = (network(encodings, *positions.inputs[1:]) for encodings in (positions.encodings, changed))
-    assert (one - other).abs().max() > 1e-3
 
 
 def back_and_forth() -> chess.Board:

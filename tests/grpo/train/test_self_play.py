@@ -20,7 +20,6 @@ from grpo.train.network_task import NetworkTask
 from grpo.train.self_play import SelfPlay, SelfPlayError, taken_plies
 from grpo.train.states import DatasetStates
 
-FOOLISH = ["f2f4", "e7e5", "h2h3", "d8h4", "g2g3", "h4g3"]  # Mate; g2g3 is forced.
 SHUFFLE = ["g1f3", "g8f6", "f3g1", "f6g8"]
 
 
@@ -95,24 +94,6 @@ def test_a_game_that_repeats_itself_ends_and_gives_each_position_once() -> None:
     assert (metrics["self_play/repeated"], metrics["self_play/decisive"]) == (1, 0)
     with pytest.raises(SelfPlayError, match=r"round 0: \d+ games gave only 4 distinct positions"):
         own_games(size=4, self_play_states=5).states(0, always(SHUFFLE))
-
-
-@pytest.mark.usefixtures("from_the_start")
-def test_a_forced_move_is_left_out() -> None:
-    values = MadeUpValues()
-    own = own_games(values, size=4, self_play_states=4)
-
-    states = own.states(0, always(FOOLISH))
-
-    board, line = chess.Board(), []
-    for uci in FOOLISH:
-        line.append(name_of(board))
-        board.push_uci(uci)
-    assert board.is_checkmate()
-    assert set(names_of(states)) == {line[1], line[2], line[3], line[5]}, "neither the start nor the forced reply to the queen's check"
-    assert all(board.legal_moves.count() > 1 for board in values.asked)
-    metrics = own.round_metrics()
-    assert (metrics["self_play/repeated"], metrics["self_play/decisive"]) == (0, 1)
 
 
 @pytest.mark.parametrize("num_plies", [0, 3, 97, 98, 1_000])

@@ -76,12 +76,6 @@ def test_options_are_declared_as_the_protocol_writes_them(session: Session) -> N
     assert [line.split()[2] for line in options] == ["Temperature", "MultiPV", "Hash", "Threads", "Ponder"]
 
 
-@pytest.mark.parametrize("line", ["", "   ", "hello", "go\x00", "stop", "ponderhit", "debug on", "ucinewgame"])
-def test_what_asks_nothing_is_answered_by_nothing_and_words_before_a_command_are_skipped(line: str, session: Session) -> None:
-    assert session.says(line) == []
-    assert session.says("joho isready") == ["readyok"], "https://backscattering.de/chess/uci/"
-
-
 def test_quit_ends_it_and_so_does_the_end_of_input_with_the_best_move_that_is_owed(session: Session) -> None:
     serve(session.engine, io.BytesIO(b"isready\nquit\ngo\n"))
     assert session.lines == ["readyok"]
@@ -129,15 +123,6 @@ def test_the_best_move_is_the_one_that_plays_in_matches(session: Session) -> Non
     boards = some_boards(8, seed=3)
     expected = BestMovePlayer(session.policy, "").choose(boards, range(len(boards)))
     assert [session.best(position(board), "go movetime 10") for board in boards] == [move.uci() for move in expected]
-
-
-@pytest.mark.parametrize(
-    "line", ["go", "go depth 3", "go wtime -5 btime -5 movestogo 1", "go depth x", "go searchmoves", "go what is this"]
-)
-def test_with_limits_of_whatever_kind_it_moves_at_once_and_once(line: str, session: Session) -> None:
-    *info, best = session.says(line)
-    assert best.startswith("bestmove ")
-    assert all(line.startswith("info ") for line in info)
 
 
 @pytest.mark.parametrize(

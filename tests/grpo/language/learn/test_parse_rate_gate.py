@@ -40,12 +40,6 @@ def test_each_task_must_pass_and_only_those_that_do_not_are_named() -> None:
     assert "move task" not in str(refusal.value)
 
 
-def test_a_task_that_is_not_trained_is_not_asked() -> None:
-    only_moves = CONFIG.model_copy(update={"environment_share": 0.0})
-    rates = parse_rates(cloned_policy(only_moves), language_boards(Split.VALIDATION), num_prompts=4, seed=1)
-    assert list(rates) == [LanguageTask.MOVE]
-
-
 def test_an_answer_that_was_cut_is_not_readable_however_it_reads() -> None:
     """A move answer has at least 23 tokens here: cut at 16 none is whole."""
     cut = CONFIG.model_copy(update={"max_answer_tokens": 16, "environment_share": 0.0})

@@ -64,15 +64,6 @@ def test_dropout_is_off_even_in_training_mode(tmp_path: Path) -> None:
     assert policy.network.config.attn_pdrop == policy.network.config.resid_pdrop == policy.network.config.embd_pdrop == 0
 
 
-def test_what_an_author_chose_for_sampling_is_dropped(tmp_path: Path) -> None:
-    folder = gpt2(tmp_path)
-    (folder / "generation_config.json").write_text(
-        json.dumps({"do_sample": True, "top_k": 1, "temperature": 0.1, "repetition_penalty": 9.0})
-    )
-    config = loaded(folder).network.generation_config
-    assert {config.top_k, config.temperature, config.repetition_penalty, config.do_sample} <= {None, 1.0, False}
-
-
 def without(*names: str):
     return lambda folder: [(made / name).unlink() for made in [gpt2(folder)] for name in names]
 

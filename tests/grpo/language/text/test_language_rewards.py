@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_language import ALPHABET, SLOPE, TERMINAL_FENS, language_table, made_up_rows
+from made_language import ALPHABET, TERMINAL_FENS, language_table, made_up_rows
 
 from grpo.dataset.table import Split, board_table
+from grpo.engine.move_values import LOGISTIC_SLOPE
 from grpo.language.text.examples import EnvironmentExample, Example, LanguageBoards, environment_example, move_example
 from grpo.language.text.rewards import CHESS, MALFORMED, PARSING, STRUCTURE, grade, win_probability
 from grpo.language.text.tasks import LanguageTask, write_environment_answer
@@ -58,7 +59,7 @@ def part(example: Example, text: str, name: str) -> float:
 def test_a_choice_worked_by_hand() -> None:
     text = " e2e4 h2h5 g1f3 e2e4 h2h4    E: 0.00 1.00 -1.00 9.00 x    B: c2c4"
     grades = grade(HAND, text)
-    chance = 1 / (1 + math.exp(SLOPE * 100))
+    chance = 1 / (1 + math.exp(LOGISTIC_SLOPE * 100))
     assert win_probability(-1) == pytest.approx(chance)
     assert dict(grades.parts) == pytest.approx(
         {

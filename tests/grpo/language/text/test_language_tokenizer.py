@@ -51,9 +51,3 @@ def test_each_square_has_its_own_place_whatever_stands_before_it(random_boards: 
             found = board.piece_at(chess.parse_square(square))
             assert man == (found.symbol() if found else ".")
             assert chess.parse_square(square) == chess.square(place % 8, 7 - place // 8)
-
-
-def test_moves_are_two_tokens_and_numbers_few() -> None:
-    assert TOKENIZER.convert_ids_to_tokens(ids_of(" e2e4 a7a8q    E: 0.35 -1.20    B: e2e4")) == [
-        *(" e2", "e4", " a7", "a8q", "    E:", " 0", ".35", " -1", ".20", "    B:", " e2", "e4"),
-    ]
