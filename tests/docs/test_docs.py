@@ -108,17 +108,6 @@ def test_every_call_of_the_command_that_a_page_shows_is_one_that_it_takes() -> N
             pytest.fail(f"{page}: chess-grpo {name} {' '.join(words)}: {error.format_message()}")
 
 
-def test_every_python_module_and_script_that_a_page_calls_is_there() -> None:
-    for page, words in COMMAND_LINES:
-        if Path(words[0]).name not in ("python", "python3.11"):
-            continue
-        if words[1] == "-m":
-            path = ROOT / words[2].replace(".", "/")
-            assert path.with_suffix(".py").exists() or (path / "__main__.py").exists() or words[2] == "pytest", f"{page}: {words}"
-        elif words[1].endswith(".py"):
-            assert (ROOT / words[1]).exists(), f"{page}: {words}"
-
-
 # --- Settings and metrics -----------------------------------------------------------------------------------------------------------------
 
 SUFFIXES = (".md", ".py", ".html", ".parquet", ".json", ".jsonl", ".pgn", ".safetensors", ".toml", ".epd")

@@ -1,12 +1,8 @@
 """Named random streams: equal everywhere, independent of each other and of global state."""
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from grpo.base.seeding import named_seed, numpy_stream, torch_stream
-
-NAMES = st.lists(st.one_of(st.integers(0, 999), st.text("abcdefghij", min_size=1, max_size=5)), max_size=3)
 
 
 def test_a_seed_is_the_same_on_every_machine() -> None:
@@ -15,12 +11,9 @@ def test_a_seed_is_the_same_on_every_machine() -> None:
     assert named_seed(7) == 0x7902699BE42C8A8E >> 1
 
 
-@given(st.integers(0, 2**31 - 1), NAMES, st.integers(0, 2**31 - 1), NAMES)
-def test_two_streams_share_a_seed_only_when_all_their_names_are_equal(
-    root: int, names: list[str | int], other: int, others: list[str | int]
-) -> None:
-    same = (root, [str(name) for name in names]) == (other, [str(name) for name in others])
-    assert (named_seed(root, *names) == named_seed(other, *others)) is same
+def test_streams_of_different_names_have_different_seeds() -> None:
+    names = [(), ("a",), ("ab",), ("a", "b"), ("b", "a"), ("a", "b", 1), ("a", 11), ("a", 1, 1)]
+    assert len({named_seed(root, *each) for root in (0, 1, 2**31 - 1) for each in names}) == 3 * len(names)
 
 
 def test_a_stream_begins_anew_each_time_it_is_asked_for() -> None:

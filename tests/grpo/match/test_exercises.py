@@ -34,21 +34,6 @@ def test_a_puzzle_has_the_solvers_moves_and_counts_for_its_band_and_its_themes()
 
 
 @pytest.mark.parametrize(
-    "bad",
-    [
-        row(moves="b8a8 h1g2"),
-        row(rating="12.5"),
-    ],
-)
-def test_a_row_that_is_no_puzzle_is_left_out_with_its_place_and_the_next_is_read(bad: str) -> None:
-    first, left_out, last = puzzles(row(), bad, row())
-    assert isinstance(first, Exercise)
-    assert isinstance(last, Exercise)
-    assert isinstance(left_out, Rejection)
-    assert str(left_out).startswith(f"puzzles.csv, byte {len(HEADER) + len(row()) + 2}: ")
-
-
-@pytest.mark.parametrize(
     ("operations", "right"),
     [
         ("bm Nge2;", {"g1e2"}),

@@ -56,23 +56,6 @@ def test_a_move_that_is_none_is_refused_with_the_nearest_legal_ones(fen: str, te
     assert not played.board.move_stack
 
 
-@pytest.mark.parametrize("fen", ["nonsense", "8/8/8/8/8/8/8/8 w - - 0 1", "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1"])
-def test_a_position_without_a_game_is_refused(fen: str) -> None:
-    with pytest.raises(MoveError, match=r"FEN|legal position|over"):
-        game(fen=fen)
-
-
-def test_a_taken_back_move_takes_its_answer_along() -> None:
-    played = game("e2e4", "d2d4", white=False)
-    with pytest.raises(MoveError, match="no move of yours"):
-        played.undo()
-    played.play("e5")
-    assert played.sans() == ["e4", "e5", "d4"]
-    played.undo()
-    assert played.sans() == ["e4"]
-    assert played.board.turn == chess.BLACK
-
-
 @pytest.mark.parametrize(
     ("played", "moves", "result", "end"),
     [

@@ -1,7 +1,6 @@
 """Openings: as many distinct ones as were asked for, even enough, none that was used before, the same each time."""
 
 import gzip
-import re
 import zlib
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -14,7 +13,6 @@ from doubles import some_boards
 
 from grpo.base.seeding import numpy_stream
 from grpo.board.encoding import position_key
-from grpo.dataset.games import SourceError
 from grpo.engine.answers import EngineAnswer, EngineError, Score
 from grpo.engine.pool import EnginePool, Query
 from grpo.match import openings
@@ -135,20 +133,6 @@ def test_too_small_a_book_is_an_error_with_both_numbers_and_nothing_is_used_up(b
         from_book(book, 32, exclude=exclude)
     assert exclude == before
     assert len(from_book(book, 31, exclude=exclude)) == 31
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("book.csv", b"PuzzleId,FEN,Moves\n"),
-        ("book.epd.gz", gzip.compress(b"8/pp2nkR1/5n1p/3p4/5p2/P2BP3/1PPKN3/8 b - -\n" * 99)[:-9]),
-        ("book.epd", b"# nothing\n"),
-    ],
-)
-def test_what_is_no_book_is_an_error_that_names_it(name: str, content: bytes, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises((SourceError, OpeningsError), match=re.escape(name)):
-        from_book(tmp_path / name, 1)
 
 
 def test_the_books_content_and_not_its_place_is_in_the_versions_of_steps(book: Path, tmp_path: Path) -> None:

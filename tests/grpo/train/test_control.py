@@ -138,14 +138,6 @@ def test_a_restored_control_goes_on_as_if_never_stopped(changes: dict[str, Any],
     assert second.knobs(9) == whole.knobs(9)
 
 
-def test_the_time_at_a_bound_is_measured() -> None:
-    control = control_of(entropy_schedule="target", entropy_coefficient=0.045, kl_target=0.1, kl_coefficient=0.0999)
-    # Entropy: on its target of 1.8, then to the upper bound of 0.05, still there (dead band), off it. KL: on its target, then at its bound.
-    for entropy, kl in ((1.8, 0.1), (0.6, 0.1), (1.8, 0.5), (2.5, 0.5)):
-        outcomes(control, [entropy], kl=kl)
-    assert control.metrics() == {"control/entropy_saturated": 0.5, "control/kl_saturated": 0.5, "control/recoveries": 0.0}
-
-
 # Each controller by hand.
 
 

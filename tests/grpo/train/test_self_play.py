@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import chess
-import numpy as np
 import pytest
 import torch
 from doubles import CPU, TINY, MadeUpValues, WrittenPolicy, check_states, fake_arrays, name_of, names_of, some_boards
@@ -17,7 +16,7 @@ from grpo.settings.grpo import GrpoConfig
 from grpo.settings.metrics import METRICS
 from grpo.train.batch import States
 from grpo.train.network_task import NetworkTask
-from grpo.train.self_play import SelfPlay, SelfPlayError, taken_plies
+from grpo.train.self_play import SelfPlay, SelfPlayError
 from grpo.train.states import DatasetStates
 
 SHUFFLE = ["g1f3", "g8f6", "f3g1", "f6g8"]
@@ -94,20 +93,6 @@ def test_a_game_that_repeats_itself_ends_and_gives_each_position_once() -> None:
     assert (metrics["self_play/repeated"], metrics["self_play/decisive"]) == (1, 0)
     with pytest.raises(SelfPlayError, match=r"round 0: \d+ games gave only 4 distinct positions"):
         own_games(size=4, self_play_states=5).states(0, always(SHUFFLE))
-
-
-@pytest.mark.parametrize("num_plies", [0, 3, 97, 98, 1_000])
-def test_plies_are_taken_evenly_not_all_and_of_both_sides(num_plies: int) -> None:
-    rng = np.random.default_rng(0)
-    taken = [taken_plies(num_plies, rng) for _ in range(300)]
-
-    assert set().union(*taken) == set(range(1, num_plies)), "each ply but the opening's is taken for some offset"
-    for plies in taken:
-        assert len(plies) <= 32
-        gaps = set(np.diff(list(plies)).tolist())
-        assert len(gaps) <= 1, "evenly"
-        assert all(gap >= 3 and gap % 2 == 1 for gap in gaps)
-    assert num_plies < 10 or min(map(len, taken)) >= min((num_plies - 1) // 3, 19), "no more than that: 98 plies with gaps of 5 give 19"
 
 
 # Values that fail.

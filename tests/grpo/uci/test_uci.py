@@ -69,13 +69,6 @@ def test_it_introduces_itself_without_loading_and_loads_once(session: Session) -
     assert session.num_loads == 1
 
 
-def test_options_are_declared_as_the_protocol_writes_them(session: Session) -> None:
-    options = [line for line in session.says("uci") if line.startswith("option")]
-    for line in options:
-        assert re.fullmatch(r"option name \w+ type (spin default \d+ min \d+ max \d+|string default \S+|check default (true|false))", line)
-    assert [line.split()[2] for line in options] == ["Temperature", "MultiPV", "Hash", "Threads", "Ponder"]
-
-
 def test_quit_ends_it_and_so_does_the_end_of_input_with_the_best_move_that_is_owed(session: Session) -> None:
     serve(session.engine, io.BytesIO(b"isready\nquit\ngo\n"))
     assert session.lines == ["readyok"]

@@ -42,12 +42,6 @@ def test_when_it_may_be_asked_no_more_it_says_so_and_tells_the_null_move(max_que
     assert not any(" pv " in line for line in lines)
 
 
-def test_of_moves_to_choose_among_it_takes_no_other() -> None:
-    lines = said(drawn_move, "position startpos", "go searchmoves e2e4 d2d4 g1f3 b1c3", max_questions=20)
-    assert best_moves(lines)[0] in {"e2e4", "d2d4", "g1f3", "b1c3"}
-    assert best_moves(said(lambda fen, _: naming("a2a3"), "go searchmoves e2e4")) == ["0000"]
-
-
 def test_asked_twice_about_a_board_it_draws_the_same_and_in_another_game_another_move() -> None:
     warm = "setoption name Temperature value 1"
     lines = said(drawn_move, warm, "position startpos", "go", "go", *["ucinewgame", "go"] * 8)

@@ -1,85 +1,52 @@
-"""A language model on held-out boards and exercises: what its answers are worth, an answer without a legal move being a loss."""
+"""A language model on held-out boards: what its answers are worth, an answer without a legal move being a loss."""
 
 from collections.abc import Sequence
+from typing import Any
 
-import chess
 import numpy as np
-import pyarrow as pa
 import pytest
-from doubles import made_up_number, some_boards
+from doubles import some_boards
 from made_language import made_up_rows
 from speakers import ScriptedSpeaker, naming
 
-from grpo.board.phases import PHASES, Phase
+from grpo.board.phases import PHASES
 from grpo.dataset.table import Split, board_table
-from grpo.engine.answers import Score
-from grpo.engine.move_values import ValueTable
 from grpo.language.learn.evaluation import EvaluationBoards, evaluate_language
 from grpo.settings.language import LanguageConfig
 
-BOARDS = some_boards(40, max_plies=80)
+# The stronger search's values are made up, the reward's are all 0.
+ROWS = [row | {"values": [0.0] * len(row["moves"])} for row in made_up_rows(some_boards(40, max_plies=80), split=Split.HELDOUT)]
+VALUES = {row["fen"]: dict(zip(row["moves"], row["strong_values"].tolist(), strict=True)) for row in ROWS}
 
 
-def table_of(boards: Sequence[chess.Board], phases: Sequence[Phase]) -> pa.Table:
-    """Return a held-out set of these boards; the stronger search's values are made up, the reward's are all 0."""
-
-    def values(board: chess.Board) -> ValueTable:
-        moves = tuple(sorted(move.uci() for move in board.legal_moves))
-        made_up = np.array([made_up_number(board, chess.Move.from_uci(move)) for move in moves], dtype=np.float32)
-        return ValueTable(moves=moves, values=made_up, scores=tuple(Score(0) for _ in moves))
-
-    rows = made_up_rows(boards, split=Split.HELDOUT, table_of=values)
-    changes = [{"phase": phase.value, "values": [0.0] * len(row["moves"])} for row, phase in zip(rows, phases, strict=True)]
-    return board_table([row | change for row, change in zip(rows, changes, strict=True)])
-
-
-def in_phases(boards: Sequence[chess.Board]) -> pa.Table:
-    """Return the boards with the phases in turn."""
-    return table_of(boards, [PHASES[place % len(PHASES)] for place in range(len(boards))])
-
-
-def judged(table: pa.Table, count: int = 30) -> EvaluationBoards:
+def judged(rows: Sequence[dict[str, Any]] = ROWS, count: int = 30) -> EvaluationBoards:
     """Return the boards that are judged of a table."""
-    return EvaluationBoards.of_table(table, config=LanguageConfig(num_heldout_boards=count))
-
-
-def values_of(fen: str) -> dict[str, float]:
-    """Return the made-up values of a board's moves."""
-    board = chess.Board(fen)
-    return {move.uci(): float(np.float32(made_up_number(board, move))) for move in board.legal_moves}
+    return EvaluationBoards.of_table(board_table(rows), config=LanguageConfig(num_heldout_boards=count))
 
 
 def best_of(fen: str) -> str:
     """Return the move of the best value."""
-    values = values_of(fen)
-    return max(values, key=values.__getitem__)
+    return max(VALUES[fen], key=VALUES[fen].__getitem__)
 
 
 def worst_of(fen: str) -> str:
     """Return the move of the worst value."""
-    values = values_of(fen)
-    return min(values, key=values.__getitem__)
-
-
-# Which boards.
+    return min(VALUES[fen], key=VALUES[fen].__getitem__)
 
 
 def test_the_first_heldout_boards_of_each_phase_are_judged_in_equal_parts_and_in_order() -> None:
     phases = [PHASES[0]] * 20 + [PHASES[1]] * 15 + [PHASES[2]] * 5
-    trained = board_table(made_up_rows(some_boards(4, seed=1)))
-    found = judged(pa.concat_tables([trained, table_of(BOARDS, phases)]), 9)
-    assert [board.fen() for board in found.boards] == [BOARDS[place].fen() for place in (0, 1, 2, 20, 21, 22, 35, 36, 37)]
+    trained = made_up_rows(some_boards(4, seed=1))
+    found = judged([*trained, *(row | {"phase": phase.value} for row, phase in zip(ROWS, phases, strict=True))], 9)
+    assert [board.fen() for board in found.boards] == [ROWS[place]["fen"] for place in (0, 1, 2, 20, 21, 22, 35, 36, 37)]
     assert found.phases.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     with pytest.raises(ValueError, match="no boards in its heldout split"):
         judged(trained)
 
 
-# What answers are worth.
-
-
 def test_who_names_the_best_move_gives_nothing_away_and_who_names_none_all() -> None:
-    boards = judged(in_phases(BOARDS))
-    tops = [max(values_of(board.fen()).values()) for board in boards.boards]
+    boards = judged()
+    tops = [max(VALUES[board.fen()].values()) for board in boards.boards]
     perfect = evaluate_language(ScriptedSpeaker(lambda fen, _: naming(best_of(fen))), boards)
     silent = evaluate_language(ScriptedSpeaker(lambda fen, _: "?"), boards)
     illegal = evaluate_language(ScriptedSpeaker(lambda fen, _: naming("a1a1")), boards)
@@ -97,15 +64,15 @@ def test_the_best_answer_gives_the_regret_of_the_best_move_and_the_drawn_ones_th
         return naming(worst_of(fen)) if number is None else naming(best_of(fen)) if number < 0.5 else ""
 
     speaker = ScriptedSpeaker(answer)
-    boards = judged(in_phases(BOARDS))
+    boards = judged()
     found = evaluate_language(speaker, boards)
     assert speaker.asked == [(None, 30), (1.0, 60)], "one question each, and no second one for those that failed"
     for row, board in enumerate(boards.boards):
-        values = values_of(board.fen()).values()
+        values = VALUES[board.fen()].values()
         assert found.scores.regret_best[row] == pytest.approx(max(values) - min(values))
         share = found.scores.expected_value[row] / max(values)
         assert share == pytest.approx(round(2 * share) / 2), "so many of two answers named the best move"
         assert found.scores.regret_sampled[row] == pytest.approx(max(values) - found.scores.expected_value[row])
-    shares = found.scores.expected_value / np.array([max(values_of(board.fen()).values()) for board in boards.boards])
+    shares = found.scores.expected_value / np.array([max(VALUES[board.fen()].values()) for board in boards.boards])
     assert 0.35 < shares.mean() < 0.65
     assert len(np.unique(shares.round(2))) > 2, "boards draw by themselves"
