@@ -49,7 +49,8 @@ class Copies:
         """Upload an output of this machine; over an equal copy, which may be damaged."""
         manifest = read_json(folder / MANIFEST)
         place = f"outputs/{manifest['step']}/{manifest['version']}/{manifest['manifest_hash']}"
-        self._objects.upload({f"{place}/{each}": folder / each for each in (*manifest["files"], *manifest["aside"])})
+        for name in (*manifest["files"], *manifest["aside"]):
+            self._objects.upload(f"{place}/{name}", folder / name)
         self._objects.put(f"{place}/{MANIFEST}", (folder / MANIFEST).read_bytes())
 
     def fetch(self, place: str, manifest: Mapping[str, Any], folder: Path) -> None:
@@ -78,7 +79,9 @@ class Copies:
     def save_progress(self, attempt: str, folder: Path, known: set[str]) -> set[str]:
         """Upload a progress folder under the attempt's own name; take the hashes that are there, and return those that are there now."""
         files = file_hashes(folder)
-        self._objects.upload({f"{attempt}/{digest}": folder / name for name, digest in files.items() if digest not in known})
+        for name, digest in files.items():
+            if digest not in known:
+                self._objects.upload(f"{attempt}/{digest}", folder / name)
         self._objects.put(f"{attempt}/{_INDEX}", json.dumps(files).encode())
         for digest in sorted(known - set(files.values())):
             self._objects.delete(f"{attempt}/{digest}")
@@ -90,16 +93,16 @@ class Copies:
             self._objects.delete(key)
 
     def _download(self, keys: Mapping[str, str], digests: Mapping[str, str], folder: Path) -> None:
-        for name in keys:
-            if not (folder / name).resolve().is_relative_to(folder.resolve()):
-                raise CorruptError(f"{self._objects}/{keys[name]}: {name} would be written outside of {folder}")
-        try:
-            self._objects.download({folder / name: key for name, key in keys.items()})
-        except KeyError as error:
-            raise CorruptError(f"{self._objects}/{error.args[0]} is missing") from None
-        for name in keys:
-            if sha256_file(folder / name) != digests[name]:
-                raise CorruptError(f"{self._objects}/{keys[name]} is changed since it was written")
+        for name, key in keys.items():
+            path = folder / name
+            if not path.resolve().is_relative_to(folder.resolve()):
+                raise CorruptError(f"{self._objects}/{key}: {name} would be written outside of {folder}")
+            try:
+                self._objects.download(key, path)
+            except KeyError:
+                raise CorruptError(f"{self._objects}/{key} is missing") from None
+            if sha256_file(path) != digests[name]:
+                raise CorruptError(f"{self._objects}/{key} is changed since it was written")
 
 
 def new_attempt(step: str, version: str, begun: int) -> str:

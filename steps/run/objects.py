@@ -1,7 +1,8 @@
 """Objects by key, in a folder or in S3: each can be written on the condition that there is none, and nobody reads half of one."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +16,7 @@ _CONFLICTS: Final = ("PreconditionFailed", "ConditionalRequestConflict")
 _ABSENT: Final = ("NoSuchKey", "404")
 """When there is no such object; the number where S3 answers without a text, as before a download."""
 
+_CODE: Final = re.compile(r"An error occurred \((\w+)\)")
 _REMEDIES: Final = {
     "NoSuchBucket": "correct the bucket's name",
     "AccessDenied": "ask the bucket's owner for s3:GetObject and s3:ListBucket, or use other credentials (AWS_PROFILE)",
@@ -111,29 +113,16 @@ class S3Objects:
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix + prefix)
             return sorted(entry["Key"].removeprefix(self._prefix) for page in pages for entry in page.get("Contents", ()))
 
-    def upload(self, files: Mapping[str, Path]) -> None:
-        """Write the content of files to objects by their keys, unconditionally."""
-        with self._transfers() as transfers:
-            self._wait((key, transfers.upload(str(path), self._bucket, self._prefix + key)) for key, path in files.items())
+    def upload(self, key: str, path: Path) -> None:
+        """Write a file's content to an object, unconditionally."""
+        with self._in_words(key):
+            self._client.upload_file(str(path), self._bucket, self._prefix + key)
 
-    def download(self, files: Mapping[Path, str]) -> None:
-        """Write to files the content of objects by their keys; raises KeyError when there is no such object."""
-        for path in files:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        with self._transfers() as transfers:
-            self._wait((key, transfers.download(self._bucket, self._prefix + key, str(path))) for path, key in files.items())
-
-    def _transfers(self) -> Any:
-        """Return a manager of transfers, which goes on where a connection breaks."""
-        from boto3.s3.transfer import TransferConfig, create_transfer_manager
-
-        # Not the client's `upload_file`: it replaces S3's error by one of its own, and while its threads end it may lose the cause.
-        return create_transfer_manager(self._client, TransferConfig())
-
-    def _wait(self, begun: Iterable[tuple[str, Any]]) -> None:
-        for key, transfer in list(begun):  # All are at work at once; of equal files several have one key.
-            with self._in_words(key):
-                transfer.result()
+    def download(self, key: str, path: Path) -> None:
+        """Write an object's content to a new file; raises KeyError when there is no such object."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with self._in_words(key):  # It goes on where a connection breaks.
+            self._client.download_file(self._bucket, self._prefix + key, str(path))
 
     @contextmanager
     def _in_words(self, key: str) -> Iterator[None]:
@@ -160,11 +149,13 @@ def _new_client() -> Any:
 
 def _s3_errors() -> tuple[type[Exception], ...]:
     """Return the error types of botocore, which is imported lazily."""
+    from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError
-    from s3transfer.exceptions import RetriesExceededError
 
-    return ClientError, BotoCoreError, RetriesExceededError
+    return ClientError, BotoCoreError, Boto3Error
 
 
-def _code(error: Any) -> str:
-    return str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))
+def _code(error: Exception) -> str:
+    """Return S3's own word for an error, which boto3's error of an upload has in its text alone; empty when S3 did not answer."""
+    found = _CODE.search(str(error))
+    return "" if found is None else found[1]

@@ -73,10 +73,9 @@ class Store:
 
     def open(self, output: StepOutput) -> Path:
         """Return the verified folder of an output, from S3 if it is only there; raises CorruptError when it is nowhere whole."""
-        step, version, wanted = output["step"], output["version"], output["output_hash"]
-        if self._local(step, version, wanted) is None and self._fetched(step, version, wanted) is None:
-            raise CorruptError(f"the output {wanted[:12]} of {step} is nowhere whole in {self}")
-        return self.folder(step, version)
+        if self._whole(output["step"], output["version"], output["output_hash"]) is None:
+            raise CorruptError(f"the output {output['output_hash'][:12]} of {output['step']} is nowhere whole in {self}")
+        return self.folder(output["step"], output["version"])
 
     def manifest(self, output: StepOutput) -> dict[str, Any]:
         """Return the manifest of a verified output; raises CorruptError as `open` does."""
@@ -109,17 +108,8 @@ class Store:
                 if progress.exists():
                     remove_folder(progress)
 
-    def _find(self, step: str, version: str) -> StepOutput | None:
-        """Return a whole output of this version, which is on this machine and in S3 afterwards."""
-        if (manifest := self._local(step, version)) is None:
-            fetched = self._fetched(step, version)
-            return None if fetched is None else _output(fetched)
-        if self._copies is not None and manifest not in self._copies.of(step, version).values():
-            self._copies.publish(self.folder(step, version))
-        return _output(manifest)
-
-    def _local(self, step: str, version: str, wanted: str = "") -> dict[str, Any] | None:
-        """Return the manifest of the whole output on this machine, of the wanted hash if that is given; a damaged one goes aside."""
+    def _whole(self, step: str, version: str, wanted: str = "") -> dict[str, Any] | None:
+        """Return the manifest of a whole output, of the wanted hash if that is given; it is on this machine afterwards."""
         folder = self.folder(step, version)
         if folder.exists():
             try:
@@ -128,11 +118,6 @@ class Store:
                     return manifest
             except CorruptError as error:
                 print(f"{step}: WARNING: {error}; set aside as {_set_aside(folder)}", flush=True)
-        return None
-
-    def _fetched(self, step: str, version: str, wanted: str = "") -> dict[str, Any] | None:
-        """Return the manifest of a whole output in S3, of the wanted hash if that is given; it is on this machine afterwards."""
-        folder = self.folder(step, version)
         copies = {} if self._copies is None else self._copies.of(step, version)
         fits = ((place, manifest) for place, manifest in copies.items() if wanted in ("", manifest["output_hash"]))
         return next((manifest for place, manifest in fits if self._fetch(place, manifest, folder)), None)
@@ -193,9 +178,13 @@ class Making:
         self._attempt, self._known = new_attempt(step, version, begun), set[str]()
         self.progress = store.progress(step, version)
         """A folder that survives kills: what is there at first is from the process before."""
-        self.output = store._find(step, version)
+        manifest = store._whole(step, version)
+        self.output = None if manifest is None else _output(manifest)
         """The output, once it is in the store: from the beginning if it need not be made."""
-        if self.output is None:
+        if manifest is not None:
+            if store._copies is not None and manifest not in store._copies.of(step, version).values():
+                store._copies.publish(store.folder(step, version))
+        else:
             if store._copies is not None:
                 store._copies.fetch_progress(step, version, self.progress)
             with explain_write_errors(self.progress):

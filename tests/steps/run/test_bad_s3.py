@@ -54,7 +54,7 @@ def objects(days: BadDays) -> S3Objects:
 def test_a_service_that_is_busy_is_asked_again(days: BadDays, tmp_path: Path) -> None:
     for use in (
         lambda: objects(days).put("new", CONTENT),
-        lambda: objects(days).download({tmp_path / "deep" / "file": "new"}),
+        lambda: objects(days).download("new", tmp_path / "deep" / "file"),
     ):
         days.faults = ["503 SlowDown", "hangs up"]
         use()
@@ -63,7 +63,7 @@ def test_a_service_that_is_busy_is_asked_again(days: BadDays, tmp_path: Path) ->
 
 def test_an_answer_that_breaks_off_is_not_taken_for_the_whole(days: BadDays, tmp_path: Path) -> None:
     days.faults = ["", "cut 1000", "cut 7000"]
-    objects(days).download({tmp_path / "file": "games.pgn"})
+    objects(days).download("games.pgn", tmp_path / "file")
     assert (tmp_path / "file").read_bytes() == CONTENT
     assert days.seen == ["HEAD", "GET", "GET", "GET"]
 
@@ -73,8 +73,9 @@ def test_an_answer_that_breaks_off_is_not_taken_for_the_whole(days: BadDays, tmp
     [
         ("400 ExpiredToken", "aws sso login", lambda found: found.put("games.pgn", b"")),
         ("403 AccessDenied", "ask the bucket's owner", lambda found: found.get("games.pgn")),
+        ("403 AccessDenied", "ask the bucket's owner", lambda found: found.upload("games.pgn", Path(__file__))),
         ("404 NoSuchBucket", "correct the bucket's name", lambda found: found.create("games.pgn", b"")),
-        ("cut 10", "check credentials, clock, network", lambda found: found.download({Path("file"): "games.pgn"})),
+        ("cut 10", "check credentials, clock, network", lambda found: found.download("games.pgn", Path("file"))),
     ],
 )
 def test_what_waiting_does_not_mend_is_told_with_its_remedy(
@@ -90,7 +91,7 @@ def test_what_waiting_does_not_mend_is_told_with_its_remedy(
 def test_an_object_that_is_not_there_is_said_to_be_so(days: BadDays, tmp_path: Path) -> None:
     assert objects(days).get("none") is None
     with pytest.raises(KeyError, match="none"):
-        objects(days).download({tmp_path / "file": "none"})
+        objects(days).download("none", tmp_path / "file")
 
 
 def test_who_was_first_but_was_not_told_so_is_first(days: BadDays) -> None:

@@ -275,12 +275,12 @@ def test_an_s3_that_is_away_stops_no_training_and_gets_all_later(
 ) -> None:
     upload, num_calls = S3Objects.upload, 0
 
-    def failing(self: Any, files: Any) -> None:
+    def failing(self: Any, *what: Any) -> None:
         nonlocal num_calls
         num_calls += 1
         if num_calls in (2, 3):
             raise StoreError("away")
-        upload(self, files)
+        upload(self, *what)
 
     monkeypatch.setattr(S3Objects, "upload", failing)
     cloud.killed("one", 3)
