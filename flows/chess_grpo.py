@@ -37,7 +37,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if Path(sys.argv[0]).resolve().parent == Path(__file__).resolve().parent:
     # Before the slow imports: a process that renders a card imports for several seconds, and its task may end meanwhile.
-    from steps.run.parent_death import end_with_parent
+    from steps.run.processes import end_with_parent
 
     end_with_parent(unwinds="batch" in sys.argv)
 
@@ -46,8 +46,8 @@ from metaflow import Config, FlowSpec, Parameter, card, current, package_sources
 import steps  # noqa: E402
 from grpo.settings.tree import DEFAULT_PRESET, ConfigError, read_settings, split_settings  # noqa: E402
 from steps.batch import deployment  # noqa: E402
-from steps.run.exit_codes import NO_RETRY, RESUMABLE  # noqa: E402
 from steps.run.launch import metaflow_tags  # noqa: E402
+from steps.run.processes import NO_RETRY, RESUMABLE  # noqa: E402
 from steps.run.versions import describe_code  # noqa: E402
 
 deployment.name_store()

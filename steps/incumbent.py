@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from grpo.base.errors import PlainError
-from steps.run.aliases import CHAMPION
+from steps.names import CHAMPION
 from steps.run.machine import Machine
 from steps.run.step import Step
 from steps.run.store import Store

@@ -1,4 +1,4 @@
-"""The files that steps leave in their outputs: one name each, for the step that writes a file and for all that read it."""
+"""The files that steps leave in their outputs, and the policies among them: one name each, for who writes it and for all that read it."""
 
 from typing import Final
 
@@ -38,3 +38,12 @@ MODEL_CARD: Final = "model_card.md"
 """Beside the report, in MLflow: the champion's card."""
 EXPORT_CARD: Final = "README.md"
 """Of an exported policy: its card."""
+
+CHAMPION: Final = "champion"
+"""The policy to play: shown to be better than its own start, and than the champion before it. A folder of `select`, and an alias."""
+PEAK: Final = "peak"
+"""The checkpoint to resume from: the best lower bound of its run. A folder of `select`, and an alias."""
+ALIASES: Final = (CHAMPION, PEAK)
+"""Of the registry; commands take them as names of policies."""
+PRETRAINED_STEP: Final = 0
+"""The step of the pretrained policy, before the first of GRPO."""

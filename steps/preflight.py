@@ -25,7 +25,7 @@ from grpo.match.halving import halving_rounds
 from grpo.match.openings import drawn_openings
 from grpo.settings.tree import ConfigError, Settings, preset_names, read_settings
 from steps.policies.kinds import KINDS
-from steps.run.machine import MIRROR, Machine, Mirror, holds_secret, sqlite_file
+from steps.run.machine import MIRROR, OFF, OFFLINE, ONLINE, Machine, holds_secret, sqlite_file
 from steps.run.store import Store
 from steps.run.versions import LOCK, describe_code, installed_lock
 from steps.track.wandb import KEY
@@ -262,7 +262,7 @@ def _wandb(machine: Machine, environment: Mapping[str, str]) -> str:
     key = f"a key is in {KEY}" if environment.get(KEY) else f"there is no {KEY}"
     local = f"saved below {machine.home}, for `wandb sync`"
     return {
-        Mirror.OFF: f"off ({MIRROR}={Mirror.ONLINE} turns it on)",
-        Mirror.OFFLINE: f"offline: {local}",
-        Mirror.ONLINE: f"online; {key}" + ("" if environment.get(KEY) else f", so it is {local}"),
+        OFF: f"off ({MIRROR}={ONLINE} turns it on)",
+        OFFLINE: f"offline: {local}",
+        ONLINE: f"online; {key}" + ("" if environment.get(KEY) else f", so it is {local}"),
     }[machine.mirror]

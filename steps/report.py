@@ -11,7 +11,7 @@ from grpo.match.verdict import RegretEstimate
 from grpo.policy.files import LANGUAGE, NETWORK, policy_facts
 from grpo.settings.names import compared_settings, flattened
 from steps.cards.state import CardPart, Seen
-from steps.names import FINDINGS, MODEL_CARD, REPORT, REPORT_PAGE, RESULTS
+from steps.names import CHAMPION, FINDINGS, MODEL_CARD, REPORT, REPORT_PAGE, RESULTS
 from steps.pages.results import (
     Boards,
     Decision,
@@ -25,7 +25,6 @@ from steps.pages.results import (
     read_results,
 )
 from steps.pages.templates import page
-from steps.run.aliases import CHAMPION
 from steps.run.step import Step
 from steps.run.work import Work, read_history
 

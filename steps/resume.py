@@ -17,7 +17,7 @@ from grpo.base.files import verified_manifest
 from grpo.policy.files import policy_facts
 from grpo.settings.names import IN_NO_VERSION, flattened, is_within
 from grpo.settings.tree import Settings, settings_over
-from steps.run.aliases import PEAK, PRETRAINED_STEP
+from steps.names import PEAK, PRETRAINED_STEP
 from steps.run.commands import FLOW_FILE, resume_command
 from steps.run.machine import Machine
 from steps.run.step import StepOutput

@@ -37,9 +37,8 @@ from steps.measure import (
     read_screened,
     screening_match,
 )
-from steps.names import CACHED_GAMES, DECISIONS, GAMES_PAGE, PGN, REPORT
+from steps.names import CACHED_GAMES, CHAMPION, DECISIONS, GAMES_PAGE, PEAK, PGN, PRETRAINED_STEP, REPORT
 from steps.policies.open import Competitor, open_checkpoint, open_policy
-from steps.run.aliases import CHAMPION, PEAK, PRETRAINED_STEP
 from steps.run.step import Step
 from steps.run.work import Work
 

@@ -12,12 +12,12 @@ from grpo.base.errors import PlainError
 from grpo.settings.tree import Settings
 from steps import STEPS
 from steps.incumbent import Incumbent, incumbent_of
+from steps.names import CHAMPION
 from steps.resume import Job, checkpoint_of, taken_over
-from steps.run.aliases import CHAMPION
-from steps.run.exit_codes import RESUMABLE
 from steps.run.launch import launch_of
 from steps.run.machine import Machine
 from steps.run.outside import OUTSIDE
+from steps.run.processes import RESUMABLE
 from steps.run.records import Attempt, Runs, Status
 from steps.run.step import Step, StepOutput
 from steps.run.store import Making, Store

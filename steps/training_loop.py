@@ -45,7 +45,7 @@ from grpo.settings.shared import BUDGET_SPENT, ENTROPY_CRITICAL
 from grpo.train.trainer import Trainer
 from steps.live_diagnosis import LiveDiagnosis
 from steps.names import CHECKPOINTS, REPORT
-from steps.run.exit_codes import RESUMABLE
+from steps.run.processes import RESUMABLE
 from steps.run.work import Work
 
 NUM_CHECKPOINTS_KEPT: Final = 12

@@ -120,7 +120,7 @@ def _explain(machine: Machine) -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    """Print how to go on, and end at once; the kernel ends the tasks, which save what they have (`steps.run.parent_death`)."""
+    """Print how to go on, and end at once; the kernel ends the tasks, which save what they have (`steps.run.processes`)."""
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_DFL)
     said = (

@@ -114,8 +114,7 @@ def _findings(run: "Run", results: "Results | None", store: "Store") -> Iterator
 
 def _places(run: "Run", store: "Store") -> list[tuple[str, str]]:
     """Return (name, location) of a run's champion, games (PGN, and a page to click through), report, card and training output."""
-    from steps.names import GAMES_PAGE, PGN, REPORT_PAGE
-    from steps.run.aliases import CHAMPION
+    from steps.names import CHAMPION, GAMES_PAGE, PGN, REPORT_PAGE
 
     rows = []
     if (selected := run.output_of("select")) is not None:

@@ -102,7 +102,7 @@ def start_flow(run: "PlannedRun", sweep: str, log: Path) -> int:
     """
     from steps.run.code import ROOT
     from steps.run.commands import FLOW_FILE
-    from steps.run.parent_death import PARENT_VARIABLE
+    from steps.run.processes import PARENT_VARIABLE
     from steps.track.sweep import SWEEP_VARIABLE
 
     environment = {**os.environ, PARENT_VARIABLE: str(os.getpid()), SWEEP_VARIABLE: f"{sweep}/{run.key}"}

@@ -16,7 +16,7 @@ from grpo.match.intervals import Estimate, ScoreInterval, Unit, elo_estimate
 from grpo.match.phase_guard import PhaseChange
 from grpo.match.verdict import Claim, LadderGain, RegretEstimate, Verdict
 from grpo.settings.metrics import ENDS
-from steps.run.aliases import PRETRAINED_STEP
+from steps.names import PRETRAINED_STEP
 
 
 class ResultsError(PlainError, ValueError):

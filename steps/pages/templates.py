@@ -23,8 +23,8 @@ from grpo.settings.metrics import TASKS
 from grpo.settings.names import MAIN, flattened
 from grpo.settings.tree import Settings
 from steps import STEPS
+from steps.names import CHAMPION, PEAK, PRETRAINED_STEP
 from steps.pages.results import Decision, Results
-from steps.run.aliases import CHAMPION, PEAK, PRETRAINED_STEP
 
 _WIDTH: Final = 80
 """Of the terminal's verdict."""

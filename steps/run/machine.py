@@ -5,7 +5,6 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Final, Self
 from urllib.parse import quote, unquote
@@ -21,21 +20,16 @@ BATCH_JOB: Final = "AWS_BATCH_JOB_ID"
 SECRETS: Final = "CHESS_GRPO_SECRETS"
 """Variable: comma-separated names of secrets in AWS Secrets Manager; they hold variables of tasks in containers."""
 MIRROR: Final = "CHESS_GRPO_WANDB"
-"""Variable: a value of `Mirror`."""
+"""Variable: whether runs are mirrored to Weights & Biases (`steps.track.wandb`)."""
+OFF: Final = "off"
+OFFLINE: Final = "offline"
+"""In a folder of the home, for `wandb sync` to upload."""
+ONLINE: Final = "online"
+"""While the step runs; offline where there is no API key."""
 
 
 class MachineError(PlainError, ValueError):
     """An environment variable has an invalid value; the message names it and its allowed values."""
-
-
-class Mirror(StrEnum):
-    """Whether runs are mirrored to Weights & Biases; see `steps.track.wandb`."""
-
-    OFF = "off"
-    OFFLINE = "offline"
-    """Write to a folder of the home, for `wandb sync` to upload."""
-    ONLINE = "online"
-    """Upload while the step runs; offline where there is no API key."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +52,7 @@ class Machine:
     """Whether the disk is ephemeral: it vanishes with the task."""
     task: str = ""
     """CHESS_GRPO_TASK, set by the flow: RUN/STEP/TASK; empty outside of a flow."""
-    mirror: Mirror = Mirror.OFF
+    mirror: str = OFF
     """CHESS_GRPO_WANDB; not a setting, because it changes no output."""
 
     @classmethod
@@ -74,7 +68,7 @@ class Machine:
             store=store_place(os.environ),
             is_container=is_container(os.environ),
             task=os.environ.get(TASK) or "",
-            mirror=Mirror(_one_of(MIRROR, tuple(Mirror))),
+            mirror=_one_of(MIRROR, (OFF, OFFLINE, ONLINE)),
         )
 
     @property

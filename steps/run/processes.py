@@ -1,15 +1,31 @@
-"""Tokens of processes: what tells others of the same machine whether a process still lives.
+"""Processes of a flow: whether another still lives, what ends them with their parent, and what their exit codes say.
 
 A token names the machine, its boot, the namespace of its process ids, and the process with its start, because ids are used again.
+
+Metaflow's scheduler starts one process per task. A task starts processes that render its cards. On AWS Batch the scheduler's processes
+watch remote jobs. Each process records itself in the environment of its children. When it ends, the Linux kernel sends its children
+SIGTERM (PR_SET_PDEATHSIG), so that GRPO saves a checkpoint of its last step.
 """
 
+import ctypes
 import os
+import signal
 import socket
+import sys
 from pathlib import Path
+from types import FrameType
 from typing import Final, Literal
 
+NO_RETRY: Final = 202
+"""Exit code: the error is not retryable; Metaflow does not retry a task that ends with it."""
+RESUMABLE: Final = 75
+"""Exit code: a retry, here or on another machine, resumes from the last checkpoint; EX_TEMPFAIL of sysexits.h."""
 LAUNCHER: Final = "_CHESS_GRPO_LAUNCHER"
 """Variable: the token of the process that started the run; its tasks inherit it; those on Batch do not have it."""
+PARENT_VARIABLE: Final = "_CHESS_GRPO_PARENT"
+"""Variable: the id of the parent process. It means nothing on another machine, so jobs on AWS Batch do not get it."""
+_PR_SET_PDEATHSIG: Final = 1
+_ENDED: Final = 128 + signal.SIGTERM
 _MACHINE: Final = Path("/etc/machine-id")
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACE: Final = Path("/proc/self/ns/pid")
@@ -42,3 +58,29 @@ def _start(process: int) -> str | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return None if state in ("Z", "X") else fields[18]
+
+
+def end_with_parent(*, unwinds: bool = False) -> None:
+    """End this process when its parent in the flow ends; the first process of a flow has no such parent.
+
+    Call it once, in the main thread, before anything else. The kernel watches the thread that started this process, which must
+    outlive it (Metaflow starts processes from main threads).
+
+    Args:
+        unwinds: whether SIGTERM raises SystemExit, so that cleanup runs; else SIGTERM keeps its default action, or that of the step.
+    """
+    parent = os.environ.get(PARENT_VARIABLE)
+    os.environ[PARENT_VARIABLE] = str(os.getpid())
+    if parent is None or sys.platform != "linux":
+        return
+    if unwinds:
+        signal.signal(signal.SIGTERM, _unwind)
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "PR_SET_PDEATHSIG is refused")
+    if not Path(f"/proc/{parent}").exists():  # It ended before prctl took effect.
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _unwind(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    raise SystemExit(_ENDED)

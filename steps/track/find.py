@@ -17,8 +17,7 @@ from grpo.base.errors import PlainError
 from grpo.base.files import MANIFEST, CorruptError, read_json, sha256_file, verified_manifest
 from grpo.base.suggestions import nearest
 from grpo.policy.files import is_policy, missing_files, weights_file
-from steps.names import CHECKPOINTS, REPORT
-from steps.run.aliases import ALIASES, CHAMPION, PRETRAINED_STEP
+from steps.names import ALIASES, CHAMPION, CHECKPOINTS, PRETRAINED_STEP, REPORT
 from steps.run.commands import pasteable, resume_command, shortened
 from steps.run.machine import Machine
 from steps.run.records import Run, Runs

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from steps import STEPS
-from steps.run.commands import resume_command
-from steps.run.records import Attempt, Run
+from steps.run.records import Attempt
 from steps.run.step import Step
 
 MAIN_CURVES: Final[Mapping[str, str]] = {
@@ -40,31 +39,7 @@ def run_name(step: str, part: str = "") -> str:
     return f"{STEPS.index(step):02d} {step} {part}".rstrip()
 
 
-def run_note(run: Run, verdict: str) -> str:
-    """Return the description of a run: its verdict or what became of it, and how it was started.
-
-    Args:
-        run: as it is now.
-        verdict: beginning of its report, in Markdown; empty while there is none.
-    """
-    resume = resume_command(run.name)
-    if run.status == "running":
-        at = run.attempts[-1].step if run.attempts else ""
-        where = f"at `{at}`, step {STEPS.index(at)} of {len(STEPS) - 2}" if at else "starting"
-        found = f"**Running**, {where}. If no process is running any more, it was killed: `{resume}` resumes it."
-    elif run.status != "finished":
-        where = f"{run.status.capitalize()} in `{run.failed_step}`"
-        found = f"# {where}\n\n{_quoted(run.error or 'Its process is gone.')}\n\nFinished steps are saved. It goes on by `{resume}`."
-    else:
-        found = verdict or "**Finished**."
-    return f"{found}\n\n{run.facts['head']}"
-
-
 def step_note(step: Step, attempt: Attempt) -> str:
     """Return a child run's description: what the step does, and why it failed or was killed if it was."""
-    parts = [f"**{attempt.status.capitalize()}**", _quoted(attempt.error)] if attempt.error else []
-    return "\n\n".join(filter(None, (*parts, step.says)))
-
-
-def _quoted(text: str) -> str:
-    return "\n".join(f"> {line}" for line in text.splitlines())
+    error = "".join(f"> {line}\n" for line in attempt.error.splitlines())
+    return f"**{attempt.status.capitalize()}**\n\n{error}\n{step.says}" if error else step.says

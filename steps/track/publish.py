@@ -17,12 +17,13 @@ from steps import STEPS
 from steps.names import RESULTS
 from steps.pages.results import Results, read_results
 from steps.pages.templates import page
+from steps.run.commands import resume_command
 from steps.run.machine import Machine
 from steps.run.records import Attempt, Run, Runs, Status
 from steps.run.step import StepOutput, step_of
 from steps.run.store import Store
 from steps.track.client import CHILD, METAFLOW_RUN, RUN, TrackingStore, locked, waiting
-from steps.track.notes import MAIN_CURVES, run_name, run_note, step_note, tracked_name
+from steps.track.notes import MAIN_CURVES, run_name, step_note, tracked_name
 from steps.track.outages import TrackingRefusedError, failures_of
 from steps.track.registry import register
 from steps.track.sender import Sender, journal_of
@@ -132,7 +133,9 @@ class _View:
         of_run = {*declared.headlines, *(MAIN_CURVES if attempt.step == _FINETUNE else ())}
         for run_id, names in ((parent, of_run), (child.info.run_id, None)):
             metrics = _metrics(rows[num_sent:], names)
-            self._log(run_id, self._missing(run_id, metrics) if num_sent is None else metrics)
+            new = self._missing(run_id, metrics) if num_sent is None else metrics
+            for start in range(0, len(new), _METRICS_PER_CALL):
+                self._client.log_batch(run_id, metrics=new[start : start + _METRICS_PER_CALL])
         self._num_sent[task] = len(rows)
         self._set_status(child, attempt.status, attempt.ended)
         tags = given | {METAFLOW_RUN: self._run.name, "chess_grpo.version": attempt.version, _NOTE: step_note(declared, attempt)}
@@ -150,16 +153,9 @@ class _View:
         there = {(metric.key, metric.step) for key in keys for metric in self._client.get_metric_history(run_id, key)}
         return [metric for metric in metrics if (metric.key, metric.step) not in there]
 
-    def _log(self, run_id: str, metrics: Sequence[Metric]) -> None:
-        for start in range(0, len(metrics), _METRICS_PER_CALL):
-            self._client.log_batch(run_id, metrics=metrics[start : start + _METRICS_PER_CALL])
-
     def _send_pages(self, run_id: str, output: StepOutput, names: Iterable[str]) -> None:
-        for name in names:
-            try:
-                path = self._store.file(output, name)
-            except FileNotFoundError:
-                continue
+        folder = self._store.open(output)
+        for path in (folder / name for name in names if (folder / name).exists()):
             with waiting():
                 self._client.log_artifact(run_id, str(path))
 
@@ -210,7 +206,7 @@ def _run_tags(run: Run, results: Results | None) -> dict[str, str]:
         METAFLOW_RUN: run.name,
         "chess_grpo.preset": facts["preset"],
         "chess_grpo.command": facts["command"],
-        _NOTE: run_note(run, "" if results is None else page("description", results=results)),
+        _NOTE: page("run", run=run, results=results, resume=resume_command(run.name)),
     }
     if results is not None:
         decision = results.decision

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 from grpo.base.files import MANIFEST, file_hashes, read_json, sha256_json, write_json
 from grpo.policy.files import copy_policy
 from steps import STEPS
-from steps.names import CHECKPOINTS
+from steps.names import ALIASES, CHAMPION, CHECKPOINTS, PEAK, PRETRAINED_STEP
 from steps.pages.results import Decision, Results
 from steps.pages.templates import page
-from steps.run.aliases import ALIASES, CHAMPION, PEAK, PRETRAINED_STEP
 from steps.run.machine import Machine
 from steps.run.records import Run
 from steps.run.step import StepOutput

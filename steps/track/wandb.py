@@ -9,8 +9,7 @@ import os
 from typing import Any, Final
 
 from grpo.settings.names import flattened
-from steps.run.machine import Machine
-from steps.run.machine import Mirror as Mode
+from steps.run.machine import OFF, ONLINE, Machine
 from steps.run.records import Attempt, Run
 from steps.run.store import Store
 from steps.track.sender import Sender, journal_of
@@ -25,8 +24,8 @@ _SECONDS_AT_END: Final = 20.0
 
 def mirror_of(machine: Machine, attempt: Attempt) -> Sender | None:
     """Return what mirrors an attempt; None where that is off or its offline files would go with the disk."""
-    is_online = machine.mirror == Mode.ONLINE and bool(os.environ.get(KEY))
-    if machine.mirror == Mode.OFF:
+    is_online = machine.mirror == ONLINE and bool(os.environ.get(KEY))
+    if machine.mirror == OFF:
         return None
     if machine.is_container and not is_online:
         print(f"{attempt.step}: WARNING: not logged to W&B: there is no {KEY}, and offline files would be lost with this disk", flush=True)

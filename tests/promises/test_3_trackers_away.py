@@ -18,7 +18,7 @@ from toggled_server import Fault, ToggledServer
 from tracked_runs import TrackedRun, counts, curve, rows_of, told
 from wandb_doubles import WandbServer
 
-from steps.run.machine import Machine, Mirror
+from steps.run.machine import OFF, OFFLINE, ONLINE, Machine
 from steps.run.records import Attempt
 from steps.track import client as tracking_client
 from steps.track import sender
@@ -216,7 +216,7 @@ def machine(tmp_path: Path) -> Machine:
     import wandb
 
     wandb.teardown()  # It keeps the address of the server of the test before.
-    return replace(machine_of(tmp_path, "http://127.0.0.1:9"), mirror=Mirror.OFFLINE)
+    return replace(machine_of(tmp_path, "http://127.0.0.1:9"), mirror=OFFLINE)
 
 
 def mirrored(run: TrackedRun, attempt: Attempt, work: Callable[[], Any]) -> None:
@@ -259,7 +259,7 @@ def test_two_tries_of_a_step_are_one_run_with_every_line_once(machine: Machine, 
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     with WandbServer() as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.address)
-        run = TrackedRun(replace(machine, mirror=Mirror.ONLINE))
+        run = TrackedRun(replace(machine, mirror=ONLINE))
         first = run.begin("finetune")
         mirrored(run, first, lambda: (run.work(first, curve("grpo/entropy", 2)), first.end("killed")))
         second = run.runs.begin(run.name, "finetune", "", first.version)
@@ -275,7 +275,7 @@ def test_a_server_that_is_silent_or_gone_costs_the_step_a_line(
         server.is_silent = True
         monkeypatch.setenv("WANDB_BASE_URL", server.address)
         monkeypatch.setattr(mirroring, "_SECONDS_TO_BEGIN", 1.0)
-        run = TrackedRun(replace(machine, mirror=Mirror.ONLINE))
+        run = TrackedRun(replace(machine, mirror=ONLINE))
         attempt = run.begin("finetune")
         mirrored(run, attempt, lambda: run.step("finetune", curve("grpo/entropy", 4), attempt=attempt))
     assert "saved offline for W&B" in capsys.readouterr().out
@@ -289,7 +289,7 @@ def test_a_server_that_goes_away_in_the_middle_costs_the_step_a_line_and_its_fol
     monkeypatch.setattr(mirroring, "_SECONDS_AT_END", 2.0)
     with WandbServer() as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.address)
-        run = TrackedRun(replace(machine, mirror=Mirror.ONLINE))
+        run = TrackedRun(replace(machine, mirror=ONLINE))
         attempt = run.begin("finetune")
 
         def lose_it() -> None:
@@ -309,5 +309,5 @@ def test_a_server_that_goes_away_in_the_middle_costs_the_step_a_line_and_its_fol
 def test_it_is_off_by_default_and_where_offline_files_would_be_lost(machine: Machine) -> None:
     run = TrackedRun(machine)
     attempt = run.begin("finetune")
-    for of in (replace(machine, mirror=Mirror.OFF), replace(machine, is_container=True)):
+    for of in (replace(machine, mirror=OFF), replace(machine, is_container=True)):
         assert mirror_of(of, attempt) is None

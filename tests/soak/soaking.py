@@ -20,7 +20,7 @@ from real_flow import DRIVER, outputs_in
 
 from grpo.base.files import verified_manifest
 from steps.names import HISTORY
-from steps.run.exit_codes import NO_RETRY, RESUMABLE
+from steps.run.processes import NO_RETRY, RESUMABLE
 from steps.run.work import read_history
 from steps.track.notes import tracked_name
 

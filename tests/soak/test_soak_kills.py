@@ -13,7 +13,7 @@ import pytest
 from forking import has_ended
 from soaking import SEED, Driver, NewPlace, Place, Undisturbed, leftovers_of, lost_of, number_of, part
 
-from steps.run.exit_codes import RESUMABLE
+from steps.run.processes import RESUMABLE
 
 pytestmark = pytest.mark.soak
 

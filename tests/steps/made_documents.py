@@ -12,10 +12,9 @@ from grpo.match.intervals import Estimate, paired_interval
 from grpo.match.phase_guard import phase_changes
 from grpo.match.verdict import LadderGain, decide
 from grpo.policy.files import WEIGHTS, write_facts
-from steps.names import DECISIONS, FINDINGS, HISTORY, REPORT
+from steps.names import CHAMPION, DECISIONS, FINDINGS, HISTORY, REPORT
 from steps.pages.results import Results
 from steps.report import run_results
-from steps.run.aliases import CHAMPION
 
 CODE = {"commit": "c" * 40, "is_dirty": False, "lock": "d" * 64}
 ENGINE = "Stockfish 15.1 (sha256 af67e5f96d92cf6a)"

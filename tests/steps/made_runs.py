@@ -9,8 +9,7 @@ from grpo.base.files import sha256_json, write_json, write_manifest
 from grpo.policy.files import WEIGHTS, write_facts
 from grpo.settings.tree import read_settings
 from steps import STEPS
-from steps.names import CHECKPOINTS, REPORT
-from steps.run.aliases import CHAMPION, PEAK
+from steps.names import CHAMPION, CHECKPOINTS, PEAK, REPORT
 from steps.run.launch import launch_of
 from steps.run.machine import Machine
 from steps.run.records import Run, RunFacts, Runs, Status

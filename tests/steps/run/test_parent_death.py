@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from steps.run.parent_death import PARENT_VARIABLE
+from steps.run.processes import PARENT_VARIABLE
 
 CHILDREN = {"scheduler": ("task", "saving", "launcher"), "task": ("card",)}
 PROCESS = f"""
 import atexit, os, signal, subprocess, sys, time
 from pathlib import Path
-from steps.run.parent_death import end_with_parent
+from steps.run.processes import end_with_parent
 role, folder = sys.argv[1], Path(sys.argv[2])
 def note(what):
     (folder / f".{{role}}").write_text(str(os.getpid()))

@@ -46,10 +46,9 @@ from grpo.policy.policy import NetworkPolicy, new_policy, weights_hash
 from steps import screen, select
 from steps.cards.state import Seen
 from steps.measure import CONFIRMATION, INITIAL, LADDER, PREVIOUS, PREVIOUS_POLICY, SAMPLED, SCREENING
-from steps.names import CHECKPOINTS, GAMES_PAGE, REPORT
+from steps.names import CHAMPION, CHECKPOINTS, GAMES_PAGE, PEAK, PRETRAINED_STEP, REPORT
 from steps.pages.results import Decision
 from steps.policies import network as network_policies
-from steps.run.aliases import CHAMPION, PEAK, PRETRAINED_STEP
 
 BEST = 4
 """The step that is made to play well."""
