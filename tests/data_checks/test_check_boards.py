@@ -11,7 +11,7 @@ from made_work import work_in
 from grpo.base.files import ASIDE, read_json, verified_manifest, write_json, write_manifest
 from grpo.settings.tree import Settings
 from steps.cards.state import Seen
-from steps.check_boards import DATA_DOCS, ChecksError, body, card
+from steps.check_boards import DATA_DOCS, body, card
 from steps.names import BOARDS, GAMES, REPORT, SUMMARY
 from steps.run.work import Work, read_history
 
@@ -66,17 +66,3 @@ def test_text_of_files_is_text_on_every_page(checked: Path) -> None:
         assert "<script>alert" not in page
         assert "<img src=x" not in page
     assert "](javascript:" not in summary + shown, "Markdown has markup of its own"
-
-
-def test_a_dataset_that_fails_is_refused_with_the_report_and_what_is_in_it(tmp_path: Path) -> None:
-    dataset = sound_dataset()
-    dataset.boards[0]["label"] = "a1a1"
-    work = work_on(dataset, tmp_path / "checks")
-    with pytest.raises(ChecksError) as refusal:
-        body(work)
-    text = str(refusal.value)
-    for words in ("labels: label_legal, labels: label_as_played", f"{dataset.boards[0]['fen']}: label_faults 1", "list.epd 3"):
-        assert words in text
-    work.write_history()
-    assert [record.metrics for record in read_history(work.folder)] == [{"checks/failed": 2.0}]
-    assert not (work.folder / REPORT).exists()

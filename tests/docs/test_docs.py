@@ -1,5 +1,6 @@
-"""The pages hold together: links lead somewhere, commands are commands, settings and metrics that they name are there."""
+"""The pages hold together: links, commands, settings and metrics that they name are there, and so are the tests that show the promises."""
 
+import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -150,3 +151,27 @@ def test_every_variable_of_ours_is_on_the_page_of_the_environment_and_no_other()
     sources = [path for folder in CODE for kind in ("*.py", "*.sh") for path in (ROOT / folder).rglob(kind)]
     named = {name for path in sources for name in variable.findall(path.read_text())}
     assert set(variable.findall((ROOT / "docs" / "commands.md").read_text())) == named
+
+
+# --- Promises -----------------------------------------------------------------------------------------------------------------------------
+
+
+TESTS = re.compile(r"`(?:(prove|soak) )?([\w/]+\.py)::(test_\w+)`")
+ROWS = [line.split(" | ") for line in (ROOT / "docs" / "promises.md").read_text().splitlines() if TESTS.search(line)]
+
+
+def marks_of(file: str, test: str) -> set[str]:
+    """Return the names of pytest's marks of a test function and of its module."""
+    module = ast.parse((ROOT / "tests" / file).read_text())
+    [function] = [node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == test]
+    of_module = [node for node in module.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"]
+    texts = [ast.unparse(node) for node in (*function.decorator_list, *of_module)]
+    return {mark for text in texts for mark in re.findall(r"pytest\.mark\.(\w+)", text)}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0].strip("| "))
+def test_each_promise_has_a_quick_test_or_a_heavy_one_that_runs_when_it_says_so(row: list[str]) -> None:
+    for when, file, test in TESTS.findall(row[2]):
+        marks = marks_of(file, test)
+        assert marks & {"prove", "soak"} == {when} - {""}
+        assert not marks & {"skip", "xfail"}

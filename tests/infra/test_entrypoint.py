@@ -4,14 +4,14 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 ENTRYPOINT = Path(__file__).resolve().parents[2] / "infra" / "entrypoint.sh"
 # What Metaflow hands a container, in short: a shell, below it the task with its output in a pipe, then the logs, then the task's exit code.
-SHELL = "true && python3 -u flow.py --quiet {word} finetune 2>&1 | tee task.log; c=${{PIPESTATUS[0]}}; echo kept > logs; exit $c"
+SHELL = "true && python3 -u flow.py --quiet step finetune 2>&1 | tee task.log; c=${PIPESTATUS[0]}; echo kept > logs; exit $c"
 TASK = """
 import os, signal, sys, time
 def save(number, frame):
@@ -29,72 +29,55 @@ time.sleep(60)
 """
 
 
-class Container:
-    """A command as the first process of a process namespace of its own, which is what a container makes of it."""
-
-    def __init__(self, folder: Path, *command: str) -> None:
-        self.folder = folder
-        (folder / "flow.py").write_text(TASK)
-        self._outer = subprocess.Popen(
-            ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", *command], cwd=folder
-        )
-
-    def wait_until_ready(self) -> None:
-        while not (self.folder / "ready").exists():
-            assert self._outer.poll() is None, "the command ended before the task was ready"
-            time.sleep(0.01)
-
-    def signal_first_process(self, number: int) -> None:
-        """Send from outside, as a container's runtime does."""
-        children = Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children").read_text().split()
-        os.kill(int(children[0]), number)
-
-    def exit_code(self, timeout: float = 30) -> int:
-        return self._outer.wait(timeout)
-
-    def end(self) -> None:
-        self._outer.kill()
-        self._outer.wait()
+UNSHARE = ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+Start = Callable[..., subprocess.Popen[bytes]]
 
 
 @pytest.fixture
-def containers(tmp_path: Path) -> Iterator[list[Container]]:
-    if subprocess.run(["unshare", "--user", "--map-root-user", "--pid", "--fork", "true"], capture_output=True, check=False).returncode:
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Return what starts a command by the entry point, in a process namespace of its own, which is what a container makes of it."""
+    if subprocess.run([*UNSHARE, "true"], capture_output=True, check=False).returncode:
         pytest.skip("no process namespaces here: unshare --user --pid --fork fails")
-    made: list[Container] = []
-    yield made
-    for container in made:
-        container.end()
+    (tmp_path / "flow.py").write_text(TASK)
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*command: str) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen([*UNSHARE, "bash", str(ENTRYPOINT), *command], cwd=tmp_path))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
 
 
-def start(containers: list[Container], folder: Path, *command: str) -> Container:
-    containers.append(Container(folder, *command))
-    return containers[-1]
+def terminate(container: subprocess.Popen[bytes], ready: Path) -> None:
+    """Send SIGTERM to the first process from outside, as a container's runtime does, when the command is ready."""
+    while not ready.exists():
+        assert container.poll() is None, "the command ended before it was ready"
+        time.sleep(0.01)
+    children = Path(f"/proc/{container.pid}/task/{container.pid}/children").read_text().split()
+    os.kill(int(children[0]), signal.SIGTERM)
 
 
-def test_sigterm_reaches_the_task_which_saves_and_its_exit_code_comes_out(containers: list[Container], tmp_path: Path) -> None:
-    container = start(containers, tmp_path, "bash", str(ENTRYPOINT), "bash", "-c", SHELL.format(word="step"))
-    container.wait_until_ready()
-    container.signal_first_process(signal.SIGTERM)
-    assert container.exit_code() == 75
+def test_sigterm_reaches_the_task_which_saves_and_its_exit_code_comes_out(start: Start, tmp_path: Path) -> None:
+    container = start("bash", "-c", SHELL)
+    terminate(container, tmp_path / "ready")
+    assert container.wait(30) == 75
     assert (tmp_path / "saved").read_text() == "saved"
     assert (tmp_path / "task.log").read_text() == "saved\n"  # The end of the task's output is kept: who writes it down was left alone.
     assert (tmp_path / "logs").read_text() == "kept\n"
     assert not (tmp_path / "told").exists(), "what the task has forked is its own to end"
 
 
-def test_what_is_not_a_task_is_ended_at_once(containers: list[Container], tmp_path: Path) -> None:
-    container = start(containers, tmp_path, "bash", str(ENTRYPOINT), "bash", "-c", "touch ready; sleep 60")
-    container.wait_until_ready()
-    container.signal_first_process(signal.SIGTERM)
-    assert container.exit_code() == 128 + signal.SIGTERM
+def test_what_is_not_a_task_is_ended_at_once(start: Start, tmp_path: Path) -> None:
+    container = start("bash", "-c", "touch ready; sleep 60")
+    terminate(container, tmp_path / "ready")
+    assert container.wait(30) == 128 + signal.SIGTERM
 
 
-def test_a_signal_is_not_lost_when_the_command_has_just_started(
-    containers: list[Container], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_is_not_lost_when_the_command_has_just_started(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     at_start = tmp_path / "at_start.sh"
     at_start.write_text("unset BASH_ENV\ntrap 'case $BASH_COMMAND in command=*) kill -TERM $$ ;; esac' DEBUG\n")
     monkeypatch.setenv("BASH_ENV", str(at_start))
-    container = start(containers, tmp_path, "bash", str(ENTRYPOINT), "sleep", "60")
-    assert container.exit_code() == 128 + signal.SIGTERM
+    assert start("sleep", "60").wait(30) == 128 + signal.SIGTERM

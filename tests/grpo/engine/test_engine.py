@@ -225,17 +225,6 @@ def test_a_move_in_a_game_is_that_of_the_position_after_the_moves_made_and_the_h
     assert len({search["pid"] for search in healthy.searches()}) == 1
 
 
-def test_a_failure_in_a_game_is_an_error_at_once_and_the_next_game_has_a_fresh_process(scripted: Scripted) -> None:
-    faulty = scripted({"kind": "garbage", "nth": 2})
-    with EnginePool(faulty.path, num_processes=1, options={}) as pool:
-        pool.best_move(FENS[0], "", "nodes 5", is_fresh=True)
-        with pytest.raises(EngineError):
-            pool.best_move(FENS[0], "e2e4", "nodes 5", is_fresh=False)
-        assert pool.best_move(FENS[1], "", "nodes 5", is_fresh=True) == EXPECTED[1].best_move
-    one, again, other = (search["pid"] for search in faulty.searches())
-    assert one == again != other, "never asked again by itself"
-
-
 def test_answers_that_nobody_waits_for_any_more_are_never_taken_for_those_of_the_next_call(scripted: Scripted) -> None:
     healthy = scripted({"kind": "sleeps", "nth": 2, "seconds": 0.2})
     with EnginePool(healthy.path, num_processes=1, options=ALL_LINES) as pool:

@@ -105,13 +105,6 @@ def test_the_worst_is_what_gives_most_away_and_the_best_the_only_move_found() ->
     assert best["before"]["move"] == "a8a7"
 
 
-def test_one_legal_move_is_no_decision() -> None:
-    forced = chess.Board("k7/8/1K6/8/8/8/8/7R b - - 0 1")
-    assert forced.legal_moves.count() == 1
-    found = notable_decisions(new_policy(TINY, seed=0, device=CPU), fake_arrays([forced, OTHER], lambda board, move: 0.3), count=3)
-    assert found["worst"] == found["best"] == []
-
-
 def test_changed_moves_are_those_whose_value_differs_from_the_earlier_policys_largest_first() -> None:
     found = notable_decisions(written_probabilities(NOW), JUDGED, count=3, before=written_probabilities(THEN))
     assert [(each["fen"], each["chosen"]["move"]) for each in found["improved"]] == [(BLACK_KING.fen(), "a8b7")], "0.2 -> 0.6"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from grpo.diagnosis.records import Event, Record
 from grpo.settings.tree import (
     PRESET_FOLDER,
     ConfigError,
@@ -91,16 +92,6 @@ def test_the_default_preset_is_the_defaults_and_nothing_given_is_the_default_pre
     assert read_settings("laptop") == read_settings("") == Settings()
 
 
-def test_given_keys_are_laid_over_the_preset_and_leave_its_others_alone() -> None:
-    smoke = read_settings("smoke")
-    given = read_settings('preset = "smoke"\n[grpo]\nlearning_rate = 3e-3\n[evaluation]\nladder_nodes = [7]')
-    assert given.grpo.learning_rate == 3e-3
-    assert given.evaluation.ladder_nodes == (7,)
-    assert given.grpo.num_steps == smoke.grpo.num_steps != DEFAULT.grpo.num_steps
-    restored = given.model_copy(update={"grpo": smoke.grpo, "evaluation": smoke.evaluation})
-    assert restored == smoke
-
-
 @pytest.mark.parametrize("name", preset_names())
 def test_settings_written_out_in_full_are_read_back_equal(name: str) -> None:
     settings = read_settings(name)
@@ -139,3 +130,15 @@ def test_a_preset_file_that_is_absent_or_laid_over_itself_is_refused(tmp_path: P
     ring.write_text(f'preset = "{ring}"')
     with pytest.raises(ConfigError, match="based on itself"):
         read_settings(f'preset = "{ring}"')
+
+
+def test_a_record_takes_declared_names_only_and_names_the_others() -> None:
+    record = Record(3, {"grpo/loss": 0.5, "grpo/entropy/opening": 1.0})
+    assert (record.step, record.metrics["grpo/loss"]) == (3, 0.5)
+    with pytest.raises(ValueError, match=r"not declared in grpo/settings/metrics.py: grpo/entropi, grpo/los$"):
+        Record(3, {"grpo/los": 0.5, "grpo/loss": 0.5, "grpo/entropi": 1.0})
+
+
+def test_an_event_has_a_declared_name() -> None:
+    with pytest.raises(ValueError, match=r"^event 'recovery_startd' is not declared in grpo/settings/metrics.py$"):
+        Event("recovery_startd", "")

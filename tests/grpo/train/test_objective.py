@@ -1,4 +1,4 @@
-"""The objective: numbers worked by hand, gradients, and what sampling must converge to.
+"""Advantages and objective: numbers worked by hand, gradients, and what sampling must converge to.
 
 Legend: B boards, A legal moves (padded), M moves of a board in the surrogate, G moves of a group.
 """
@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 import torch
 from doubles import sampled_moves
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from grpo.policy.distribution import MoveDistribution
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.shared import TERMS
+from grpo.train.batch import group_advantages
 from grpo.train.control import Knobs
 from grpo.train.objective import Terms, clipped_surrogate, grpo_objective, is_clipped
 from grpo.train.probes import budget, gradient_products, logit_descents
@@ -213,3 +216,20 @@ def test_without_coefficient_a_reference_that_finds_a_move_impossible_makes_no_n
     for needing in (knobs(kl=0.1), knobs(recovery=0.1)):
         with pytest.raises(AssertionError, match="a divergence is in the loss, so that its reference is needed"):
             case.objective(case.logits, needing, reference=None)
+
+
+def test_advantages_worked_by_hand() -> None:
+    rewards = torch.tensor([[1.0, 0.5, 0.0, 0.5], [0.25, 0.75, 0.25, 0.75]], dtype=torch.float64)
+    assert group_advantages(rewards).tolist() == [[0.5, 0.0, -0.5, 0.0], [-0.25, 0.25, -0.25, 0.25]]
+
+
+@given(dtype=st.sampled_from([torch.float32, torch.float64]), reward=st.floats(0, 1, width=32), size=st.integers(2, 64))
+def test_equal_rewards_have_no_advantage_at_all(dtype: torch.dtype, reward: float, size: int) -> None:
+    # Exactly 0, not 1e-9: Adam divides a gradient by its own size, and would make a full step of rounding.
+    assert not group_advantages(torch.full((1, size), reward, dtype=dtype)).any()
+
+
+def test_empty_places_get_nothing_and_the_others_are_a_smaller_group() -> None:
+    rewards = torch.tensor([[1.0, math.nan, 0.5, 0.0], [0.25, 0.75, math.nan, math.inf], [math.nan, math.nan, 0.5, math.nan]])
+    made = group_advantages(rewards, is_member_BG=torch.isfinite(rewards))
+    assert made.tolist() == [[0.5, 0.0, 0.0, -0.5], [-0.25, 0.25, 0.0, 0.0], [0.0] * 4]

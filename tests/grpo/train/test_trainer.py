@@ -23,7 +23,6 @@ from doubles import (
 )
 from doubles import trainer_of as any_trainer_of
 
-import grpo.train.control as controlling
 from grpo.base.errors import NonFiniteError
 from grpo.dataset.table import BoardArrays
 from grpo.diagnosis.diagnose import NotLearnableError, look_before, refuse
@@ -469,18 +468,3 @@ def test_it_ends_near_the_optimum_of_value_plus_entropy() -> None:
     distance = (few_now(policy).probs - optimum.probs).abs().sum(1) / 2
     assert distance.max() < 0.05, f"total variation {distance}"
     assert ((start.probs - optimum.probs).abs().sum(1) / 2).min() > 0.15
-
-
-@pytest.mark.usefixtures("no_trust_region")
-def test_a_collapsed_policy_comes_back_by_the_forward_divergence_of_its_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controlling, "RECOVERY_COEFFICIENT", 1.0)
-    # Pushed far onto one wrong move: an entropy bonus has no gradient there, KL(reference || policy) has.
-    policy = sharpened(lively_policy(), 40)
-    assert few_now(policy).entropy().mean() < 0.1
-    trainer = few(policy, group_size=64, learning_rate=3e-2, critical_entropy=0.2)
-    names: list[str] = []
-    for _ in range(60):
-        if "recovery_ended" not in names:
-            names += event_names(trainer.step())
-    assert names == ["entropy_critical", "recovery_started", "recovery_ended"]
-    assert few_now(policy).entropy().mean() > 0.2, "above the critical value"

@@ -59,30 +59,6 @@ def test_an_answer_does_not_depend_on_what_is_asked_with_it(make, pad: str | Non
     assert len({answer.token_ids for answer in together}) == len(PROMPTS)
 
 
-def test_a_stream_is_read_as_far_as_its_own_answer_and_no_further(tmp_path: Path) -> None:
-    policy = policy_of(ending_early(tmp_path))
-    own, alone = streams(6), streams(6)
-    among = sampled_answers(policy, PROMPTS, temperature=1.0, streams=own)
-    assert len({len(answer.token_ids) for answer in among}) > 1
-    for prompt, stream in zip(PROMPTS, alone, strict=True):
-        sampled_answers(policy, [prompt], temperature=1.0, streams=[stream])
-    assert [stream.random() for stream in own] == [stream.random() for stream in alone]
-
-
-def ending_early(folder: Path) -> Path:
-    """Return a model that ends with some chance at each token."""
-    from safetensors.torch import load_file, save_file
-
-    gpt2(folder, tie_word_embeddings=False)
-    weights = load_file(folder / "model.safetensors")
-    weights["transformer.ln_f.bias"] = torch.full_like(weights["transformer.ln_f.bias"], 1.0)
-    weights["transformer.ln_f.weight"] *= 0.2
-    weights["lm_head.weight"] *= 0.3
-    weights["lm_head.weight"][0] += 2.8 / 16
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
-
-
 def test_scores_that_are_no_numbers_stop_it_by_name(tmp_path: Path) -> None:
     policy = policy_of(gpt2(tmp_path))
     policy.network.transformer.h[1].mlp.c_fc.weight.data[0, 0] = torch.nan
