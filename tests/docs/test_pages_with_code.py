@@ -28,21 +28,12 @@ def names(stockfish: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     return left
 
 
-def test_every_legal_move_has_a_value_and_a_probability_and_the_mate_is_the_best(names: dict[str, Any]) -> None:
+def test_what_the_page_says_of_its_examples_is_so(names: dict[str, Any]) -> None:
     legal = {move.uci() for move in names["board"].legal_moves}
     assert set(names["table"].moves) == set(names["probabilities"]) == legal
-    assert names["best"] == "f3f7"
-
-
-def test_an_opponent_of_ones_own_plays_pairs_of_games(names: dict[str, Any]) -> None:
-    assert (names["result"].num_openings, len(names["result"].games)) == (2, 4)
-
-
-def test_a_reward_of_ones_own_is_learnt_by_a_copy(names: dict[str, Any]) -> None:
-    assert names["rates"][-1] > names["rates"][0]
+    assert names["best"] == "f3f7", "mate"
+    assert (names["result"].num_openings, len(names["result"].games)) == (2, 4), "an opponent of one's own plays pairs of games"
+    assert names["rates"][-1] > names["rates"][0], "a reward of one's own is learnt"
     trained, start = names["trainer"].policy.network.state_dict(), names["policy"].network.state_dict()
-    assert any(not torch.equal(trained[name], start[name]) for name in start)
-
-
-def test_a_controller_of_ones_own_is_used(names: dict[str, Any]) -> None:
-    assert names["temperatures"] == pytest.approx([1.5, 1.4, 1.32])
+    assert any(not torch.equal(trained[name], start[name]) for name in start), "by a copy"
+    assert names["temperatures"] == pytest.approx([1.5, 1.4, 1.32]), "a controller of one's own is used"

@@ -1,6 +1,5 @@
 """Made-up files of games and positions, with which whole datasets can be built."""
 
-import io
 import random
 from functools import cache
 from typing import Final
@@ -36,19 +35,6 @@ def random_pgn(num_games: int, *, max_plies: int = 220, seed: int = 1) -> str:
         )
         texts.append(f"{game}\n\n")
     return "".join(texts)
-
-
-def as_epd(pgn: str, *, every: int = 5) -> str:
-    """Return every so many-th position of some games as a list, each once."""
-    stream = io.StringIO(pgn)
-    lines: dict[str, None] = {}
-    while (game := chess.pgn.read_game(stream)) is not None:
-        board = game.board()
-        for ply, move in enumerate(game.mainline_moves()):
-            board.push(move)
-            if ply % every == 0 and board.legal_moves.count() > 1 and not board.is_insufficient_material():
-                lines[board.epd()] = None
-    return "".join(f'{line} id "{number}";\n' for number, line in enumerate(lines))
 
 
 def _game(moves: str, *, tags: str = "") -> str:

@@ -21,29 +21,6 @@ def brute_force(board: chess.Board) -> list[chess.Move]:
     return drawing
 
 
-def lone_endgame(rng: random.Random) -> chess.Board:
-    """Return a legal position with a handful of pieces, one side's few enough to be stalemated, and often close to bare kings."""
-    while True:
-        board = chess.Board.empty()
-        squares = rng.sample(range(64), 10)
-        board.turn = rng.random() < 0.5
-        board.set_piece_at(squares.pop(), chess.Piece(chess.KING, board.turn))
-        # The opponent's king in a corner or on an edge now and then, where stalemates are.
-        edge = rng.choice([0, 7, 56, 63, rng.randrange(8), 8 * rng.randrange(8)])
-        if edge in squares or board.piece_at(edge):
-            continue
-        board.set_piece_at(edge, chess.Piece(chess.KING, not board.turn))
-        for color, most in ((board.turn, 3), (not board.turn, 2)):
-            for _ in range(rng.randint(0, most)):
-                kind = rng.choice([chess.PAWN, chess.PAWN, chess.KNIGHT, chess.BISHOP, chess.BISHOP, chess.ROOK, chess.QUEEN])
-                square = squares.pop()
-                if board.piece_at(square) is None and (kind != chess.PAWN or 0 < chess.square_rank(square) < 7):
-                    board.set_piece_at(square, chess.Piece(kind, color))
-        board.halfmove_clock = rng.choice([0, 10, 98, 99, 99])
-        if board.is_valid() and any(board.legal_moves):
-            return board
-
-
 def test_drawing_moves_are_those_of_brute_force_in_positions_of_random_play(random_boards: list[chess.Board]) -> None:
     num_drawing = Counter[int]()
     for number, board in enumerate(random_boards[::12]):
@@ -56,23 +33,6 @@ def test_drawing_moves_are_those_of_brute_force_in_positions_of_random_play(rand
     assert num_drawing[0] >= 2 < num_drawing[99], num_drawing
 
 
-def test_drawing_moves_are_those_of_brute_force_in_endgames() -> None:
-    rng = random.Random(8)
-    met = Counter[str]()
-    for _ in range(500):
-        board = lone_endgame(rng)
-        fen = board.fen()
-        expected = brute_force(board)
-        assert drawing_moves(board) == expected, fen
-        assert board.fen() == fen
-        for move in expected:
-            after = board.copy(stack=False)
-            after.push(move)
-            why = "stalemate" if after.is_stalemate() else "material" if after.is_insufficient_material() else "fifty moves"
-            met.update({why, "capture" if board.is_capture(move) else "promotion" if move.promotion else "move"})
-    assert {"stalemate", "material", "fifty moves", "capture", "promotion"} <= set(met), met
-
-
 @pytest.mark.parametrize(
     ("fen", "drawing"),
     [
@@ -82,6 +42,7 @@ def test_drawing_moves_are_those_of_brute_force_in_endgames() -> None:
         ("8/8/8/3k4/8/8/3p4/2B1K3 w - - 0 1", "c1d2 e1d2"),
         ("k7/8/8/8/8/8/6pK/8 b - - 0 1", "g2g1b g2g1n"),  # A minor piece alone cannot win.
         ("2B1B1B1/8/7k/8/8/8/6p1/K4R2 b - - 0 1", "g2f1b"),  # What is left are bishops of one colour.
+        ("1B1B1B2/8/8/7k/8/8/6p1/K7 b - - 0 1", "g2g1b"),  # So are these, and White is far from stalemate.
         ("k7/8/8/8/8/8/6pK/5N2 b - - 0 1", "g2f1b g2f1n"),  # Two of the pieces that can win go in one move.
         ("5K1k/3q4/3P4/8/5Pp1/8/8/8 b - f3 0 1", "g4f3"),  # En passant: White's last move goes.
         ("7k/8/6K1/8/n7/1B6/3PP3/R7 w - - 0 1", "a1a4"),  # The one piece that can move is taken.

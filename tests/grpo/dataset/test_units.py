@@ -9,7 +9,7 @@ from typing import Any
 import chess
 import chess.pgn
 import pytest
-from made_games import as_epd, random_pgn
+from made_games import random_pgn
 from scripted_engine import ScriptedEngine
 
 from grpo.board.encoding import position_key
@@ -101,8 +101,8 @@ def test_units_share_no_game_and_together_have_all(long_games: Path) -> None:
     assert set(found.values()) == {1}
 
 
-def test_a_list_of_positions_fills_the_quotas_without_a_move_to_imitate(tmp_path: Path) -> None:
-    (tmp_path / "list.epd").write_text(as_epd(GAMES))
+def test_a_list_of_positions_fills_the_quotas_without_a_move_to_imitate(tmp_path: Path, random_boards: list[chess.Board]) -> None:
+    (tmp_path / "list.epd").write_text("\n".join(board.epd() for board in random_boards[::3]))
     config = files_config(tmp_path / "list.epd")
     made = filled(config)
     assert made.cells == unit_boards_per_cell(config)

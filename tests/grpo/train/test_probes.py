@@ -83,31 +83,14 @@ def pieces_of(pieces: list[list[int]], new: Tensor = NEW) -> Measured:
     return step
 
 
-def divergence(one: Tensor, other: Tensor) -> float:
-    """Return the mean of sum p ln(p / q) over rows."""
-    return sum(p * math.log(p / q) for rows in zip(one.tolist(), other.tolist(), strict=True) for p, q in zip(*rows, strict=True) if p) / 2
-
-
-def test_a_step_on_sampled_groups_worked_by_hand() -> None:
-    step = pieces_of([[0, 1]])
-    # State 0: ratios .8 .8 1.6 .8, advantages .1 .1 -.3 .1: nothing is clipped, for 1.6 is pushed down. State 1: 1.5, advantage 0.
-    surrogate = (3 * 0.8 * 0.1 - 1.6 * 0.3) / 4 / 2
-    entropy = -sum(p * math.log(p) for row in NEW.tolist() for p in row if p) / 2
-    assert (step.mean("clip_low"), step.mean("clip_high")) == (0, 0)
-    assert step.mean("raw/reference_kl") == pytest.approx(divergence(NEW, REFERENCE))
-    assert step.mean("raw/recovery_kl") == pytest.approx(divergence(REFERENCE, NEW))
-    assert step.kl_old == pytest.approx(divergence(PROBS, NEW))
-    # 0.1 * 0.8 - 0.1 * 0.4, and -0.05 * 1.0.
-    assert step.mean("reward_gain") == pytest.approx((0.04 - 0.05) / 2)
-    loss = -surrogate - 0.3 * entropy + 0.7 * divergence(NEW, REFERENCE) + 0.5 * divergence(REFERENCE, NEW)
-    assert step.mean("loss") == pytest.approx(loss)
-    assert step.ratios == pytest.approx((0.8, 1.6))
-    assert inner_metrics("grpo", [pieces_of([[1], [0]])]) == pytest.approx(inner_metrics("grpo", [step]), rel=1e-12, abs=1e-14), "in pieces"
-
-
 def test_the_metrics_of_several_steps_are_their_mean_their_extreme_or_the_last() -> None:
+    # The ratios of the second step: .8 .8 1.6 .8, and 1.5; nothing is clipped, for 1.6 is pushed down and 1.5 has no advantage.
     first, second = pieces_of([[0, 1]], PROBS), pieces_of([[0, 1]])
+    assert (second.mean("clip_low"), second.mean("clip_high")) == (0, 0)
+    # 0.1 * 0.8 - 0.1 * 0.4, and -0.05 * 1.0.
+    assert second.mean("reward_gain") == pytest.approx((0.04 - 0.05) / 2)
     metrics = inner_metrics("grpo", [first, second])
+    assert inner_metrics("grpo", [first, pieces_of([[1], [0]])]) == pytest.approx(metrics, rel=1e-12, abs=1e-14), "in pieces"
     assert metrics["grpo/loss"] == pytest.approx((first.mean("loss") + second.mean("loss")) / 2)
     # Of the policy that was sampled: the later steps may not know the reference.
     assert metrics["grpo/kl_reference"] == first.mean("raw/reference_kl") > 0.01
