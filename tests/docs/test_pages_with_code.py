@@ -1,5 +1,6 @@
 """The examples of docs/library.md run as they stand, one after the other."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,24 +12,16 @@ from page_code import blocks
 from grpo.policy.policy import new_policy
 
 
-@pytest.fixture(scope="module")
-def names(stockfish: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Return the names that all blocks of the page leave, run in a folder with a policy (`champion`) and a dataset (`boards`)."""
-    folder = tmp_path_factory.mktemp("library")
+def test_what_the_page_says_of_its_examples_is_so(stockfish: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("champion", "boards"):
-        (folder / name).mkdir()
-    new_policy(TINY, seed=1, device=CPU).save(folder / "champion")
-    write_boards(folder / "boards", some_boards(40), num_train=30)
-    left: dict[str, Any] = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setenv("CHESS_GRPO_STOCKFISH", stockfish)
-        for block in blocks("library.md"):
-            exec(compile(block, "library.md", "exec"), left)
-    return left
-
-
-def test_what_the_page_says_of_its_examples_is_so(names: dict[str, Any]) -> None:
+        (tmp_path / name).mkdir()
+    new_policy(TINY, seed=1, device=CPU).save(tmp_path / "champion")
+    write_boards(tmp_path / "boards", some_boards(40), num_train=30)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CHESS_GRPO_STOCKFISH", stockfish)
+    names: dict[str, Any] = {}
+    for block in blocks("library.md"):
+        exec(compile(block, "library.md", "exec"), names)
     legal = {move.uci() for move in names["board"].legal_moves}
     assert set(names["table"].moves) == set(names["probabilities"]) == legal
     assert names["best"] == "f3f7", "mate"

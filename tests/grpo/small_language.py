@@ -23,7 +23,7 @@ from grpo.dataset.table import Split, board_table
 from grpo.engine.answers import Score
 from grpo.engine.move_values import ValueTable
 from grpo.language.learn.cloning import clone
-from grpo.language.model.policy import LanguagePolicy, load_model
+from grpo.language.model.policy import load_model
 from grpo.language.text.examples import LanguageBoards
 from grpo.policy.files import LANGUAGE
 from grpo.settings.language import LanguageConfig
@@ -55,31 +55,19 @@ def boards_table() -> pa.Table:
 
 
 @cache
-def language_boards(split: Split = Split.TRAIN, config: LanguageConfig = CONFIG) -> LanguageBoards:
-    """Return the boards of a split as examples."""
-    return LanguageBoards(boards_table(), split, config)
-
-
-def cloned_policy(config: LanguageConfig = CONFIG) -> LanguagePolicy:
-    """Return a copy of the cloned model, with another configuration if one is given; the first process that asks makes it.
+def cloned_folder() -> Path:
+    """Return the folder of the cloned model; the first process that asks makes it.
 
     It lies in the user's cache, under a hash of everything that makes it.
     """
-    policy = LanguagePolicy.load(cloned_folder(), torch.device("cpu"))
-    policy.config = config
-    return policy
-
-
-@cache
-def cloned_folder() -> Path:
-    """Return the folder of the cloned model."""
     cache_folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chess-grpo-tests"
     cache_folder.mkdir(parents=True, exist_ok=True)
     folder = cache_folder / _key()
     with _held(cache_folder / f"{folder.name}.lock"):
         if not folder.exists():
             policy = load_model(CONFIG, seed=SEED, device=torch.device("cpu"))
-            for _ in clone(policy, language_boards(), language_boards(Split.VALIDATION), _CLONING, seed=SEED):
+            train, validation = (LanguageBoards(boards_table(), split, CONFIG) for split in (Split.TRAIN, Split.VALIDATION))
+            for _ in clone(policy, train, validation, _CLONING, seed=SEED):
                 pass
             with atomic_folder(folder) as made:
                 policy.save(made)

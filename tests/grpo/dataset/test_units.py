@@ -1,7 +1,7 @@
 """A unit takes its own games, whatever file, folder or order they come in, and fills its quotas from them as far as they go."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,7 @@ import pytest
 from made_games import random_pgn
 from scripted_engine import ScriptedEngine
 
-from grpo.board.encoding import position_key
-from grpo.board.phases import Phase, phase_of
+from grpo.board.phases import Phase
 from grpo.dataset.games import SourceError
 from grpo.dataset.quotas import Quota, QuotaCell
 from grpo.dataset.table import Position, Split
@@ -68,28 +67,6 @@ def long_games(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def check_positions(positions: Sequence[Position]) -> None:
-    """Check all that must hold of positions from any source."""
-    assert len({position.key for position in positions}) == len(positions), "a position is there twice"
-    splits = {(position.game_id, position.split) for position in positions}
-    assert len(splits) == len({game_id for game_id, _ in splits}), "a game is in two splits"
-    for position in positions:
-        board = chess.Board(position.fen)
-        assert position.key == position_key(board)
-        assert position.phase is phase_of(board)
-        assert not position.label or chess.Move.from_uci(position.label) in board.legal_moves
-        assert board.legal_moves.count() > 1
-
-
-def test_a_file_fills_the_quotas_of_a_unit_exactly(long_games: Path) -> None:
-    config = files_config(long_games)
-    made = filled(config, unit=1)
-    assert made.cells == unit_boards_per_cell(config)
-    check_positions(made.positions)
-    assert set(made.quota.games) == {position.game_id for position in made.positions}
-    assert not any(made.quota.missing.values())
-
-
 def test_units_share_no_game_and_together_have_all(long_games: Path) -> None:
     config = files_config(long_games, **{**ENDLESS, "num_units": 3})
     units = [filled(config, unit=unit) for unit in range(3)]
@@ -106,7 +83,6 @@ def test_a_list_of_positions_fills_the_quotas_without_a_move_to_imitate(tmp_path
     config = files_config(tmp_path / "list.epd")
     made = filled(config)
     assert made.cells == unit_boards_per_cell(config)
-    check_positions(made.positions)
     assert {(position.label, position.ply, position.source) for position in made.positions} == {("", 0, "list.epd")}
 
 

@@ -1,4 +1,4 @@
-"""A language model on held-out boards: what its answers are worth, an answer without a legal move being a loss."""
+"""A language model on held-out boards: what its answers are worth, one without a legal move being a loss; and the gate before GRPO."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +12,8 @@ from speakers import ScriptedSpeaker, naming
 from grpo.board.phases import PHASES
 from grpo.dataset.table import Split, board_table
 from grpo.language.learn.evaluation import EvaluationBoards, evaluate_language
+from grpo.language.learn.parse_rate_gate import ParseRate, UnreadableError, refuse_unreadable
+from grpo.language.text.tasks import LanguageTask
 from grpo.settings.language import LanguageConfig
 
 # The stronger search's values are made up, the reward's are all 0.
@@ -76,3 +78,15 @@ def test_the_best_answer_gives_the_regret_of_the_best_move_and_the_drawn_ones_th
     shares = found.scores.expected_value / np.array([max(VALUES[board.fen()].values()) for board in boards.boards])
     assert 0.35 < shares.mean() < 0.65
     assert len(np.unique(shares.round(2))) > 2, "boards draw by themselves"
+
+
+def test_each_task_must_pass_the_gate_and_only_those_that_do_not_are_named() -> None:
+    def refuse(*, move: float, environment: float) -> None:
+        rest = {"low": 0.7, "high": 0.9, "num": 50, "legal_rate": None, "truncated": 0.0, "example": "e2e4 is good"}
+        rates = {LanguageTask.MOVE: ParseRate(rate=move, **rest), LanguageTask.ENVIRONMENT: ParseRate(rate=environment, **rest)}
+        refuse_unreadable(rates, LanguageConfig(min_parse_rate=0.8), num_steps=300)
+
+    refuse(move=0.8, environment=0.8)
+    with pytest.raises(UnreadableError, match=r"environment task: parse rate 0\.78") as refusal:
+        refuse(move=0.82, environment=0.78)
+    assert "move task" not in str(refusal.value)
