@@ -194,13 +194,6 @@ def lively_policy(seed: int = 1) -> NetworkPolicy:
     return sharpened(policy, 3)
 
 
-def copied(policy: NetworkPolicy) -> NetworkPolicy:
-    """Return another policy with the same weights."""
-    twin = new_policy(TINY, seed=0, device=CPU)
-    twin.network.load_state_dict(policy.network.state_dict())
-    return twin
-
-
 def trainer_of(
     config: GrpoConfig,
     arrays: BoardArrays,

@@ -8,7 +8,6 @@ import pytest
 import torch
 from made_work import work_in
 
-from grpo.base.files import read_json
 from grpo.dataset.table import Split
 from grpo.language.learn.evaluation import heldout_reward, questions
 from grpo.language.model.policy import LanguagePolicy
@@ -50,13 +49,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory, stockfish: str) -> Trained
     finetune.body(work)
     work.write_history()
     return Trained(settings=settings, boards=boards, cloned=cloned, tuned=tuned)
-
-
-def test_cloning_passes_the_gate(trained: Trained) -> None:
-    rates = read_json(trained.cloned / "report.json")["parse_rates"]
-    print("parse rates after cloning", rates)
-    for rate in rates.values():
-        assert rate["rate"] > 0.9
 
 
 def test_grpo_raises_the_graded_reward_and_leaves_the_parse_rate(trained: Trained) -> None:

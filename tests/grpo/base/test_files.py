@@ -148,13 +148,7 @@ def test_what_a_living_writer_has_so_far_is_left_alone(tmp_path: Path) -> None:
         assert (slow / "half").exists()
 
 
-def in_new_folder(path: Path) -> None:
-    with atomic_folder(path.parent / "made") as made:
-        (made / "x").write_text("new\n")
-    (path.parent / "made" / "x").rename(path)
-
-
-@pytest.mark.parametrize("write", [lambda path: replace_file(path, b"new\n"), lambda path: append_line(path, "new"), in_new_folder])
+@pytest.mark.parametrize("write", [lambda path: replace_file(path, b"new\n"), lambda path: append_line(path, "new")])
 def test_what_is_written_is_on_the_disk_when_the_call_returns(
     write: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

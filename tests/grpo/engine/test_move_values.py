@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_engine import ScriptedEngine, move_scores
+from scripted_engine import ScriptedEngine
 
 from grpo.board.actions import action_id, legal_action_ids, mirror_move
 from grpo.board.encoding import mover_fen, mover_view
@@ -137,14 +137,3 @@ def test_moves_that_draw_by_the_rules_or_repeat_are_a_half_whatever_the_engine_s
     liar = scripted(scores={move.uci(): said for move in mover_view(board).legal_moves}, positions=[mover_fen(board)])
     [table] = tables(liar.path, [board])
     assert {move for move, value in by_move(table).items() if value == 0.5} == drawing
-
-
-def test_the_search_is_of_the_movers_view_and_the_scores_are_the_engines(scripted: Callable[..., ScriptedEngine]) -> None:
-    black = chess.Board("r1bqkb1r/pppp1ppp/2n2n2/1B2p3/4P3/5N2/PPPP1PPP/RNBQ1RK1 b kq - 5 4")
-    engine = scripted()
-    [table] = tables(engine.path, [black])
-    assert isinstance(table, ValueTable)
-    assert [search["fen"] for search in engine.searches()] == [mover_fen(black)] == [mover_view(black).fen()]
-    said = {move: score for score, move in move_scores(mover_fen(black), sorted(m.uci() for m in mover_view(black).legal_moves), "")}
-    for move, score in zip(table.moves, table.scores, strict=True):
-        assert score == Score(said[mirror_move(chess.Move.from_uci(move)).uci()])

@@ -41,7 +41,6 @@ def test_a_puzzle_has_the_solvers_moves_and_counts_for_its_band_and_its_themes()
         ("bm Nf3 Nge2; am Nge2;", {"g1f3"}),
         ("am Nce2 Nb1;", {"a1a2", "a1b1", "a1b2", "c3a2", "c3a4", "c3b5", "c3d5", "c3e4", "c3d1", "g1e2", "g1f3", "g1h3"}),
         ("bm Ne2;", None),  # Ambiguous.
-        ("bm Xx9;", None),
         ('id "no answer";', None),
         ("bm Nf3; am Nf3;", None),
     ],

@@ -136,12 +136,12 @@ def test_too_small_a_book_is_an_error_with_both_numbers_and_nothing_is_used_up(b
 
 
 def test_the_books_content_and_not_its_place_is_in_the_versions_of_steps(book: Path, tmp_path: Path) -> None:
-    elsewhere = tmp_path / "deep" / "other.epd"
-    elsewhere.parent.mkdir()
-    elsewhere.write_bytes(book.read_bytes())
-    here, there, none = (Settings(evaluation=EvaluationConfig(opening_book=str(path))) for path in (book, elsewhere, ""))
-    machine = Machine(stockfish="none", home=tmp_path, tracking_uri="", device="cpu", num_threads=1)
-    asked = OUTSIDE["book"]
-    assert asked(here, machine) == asked(there, machine) != asked(none, machine) == {}
-    elsewhere.write_bytes(book.read_bytes() + b"\n")
-    assert asked(here, machine) != asked(there, machine)
+    def asked(path: str) -> object:
+        machine = Machine(stockfish="none", home=tmp_path, tracking_uri="", device="cpu", num_threads=1)
+        return OUTSIDE["book"](Settings(evaluation=EvaluationConfig(opening_book=path)), machine)
+
+    other = tmp_path / "other.epd"
+    other.write_bytes(book.read_bytes())
+    assert asked(str(book)) == asked(str(other)) != asked("") == {}
+    other.write_bytes(book.read_bytes() + b"\n")
+    assert asked(str(book)) != asked(str(other))

@@ -11,7 +11,7 @@ from doubles import CPU, TINY, WrittenPolicy, made_up_number, some_boards
 from scripted_engine import ScriptedEngine, move_scores
 
 from grpo.base.seeding import numpy_stream, torch_stream
-from grpo.engine.answers import EngineAnswer, EngineError
+from grpo.engine.answers import EngineError
 from grpo.engine.pool import EnginePool
 from grpo.match.players import BestMovePlayer, DilutedPlayer, EnginePlayer, Player, RandomPlayer, SamplingPlayer
 from grpo.policy.policy import new_policy
@@ -146,13 +146,6 @@ def test_the_engines_best_move_is_played_after_a_fresh_search_of_so_many_nodes(s
     assert engine_moves(engine.path, BOARDS[:6]) == [scripted_best(board) for board in BOARDS[:6]]
     expected = [(board.fen(), "nodes 37", True) for board in BOARDS[:6]]
     assert [(search["fen"], search["limit"], search["is_fresh"]) for search in engine.searches()] == expected
-
-
-def test_castling_written_as_the_king_taking_its_rook_is_played_as_castling(
-    scripted: Callable[..., ScriptedEngine], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(EnginePool, "search", lambda self, queries: [EngineAnswer(best_move="e1h1", scores={})])
-    assert engine_moves(scripted().path, [chess.Board("4k3/8/8/8/8/8/8/4K2R w K - 0 1")]) == ["e1g1"]
 
 
 @pytest.mark.parametrize("kind", ["crash", "illegal best move"])

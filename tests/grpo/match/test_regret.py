@@ -91,7 +91,7 @@ THEN = {
 }
 
 
-def test_the_worst_is_what_gives_most_away_and_the_best_the_only_move_found() -> None:
+def test_the_worst_gives_most_away_the_best_is_the_only_move_found_and_changed_moves_differ_in_value_from_the_earlier_policys() -> None:
     found = notable_decisions(written_probabilities(NOW), JUDGED, count=3, before=written_probabilities(THEN))
     [worst], [best] = found["worst"], found["best"]
     assert worst["fen"] == WHITE_KING.fen()
@@ -103,11 +103,5 @@ def test_the_worst_is_what_gives_most_away_and_the_best_the_only_move_found() ->
     assert best["chosen"] == best["best"]
     assert (best["chosen"]["move"], best["regret"], best["margin"]) == ("a8b7", 0.0, pytest.approx(0.2))
     assert best["before"]["move"] == "a8a7"
-
-
-def test_changed_moves_are_those_whose_value_differs_from_the_earlier_policys_largest_first() -> None:
-    found = notable_decisions(written_probabilities(NOW), JUDGED, count=3, before=written_probabilities(THEN))
     assert [(each["fen"], each["chosen"]["move"]) for each in found["improved"]] == [(BLACK_KING.fen(), "a8b7")], "0.2 -> 0.6"
     assert [(each["fen"], each["chosen"]["move"]) for each in found["worsened"]] == [(WHITE_KING.fen(), "a1b1")], "0.9 -> 0.5"
-    alone = notable_decisions(written_probabilities(NOW), JUDGED, count=3)
-    assert alone["improved"] == alone["worsened"] == []

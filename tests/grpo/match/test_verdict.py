@@ -11,7 +11,6 @@ from grpo.match.intervals import LEVEL, ScoreInterval, p_value, paired_interval
 from grpo.match.phase_guard import FEWEST_BOARDS, PhaseChange, phase_changes
 from grpo.match.verdict import (
     Decision,
-    LadderFinding,
     LadderGain,
     Verdict,
     candidates_by_regret,
@@ -78,21 +77,6 @@ def test_scores_beside_are_reported_and_never_make_or_unmake_a_champion() -> Non
 
 
 @pytest.mark.parametrize(
-    ("played", "finding"),
-    [
-        (30.1, LadderFinding.HIGHER),
-        (30.0, LadderFinding.NOT_SHOWN),
-        (-30.0, LadderFinding.NOT_SHOWN),
-        (-30.1, LadderFinding.WORSE),
-    ],
-)
-def test_the_ladder_shows_a_difference_when_the_whole_interval_as_played_lies_on_one_side_of_0(
-    played: float, finding: LadderFinding
-) -> None:
-    assert gain(played, -played, margin=30).finding == finding
-
-
-@pytest.mark.parametrize(
     ("scores", "elo", "verdict"),
     [
         (STRONG, 50, Verdict.BETTER),
@@ -105,7 +89,7 @@ def test_the_ladder_shows_a_difference_when_the_whole_interval_as_played_lies_on
 def test_a_candidate_that_beats_its_start_and_is_not_worse_on_the_ladder_is_promoted_and_a_sentence_says_whether_the_two_agree(
     scores: Sequence[float], elo: float, verdict: Verdict
 ) -> None:
-    decision = verdict_on(scores, ladder_gain=gain(elo))
+    decision = verdict_on(scores, ladder_gain=gain(elo, -elo))  # As played decides, not as adjudicated.
     assert decision.verdict == verdict
     assert decision.promoted == decision.replaces_previous == (verdict == Verdict.BETTER)
     assert ("disagree" in decision.sentence) == ((scores is STRONG) != (elo > 0))

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable
 
 import chess
-import numpy as np
 import pytest
 import torch
 from doubles import CPU, TINY, lively_policy, some_boards
@@ -17,7 +16,6 @@ from torch import Tensor
 
 from grpo.board.actions import action_move, legal_action_ids
 from grpo.board.afterstates import NUM_CONTROLS, afterstates
-from grpo.board.encoding import encode
 from grpo.policy.distribution import MoveDistribution, PositionBatch
 from grpo.policy.networks.afterstates import Network
 from grpo.policy.policy import new_policy
@@ -178,18 +176,6 @@ def test_each_move_has_as_many_of_even_numbers_as_its_probability_says() -> None
 
 
 # Batches of positions.
-
-
-def test_a_batch_holds_each_boards_own_legal_moves(random_boards: list[chess.Board]) -> None:
-    boards = random_boards[::71]
-    made = PositionBatch.from_boards(boards)
-    assert len(made) == len(boards)
-    assert np.array_equal(made.encodings.numpy(), encode(boards))
-    for index, board in enumerate(boards):
-        ids = legal_action_ids(board)
-        assert made.action_ids[index].tolist() == ids + [0] * (made.action_ids.shape[1] - len(ids))
-        assert made.is_legal[index].tolist() == [column < len(ids) for column in range(made.is_legal.shape[1])]
-    assert made.is_legal.any(0).all(), "no wider than its richest board"
 
 
 # The network as a policy.

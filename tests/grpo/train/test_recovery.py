@@ -4,7 +4,7 @@ import copy
 from typing import Any, Final
 
 import pytest
-from doubles import FIELD_NOTES, copied, fake_arrays, lively_policy, some_boards, trainer_of
+from doubles import FIELD_NOTES, fake_arrays, lively_policy, some_boards, trainer_of
 
 from grpo.policy.policy import NetworkPolicy
 from grpo.settings.grpo import GrpoConfig
@@ -37,7 +37,7 @@ def entropies(trainer: Trainer[NetworkPolicy], count: int) -> list[float]:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_from_a_collapsed_policy_the_forward_divergence_comes_back_and_the_field_notes_recovery_does_not(seed: int) -> None:
     reference = lively_policy(seed)
-    policy = copied(reference)
+    policy = reference.copied()
     collapsing = trainer_of(CONFIG, ARRAYS, policy=policy, reference=reference, seed=seed)
     history = entropies(collapsing, 10)
     while sum(history[-10:]) / 10 >= 0.2:

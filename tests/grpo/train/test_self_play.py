@@ -115,16 +115,6 @@ def test_positions_that_the_engine_fails_on_are_dropped_and_counted_and_each_ste
     assert set(taken) <= {name_of(board) for board in values.asked if not is_unlucky(board)}
 
 
-def test_a_round_whose_values_fail_must_still_give_a_steps_states() -> None:
-    def failing(count: int) -> SelfPlay:
-        left = iter(range(count))
-        return own_games(MadeUpValues(fails_on=lambda _: next(left, None) is not None))
-
-    assert len(failing(32).states(0, POLICY)) == 8
-    with pytest.raises(SelfPlayError, match=r"failed on 33 of 40 positions"):
-        failing(33).states(0, POLICY)
-
-
 # Rounds: only seed, weights and step decide.
 
 

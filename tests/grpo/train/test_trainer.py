@@ -14,7 +14,6 @@ import torch
 from doubles import (
     CPU,
     TINY,
-    copied,
     fake_arrays,
     largest_difference,
     lively_policy,
@@ -247,7 +246,7 @@ def test_a_new_run_from_a_checkpoint_begins_at_what_was_judged_with_its_optimise
     assert record.step == 4
     assert record.metrics["control/learning_rate"] == pytest.approx(1e-3)
     # The average warms up anew: after one step it keeps a tenth.
-    expected = copied(policy)
+    expected = policy.copied()
     for mean, weights in zip(expected.network.parameters(), second.policy.network.parameters(), strict=True):
         mean.data.lerp_(weights.data, 0.9)
     assert largest_difference(expected, second.evaluation_policy) < 1e-6
@@ -257,7 +256,7 @@ def test_what_is_judged_is_the_average_of_the_policies_after_each_step_and_train
     changes = {"learning_rate": 1e-2, "num_minibatches": 1}
     plain, averaged = trainer_of(weight_averaging=0.0, **changes), trainer_of(weight_averaging=0.15, **changes)
     assert plain.evaluation_policy is plain.policy
-    expected = copied(averaged.policy)
+    expected = averaged.policy.copied()
     for kept in (1 / 10, 0.15, 0.15):  # 1 / 10; 2 / 11 and 3 / 12 are more than the setting.
         assert plain.step().metrics == averaged.step().metrics
         for mean, weights in zip(expected.network.parameters(), averaged.policy.network.parameters(), strict=True):

@@ -116,12 +116,6 @@ def test_who_names_no_legal_move_loses_the_game_there_with_either_colour(as_whit
     assert result.ends()["no legal move named"] == 1
 
 
-def drawn_move(fen: str, number: float | None) -> str:
-    """Return a legal move by the number drawn; as the best answer the first."""
-    legal = sorted(move.uci() for move in chess.Board(fen).legal_moves)
-    return naming(legal[int((number or 0) * len(legal))])
-
-
 def said(answer: Answer, *commands: str, max_questions: int = 3) -> list[str]:
     """Return all lines of an engine that is told these commands."""
     lines: list[str] = []
@@ -151,7 +145,7 @@ def test_when_it_may_be_asked_no_more_it_says_so_and_tells_the_null_move(max_que
 
 def test_asked_twice_about_a_board_it_draws_the_same_and_in_another_game_another_move() -> None:
     warm = "setoption name Temperature value 1"
-    lines = said(drawn_move, warm, "position startpos", "go", "go", *["ucinewgame", "go"] * 8)
+    lines = said(lambda fen, number: a_drawn_move(fen, number or 0.0), warm, "position startpos", "go", "go", *["ucinewgame", "go"] * 8)
     first, again, *others = best_moves(lines)
     assert first == again
     assert len({first, *others}) > 3

@@ -1,6 +1,5 @@
 """The GRPO loop of a language model: it learns, survives numbers that are none, and goes on bit for bit."""
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,22 +54,6 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_the_run_that_was_not_stopped(tm
     assert again.step() == records[2]
     assert weights_hash(again.policy) == weights_hash(whole.policy)
     assert weights_hash(again.policy) != weights_hash(policy), "nothing was learnt"
-
-
-def test_a_reward_that_is_no_number_is_survived() -> None:
-    broken = [True]
-
-    def grader(example: Example, text: str) -> Grades:
-        found = grade(example, text)
-        return replace(found, parts={"structure": math.nan}) if broken[0] else found
-
-    trainer = trainer_of(settings(), grader)
-    before = weights_hash(trainer.policy)
-    assert trainer.step().metrics["language/skipped"] == 1
-    assert weights_hash(trainer.policy) == before
-    broken[0] = False
-    assert trainer.step().metrics["language/skipped"] == 0
-    assert weights_hash(trainer.policy) != before
 
 
 def test_the_kl_coefficient_begins_above_zero_and_chess_is_asked_for_little_by_little() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from made_models import gpt2_network, llama_network
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 from written_language import language_trainer, written_boards
 from written_language import settings as settings_of
 
@@ -31,31 +32,14 @@ PROMPTS = [
 ]
 
 
-def gpt2() -> PreTrainedModel:
-    dropouts = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), 0.0)
-    return GPT2LMHeadModel(GPT2Config(vocab_size=len(chess_tokenizer()), n_positions=256, n_embd=32, n_layer=2, n_head=2, **dropouts))
+NO_DROPOUT = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), 0.0)
 
 
-def llama() -> PreTrainedModel:
-    config = LlamaConfig(
-        vocab_size=len(chess_tokenizer()),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        pad_token_id=None,
-    )
-    return LlamaForCausalLM(config)
-
-
-def policy_of(make: Callable[[], PreTrainedModel], **settings: object) -> LanguagePolicy:
+def policy_of(make: Callable[..., PreTrainedModel], **settings: object) -> LanguagePolicy:
     """Return a policy with random weights, large enough that distributions are far from even."""
     torch.manual_seed(0)
-    network = make()
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.mul_(4)
-    return LanguagePolicy(network, chess_tokenizer(), CPU, settings_of(**settings).language, origin=ModelOrigin(model="test", commit=""))
+    network = make(len(tokenizer := chess_tokenizer()), **(NO_DROPOUT if make is gpt2_network else {}))
+    return LanguagePolicy(network, tokenizer, CPU, settings_of(**settings).language, origin=ModelOrigin(model="test", commit=""))
 
 
 def some_rollout(policy: LanguagePolicy, settings: Settings, *, step: int = 7) -> LanguageRollout:
@@ -78,10 +62,10 @@ def some_rollout(policy: LanguagePolicy, settings: Settings, *, step: int = 7) -
     )
 
 
-@pytest.mark.parametrize("make", [gpt2, llama])
+@pytest.mark.parametrize("make", [gpt2_network, llama_network])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_tokens_are_scored_as_they_were_sampled_and_as_the_model_reads_them_alone_whatever_the_padding(
-    make: Callable[[], PreTrainedModel], temperature: float
+    make: Callable[..., PreTrainedModel], temperature: float
 ) -> None:
     policy = policy_of(make)
     rollout = some_rollout(policy, settings_of(**{"grpo.temperature": temperature}))
@@ -135,7 +119,7 @@ def test_a_loss_in_pieces_has_the_gradient_of_the_whole_and_tokens_weigh_alike()
     gradients = []
     for most in (16, 3):
         settings = settings_of(**{"language.answers_per_forward": most, "grpo.kl_coefficient": 0.0})
-        policy, reference = (policy_of(gpt2, **{"language.answers_per_forward": most}) for _ in range(2))
+        policy, reference = (policy_of(gpt2_network, **{"language.answers_per_forward": most}) for _ in range(2))
         # Also answers that were cut, for these weights seldom end one.
         rollout = replace(some_rollout(policy, settings), advantages=torch.linspace(-1, 2, 16))
         trainer = language_trainer(policy, reference, written_boards(settings), settings)
