@@ -45,25 +45,24 @@ def no_process_left(tmp_path: Path) -> Iterator[None]:
     left: set[int] = set()
     until = time.monotonic() + 60  # What was killed by force may take a moment to go; what was not killed stays.
     while time.monotonic() < until:
-        left = _children() - children | {pid for pid in _pids() if str(tmp_path) in _read(f"/proc/{pid}/cmdline")}
+        left = _children() - children | _named(tmp_path)
         if not left:
             return
         time.sleep(0.05)
     pytest.fail(f"processes still run, or are zombies: {left}")
 
 
-def _pids() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and int(entry.name) != os.getpid()]
-
-
 def _children() -> set[int]:
-    # The fields after the command, which is in parentheses and may hold anything: state, parent.
-    parents = {pid: _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[1:2] for pid in _pids()}
-    return {pid for pid, parent in parents.items() if parent == [str(os.getpid())]}
+    return {int(pid) for thread in Path("/proc/self/task").iterdir() for pid in _read(thread / "children").split()}
 
 
-def _read(path: str) -> str:
+def _named(folder: Path) -> set[int]:
+    """Return the processes whose command line names a folder."""
+    return {int(entry.name) for entry in Path("/proc").glob("[0-9]*") if str(folder) in _read(entry / "cmdline")} - {os.getpid()}
+
+
+def _read(path: Path) -> str:
     try:
-        return Path(path).read_bytes().decode("utf-8", "replace")
+        return path.read_bytes().decode("utf-8", "replace")
     except OSError:
         return ""  # The process has ended meanwhile.

@@ -10,6 +10,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 TEXTS = ["P: 8/5k2/3p4/1PpP4/4r3/2N5/QB4K1/8 b KQkq c3 0 40    M: e2e4 a7a8q    E: 0.35 -1.20    B: e2e4+0.001+0+0+"] * 4
 
+NO_DROPOUT = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), 0.0)
+"""What a GPT-2 takes to have none."""
+
 
 def byte_pair_tokenizer(*, pad: str | None = None) -> PreTrainedTokenizerFast:
     """Return a GPT-2-like BPE over bytes, trained on a line of the format; GPT-2's own has no padding token either."""

@@ -1,11 +1,8 @@
 """A small language model that has learned the format, made once and shared by all tests: on boards of few pieces, learned in seconds."""
 
-import fcntl
 import os
 import platform
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -63,14 +60,13 @@ def cloned_folder() -> Path:
     cache_folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chess-grpo-tests"
     cache_folder.mkdir(parents=True, exist_ok=True)
     folder = cache_folder / _key()
-    with _held(cache_folder / f"{folder.name}.lock"):
-        if not folder.exists():
-            policy = load_model(CONFIG, seed=SEED, device=torch.device("cpu"))
-            train, validation = (LanguageBoards(boards_table(), split, CONFIG) for split in (Split.TRAIN, Split.VALIDATION))
-            for _ in clone(policy, train, validation, _CLONING, seed=SEED):
-                pass
-            with atomic_folder(folder) as made:
-                policy.save(made)
+    if not folder.exists():
+        policy = load_model(CONFIG, seed=SEED, device=torch.device("cpu"))
+        train, validation = (LanguageBoards(boards_table(), split, CONFIG) for split in (Split.TRAIN, Split.VALIDATION))
+        for _ in clone(policy, train, validation, _CLONING, seed=SEED):
+            pass
+        with atomic_folder(folder) as made:
+            policy.save(made)
     return folder
 
 
@@ -83,14 +79,6 @@ def _key() -> str:
         "packages": [torch.__version__, transformers.__version__, platform.python_version()],
     }
     return sha256_json(facts)[:24]
-
-
-@contextmanager
-def _held(path: Path) -> Iterator[None]:
-    """Wait for the lock of this file; it goes with the process, however it ends."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _some_endgame(rng: random.Random) -> chess.Board:

@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 import torch
 from made_language import language_table
-from transformers import GPT2Config, GPT2LMHeadModel
+from made_models import NO_DROPOUT, gpt2_network
 
 from grpo.dataset.table import Split
 from grpo.language.learn.rollouts import Grader
@@ -39,21 +39,15 @@ def writer(config: Settings, *, seed: int = 0) -> LanguagePolicy:
     tokenizer = chess_tokenizer()
     torch.manual_seed(seed)
     end = tokenizer.eos_token_id
-    network = GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=len(tokenizer),
-            n_positions=256,
-            n_embd=32,
-            n_layer=1,
-            n_head=2,
-            tie_word_embeddings=False,
-            embd_pdrop=0.0,
-            attn_pdrop=0.0,
-            resid_pdrop=0.0,
-            bos_token_id=end,
-            eos_token_id=end,
-            pad_token_id=tokenizer.pad_token_id,
-        )
+    network = gpt2_network(
+        len(tokenizer),
+        n_embd=32,
+        n_layer=1,
+        initializer_range=0.02,
+        tie_word_embeddings=False,
+        bos_token_id=end,
+        eos_token_id=end,
+        **NO_DROPOUT,
     )
     wanted = torch.full((len(tokenizer),), -6.0)
     wanted[end] = float(np.log(3))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from made_models import gpt2_network, llama_network
+from made_models import NO_DROPOUT, gpt2_network, llama_network
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 from written_language import language_trainer, written_boards
 from written_language import settings as settings_of
@@ -30,9 +30,6 @@ PROMPTS = [
     f"A: {START}+e2e4+e2e4+",
     "A: 8/8/8/8/8/8/k1K5/8 b - - 12 90+a2a1+a2a1+",
 ]
-
-
-NO_DROPOUT = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), 0.0)
 
 
 def policy_of(make: Callable[..., PreTrainedModel], **settings: object) -> LanguagePolicy:
