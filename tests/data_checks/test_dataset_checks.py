@@ -165,7 +165,6 @@ def test_a_shortage_lowers_what_is_asked_for(sound: Dataset) -> None:
     row = next(row for row in sound.boards if (row["split"], row["phase"]) == ("train", "opening"))
     sound.games.remove(sound.game(row))
     sound.boards.remove(row)
-    assert failed(check(sound)) == {"phases_balanced"}
     sound.facts["missing"] = {"train/opening": 1}
     assert not check(sound).failed
 

@@ -32,10 +32,6 @@ class Protocol:
     round_pairs: int = 40
     confirmation_pairs: int = 300
     draw_rate: float = 0.5
-    regret_noise: float = 0.004
-    """Standard error of a held-out regret: 0.1 on 600 boards."""
-    regret_per_elo: float = 1e-4
-    """50 Elo are 0.005 of regret: hardly more than the noise, so the screen is no oracle."""
 
 
 def drawn_pairs(rng: np.random.Generator, num_pairs: int, *, elo: float, draw_rate: float) -> list[float]:
@@ -51,7 +47,8 @@ def confirmed(rng: np.random.Generator, elo: float, protocol: Protocol) -> list[
 
 def screened(rng: np.random.Generator, elos: Mapping[int, float], protocol: Protocol) -> HalvingTrace:
     """Return the halving among those with the lowest noisy regret."""
-    regrets = {step: 0.1 - protocol.regret_per_elo * elo + protocol.regret_noise * rng.normal() for step, elo in elos.items()}
+    # The standard error of a held-out regret is 0.1 on 600 boards; 50 Elo are hardly more than that, so the screen is no oracle.
+    regrets = {step: 0.1 - 1e-4 * elo + 0.004 * rng.normal() for step, elo in elos.items()}
     return sequential_halving(
         candidates_by_regret(regrets)[: protocol.num_candidates],
         lambda step, _: drawn_pairs(rng, protocol.round_pairs, elo=elos[step], draw_rate=protocol.draw_rate),

@@ -30,7 +30,6 @@ def game(*replies: str, white: bool = True, fen: str = chess.STARTING_FEN) -> Hu
     ("fen", "text", "uci"),
     [
         (chess.STARTING_FEN, "e4", "e2e4"),
-        (chess.STARTING_FEN, "E2E4", "e2e4"),
         ("r3k2r/8/8/8/8/8/8/R3K2R w KQkq - 0 1", "0-0-0", "e1c1"),
         ("8/P6k/8/8/8/8/7K/8 w - - 0 1", "a8=N", "a7a8n"),
     ],
@@ -44,7 +43,6 @@ def test_moves_are_understood_in_san_and_uci(fen: str, text: str, uci: str) -> N
     [
         (chess.STARTING_FEN, "e2e5", "e3"),
         (chess.STARTING_FEN, "Nf33", "Nf3"),
-        (chess.STARTING_FEN, "--", "--"),
         ("4k3/8/8/8/8/5N2/8/1N2K3 w - - 0 1", "Nd2", "Nfd2"),
         ("8/P6k/8/8/8/8/7K/8 w - - 0 1", "a7a8", "a8=Q"),
     ],

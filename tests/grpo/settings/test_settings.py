@@ -112,10 +112,8 @@ def test_a_preset_may_be_a_file_that_is_laid_over_another(tmp_path: Path) -> Non
     "text",
     [
         'preset = "no\\u0000such.toml"',
-        '{"preset": "\\ud800.toml"}',
         f"seed = {'9' * 5_000}",
         "seed = " + "[" * 1_000 + "]" * 1_000,
-        '{"seed": ' + "[" * 100_000,
     ],
 )
 def test_text_that_no_parser_takes_is_refused_in_words(text: str) -> None:
