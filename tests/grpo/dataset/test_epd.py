@@ -130,7 +130,8 @@ def test_a_puzzle_that_cannot_be_read_is_a_rejection_and_the_next_is_read(data: 
     assert puzzles(f"{data.rstrip()}\n{MATE_IN_TWO}")[-4:] == puzzles(HEADER + MATE_IN_TWO)
 
 
-PUZZLES = "FEN,Moves\nr6k/pp2r2p/4Rp1Q/3p4/8/1N1P2R1/PqP2bPP/7K b - - 0 24,f2g3 e6e7 b2b1 b3c1 b1c1 h6c1\n"
+# What is kept out of a dataset.
+
 GAME = (
     '[Event "?"]\n[Site "?"]\n[Date "2024.01.01"]\n[Round "1"]\n[White "a"]\n[Black "b"]\n[Result "1/2-1/2"]\n\n1. e4 e5 2. Nf3 1/2-1/2\n\n'
 )
@@ -165,11 +166,11 @@ def test_all_unreadable_entries_of_all_files_are_one_error(tmp_path: Path) -> No
             tmp_path,
             list_epd=f"{ENDGAME} 0 31\nk7/8/8/8/8/8/8/KK6 w - - 0 1\nrubbish\n",
             book_pgn=GAME.replace("Nf3", "Nf6") + GAME,
-            puzzles_csv=PUZZLES + "rubbish\n",
+            puzzles_csv=f"{HEADER}{MATE_IN_TWO}rubbish\n",
         )
     message = str(refusal.value)
     assert message.startswith("boards.exclude: 4 entries cannot be read")
-    for place in ("list.epd, byte 49: ", "list.epd, byte 78: ", "book.pgn, game 1: ", "puzzles.csv, byte 93: "):
+    for place in ("list.epd, byte 49: ", "list.epd, byte 78: ", "book.pgn, game 1: ", f"puzzles.csv, byte {len(HEADER + MATE_IN_TWO)}: "):
         assert f"{place}illegal " in message
 
 

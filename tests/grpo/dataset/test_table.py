@@ -54,6 +54,8 @@ def test_ids_values_and_legality_of_a_board_stand_in_the_same_columns(split: Spl
         assert PHASES[arrays.phases[index]] == phase_of(board)
 
 
+# What is imitated.
+
 MOVES = "e2e4 e7e5 g1f3 b8c6 f1b5 a7a6 b5a4 g8f6 e1g1 f8e7"
 OTHER_MOVES = "e2e4 e7e5 g1f3 b8c6 f1c4 f8c5"
 

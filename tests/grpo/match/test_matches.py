@@ -167,7 +167,6 @@ def test_all_boards_in_lock_step_play_the_games_that_they_play_one_at_a_time() -
 
 # Adjudication.
 
-
 # The same but for the colours.
 WHITE_TO_MOVE = "k7/8/8/8/8/1r6/8/K7 w - - 7 40"
 BLACK_TO_MOVE = "k7/8/1R6/8/8/8/8/K7 b - - 7 40"

@@ -123,7 +123,7 @@ def test_equal_runs_leave_no_spread_and_one_run_has_none_to_show() -> None:
     assert between_runs([]) is None
 
 
-# Worked by hand.
+# Ratings worked by hand.
 
 
 def test_two_players_are_apart_by_the_log_odds_of_wins_and_losses_with_half_a_game_added_to_each() -> None:
@@ -147,7 +147,7 @@ def test_a_chain_of_two_meetings_is_the_sum_of_its_links_and_so_is_its_variance(
     assert covariance[1, 2] == pytest.approx(of_lower[1, 1])
 
 
-# Degenerate tables.
+# Ratings of tables without an answer.
 
 
 @pytest.mark.parametrize("num_pairs", [1, 200])
@@ -159,7 +159,7 @@ def test_when_every_game_was_won_ratings_and_errors_are_finite_and_grow_with_the
     assert 0 < errors[1] < errors[2] < 1_000
 
 
-# Simulation.
+# Ratings of simulated games.
 
 
 TRUE = np.array([0, 260, 470, 760, 1_080, 1_260])

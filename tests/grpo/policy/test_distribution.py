@@ -175,9 +175,6 @@ def test_each_move_has_as_many_of_even_numbers_as_its_probability_says() -> None
     assert (columns.diff(dim=1) >= 0).all(), "a larger number never stands for an earlier move"
 
 
-# Batches of positions.
-
-
 # The network as a policy.
 
 

@@ -219,6 +219,9 @@ def test_without_coefficient_a_reference_that_finds_a_move_impossible_makes_no_n
             case.objective(case.logits, needing, reference=None)
 
 
+# Advantages.
+
+
 def test_advantages_worked_by_hand() -> None:
     rewards = torch.tensor([[1.0, 0.5, 0.0, 0.5], [0.25, 0.75, 0.25, 0.75]], dtype=torch.float64)
     assert group_advantages(rewards).tolist() == [[0.5, 0.0, -0.5, 0.0], [-0.25, 0.25, -0.25, 0.25]]
@@ -236,8 +239,9 @@ def test_empty_places_get_nothing_and_the_others_are_a_smaller_group() -> None:
     assert made.tolist() == [[0.5, 0.0, 0.0, -0.5], [-0.25, 0.25, 0.0, 0.0], [0.0] * 4]
 
 
-KNOBS = Knobs(temperature=1.0, entropy_coefficient=0.3, kl_coefficient=0.7, recovery_coefficient=0.5, learning_rate=1.0)
-# The two states: p = (3/4, 1/4), and three equal moves.
+# What is measured of rollouts and of optimiser steps.
+
+# Two states: p = (3/4, 1/4), and three equal moves.
 ENTROPY_0 = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
 ENTROPY_1 = math.log(3)
 VALUES = torch.tensor([[0.8, 0.4, 0.0], [1.0, 0.0, 0.5]], dtype=torch.float64)
@@ -290,12 +294,12 @@ def test_the_metrics_of_sampled_groups_worked_by_hand() -> None:
 
 def pieces_of(pieces: list[list[int]], new: Tensor = NEW) -> Measured:
     """Return what is measured of a minibatch that is cut so."""
-    step, config = Measured(total=2.0, num_rows=2.0), GrpoConfig(clip_low=0.2, clip_high=0.28)
+    step = Measured(total=2.0, num_rows=2.0)
     for rows in pieces:
         piece = select_rows(sampled(), torch.tensor(rows))
         width = piece.states.values.shape[1]
         now, reference = written(new[rows][:, :width]), written(REFERENCE[rows][:, :width])
-        step.add(piece, grpo_objective(now, reference, piece, config, KNOBS), now, reference, KNOBS)
+        step.add(piece, grpo_objective(now, reference, piece, CONFIG, ALL_TERMS), now, reference, ALL_TERMS)
     step.gradient_norm = 2.0
     return step
 

@@ -49,6 +49,9 @@ def test_boards_that_the_engine_failed_on_are_dropped_and_counted_and_others_kee
     assert names_of(states) == [name_of(BOARDS[index]) for index in kept]
 
 
+# Mirror images.
+
+
 def left_right(board: chess.Board) -> chess.Board:
     """Return python-chess's mirror image."""
     return board.transform(chess.flip_horizontal)

@@ -13,7 +13,7 @@ from grpo.match.players import BestMovePlayer
 from grpo.policy.distribution import PositionBatch
 from grpo.uci.options import UciOptions
 from grpo.uci.search import PolicyMoveFinder
-from grpo.uci.server import NO_MOVE, RESIGNATION, UciEngine, read_position, score_after, serve
+from grpo.uci.server import NO_MOVE, UciEngine, read_position, score_after, serve
 
 MATED = "rnb1kbnr/pppp1ppp/8/4p3/6Pq/5P2/PPPPP2P/RNBQKBNR w KQkq - 1 3"
 STALEMATED = "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1"
@@ -92,23 +92,6 @@ def test_positions_are_read(words: str, fen: str) -> None:
     assert read_position(words.split()).fen() == fen
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "",
-        "fen hello",
-        "startpos moves e2e4 e7e5 e1e8 d7d5",
-        "fen 8/8/8/8/8/4k3/8/4K2R w K - 0 1 moves e1h1",
-        "fen 7k/P7/8/8/8/8/8/K7 w - - 0 1 moves a7a8",
-    ],
-)
-def test_a_position_that_is_none_is_refused_and_no_move_is_named_for_the_one_before(words: str, session: Session) -> None:
-    (said,) = session.says("position fen 4k3/8/8/8/8/8/8/R3K3 w Q - 0 1", f"position {words}")
-    assert said.startswith("info string ")
-    assert session.best("go") == RESIGNATION
-    assert session.best("position startpos", "go") != RESIGNATION
-
-
 def test_the_best_move_is_the_one_that_plays_in_matches(session: Session) -> None:
     boards = some_boards(8, seed=3)
     expected = BestMovePlayer(session.policy, "").choose(boards, range(len(boards)))
@@ -131,14 +114,6 @@ def test_a_search_without_end_tells_its_move_only_when_it_may(begin: str, end: s
     (told,) = session.says(end)
     assert chess.Move.from_uci(told.removeprefix("bestmove ")) in chess.Board().legal_moves, "of the board it was asked about"
     assert session.says(end) == []
-
-
-def test_a_second_go_ends_the_first_whose_move_comes_first(session: Session) -> None:
-    session.says("go infinite", "position startpos moves e2e4", "ponderhit")
-    first, second = (line.split()[1] for line in session.says("go depth 1") if line.startswith("bestmove"))
-    assert chess.Move.from_uci(first) in chess.Board().legal_moves
-    assert chess.Move.from_uci(second) in read_position(["startpos", "moves", "e2e4"]).legal_moves
-    assert session.says("stop") == []
 
 
 @pytest.mark.parametrize(("fen", "score"), [(MATED, "mate 0"), (STALEMATED, "cp 0")])
