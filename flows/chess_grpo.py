@@ -9,8 +9,10 @@ grpo.learning_rate = 1e-3' run
 
 import functools
 import os
+import shlex
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,11 @@ if (_ROOT / "steps").is_dir() and str(_ROOT) not in sys.path:
 if os.environ.get("METAFLOW_USER", "root") == "root":
     # Metaflow refuses to run as root, whichever variable names the user.
     os.environ["METAFLOW_USER"] = "chess-grpo" if os.environ.get("USER", "root") in ("", "root") else os.environ["USER"]
-from steps.run.packages import require_packages  # noqa: E402
-
-require_packages()
+if missing := [name for name in ("metaflow", "pydantic", "chess", "numpy") if find_spec(name) is None]:
+    raise SystemExit(
+        f"{sys.executable} has no package {', '.join(missing)}. `make setup` in the checkout installs all of them into .venv; then type:"
+        f" {shlex.join(['.venv/bin/python', *sys.argv])} (In a container: its image lacks them, docs/aws.md)"
+    )
 from grpo.base.errors import PlainError  # noqa: E402
 from steps.batch.destination import prepare  # noqa: E402
 
@@ -46,7 +50,6 @@ from metaflow import Config, FlowSpec, Parameter, card, current, package_sources
 import steps  # noqa: E402
 from grpo.settings.tree import DEFAULT_PRESET, ConfigError, read_settings, split_settings  # noqa: E402
 from steps.batch import deployment  # noqa: E402
-from steps.run.launch import metaflow_tags  # noqa: E402
 from steps.run.processes import NO_RETRY, RESUMABLE  # noqa: E402
 from steps.run.versions import describe_code  # noqa: E402
 
@@ -92,7 +95,7 @@ class ChessGrpo(FlowSpec):
     def start(self):
         """Look at all that the run needs, and begin its record."""
         self.job = steps.start.start(self.settings, self.code, run=current.run_id, is_fresh=self.fresh, resume_from=self.resume_from)
-        deployment.tag_run(metaflow_tags(self.job["settings"]))
+        deployment.tag_run(self.job["settings"])
         self.tasks = steps.task.parts(self.job, "boards")
         self.next(self.build_boards, foreach="tasks")
 
@@ -188,7 +191,7 @@ class ChessGrpo(FlowSpec):
     def end(self):
         """Print the verdict, and where champion, report and UI are."""
         self.results, self.summary = steps.end.end(self)
-        deployment.tag_run(metaflow_tags(self.job["settings"], verdict=self.results["decision"]["verdict"]))
+        deployment.tag_run(self.job["settings"], verdict=self.results["decision"]["verdict"])
         print(self.summary)
 
 

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -27,7 +28,7 @@ from grpo.settings.tree import ConfigError, Settings, preset_names, read_setting
 from steps.policies.kinds import KINDS
 from steps.run.machine import MIRROR, OFF, OFFLINE, ONLINE, Machine, holds_secret, sqlite_file
 from steps.run.store import Store
-from steps.run.versions import LOCK, describe_code, installed_lock
+from steps.run.versions import LOCK, describe_code
 from steps.track.wandb import KEY
 
 PYTHON: Final = (3, 11)
@@ -244,7 +245,8 @@ def _packages() -> str:
     if others := [f"{each} {here}, not {pin}" for each, pin in pins.items() if (here := _installed(each)) not in (None, pin)]:
         shown = "; ".join(others[:_SHOWN]) + (f"; and {len(others) - _SHOWN} more" if len(others) > _SHOWN else "")
         raise PreflightError(f"not as in {LOCK.name}: {shown}: `make setup` installs those of the lock")
-    if installed_lock() not in ("", describe_code()["lock"]):
+    recorded = Path(sys.prefix) / "run-lock"  # The hash of the lock that infra/install.sh installed from.
+    if recorded.is_file() and recorded.read_text(encoding="utf-8").strip() not in ("", describe_code()["lock"]):
         raise PreflightError(f"installed from another {LOCK.name} than this checkout's: `make setup` installs the current one")
     return f"{sum(_installed(each) is not None for each in pins)} as in {LOCK.name}"
 

@@ -85,6 +85,11 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
     store, found = Store.of(machine), named_policy(name, machine, role=PEAK, preset=preset)
     if found.run is None:
         assert found.version is not None
+        if found.part != PEAK:
+            raise ResumeError(
+                f"--resume-from {name} is a {found.part}, which has no checkpoint in MLflow: resume from {found.version.preset}/{PEAK}, or"
+                f" where CHESS_GRPO_STORE has run {found.run_id}"
+            )
         settings, outputs = fetch_origin(found.version, machine)
     else:
         settings, outputs = found.run.facts["settings"], {}

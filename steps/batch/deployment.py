@@ -4,7 +4,7 @@ import itertools
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
@@ -17,6 +17,7 @@ from grpo.settings.tree import Settings, TaskResources
 from steps.batch.destination import batch_place, forwarded, secret_names, sends_to_batch
 from steps.batch.spot_notice import sigterm_on_spot_notice
 from steps.run.commands import pasteable, resume_command
+from steps.run.launch import launch_of
 from steps.run.machine import STORE, TASK, Machine, is_container
 from steps.run.processes import LAUNCHER, own_token
 from steps.run.records import Runs
@@ -68,8 +69,13 @@ def as_task(flow: Any) -> Iterator[None]:
         yield
 
 
-def tag_run(tags: Sequence[str]) -> None:
-    """Add tags to Metaflow's run, by which its client finds runs; where its metadata takes none, say so and go on."""
+def tag_run(settings: Mapping[str, Any], verdict: str = "") -> None:
+    """Add tags to Metaflow's run, by which its client finds runs: nearest preset, seed, and the verdict once there is one.
+
+    Where its metadata takes none, say so and go on.
+    """
+    launch = launch_of(settings)
+    tags = [f"preset:{launch.preset}", f"seed:{launch.seed}", *([f"verdict:{verdict}"] if verdict else [])]
     try:
         Run(f"{current.flow_name}/{current.run_id}", _namespace_check=False).add_tags(tags)
     except MetaflowException as error:

@@ -4,19 +4,30 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
+from grpo.match.intervals import Estimate, Unit, between_runs, within_runs
 from steps.cli.tables import text_table
 from steps.run.machine import Machine
 from steps.terminal import duration
 
 if TYPE_CHECKING:
     from steps.run.store import Store
-    from steps.track.sweep import PlannedRun
+    from steps.track.sweep import PlannedRun, SweepRow
+
+
+_NOTES: Final = (
+    "Elo [95 % interval]. A gain is the candidate's against its own start in the confirmation games; the ladder gain is its rating less its"
+    " start's, from games on the same openings.",
+    "Between runs: the mean over seeds with the interval of Student's t, n - 1 degrees of freedom, which covers all that a seed changes."
+    " One seed alone has no such interval.",
+    "Within runs: the same mean with the interval of the games alone. Where it is the wider of the two, few runs agree by chance.",
+)
+"""What the columns and the two kinds of mean are, a paragraph each."""
 
 
 @click.command()
@@ -43,7 +54,7 @@ def command(settings: str, seed: int, further_seeds: tuple[int, ...], values: tu
     seeds = [seed, *further_seeds]
     from grpo.engine.identity import identify
     from steps.run.store import Store
-    from steps.track.sweep import NOTES, plan_sweep, read_sweep, sweep_name, sweep_tables
+    from steps.track.sweep import plan_sweep, read_sweep, sweep_name
 
     machine = Machine.here()
     plan = plan_sweep(settings, seeds, values, made_by="")  # Refuses bad settings before a missing engine.
@@ -55,12 +66,33 @@ def command(settings: str, seed: int, further_seeds: tuple[int, ...], values: tu
     rows = read_sweep(plan, store)
     for combination, table in sweep_tables(rows):
         print(f"\n{combination or settings}\n{text_table(table, indent='  ')}")
-    print("\n".join(["", *NOTES]))
+    print("\n".join(["", *_NOTES]))
     failed = [] if only_shows else [row.planned.name for row in rows if not row.is_finished]
     if failed:
         what = f"{len(failed)} of {len(rows)} runs did not finish: {'; '.join(failed)}"
         click.echo(f"chess-grpo: {what}. Fix the cause, which is in the log of each, and run the same command again", err=True)
     return 1 if failed else 0
+
+
+def sweep_tables(rows: Sequence["SweepRow"]) -> Iterator[tuple[str, list[list[str]]]]:
+    """Yield the name of each combination and its table as text: a head, the runs, the means over those that finished."""
+    titles = list(dict.fromkeys(title for row in rows for title in row.gains))
+    for combination in dict.fromkeys(row.planned.combination for row in rows):
+        of = [row for row in rows if row.planned.combination == combination]
+        table = [["seed", "verdict", *titles]]
+        table += [[str(row.planned.seed), row.verdict, *(_text(row.gains.get(title)) for title in titles)] for row in of]
+        if finished := [row for row in of if row.gains]:
+            # Of a measure that one of them lacks there is no mean over all.
+            values = [[row.gains[title] for row in finished] if all(title in row.gains for row in finished) else [] for title in titles]
+            between = [between_runs([each.value for each in of]) for of in values]
+            within = [within_runs(of) if of else None for of in values]
+            table.append([f"mean over {len(finished)}, between runs", "", *map(_text, between)])
+            table.append([f"mean over {len(finished)}, within runs", "", *map(_text, within)])
+        yield combination, table
+
+
+def _text(value: Estimate | None) -> str:
+    return "-" if value is None else value.text(Unit.ELO)
 
 
 def _code(policies: Iterable[tuple[str, str]]) -> str:

@@ -28,7 +28,7 @@ def torch_device(machine: Machine) -> torch.device:
     # Must be set before the first use of the GPU: cuBLAS is deterministic only with a fixed workspace.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.benchmark = False
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    return torch.device("cuda", 0)
 
 
 def device_facts(machine: Machine) -> str:

@@ -54,20 +54,9 @@ def launch_of(settings: Mapping[str, Any]) -> Launch:
     """
     given = flattened(settings)
     names = sorted(preset_names(), key=lambda name: (name != DEFAULT_PRESET, name))  # Of two that are as near, the default preset.
-    found = [Launch(preset=name, differences=_differences(given, name), seed=given[_SEED]) for name in names]
+    found = []
+    for name in names:
+        usual = flattened(read_settings(f'preset = "{name}"').model_dump(mode="json"))  # None is off, which no preset changes.
+        differences = {key: value for key, value in given.items() if key not in usual or usual[key] != value}
+        found.append(Launch(preset=name, differences=differences, seed=given[_SEED]))
     return min(found, key=lambda each: len(each.differences))
-
-
-def metaflow_tags(settings: Mapping[str, Any], verdict: str = "") -> list[str]:
-    """Return the tags of Metaflow's run: nearest preset, seed, and the verdict once there is one.
-
-    >>> metaflow_tags(read_settings('preset = "smoke"').model_dump(mode="json"), "better")
-    ['preset:smoke', 'seed:0', 'verdict:better']
-    """
-    launch = launch_of(settings)
-    return [f"preset:{launch.preset}", f"seed:{launch.seed}", *([f"verdict:{verdict}"] if verdict else [])]
-
-
-def _differences(given: Mapping[str, Any], preset: str) -> dict[str, Any]:
-    usual = flattened(read_settings(f'preset = "{preset}"').model_dump(mode="json"))  # None is off, which no preset changes.
-    return {name: value for name, value in given.items() if name not in usual or usual[name] != value}

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from grpo.base.errors import PlainError
 from grpo.base.files import create_file
@@ -67,11 +67,16 @@ class S3Objects:
 
     def __init__(self, address: str) -> None:
         """Take `s3://BUCKET/PREFIX`; asks S3 for nothing yet."""
+        import boto3.session
+        import botocore.config
+
         self._address = address.rstrip("/")
         self._bucket, _, prefix = self._address.removeprefix(S3_SCHEME).partition("/")
         self._prefix = f"{prefix}/" if prefix else ""
+        # A session of its own, because boto3's default session is shared by the whole process. The client retries with back-off.
+        settings = botocore.config.Config(connect_timeout=20, read_timeout=60, retries={"mode": "standard"})
         with self._in_words(""):
-            self._client = _new_client()
+            self._client = boto3.session.Session().client("s3", config=settings)
 
     def __str__(self) -> str:
         return self._address
@@ -135,16 +140,6 @@ class S3Objects:
                 raise KeyError(key) from None
             remedy = _REMEDIES.get(code or type(error).__name__, _REMEDY)
             raise StoreError(f"{self._address}/{key}: S3 {'refuses' if code else 'cannot be used'} ({error}); {remedy}") from error
-
-
-def _new_client() -> Any:
-    """Return an S3 client that retries with back-off."""
-    import boto3.session
-    import botocore.config
-
-    # A separate session, because boto3's default session is shared by the whole process.
-    settings = botocore.config.Config(connect_timeout=20, read_timeout=60, retries={"mode": "standard"})
-    return boto3.session.Session().client("s3", config=settings)
 
 
 def _s3_errors() -> tuple[type[Exception], ...]:

@@ -6,10 +6,8 @@ its version is reused.
 """
 
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from grpo.base.files import sha256_file, sha256_json
@@ -65,15 +63,6 @@ def describe_code(_: str = "") -> dict[str, Any]:
     except (OSError, subprocess.CalledProcessError):
         return {"commit": "unknown", "is_dirty": True, "lock": lock}
     return {"commit": commit, "is_dirty": is_dirty, "lock": lock}
-
-
-def installed_lock() -> str:
-    """Return the hash of the lock file that this environment was installed from, as infra/install.sh recorded it; empty when unknown.
-
-    When it differs from `describe_code`'s, this environment does not have the packages that the versions of its outputs name.
-    """
-    marker = Path(sys.prefix) / "run-lock"
-    return marker.read_text(encoding="utf-8").strip() if marker.is_file() else ""
 
 
 def _git(*words: str) -> str:

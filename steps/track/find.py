@@ -76,19 +76,19 @@ class NamedPolicy:
 
     def fetch(self, machine: Machine) -> FoundPolicy:
         """Bring its files to this machine, unless they are there. Raises as `find_policy`."""
-        folder = None
+        return FoundPolicy(folder=self._folder(machine), run=self.run_id, policy_step=self.policy_step)
+
+    def _folder(self, machine: Machine) -> Path:
         if self.output is not None:
             try:
-                folder = Store.of(machine).open(self.output) / self.part
+                return Store.of(machine).open(self.output) / self.part
             except CorruptError:
                 if self.version is None:
                     raise
-        if folder is None:
-            from steps.track import registry
+        from steps.track import registry
 
-            assert self.version is not None
-            folder = registry.fetch(self.version, machine) / "policy"
-        return FoundPolicy(folder=folder, run=self.run_id, policy_step=self.policy_step)
+        assert self.version is not None
+        return registry.fetch(self.version, machine) / "policy"
 
 
 def is_folder(name: str) -> bool:

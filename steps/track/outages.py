@@ -41,10 +41,6 @@ class TrackingRefusedError(TrackingAwayError):
     may_pass = False
 
 
-class ArtifactError(PlainError, RuntimeError):
-    """A file is not in the tracking store, or not the one that was stored; the message says which and why."""
-
-
 @contextmanager
 def failures_of(store: str, what: str) -> Iterator[None]:
     """Raise TrackingAwayError or TrackingRefusedError instead of what a library raises.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from grpo.base.files import MANIFEST, file_hashes, read_json, sha256_json, write_json
+from grpo.base.files import MANIFEST, CorruptError, file_hashes, read_json, sha256_json, write_json
 from grpo.policy.files import copy_policy
 from steps import STEPS
 from steps.names import ALIASES, CHAMPION, CHECKPOINTS, PEAK, PRETRAINED_STEP
@@ -24,7 +24,7 @@ from steps.run.records import Run
 from steps.run.step import StepOutput
 from steps.run.store import Store
 from steps.track.client import CHILD, RUN, TrackingStore, locked, unless_there, waiting
-from steps.track.outages import ArtifactError, failures_of
+from steps.track.outages import failures_of
 
 # isort: split
 # After `steps.track.client`, which sets what MLflow reads once.
@@ -84,7 +84,7 @@ def named(name: str, machine: Machine) -> dict[str, Version]:
 def fetch(version: Version, machine: Machine) -> Path:
     """Return the folder of a version's files below the home, downloaded from MLflow and verified by its hashes; `policy` is in it.
 
-    Raises ArtifactError, TrackingAwayError.
+    Raises CorruptError, TrackingAwayError.
     """
     target = machine.home / "registered" / f"{version.preset}-v{version.number}-{version.files[:12]}"
     with locked(target.with_suffix(".lock")):
@@ -95,7 +95,7 @@ def fetch(version: Version, machine: Machine) -> Path:
         with tempfile.TemporaryDirectory(dir=target.parent) as folder, waiting(), failures_of(machine.shown_uri, what):
             found = Path(download_artifacts(f"{version.source}/artifacts", dst_path=folder, tracking_uri=machine.tracking_uri))
             if sha256_json(file_hashes(found)) != version.files:
-                raise ArtifactError(f"{what} in MLflow are damaged")
+                raise CorruptError(f"{what} in MLflow are damaged")
             found.rename(target)
     return target
 
@@ -104,14 +104,9 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
     """Bring what a run needs to resume from a registered peak into the store, from MLflow, verified by its hashes.
 
     Returns the settings of its run, and step -> output: those before `finetune` whole, of `finetune` this checkpoint alone.
-    Raises ArtifactError, TrackingAwayError.
+    Raises CorruptError, TrackingAwayError.
     """
     folder, store = fetch(version, machine), Store.of(machine)
-    if not (folder / "origin").is_dir():
-        raise ArtifactError(
-            f"version {version.number} of {MODEL}{version.preset} is a {version.role}, which has no checkpoint in MLflow: resume from"
-            f" {version.preset}/{PEAK}, or where CHESS_GRPO_STORE has run {version.run}"
-        )
     origin, outputs = read_json(folder / "origin" / ORIGIN), {}
     for step, version_of in origin["versions"].items():
         source = folder / "origin" / step

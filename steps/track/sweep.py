@@ -7,12 +7,12 @@ are found by the same tag; a sweep has no run of its own there.
 import itertools
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from grpo.base.files import sha256_json
-from grpo.match.intervals import Estimate, Unit, between_runs, within_runs
+from grpo.match.intervals import Estimate
 from grpo.settings.tree import ConfigError, PolicyConfig, read_settings
 from steps.names import RESULTS
 from steps.pages.results import read_results
@@ -24,14 +24,6 @@ SWEEP: Final = "chess_grpo.sweep"
 """Tag of a run: NAME/KEY, of the sweep that started it and of the run in it."""
 SWEEP_VARIABLE: Final = "CHESS_GRPO_SWEEP"
 """Variable: the value of that tag, for the process that starts a run."""
-NOTES: Final = (
-    "Elo [95 % interval]. A gain is the candidate's against its own start in the confirmation games; the ladder gain is its rating less its"
-    " start's, from games on the same openings.",
-    "Between runs: the mean over seeds with the interval of Student's t, n - 1 degrees of freedom, which covers all that a seed changes."
-    " One seed alone has no such interval.",
-    "Within runs: the same mean with the interval of the games alone. Where it is the wider of the two, few runs agree by chance.",
-)
-"""What the columns and the two kinds of mean are, a paragraph each."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,24 +126,3 @@ def read_sweep(plan: Sequence[PlannedRun], store: Store) -> list[SweepRow]:
             row = replace(row, verdict=decision.verdict, gains=decision.gains, is_finished=True)
         rows.append(row)
     return rows
-
-
-def sweep_tables(rows: Sequence[SweepRow]) -> Iterator[tuple[str, list[list[str]]]]:
-    """Yield the name of each combination and its table as text: a head, the runs, the means over those that finished."""
-    titles = list(dict.fromkeys(title for row in rows for title in row.gains))
-    for combination in dict.fromkeys(row.planned.combination for row in rows):
-        of = [row for row in rows if row.planned.combination == combination]
-        table = [["seed", "verdict", *titles]]
-        table += [[str(row.planned.seed), row.verdict, *(_text(row.gains.get(title)) for title in titles)] for row in of]
-        if finished := [row for row in of if row.gains]:
-            # Of a measure that one of them lacks there is no mean over all.
-            values = [[row.gains[title] for row in finished] if all(title in row.gains for row in finished) else [] for title in titles]
-            between = [between_runs([each.value for each in of]) for of in values]
-            within = [within_runs(of) if of else None for of in values]
-            table.append([f"mean over {len(finished)}, between runs", "", *map(_text, between)])
-            table.append([f"mean over {len(finished)}, within runs", "", *map(_text, within)])
-        yield combination, table
-
-
-def _text(value: Estimate | None) -> str:
-    return "-" if value is None else value.text(Unit.ELO)

@@ -21,7 +21,6 @@ from steps.resume import Origin, ResumeError, checkpoint_of, find_origin, resume
 from steps.run.machine import Machine
 from steps.run.store import Store
 from steps.run.work import read_history
-from steps.track.outages import ArtifactError
 from steps.track.publish import publish_all
 from steps.track.registry import RESUMED_WITH
 
@@ -84,7 +83,7 @@ def test_where_the_store_is_not_the_peak_comes_from_mlflow_whole_and_a_champion_
     for each in RESUMED_WITH:
         assert {**origin["outputs"][each], "reused": False} == there.run.output_of(each)
         assert store.open(origin["outputs"][each]).is_dir()
-    with pytest.raises(ArtifactError, match="has no checkpoint in MLflow: resume from default/peak"):
+    with pytest.raises(ResumeError, match="has no checkpoint in MLflow: resume from default/peak"):
         find_origin("champion", "default", empty)
 
 

@@ -15,8 +15,9 @@ from grpo.engine.identity import EngineIdentity
 from grpo.match.intervals import Estimate
 from grpo.settings.tree import ConfigError, read_settings
 from steps.cli import sweep as sweep_command
+from steps.cli.sweep import sweep_tables
 from steps.names import RESULTS
-from steps.track.sweep import SWEEP, PlannedRun, SweepRow, plan_sweep, sweep_tables
+from steps.track.sweep import SWEEP, PlannedRun, SweepRow, plan_sweep
 
 RATES = "grpo.learning_rate=1e-3,2e-3"
 ELO = {0: 10.0, 1: 50.0, 2: -40.0}

@@ -18,6 +18,7 @@ from made_runs import machine_of
 from speakers import naming
 from tracked_runs import TrackedRun
 
+from grpo.base.files import CorruptError
 from grpo.board.actions import action_move
 from grpo.policy.distribution import PositionBatch
 from grpo.policy.policy import new_policy
@@ -25,7 +26,6 @@ from grpo.settings.language import LanguageConfig
 from steps.policies.mlflow_model import _LIBRARY
 from steps.run.machine import Machine, sqlite_address
 from steps.track import registry
-from steps.track.outages import ArtifactError
 
 URI = "models:/chess-policy-default@champion"
 BOARDS = some_boards(20)
@@ -90,7 +90,7 @@ def test_a_policy_is_fetched_whole_or_not_at_all(run: TrackedRun, tmp_path: Path
     content = weights.read_bytes()
     weights.write_bytes(content[:-1] + b"x")
     second = machine_of(tmp_path / "second", run.machine.tracking_uri)
-    with pytest.raises(ArtifactError, match="are damaged"):
+    with pytest.raises(CorruptError, match="are damaged"):
         registry.fetch(champion, second)
     weights.unlink()
     weights.write_bytes(content)

@@ -19,7 +19,7 @@ from steps import STEPS
 from steps.run import code, versions
 from steps.run.code import code_hash, code_of
 from steps.run.step import Step, step_of
-from steps.run.versions import describe_code, installed_lock, step_version
+from steps.run.versions import describe_code, step_version
 
 CODE = {"commit": "abc", "is_dirty": False, "lock": "lock-1"}
 BODIES = {name: f"steps.{name}" for name in STEPS if name not in ("start", "end")}
@@ -292,10 +292,3 @@ def test_an_installed_package_gives_the_versions_that_a_checkout_gives(tmp_path:
         [sys.executable, "-c", asked], cwd=installed, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=True
     )
     assert told.stdout.split() == [hash_of(module) for module in modules]
-
-
-def test_an_environment_says_which_lock_it_was_installed_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    assert installed_lock() == ""
-    (tmp_path / "run-lock").write_text(f"{describe_code()['lock']}\n")  # As `sha256sum | cut` of infra/install.sh leaves it.
-    assert installed_lock() == describe_code()["lock"]
