@@ -26,7 +26,7 @@ from grpo.match.halving import halving_rounds
 from grpo.match.openings import drawn_openings
 from grpo.settings.tree import ConfigError, Settings, preset_names, read_settings
 from steps.policies.kinds import KINDS
-from steps.run.machine import MIRROR, OFF, OFFLINE, ONLINE, Machine, holds_secret, sqlite_file
+from steps.run.machine import MIRROR, OFF, OFFLINE, ONLINE, Machine, sqlite_file
 from steps.run.store import Store
 from steps.run.versions import LOCK, describe_code
 from steps.track.wandb import KEY
@@ -125,7 +125,7 @@ def _tracking(machine: Machine) -> str:
             f"{machine.shown_uri} is a file of this container, which is not persistent; set MLFLOW_TRACKING_URI, where the run is launched,"
             " to the address of an MLflow server (docs/aws.md)"
         )
-    if holds_secret(machine.tracking_uri):
+    if machine.shown_uri != machine.tracking_uri:  # A user's name, a password or a query.
         raise PreflightError(
             "MLFLOW_TRACKING_URI holds a name or password, which would appear in logs: leave name and password out of it, and set"
             " MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (for a database, what its driver reads, such as PGUSER and PGPASSWORD)"

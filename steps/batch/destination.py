@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from grpo.base.errors import PlainError
 from grpo.settings.tree import TaskResources
-from steps.run.machine import MIRROR, SECRETS, STORE, holds_secret, sqlite_file, without_secrets
+from steps.run.machine import MIRROR, SECRETS, STORE, sqlite_file, without_secrets
 
 GPU_QUEUE: Final = "CHESS_GRPO_BATCH_GPU_QUEUE"
 GPU_IMAGE: Final = "CHESS_GRPO_BATCH_GPU_IMAGE"
@@ -49,7 +49,7 @@ def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> 
             " (docs/aws.md)"
         )
     for name in (_TRACKING, _MIRROR):
-        if holds_secret(environment.get(name, "")):
+        if without_secrets(given := environment.get(name, "")) != given:
             raise DestinationError(
                 f"{name} holds a name or password, which would be visible in each job's description: leave it out, and name secrets of"
                 f" AWS Secrets Manager that hold {', '.join(_BY_NAME_ONLY)} in {SECRETS} (docs/aws.md)"

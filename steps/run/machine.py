@@ -148,8 +148,3 @@ def _shown(address: re.Match[str]) -> str:
         return f"{scheme}{place}"
     # An @ behind a question mark: either may belong to a password.
     return f"{scheme}..." if "@" in query else f"{scheme}{place.rpartition('@')[2]}"
-
-
-def holds_secret(address: str) -> bool:
-    """Return whether an address may hold a user's name or a password: whether it has more than scheme, host and path."""
-    return without_secrets(address) != address

@@ -1,13 +1,14 @@
 """What a step's body works with: settings, inputs, a folder to fill, and the journal of its records.
 
-The journal is `history.jsonl` while the step works, a line a record with its time. It lies in the progress folder. A step that goes on
-after a kill cuts it back to where it goes on, and says the same records again. So the line of a number is always the same record, and a
+The journal is `history.jsonl` in the progress folder while the step works, a line a record with its time. A step that goes on after a kill
+cuts it back to where it goes on, and says the same records again, with their first times. So the line of a number is always the same, and a
 tracker that counts the lines it has logged logs each once. The output holds the history without times, the journal aside.
 """
 
 import json
 import shutil
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -77,8 +78,8 @@ class Work:
     """Finds events in a record of the history for those that listen; they are no part of it."""
     _rows: list[dict[str, Any]] = field(default_factory=list)
     """The journal's lines, from before a kill too."""
-    _is_cut: bool = False
-    """Whether they are cut back to where this process goes on."""
+    _times: deque[int] | None = None
+    """Of those that were cut off, and are said again; None until this process goes on."""
 
     def __post_init__(self) -> None:
         """Read the journal from before a kill."""
@@ -93,9 +94,10 @@ class Work:
 
     def log(self, record: Record, *, is_aside: bool = False) -> None:
         """Append a record to the step's history; aside, what may differ between equal runs, such as times: it is in no output's hash."""
-        if not self._is_cut:
+        if self._times is None:
             self.go_on_after(-1)
-        row = {"time": time.time_ns() // 1_000_000, "aside": is_aside, "record": record_row(record)}
+        moment = self._times.popleft() if self._times else time.time_ns() // 1_000_000  # A killed run's rows are those up to its end.
+        row = {"time": moment, "aside": is_aside, "record": record_row(record)}
         append_line(self.progress_folder / HISTORY, _text(row))
         self._rows.append(row)
         self._tell(record, is_aside=is_aside)
@@ -111,8 +113,9 @@ class Work:
 
     def go_on_after(self, step: int) -> None:
         """Cut the journal from before a kill back to its records up to this step. Listeners see them again."""
-        self._rows = list(takewhile(lambda row: row["record"]["step"] <= step, self._rows))
-        self._is_cut = True
+        before = self._rows
+        self._rows = list(takewhile(lambda row: row["record"]["step"] <= step, before))
+        self._times = deque(row["time"] for row in before[len(self._rows) :])
         path = self.progress_folder / HISTORY
         if path.exists():  # A torn end goes, too.
             replace_file(path, "".join(f"{_text(row)}\n" for row in self._rows).encode())
@@ -121,7 +124,7 @@ class Work:
 
     def write_history(self) -> None:
         """Write the history into the folder, as part of the output, and the journal aside."""
-        if not self._is_cut:
+        if self._times is None:
             self.go_on_after(-1)
         (self.folder / HISTORY).write_text("".join(f"{_text(record_row(record))}\n" for record in self.history()), encoding="utf-8")
         if self._rows:

@@ -1,5 +1,6 @@
 """The journal of a step at work: what it holds after kills, tears and doubts, and who is told what."""
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,8 @@ def test_after_a_kill_the_journal_is_cut_to_where_the_step_goes_on_and_each_line
     assert list(work.history()) == RECORDS[:1]
     assert (tmp_path / "progress" / HISTORY).read_bytes().splitlines() == before[:2]
     say(work, RECORDS[1:])
+    times = [row["time"] for row in read_journal(tmp_path / "progress")]
+    assert times[:6] == [json.loads(line)["time"] for line in before], "of a killed run that is logged later nothing is missing"
     assert journal(tmp_path) == [(step, is_aside) for step in range(4) for is_aside in (False, True)]
     assert list(work.history()) == RECORDS
 
