@@ -95,11 +95,11 @@ class HumanGame:
         self._resigned = self.person_is_white
 
     def hints(self, num_plies_back: int = 0) -> list[tuple[str, float]]:
-        """Return the policy's most probable moves, here or some plies back, as SAN with probability; none if it has no probabilities."""
+        """Return the policy's most probable moves, here or some plies back, as SAN with probability; none if it has none."""
         board = self.board.copy()
         for _ in range(num_plies_back):
             board.pop()
-        found = None if self._probabilities is None else self._probabilities([board])
+        found = None if self._probabilities is None or not any(board.legal_moves) else self._probabilities([board])
         ranked = [] if found is None else sorted(found[0].items(), key=lambda item: -item[1])[:_NUM_SHOWN]
         return [(board.san(chess.Move.from_uci(move)), probability) for move, probability in ranked]
 
