@@ -62,7 +62,7 @@ def plainly(body: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(body)
     def wrapped(*arguments: Any) -> None:
         try:
-            with deployment.as_task(arguments[0]):
+            with deployment.as_task():
                 body(*arguments)
         except PlainError as error:
             print(f"{body.__name__}: {error}", file=sys.stderr, flush=True)

@@ -5,10 +5,13 @@ from typing import Any, Final
 from grpo.base.files import write_json
 from grpo.base.seeding import numpy_stream
 from grpo.diagnosis.records import Record
+from grpo.match.intervals import Estimate, Unit, elo_estimate
 from grpo.match.ladder import Rung
 from grpo.match.players import Player
 from grpo.settings.shared import interval_names
-from steps.cards.state import CardPart, Seen
+from steps.cards.charts import Interval, interval_parts
+from steps.cards.page import CardPart, Seen, page_part
+from steps.cards.pages import decision_boards
 from steps.dataset import position_keys, read_boards
 from steps.measure import Arena, read_ladder
 from steps.names import DECISIONS, REPORT
@@ -35,9 +38,9 @@ def body(work: Work) -> None:
     heldout = policy.heldout(table)
     work.log(Record(0, heldout))
     policy.write_decisions(work.folder, table)
-    player = policy.best_player("pretrained", seed=work.settings.seed, stream=("baseline", "asked again"))
+    player = policy.player("pretrained", temperature=None, seed=work.settings.seed, stream=("baseline", "asked again"))
     used = position_keys(work.inputs["boards"])
-    with Arena(work) as arena:
+    with Arena(work.settings, work.machine, work.progress) as arena:
         num_placed = arena.num_ladder_openings(ladder)
         arena.expect(2 * (2 * arena.config.num_baseline_pairs + num_placed), "games at most")
         matches = _matches(work, arena, player, used)
@@ -62,6 +65,15 @@ def _matches(work: Work, arena: Arena, player: Player, used: set[str]) -> dict[s
 
 def card(seen: Seen) -> list[CardPart]:
     """Return the card: the strength of the pretrained policy before GRPO."""
-    from steps.cards.pages import baseline_page
-
-    return baseline_page(seen)
+    report = seen.read()
+    if not report:
+        return [page_part("baseline", seen=seen, report={}, matches={})]
+    matches = report["matches"] | {f"ladder: {part['rung']}": part for part in report["ladder"]["games"]}
+    bars = [
+        Interval(name, elo_estimate(Estimate(value=match["score"], low=match["low"], high=match["high"])), "as played")
+        for name, match in matches.items()
+    ]
+    note = "Games with best moves, as played; clipped at 1,200 Elo."
+    figure = interval_parts("Elo against each opponent", Unit.ELO, bars, zero="even", note=note)
+    head = page_part("baseline", seen=seen, report=report, matches=matches)
+    return [head, *figure, *decision_boards(seen.read(DECISIONS), whose="the pretrained policy")]

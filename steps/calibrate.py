@@ -49,7 +49,7 @@ def _play(work: Work, rungs: tuple[Rung, ...]) -> dict[tuple[int, int], MatchRes
     """Return the games of the rungs that meet."""
     config, meetings, results = work.settings.evaluation, ladder_pairings(len(rungs)), {}
     count = config.num_calibration_pairs
-    with Arena(work) as arena:
+    with Arena(work.settings, work.machine, work.progress) as arena:
         rng = numpy_stream(_SEED, "openings", "ladder")
         openings = make_openings(config, count=count * len(meetings), rng=rng, pool=arena.pool, exclude=set())
         for number, meeting in enumerate(meetings):

@@ -7,7 +7,7 @@ from data_checks.summary import summary_markdown, summary_text
 from grpo.base.errors import PlainError
 from grpo.base.files import ASIDE, read_json, write_json
 from grpo.diagnosis.records import Record
-from steps.cards.state import CardPart, Seen
+from steps.cards.page import CardPart, Seen, markdown_part, page_part
 from steps.dataset import read_boards, read_game_table
 from steps.names import REPORT, SUMMARY
 from steps.run.step import Step
@@ -44,7 +44,9 @@ def body(work: Work) -> None:
 
 
 def card(seen: Seen) -> list[CardPart]:
-    """Return the card: what holds and what does not."""
-    from steps.cards.pages import checks_page
-
-    return checks_page(seen)
+    """Return the card: each check, and the summary of the dataset."""
+    report = seen.read()
+    head = page_part("checks", seen=seen, suites=report.get("suites", []))
+    if not report:
+        return [head]
+    return [head, markdown_part(seen.read(SUMMARY)), page_part("rejected", games=report["dataset"]["first_rejected"])]

@@ -7,6 +7,8 @@ import chess
 
 from grpo.board.encoding import decode, position_key
 from grpo.dataset.table import BoardArrays, Split, board_arrays
+from grpo.diagnosis.diagnose import diagnose
+from grpo.diagnosis.history import History
 from grpo.engine.answers import EngineError
 from grpo.engine.move_values import ValueTable, engine_options, value_tables
 from grpo.engine.pool import EnginePool
@@ -14,13 +16,16 @@ from grpo.match.regret import heldout_metrics
 from grpo.policy.checkpoints import load_checkpoint
 from grpo.policy.files import LANGUAGE
 from grpo.policy.policy import NetworkPolicy
+from grpo.settings.metrics import FINDING
 from grpo.train.network_task import NetworkTask
 from grpo.train.self_play import SelfPlay, state_counts
 from grpo.train.states import DatasetStates, Values
 from grpo.train.trainer import Trainer
-from steps.cards.state import CardPart, Seen
+from steps.cards.page import CardPart, Seen, page_part
+from steps.cards.training import TRAINING, charts
 from steps.dataset import read_boards
 from steps.names import FINDINGS, REPORT
+from steps.pages.results import Training
 from steps.run.step import Step
 from steps.run.work import Work
 from steps.training_loop import TrainingLoop
@@ -72,11 +77,7 @@ def body(work: Work) -> None:
             trainer.begin_from(*origin, takes_optimiser=then == now)
             if then != now:  # Adam's moments are averages of past gradients: those of one objective do not fit another.
                 work.say("the optimiser begins anew, for the objective is not that of the checkpoint: grpo.num_own_moves")
-        TrainingLoop(
-            work,
-            trainer,
-            heldout=lambda: heldout_metrics(trainer.evaluation_policy, heldout),
-        ).run()
+        TrainingLoop(work, trainer, lambda: heldout_metrics(trainer.evaluation_policy, heldout)).run()
 
 
 def _states(work: Work, train: BoardArrays, heldout: BoardArrays, values: Values, *, first: int) -> tuple[DatasetStates, SelfPlay | None]:
@@ -98,7 +99,12 @@ def _states(work: Work, train: BoardArrays, heldout: BoardArrays, values: Values
 
 
 def card(seen: Seen) -> list[CardPart]:
-    """Return the card: findings, curves and events."""
-    from steps.cards.training import finetune_page
-
-    return finetune_page(seen)
+    """Return the card, live while it trains or from the stored history: findings, curves and events."""
+    report, records, found, num_shown = seen.read(), seen.history(), seen.read(FINDINGS), 40
+    events = [(record.step, event) for record in records for event in record.events]
+    if not found and any(event.name == FINDING for _, event in events):  # There is no output yet.
+        found = diagnose(History.of_records(records)).facts()
+    ended = Training.model_validate(report).end if report else ""
+    head = page_part("finetune", seen=seen, ended=ended, findings=found.get("findings", []))
+    tail = page_part("events", events=events[: -num_shown - 1 : -1], num_events=len(events))
+    return [head, *charts(seen, TRAINING), tail]

@@ -1,6 +1,6 @@
 """What the steps that play games share: an arena, the stages of a selection, and its games as plain data."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +16,9 @@ from grpo.match.matches import MatchResult, PlayedGame, adjudicate, play_match
 from grpo.match.openings import make_openings
 from grpo.match.players import Player
 from grpo.policy.checkpoints import checkpoint_name
+from grpo.settings.tree import Settings
 from steps.names import CHECKPOINTS, REPORT
+from steps.run.machine import Machine
 from steps.run.work import Work
 
 SCREENING: Final = "screening"
@@ -25,6 +27,8 @@ PREVIOUS: Final = "previous champion"
 SAMPLED: Final = "sampled"
 LADDER: Final = "ladder"
 """The stages of a selection: each has openings of its own, none of them a position of the dataset."""
+FRESH: Final = (CONFIRMATION, PREVIOUS, SAMPLED)
+"""Those whose games are shared between tasks; the previous champion is played only where there is one."""
 INITIAL: Final = "initial policy"
 """Its name as a player."""
 
@@ -32,11 +36,10 @@ INITIAL: Final = "initial policy"
 class Arena:
     """Plays adjudicated games by a run's rules; as a context, it ends its engines."""
 
-    def __init__(self, work: Work) -> None:
-        """Start no engine yet: the first search does."""
-        self.config = work.settings.evaluation
-        self.pool = EnginePool(work.machine.stockfish, num_processes=work.machine.num_threads, options={"Hash": PLAYING_HASH_MIB})
-        self._work, self._seed = work, work.settings.seed
+    def __init__(self, settings: Settings, machine: Machine, progress: Callable[[int, int, str], None]) -> None:
+        """Start no engine yet: the first search does. `progress` is told how many games are done, of how many, in words."""
+        self.config, self._seed, self._progress = settings.evaluation, settings.seed, progress
+        self.pool = EnginePool(machine.stockfish, num_processes=machine.num_threads, options={"Hash": PLAYING_HASH_MIB})
         self._num_done, self._num_expected, self._unit = 0, 0, ""
 
     def __enter__(self) -> Self:
@@ -61,7 +64,7 @@ class Arena:
             second,
             openings,
             max_plies=self.config.max_plies,
-            on_games_done=lambda done: self._work.progress(before + done, self._num_expected, self._unit),
+            on_games_done=lambda done: self._progress(before + done, self._num_expected, self._unit),
             numbers=numbers,
         )
         self._num_done += len(result.games)

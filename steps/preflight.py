@@ -1,12 +1,11 @@
 """What a run needs, looked at before any work: one table, with a remedy for each thing that is missing."""
 
-import os
 import platform
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,18 +23,18 @@ from grpo.engine.identity import identify
 from grpo.engine.pool import EnginePool
 from grpo.match.halving import halving_rounds
 from grpo.match.openings import drawn_openings
+from grpo.policy.files import NETWORK
+from grpo.policy.networks import is_network
+from grpo.settings.language import SMALL, model_folder
 from grpo.settings.tree import ConfigError, Settings, preset_names, read_settings
-from steps.policies.kinds import KINDS
-from steps.run.machine import MIRROR, OFF, OFFLINE, ONLINE, Machine, sqlite_file
+from steps.run.machine import Machine, sqlite_file
 from steps.run.store import Store
 from steps.run.versions import LOCK, describe_code
-from steps.track.wandb import KEY
 
-PYTHON: Final = (3, 11)
-"""The version that pyproject.toml requires."""
 _FREE_BYTES: Final = 2 * 1024**3
 _PIN: Final = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)
 _SHOWN: Final = 5
+_MODEL_FILE: Final = "config.json"
 
 
 class PreflightError(PlainError, RuntimeError):
@@ -53,16 +52,16 @@ class PreflightCheck:
 
 
 def preflight(settings: Settings, machine: Machine, *, read_only: bool = False) -> list[PreflightCheck]:
-    """Return the checks; with `read_only` neither home nor store is created or written."""
+    """Return the checks; with `read_only` the store is not written to."""
     looks: dict[str, Callable[[], str]] = {
         "stockfish": lambda: f"{identify(machine.stockfish)} at {machine.stockfish}",
-        "disk": lambda: _disk(machine, read_only=read_only),
+        "disk": lambda: _disk(machine),
         "tracking": lambda: _tracking(machine),
         "device": lambda: _device(machine),
     }
     if machine.store:
         looks["store"] = lambda: _store(machine, read_only=read_only)
-    looks[settings.policy.kind] = lambda: KINDS[settings.policy.kind].preflight(settings)
+    looks[settings.policy.kind] = lambda: _network(settings) if settings.policy.kind == NETWORK else _language_model(settings)
     if settings.evaluation.opening_book:
         looks["evaluation.opening_book"] = lambda: _book(settings)
     if settings.boards.files:
@@ -76,11 +75,10 @@ def examine(settings: Settings | ConfigError, machine: Machine) -> list[Prefligh
     """Return all checks for a run with these settings, without changing anything; for invalid settings, those that do not need them."""
     usable = Settings() if isinstance(settings, ConfigError) else settings
     checks = [
-        _checked("python", _python),
+        _checked("python", lambda: f"{platform.python_version()} at {sys.executable}"),
         _checked("packages", _packages),
         _checked("settings", lambda: _valid(settings)),
         *preflight(usable, machine, read_only=True),
-        _checked("W&B", lambda: _wandb(machine, os.environ)),
     ]
     if usable.boards.files and all(check.is_fine for check in checks if check.what.startswith(("boards.", "stockfish"))):
         checks.append(_checked("boards", lambda: _boards(usable, machine)))
@@ -101,10 +99,8 @@ def table(checks: Sequence[PreflightCheck]) -> str:
     return "\n".join(f"  {'ok  ' if check.is_fine else 'FAIL'}  {check.what:<{width}}  {check.detail}" for check in checks)
 
 
-def _disk(machine: Machine, *, read_only: bool) -> str:
+def _disk(machine: Machine) -> str:
     try:
-        if not read_only:
-            machine.home.mkdir(parents=True, exist_ok=True)
         existing = next(path for path in (machine.home, *machine.home.parents) if path.exists())
         with tempfile.TemporaryFile(dir=existing) as probe:  # An anonymous file.
             probe.write(b"probe")
@@ -154,6 +150,26 @@ def _device(machine: Machine) -> str:
     from steps.run.device import torch_device
 
     return f"{torch_device(machine)}, {machine.num_threads} threads"
+
+
+def _network(settings: Settings) -> str:
+    name = settings.policy.network
+    if not is_network(name):
+        raise PreflightError(f"policy.network = {name!r}: put it into grpo/policy/networks/{name}.py")
+    return f"policy.network = {name!r}"
+
+
+def _language_model(settings: Settings) -> str:
+    """Look for a model's folder; `pretrain` asks the hub itself."""
+    model = settings.language.model
+    folder = model_folder(model)
+    if folder is None:
+        return "small, built in" if model == SMALL else f"{model} of the hub, downloaded by `pretrain` unless it is cached"
+    if not (folder / _MODEL_FILE).is_file():
+        lack = f"has no {_MODEL_FILE}" if folder.is_dir() else "is not an existing folder"
+        remedy = "give a folder that transformers' `save_pretrained` wrote, the name of a model on the hub, or small"
+        raise PreflightError(f"language.model = {model!r} {lack}; {remedy}")
+    return f"the folder {folder}"
 
 
 def _book(settings: Settings) -> str:
@@ -231,14 +247,6 @@ def _valid(settings: Settings | ConfigError) -> str:
     return "every key is known, and no two contradict each other"
 
 
-def _python() -> str:
-    detail = f"{platform.python_version()} at {sys.executable}"
-    if sys.version_info[:2] != PYTHON:
-        wanted = ".".join(map(str, PYTHON))
-        raise PreflightError(f"{detail}, but Python {wanted} is needed: `make setup PYTHON=python{wanted}`")
-    return detail
-
-
 def _packages() -> str:
     """Compare the installed packages with the pins of the lock file, and the lock file with the one that the installer recorded."""
     pins = dict(_PIN.findall(LOCK.read_text(encoding="utf-8")))
@@ -257,14 +265,3 @@ def _installed(name: str) -> str | None:
         return version(name).partition("+")[0]
     except PackageNotFoundError:
         return None
-
-
-def _wandb(machine: Machine, environment: Mapping[str, str]) -> str:
-    """Say whether runs are mirrored to Weights & Biases and whether an API key is set, never which."""
-    key = f"a key is in {KEY}" if environment.get(KEY) else f"there is no {KEY}"
-    local = f"saved below {machine.home}, for `wandb sync`"
-    return {
-        OFF: f"off ({MIRROR}={ONLINE} turns it on)",
-        OFFLINE: f"offline: {local}",
-        ONLINE: f"online; {key}" + ("" if environment.get(KEY) else f", so it is {local}"),
-    }[machine.mirror]

@@ -8,8 +8,10 @@ from grpo.dataset.table import Split, board_arrays
 from grpo.diagnosis.records import Record
 from grpo.policy.files import LANGUAGE
 from grpo.policy.policy import new_policy, weights_hash
+from grpo.settings.metrics import TASKS
 from grpo.train.imitation import imitate
-from steps.cards.state import CardPart, Seen
+from steps.cards.page import CardPart, Seen, page_part
+from steps.cards.training import PRETRAINING, charts
 from steps.dataset import read_boards, read_game_table
 from steps.names import REPORT
 from steps.run.step import Step
@@ -67,7 +69,6 @@ def body(work: Work) -> None:
 
 
 def card(seen: Seen) -> list[CardPart]:
-    """Return the card: curves of cloning."""
-    from steps.cards.training import pretrain_page
-
-    return pretrain_page(seen)
+    """Return the card: losses, and how well the policy or the model's answers came out."""
+    head = page_part("pretrain", seen=seen, report=seen.read(), tasks=TASKS, is_language=seen.kind == LANGUAGE)
+    return [head, *charts(seen, PRETRAINING)]

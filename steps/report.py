@@ -10,7 +10,8 @@ from grpo.match.intervals import Unit
 from grpo.match.verdict import RegretEstimate
 from grpo.policy.files import LANGUAGE, NETWORK, policy_facts
 from grpo.settings.names import compared_settings, flattened
-from steps.cards.state import CardPart, Seen
+from steps.cards.page import CardPart, Seen, markdown_part, page_part
+from steps.cards.pages import ladder_chart, verdict_parts
 from steps.names import CHAMPION, FINDINGS, MODEL_CARD, REPORT, REPORT_PAGE, RESULTS
 from steps.pages.results import (
     Boards,
@@ -36,10 +37,7 @@ STEP: Final = Step(
     takes=(*_OUTPUTS, "origin", "versions", "defaults"),
     pages=(REPORT_PAGE, RESULTS, MODEL_CARD),
 )
-_RULES: Final = (
-    "evaluation.max_plies",
-    "evaluation.opening_book",
-)
+_RULES: Final = ("evaluation.max_plies", "evaluation.opening_book")
 _REGRET: Final = "heldout/regret_best"
 
 
@@ -49,17 +47,11 @@ def body(work: Work) -> None:
     write_json(work.folder / RESULTS, results.model_dump(mode="json"))
     results = read_results(work.folder / RESULTS)  # As everybody else reads it, to the order of its keys.
     (work.folder / REPORT_PAGE).write_text(page("report", results=results), encoding="utf-8")
-    (work.folder / MODEL_CARD).write_text(_card_of_champion(results, work.inputs["selected"] / CHAMPION), encoding="utf-8")
-
-
-def _card_of_champion(results: Results, champion: Path) -> str:
-    decision = results.decision
-    weights = decision.candidate_weights if decision.promoted else decision.initial_weights
-    name = f"{CHAMPION} of {results.outputs['select']['version'][:12]}"
-    hashes = {"weights, as numbers": str(weights)}
-    return page(
-        "model_card", results=results, run=name, policy_step=decision.champion_step, described=policy_facts(champion), hashes=hashes
-    )
+    decision, name = results.decision, f"{CHAMPION} of {results.outputs['select']['version'][:12]}"
+    hashes = {"weights, as numbers": str(decision.candidate_weights if decision.promoted else decision.initial_weights)}
+    described = policy_facts(work.inputs["selected"] / CHAMPION)
+    text = page("model_card", results=results, run=name, policy_step=decision.champion_step, described=described, hashes=hashes)
+    (work.folder / MODEL_CARD).write_text(text, encoding="utf-8")
 
 
 def run_results(folders: Mapping[str, Path], *, origin: str = "") -> Results:
@@ -170,7 +162,9 @@ def _num_games(place: Placement) -> int:
 
 
 def card(seen: Seen) -> list[CardPart]:
-    """Return the card: verdict, measurements, ladder and training."""
-    from steps.cards.pages import report_page
-
-    return report_page(seen)
+    """Return the card: verdict, ladder, and the report; checkpoints and boards are on the card of `select`."""
+    if not (found := seen.read(RESULTS)):
+        return [page_part("verdict", seen=seen, decision=None)]
+    results = Results.model_validate(found)
+    verdict = verdict_parts(seen, results.decision, str(results.origin or ""))
+    return [*verdict, *ladder_chart(results.ladder, results.decision), markdown_part(page("report_card", results=results))]

@@ -17,26 +17,21 @@ from grpo.base.files import verified_manifest
 from grpo.policy.files import policy_facts
 from grpo.settings.names import IN_NO_VERSION, flattened, is_within
 from grpo.settings.tree import Settings, settings_over
+from steps import STEPS
 from steps.names import PEAK, PRETRAINED_STEP
 from steps.run.commands import FLOW_FILE, resume_command
 from steps.run.machine import Machine
-from steps.run.step import StepOutput
+from steps.run.step import StepOutput, step_of
 from steps.run.store import Store
-from steps.run.versions import StepVersion
 from steps.track.find import checkpoint_of as checkpoint_part
 from steps.track.find import named_policy
 from steps.track.registry import RESUMED_WITH, fetch_origin
 
-_TAKEN_OVER: Final = ("build_boards", *RESUMED_WITH)
-"""Steps whose output a resumed run takes from its origin; of the first, that of the next: the parts of the dataset are the dataset."""
+_TAKEN_OVER: Final = STEPS[STEPS.index("build_boards") : STEPS.index("calibrate")]
+"""Steps whose output a resumed run takes from its origin, whatever code it has; what measures is found again by its version."""
 _MAX_SHOWN: Final = 200
-_FIXED: Final = (
-    *("seed", "boards", "policy", "pretrain", "evaluation.heldout_depth", "language.model", "language.revision", "language.small_width"),
-    *("language.small_num_layers", "language.environment_share", "language.num_history_moves", "language.max_answer_tokens"),
-)
-"""Settings that make boards and network, which a resumed run has from its origin."""
-_MEASURES: Final = ("calibrate", "baseline")
-"""Steps that are done again where the run measures otherwise than its origin."""
+_FREE: Final = (*IN_NO_VERSION, "language.answers_per_forward", "language.min_parse_rate")
+"""Settings that make neither boards nor network, although the steps read them that make these."""
 
 
 class ResumeError(PlainError, RuntimeError):
@@ -66,10 +61,6 @@ class Job(TypedDict):
     """Commit, dirty flag and locks of the launching checkout, and the run whose outputs nobody else has, if it has such (`--fresh`)."""
     origin: Origin | None
     """What the run resumes from."""
-    seconds: dict[str, float]
-    """Step -> how long it took in the latest run of the same preset."""
-    checks: dict[str, str]
-    """What the preflight looked at -> what it found."""
 
 
 def find_origin(name: str, preset: str, machine: Machine) -> Origin:
@@ -100,7 +91,7 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
                     f"--resume-from {name}: run {found.run_id} has no output of {step}; finish it first by `{resume_command(found.run_id)}`"
                 )
             outputs[step] = output
-    outputs[_TAKEN_OVER[0]] = outputs[_TAKEN_OVER[1]]
+    outputs["build_boards"] = outputs["join_boards"]  # The parts of the dataset are the dataset.
     origin = Origin(name=name, run=found.run_id, step=found.policy_step, settings=dict(settings), outputs=outputs)
     policy_facts(store.open(outputs["pretrain"]))  # It raises where this code numbers moves otherwise.
     checkpoint_of(origin, store)
@@ -114,7 +105,8 @@ def resumed_settings(origin: Origin, given: Mapping[str, Any]) -> Settings:
     """
     settings = settings_over(origin["settings"], given)
     changed = _changed(origin, settings)
-    refused = [name for name in changed if is_within(name, _FIXED) and not is_within(name, IN_NO_VERSION)]
+    fixed = [name for step in ("join_boards", "pretrain") for name in step_of(step).reads]
+    refused = [name for name in changed if is_within(name, fixed) and not is_within(name, _FREE)]
     if refused:
         lines = [f"  {name}: origin {_shown(changed[name][0])}, now {_shown(changed[name][1])}" for name in refused]
         rest = {name: changed[name][1] for name in changed if name not in refused}
@@ -149,19 +141,11 @@ def checkpoint_of(origin: Origin, store: Store) -> tuple[Path | None, str]:
     return folder, str(verified_manifest(folder)["output_hash"])
 
 
-def taken_over(origin: Origin | None, wanted: StepVersion, store: Store) -> StepOutput | None:
-    """Return the origin's output of a step, verified; None for a ladder or baseline that this run measures otherwise."""
-    step = str(wanted.parts["step"])
+def taken_over(origin: Origin | None, step: str, store: Store) -> StepOutput | None:
+    """Return the origin's output of a step, verified; None for a step that the run does by itself."""
     if origin is None or step not in _TAKEN_OVER:
         return None
     output = origin["outputs"][step]
-    if step in _MEASURES:
-        then = store.manifest(output)["parts"]
-        # Where it was computed is no reason to measure again; a resumed run is often on another machine.
-        wants = [(part, name, now) for part in ("settings", "inputs") for name, now in wanted.parts[part].items() if name != "device"]
-        if any(then[part].get(name) != now for part, name, now in wants):
-            print(f"{step}: the origin's was measured with other settings or another engine: measured again", flush=True)
-            return None
     store.open(output)
     return StepOutput(**{**output, "reused": True})
 

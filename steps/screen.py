@@ -6,7 +6,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from grpo.base.errors import NonFiniteError
 from grpo.base.files import write_json
 from grpo.match.halving import HalvingTrace, sequential_halving
 from grpo.match.verdict import candidates_by_regret
@@ -28,7 +27,7 @@ from steps.measure import (
     screening_match,
 )
 from steps.names import CACHED_GAMES, CHECKPOINTS, REPORT
-from steps.policies.open import Competitor, open_checkpoint, open_policy
+from steps.policies.open import Competitor, open_policy
 from steps.run.step import Step
 from steps.run.work import Work, read_history
 
@@ -46,10 +45,11 @@ def body(work: Work) -> None:
     """Write the candidate's step with the trace of its choice, the screening games, all later openings and the previous champion."""
     checkpoints = {checkpoint_step(folder) for folder in checkpoint_folders(work.inputs["finetuned"] / CHECKPOINTS)}
     regrets = _regrets(work.inputs["finetuned"], checkpoints)
-    candidates = _candidates(work, {step: regret["mean"] for step, regret in regrets.items()})
+    best = candidates_by_regret({step: regret["mean"] for step, regret in regrets.items()})[: work.settings.selection.num_candidates]
+    candidates = {step: open_policy(checkpoint(work, step), work.device, rules=work.settings.language) for step in best}
     report = Screened(
         candidate_step=None,
-        reason="" if candidates else _reason(len(checkpoints), len(regrets)),
+        reason="" if candidates else f"none of {len(checkpoints):,} checkpoints has a finite held-out regret",
         heldout_regret_best={str(step): regret for step, regret in regrets.items()},
         screening=[],
         openings={},
@@ -59,7 +59,7 @@ def body(work: Work) -> None:
     if candidates:
         initial = open_policy(work.inputs["pretrained"], work.device, rules=work.settings.language)
         report["previous_weights"] = _keep_previous(work, initial)
-        with Arena(work) as arena:
+        with Arena(work.settings, work.machine, work.progress) as arena:
             used = position_keys(work.inputs["boards"])
             trace, games = _halving(work, arena, initial, candidates, used)
             report["candidate_step"] = trace.winner
@@ -77,19 +77,6 @@ def _regrets(finetuned: Path, checkpoints: set[int]) -> dict[int, dict[str, floa
         # Where probabilities are no numbers there may still be a likeliest move, and its regret: that of sampled moves tells.
         if record.step in checkpoints and best is not None and stderr is not None and math.isfinite(best + (sampled or 0.0)):
             found[record.step] = {"mean": best, "stderr": stderr}
-    return found
-
-
-def _candidates(work: Work, regrets: Mapping[int, float]) -> dict[int, Competitor]:
-    """Return the checkpoints that play, lowest regret first; one whose weights are NaN or infinite does not."""
-    found: dict[int, Competitor] = {}
-    for step in candidates_by_regret(regrets):
-        if len(found) == work.settings.selection.num_candidates:
-            break
-        try:
-            found[step] = open_checkpoint(checkpoint(work, step), work.device, rules=work.settings.language)
-        except NonFiniteError as error:
-            work.say(f"screen: step {step:,} is no candidate: {error}")
     return found
 
 
@@ -122,8 +109,8 @@ def _halving(
         arena.expect(2 * len(rounds[number]), f"{SCREENING} games")
         names = player_names(SCREENING, candidate)
         # What a language model is asked again draws from a stream of its own in each match.
-        first = candidates[candidate].best_player(names[0], seed=seed, stream=("asked again", SCREENING, number, "candidate"))
-        second = initial.best_player(names[1], seed=seed, stream=("asked again", SCREENING, number, "initial"))
+        first = candidates[candidate].player(names[0], temperature=None, seed=seed, stream=("asked again", SCREENING, number, "candidate"))
+        second = initial.player(names[1], temperature=None, seed=seed, stream=("asked again", SCREENING, number, "initial"))
         result = arena.match(first, second, rounds[number])
         games[screening_match(candidate, number)] = [asdict(game) for game in result.games]
         return result.pair_scores()
@@ -140,9 +127,3 @@ def _openings(work: Work, arena: Arena, used: set[str], *, is_previous_played: b
     found[SAMPLED] = arena.openings(config.num_sampled_pairs, used, SAMPLED)
     found[LADDER] = arena.openings(arena.num_ladder_openings(ladder), used, "placement", "candidate")
     return found
-
-
-def _reason(num_checkpoints: int, num_measured: int) -> str:
-    if not num_checkpoints:
-        return "GRPO left no checkpoint: its report says why it ended (grpo.num_steps, grpo.steps_per_checkpoint)"
-    return f"of {num_checkpoints:,} checkpoints {num_measured:,} have a finite held-out regret, and none of those has finite weights"

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from grpo.base.errors import PlainError
 from grpo.base.files import copy_folder, read_json, write_json
 from grpo.board.phases import PHASES
 from grpo.diagnosis.records import Record
@@ -20,10 +19,12 @@ from grpo.match.verdict import Decision, LadderGain, Verdict, decide, peak_step
 from grpo.match.viewer import viewer_page
 from grpo.policy.files import copy_policy
 from grpo.settings.shared import interval_names
-from steps.cards.state import CardPart, Seen
+from steps.cards.page import CardPart, Seen, page_part
+from steps.cards.pages import checkpoint_charts, decision_boards, verdict_parts
 from steps.dataset import read_boards
 from steps.measure import (
     CONFIRMATION,
+    FRESH,
     LADDER,
     PREVIOUS,
     SAMPLED,
@@ -38,7 +39,8 @@ from steps.measure import (
     screening_match,
 )
 from steps.names import CACHED_GAMES, CHAMPION, DECISIONS, GAMES_PAGE, PEAK, PGN, PRETRAINED_STEP, REPORT
-from steps.policies.open import Competitor, open_checkpoint, open_policy
+from steps.pages import results
+from steps.policies.open import Competitor, open_policy
 from steps.run.step import Step
 from steps.run.work import Work
 
@@ -56,10 +58,6 @@ STEP: Final = Step(
     ),
     resources="games",
 )
-
-
-class SelectionError(PlainError, ValueError):
-    """Games that decide are missing; the message says which, and what to do."""
 
 
 _PHASE_TOLERANCE: Final = 0.01  # By more than this a candidate's held-out regret may not be shown to have grown in any phase.
@@ -95,8 +93,6 @@ def body(work: Work) -> None:
     """Write the champion's policy, the peak's whole checkpoint, all games, and the decision with all it rests on.
 
     Where no checkpoint could play there is a verdict too: the pretrained policy is champion and peak.
-
-    Raises SelectionError when a pair of the games is missing.
     """
     screened, pretrained = read_screened(work.inputs["screened"]), work.inputs["pretrained"]
     if screened["candidate_step"] is None:
@@ -124,17 +120,17 @@ def body(work: Work) -> None:
 def _contest(work: Work, screened: Screened, step: int) -> _Contest:
     """Return the games of the candidate: those that tasks have played, and those against the ladder, played now."""
     openings = screened["openings"]
-    stages = [stage for stage in (CONFIRMATION, PREVIOUS, SAMPLED) if stage in openings]
+    stages = [stage for stage in FRESH if stage in openings]
     played: dict[str, MatchResult] = {stage: _match(work, stage, step, openings[stage]) for stage in stages}
     ladder, rules = read_ladder(work.inputs["calibrated"]), work.settings.language
-    candidate = open_checkpoint(checkpoint(work, step), work.device, rules=rules)
+    candidate = open_policy(checkpoint(work, step), work.device, rules=rules)
     initial = open_policy(work.inputs["pretrained"], work.device, rules=rules)
     # Equal streams too where they are asked again, so that equal policies play equal games.
     players = [
-        policy.best_player(name, seed=work.settings.seed, stream=("asked again", LADDER))
+        policy.player(name, temperature=None, seed=work.settings.seed, stream=("asked again", LADDER))
         for policy, name in zip((candidate, initial), player_names(LADDER, step), strict=True)
     ]
-    with Arena(work) as arena:
+    with Arena(work.settings, work.machine, work.progress) as arena:
         arena.expect(2 * len(players) * arena.num_ladder_openings(ladder), f"{LADDER} games at most")
         of_candidate, of_initial = arena.place(players, ladder, openings[LADDER], "candidate")
     gain = LadderGain(
@@ -147,19 +143,10 @@ def _contest(work: Work, screened: Screened, step: int) -> _Contest:
 
 def _match(work: Work, stage: str, step: int, openings: Sequence[str]) -> MatchResult:
     """Return a match from the shares that tasks have played, in the order of its openings."""
-    pairs: dict[int, list[dict[str, Any]]] = {}
-    for folder in work.parts:
-        for game in read_json(folder / CACHED_GAMES).get(stage, []):
-            pairs.setdefault(game.pop("pair"), []).append(game)
-    games = [pairs.get(number, []) for number in range(len(openings))]
-    # A game from another opening is of another screening.
-    missing = [number for number, pair in enumerate(games) if [game["opening"] for game in pair] != [openings[number]] * 2]
-    if missing:
-        raise SelectionError(
-            f"{stage}: {len(missing):,} of {len(openings):,} pairs of games (the first is number {missing[0]:,}) are not in the"
-            f" {len(work.parts)} outputs of `confirm`: run again with --fresh, so that they are played again"
-        )
-    return read_match(player_names(stage, step), (game for pair in games for game in pair))
+    games = [game for folder in work.parts for game in read_json(folder / CACHED_GAMES).get(stage, [])]
+    games.sort(key=lambda game: game["pair"])
+    assert [game["opening"] for game in games] == [opening for opening in openings for _ in range(2)], f"{stage}: pairs are missing"
+    return read_match(player_names(stage, step), ({name: fact for name, fact in game.items() if name != "pair"} for game in games))
 
 
 def _decide(work: Work, contest: _Contest) -> Decision:
@@ -259,7 +246,10 @@ def _metrics(contest: _Contest) -> dict[str, float]:
 
 
 def card(seen: Seen) -> list[CardPart]:
-    """Return the card: verdict, checkpoints with the peak ringed, boards, and the trace of the decision."""
-    from steps.cards.pages import decision_page
-
-    return decision_page(seen)
+    """Return the card: verdict, checkpoints with the peak ringed, boards, and games to click through."""
+    if not (found := seen.read()):
+        return [page_part("verdict", seen=seen, decision=None)]
+    decision = results.Decision.model_validate(found)
+    boards = decision_boards(seen.read(DECISIONS), whose=f"step {decision.candidate_step}")
+    games = page_part("games", decision=decision, viewer=seen.read(GAMES_PAGE))
+    return [*verdict_parts(seen, decision), *checkpoint_charts(decision), *boards, games]

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 from grpo.base.errors import PlainError
 from grpo.settings.tree import Settings
 from steps import STEPS
-from steps.incumbent import Incumbent, incumbent_of
 from steps.names import CHAMPION
 from steps.resume import Job, checkpoint_of, taken_over
 from steps.run.launch import launch_of
@@ -23,7 +22,8 @@ from steps.run.step import Step, StepOutput
 from steps.run.store import Making, Store
 from steps.run.versions import StepVersion, step_version
 from steps.run.work import Part, Work
-from steps.terminal import TerminalSink, duration
+from steps.terminal import TerminalSink
+from steps.track.find import NotFoundError, named_policy
 from steps.track.publish import sending
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ ORIGIN: Final = "origin"
 VERSIONS: Final = "versions"
 _OF_RUN: Final = (CHECKPOINT, CHAMPION, ORIGIN, VERSIONS)
 """What steps take of their run: the checkpoint that it resumes from, the champion that it meets, where it resumes, its versions."""
+_UNPLAYED: Final = "cannot be played"
+"""Stands in a version for the hash of such a champion."""
 _MAX_REASON: Final = 1_500
 
 
@@ -56,7 +58,7 @@ def run(step: Step, flow: Any, parts: Sequence[StepOutput] = ()) -> StepOutput:
     """
     task = _Task(step, flow, parts)
     with task.recorded() as attempt:
-        output = taken_over(task.job["origin"], task.version, task.store) or task.made()
+        output = taken_over(task.job["origin"], step.name, task.store) or task.made()
         if output["reused"]:
             print(f"{step.name}: {_progress(step.name)}: reusing version {output['version'][:12]}", flush=True)
         attempt.end("finished", output=output)
@@ -83,20 +85,36 @@ class _Task:
     @cached_property
     def version(self) -> StepVersion:
         """The version of its output."""
-        return self._version(self.incumbent.label)
+        return self._version(self.incumbent[1])
 
     @cached_property
-    def incumbent(self) -> Incumbent:
-        """The champion that the run's candidate has to beat; nobody for a step that does not ask."""
+    def incumbent(self) -> tuple[Path | None, str]:
+        """The registry's champion, whom the run's candidate has to beat, and what the version says of it; no folder where it is not played.
+
+        Where this very step of an earlier run has made it, it is no opponent: the step's output is found again.
+        """
         if CHAMPION not in self.step.takes:
-            return Incumbent()
-        return incumbent_of(launch_of(self.job["settings"]).preset, self.step, self.machine, lambda label: self._version(label).version)
+            return None, ""
+        try:
+            named = named_policy(CHAMPION, self.machine, role=CHAMPION, preset=launch_of(self.job["settings"]).preset)
+            made = None if named.run is None else named.run.output_of(self.step.name)
+            if made is not None:
+                label = str(self.store.manifest(made)["parts"]["inputs"][CHAMPION])
+                if self._version(label).version == made["version"]:
+                    return None, label
+            found = named.fetch(self.machine)
+        except NotFoundError:
+            return None, ""
+        except PlainError as error:
+            print(f"WARNING: the registry's champion cannot be played, so it stays, unbeaten: {error}", flush=True)
+            return None, _UNPLAYED
+        return found.folder, found.weights_hash
 
     def made(self) -> StepOutput:
         """Return the output of its version, which the body makes if the store does not have it."""
         with self.store.making(self.step.name, self.version.version) as making:
             if making.output is None:
-                print(f"{self.step.name}: {_progress(self.step.name, self.job['seconds'])}", flush=True)
+                print(f"{self.step.name}: {_progress(self.step.name)}", flush=True)
                 with making.filling({"parts": self.version.parts, "code": self.job["code"]}) as folder:
                     work = self.work(folder, making)
                     self.module.body(work)
@@ -111,7 +129,7 @@ class _Task:
             folder=folder,
             settings=self.settings,
             machine=self.machine,
-            inputs=_Inputs(self),
+            inputs=self.folders(),
             parts=[self.store.open(part) for part in self.parts],
             part=self.part,
             facts={"settings": self.version.parts["settings"], **self.version.parts["inputs"]},
@@ -121,12 +139,13 @@ class _Task:
             saved=making.save,
         )
 
-    def folder(self, name: str) -> Path | None:
-        """Return the verified folder of an input; None where there is nothing, such as no champion yet."""
-        if name == CHECKPOINT:
-            origin = self.job["origin"]
-            return None if origin is None else checkpoint_of(origin, self.store)[0]
-        return self.incumbent.folder if name == CHAMPION else self.store.open(self.taken[name])
+    def folders(self) -> dict[str, Path]:
+        """Return the verified folders of its inputs; of what is not there, such as no champion yet, none."""
+        found: dict[str, Path | None] = {name: self.store.open(output) for name, output in self.taken.items()}
+        if CHECKPOINT in self.step.takes and self.job["origin"] is not None:
+            found[CHECKPOINT] = checkpoint_of(self.job["origin"], self.store)[0]
+        found[CHAMPION] = self.incumbent[0]
+        return {name: folder for name, folder in found.items() if folder is not None}
 
     @contextmanager
     def recorded(self) -> Iterator[Attempt]:
@@ -192,34 +211,10 @@ class _Task:
         return LiveCard(self.step.name, page, self.job["settings"])
 
 
-class _Inputs(Mapping[str, Path]):
-    """The folders of a step's inputs, opened and verified when first asked for."""
-
-    def __init__(self, task: _Task) -> None:
-        self._task = task
-        self._opened: dict[str, Path] = {}
-
-    def __getitem__(self, name: str) -> Path:
-        if name not in self._opened:
-            if name not in self._task.step.takes or (folder := self._task.folder(name)) is None:
-                raise KeyError(name)
-            self._opened[name] = folder
-        return self._opened[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name in self._task.step.takes if name not in OUTSIDE)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-def _progress(step: str, seconds: Mapping[str, float] | None = None) -> str:
-    """Return how far the run is: "step 5 of 11, about 14 min left in all", the time by the latest run of the same preset."""
+def _progress(step: str) -> str:
+    """Return how far the run is, such as "step 5 of 11"."""
     names = STEPS[STEPS.index("start") + 1 : STEPS.index("end")]
-    number = names.index(step)
-    left = [(seconds or {}).get(name) for name in names[number:]]
-    estimate = "" if None in left else f", about {duration(sum(filter(None, left)))} left in all"
-    return f"step {number + 1} of {len(names)}{estimate}"
+    return f"step {names.index(step) + 1} of {len(names)}"
 
 
 def _reason(error: BaseException) -> str:

@@ -56,13 +56,7 @@ _REGRET: Final = "heldout/regret_best"
 class TrainingLoop:
     """Trains for as many steps as the settings say, or until the trainer ends it; resumes where a killed process was."""
 
-    def __init__(
-        self,
-        work: Work,
-        trainer: Trainer[Any],
-        *,
-        heldout: Callable[[], Mapping[str, float]],
-    ) -> None:
+    def __init__(self, work: Work, trainer: Trainer[Any], heldout: Callable[[], Mapping[str, float]]) -> None:
         """Prepare the loop.
 
         Args:

@@ -61,9 +61,8 @@ class Deployment(FlowMutator):  # type: ignore[misc]
 
 
 @contextmanager
-def as_task(flow: Any) -> Iterator[None]:
+def as_task() -> Iterator[None]:
     """Set the task's environment variable, and send SIGTERM on a spot interruption."""
-    _register_task(flow)
     os.environ[TASK] = f"{current.run_id}/{current.step_name}/{current.task_id}"
     with sigterm_on_spot_notice(current.get("spot_termination_notice")):
         yield
@@ -80,22 +79,6 @@ def tag_run(settings: Mapping[str, Any], verdict: str = "") -> None:
         Run(f"{current.flow_name}/{current.run_id}", _namespace_check=False).add_tags(tags)
     except MetaflowException as error:
         print(f"{current.step_name}: WARNING: the run did not get the tags {', '.join(tags)}: {error}", file=sys.stderr, flush=True)
-
-
-def _register_task(flow: Any) -> None:
-    """Register run and task with Metaflow's local metadata of this container, so that cards render without a metadata service.
-
-    Metaflow registers them only where the run is launched. The process that renders cards would find no run on the container's empty disk.
-    """
-    if not is_container(os.environ):
-        return
-    decorators = getattr(getattr(flow, current.step_name, None), "decorators", ())
-    metadata = next((decorator.metadata for decorator in decorators if decorator.name == "batch" and hasattr(decorator, "metadata")), None)
-    if metadata is None or metadata.TYPE != "local":
-        return
-    run, step = current.run_id, current.step_name
-    for level in (("flow", None, None, None), ("run", run, None, None), ("step", run, step, None), ("task", run, step, current.task_id)):
-        metadata._ensure_meta(*level)
 
 
 def main(flow: Any) -> None:

@@ -13,8 +13,7 @@ from markupsafe import Markup
 from grpo.diagnosis.records import Record
 from grpo.match.intervals import Estimate, Unit
 from grpo.settings.metrics import METRICS
-from steps.cards.page import page_part
-from steps.cards.state import CardPart
+from steps.cards.page import CardPart, page_part
 
 MAX_POINTS: Final = 240
 """Most points of a line; the whole card is sent again at each refresh."""
@@ -127,11 +126,11 @@ def line_chart(title: str, unit: str, lines: Sequence[Line], *, marks: Sequence[
     return _spec(chart.properties(height=190), title, "; ".join([*key, *(["vertical: events"] if marks else [])]))
 
 
-def thinned(values: "pd.Series[float]", limit: int = MAX_POINTS) -> "pd.Series[float]":
-    """Downsample to at most `limit` points: first and last, and the lowest and the highest of each of equal bins."""
-    if len(values) <= limit:
+def thinned(values: "pd.Series[float]") -> "pd.Series[float]":
+    """Downsample to at most `MAX_POINTS` points: first and last, and the lowest and the highest of each of equal bins."""
+    if len(values) <= MAX_POINTS:
         return values
-    bins = values.groupby(np.arange(len(values)) * (limit // 2 - 1) // len(values))
+    bins = values.groupby(np.arange(len(values)) * (MAX_POINTS // 2 - 1) // len(values))
     kept = {values.index[0], values.index[-1], *bins.idxmin(), *bins.idxmax()}
     return values[values.index.isin(list(kept))]
 

@@ -12,8 +12,7 @@ from metaflow import current
 from metaflow.cards import Markdown, VegaChart
 
 from grpo.diagnosis.records import Record
-from steps.cards.page import style
-from steps.cards.state import CardPart, Seen
+from steps.cards.page import CardPart, Seen, style
 from steps.terminal import Pace
 
 Page = Callable[[Seen], Sequence[CardPart]]

@@ -1,22 +1,66 @@
-"""Parts of cards: HTML from the templates beside this module, in which every value is escaped, or from Markdown; charts."""
+"""What a card is made of: the state that it shows (a step's records so far, and its stored output), and its parts: HTML and charts."""
 
-import html
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markdown_it import MarkdownIt
 from markupsafe import Markup
+
+from grpo.base.files import read_json
+from grpo.diagnosis.records import Record
+from steps.names import HISTORY, REPORT
+from steps.pages.templates import environment
+from steps.run.work import read_history
 
 _FOLDER: Final = Path(__file__).parent
 _LINE_BREAKS: Final = re.compile(r"\s*\n\s*")
 
+CardPart = Markup | dict[str, Any]
+"""A part of a card: HTML, or the specification of a chart."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """The state of a step so far."""
+
+    settings: Mapping[str, Any]
+    """Settings of the run, as plain data."""
+    records: list[Record] = field(default_factory=list)
+    progress: tuple[float, str] | None = None
+    """Which fraction is done, and in words; None before the first progress."""
+    folder: Path | None = None
+    """Folder of the stored output; None before the end."""
+    failure: str = ""
+    """The error that ended the step, and its remedy; empty without one."""
+    is_reused: bool = False
+    """Whether the store already had the output."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of the run's policy."""
+        return str(self.settings["policy"]["kind"])
+
+    def history(self) -> list[Record]:
+        """Return the records, of an output that was reused from its file."""
+        if self.records or self.folder is None or not (self.folder / HISTORY).exists():
+            return self.records
+        return read_history(self.folder)
+
+    def read(self, name: str = REPORT) -> Any:
+        """Return the content of a JSON file, or the text of another file of the output; an empty dict if there is none."""
+        if self.folder is None or not (self.folder / name).exists():
+            return {}
+        return read_json(self.folder / name) if name.endswith(".json") else (self.folder / name).read_text(encoding="utf-8")
+
 
 def page_part(template: str, **facts: Any) -> Markup:
     """Return the HTML of a template (`NAME.html.j2`) on one line: in Metaflow's Markdown an empty line would end the HTML around it."""
-    return _on_one_line(_environment().get_template(f"{template}.html.j2").render(**facts))  # Escaped by `_shown`.
+    return _on_one_line(_environment().get_template(f"{template}.html.j2").render(**facts))
 
 
 def markdown_part(text: str) -> Markup:
@@ -46,23 +90,8 @@ def number_text(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.4g}"
 
 
-def _shown(value: Any) -> Markup:
-    """Escape a value, on one line: for HTML and for links of Markdown."""
-    if isinstance(value, Markup):
-        return value
-    assert value is not None, "a template shows what was not measured"
-    return Markup(html.escape(" ".join(str(value).split())).replace("](", "]&#40;"))  # noqa: S704
-
-
 @cache
 def _environment() -> Environment:
-    found = Environment(
-        loader=FileSystemLoader(_FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    found = environment(_FOLDER, lambda text: text.replace("](", "]&#40;"))  # In Metaflow's Markdown that would be a link.
     found.filters["number"] = number_text
     return found

@@ -1,64 +1,25 @@
-"""The cards of `check_boards`, `baseline`, `select` and `report`: text of the output's own pages, and numbers with their intervals."""
+"""What cards show of a policy's strength: verdict, checkpoints, ladder, and boards with arrows for its moves and Stockfish's."""
+
+import base64
+from collections.abc import Mapping
+from typing import Any, Final
+
+import chess
+import chess.svg
 
 from grpo.match.intervals import Estimate, Unit, elo_estimate
-from steps.cards.boards import decision_boards
 from steps.cards.charts import Interval, interval_parts
-from steps.cards.page import markdown_part, page_part
-from steps.cards.state import CardPart, Seen
-from steps.names import DECISIONS, GAMES_PAGE, RESULTS, SUMMARY
-from steps.pages.results import Decision, LadderReport, Results
-from steps.pages.templates import page
+from steps.cards.page import CardPart, Seen, page_part
+from steps.pages.results import Decision, LadderReport
+
+_POLICY: Final = "#e0761bd0"
+_ENGINE: Final = "#2563c9d0"
+_BOTH: Final = "#1f9d55d0"
+_BEFORE: Final = "#5d6673b0"
+_KINDS: Final = ("improved", "worsened", "worst", "best")
 
 
-def checks_page(seen: Seen) -> list[CardPart]:
-    """Return the card of `check_boards`: each check, and the summary of the dataset."""
-    report = seen.read()
-    head = page_part("checks", seen=seen, suites=report.get("suites", []))
-    if not report:
-        return [head]
-    return [head, markdown_part(seen.read(SUMMARY)), page_part("rejected", games=report["dataset"]["first_rejected"])]
-
-
-def baseline_page(seen: Seen) -> list[CardPart]:
-    """Return the card of `baseline`: the strength of the pretrained policy before GRPO."""
-    report = seen.read()
-    if not report:
-        return [page_part("baseline", seen=seen, report={}, matches={})]
-    matches = report["matches"] | {f"ladder: {part['rung']}": part for part in report["ladder"]["games"]}
-    bars = [
-        Interval(name, elo_estimate(Estimate(value=match["score"], low=match["low"], high=match["high"])), "as played")
-        for name, match in matches.items()
-    ]
-    note = "Games with best moves, as played; clipped at 1,200 Elo."
-    figure = interval_parts("Elo against each opponent", Unit.ELO, bars, zero="even", note=note)
-    head = page_part("baseline", seen=seen, report=report, matches=matches)
-    return [head, *figure, *decision_boards(seen.read(DECISIONS), whose="the pretrained policy")]
-
-
-def decision_page(seen: Seen) -> list[CardPart]:
-    """Return the card of `select`: verdict, checkpoints with the peak ringed, boards, and games to click through."""
-    if not (found := seen.read()):
-        return [page_part("verdict", seen=seen, decision=None)]
-    decision = Decision.model_validate(found)
-    boards = decision_boards(seen.read(DECISIONS), whose=f"step {decision.candidate_step}")
-    return [
-        *_verdict(seen, decision),
-        *_checkpoints(decision),
-        *boards,
-        page_part("games", decision=decision, viewer=seen.read(GAMES_PAGE)),
-    ]
-
-
-def report_page(seen: Seen) -> list[CardPart]:
-    """Return the card of `report`: verdict, ladder, and the report; checkpoints and boards are on the card of `select`."""
-    if not (found := seen.read(RESULTS)):
-        return [page_part("verdict", seen=seen, decision=None)]
-    results = Results.model_validate(found)
-    ladder = _ladder(results.ladder, results.decision)
-    return [*_verdict(seen, results.decision, str(results.origin or "")), *ladder, markdown_part(page("report_card", results=results))]
-
-
-def _verdict(seen: Seen, decision: Decision, origin: str = "") -> list[CardPart]:
+def verdict_parts(seen: Seen, decision: Decision, origin: str = "") -> list[CardPart]:
     """Return who is champion, the gain as bars, start and candidate on the ladder."""
     head = page_part("verdict", seen=seen, decision=decision, origin=origin)
     note = "Adjudicated: games drawn by repetition, fifty moves or the ply cap count for the side that Stockfish finds better."
@@ -69,7 +30,7 @@ def _verdict(seen: Seen, decision: Decision, origin: str = "") -> list[CardPart]
     return [head, *gain, *interval_parts("On the ladder: Elo above a random mover", Unit.ELO, bars, note=note)]
 
 
-def _checkpoints(decision: Decision) -> list[CardPart]:
+def checkpoint_charts(decision: Decision) -> list[CardPart]:
     """Return charts of each checkpoint's Elo against the pretrained policy and of its held-out regret; the peak is ringed."""
     chosen, peak = decision.candidate_step, decision.peak_step
     screened = {entry.candidate: elo_estimate(entry.so_far.estimate) for entry in decision.screening}
@@ -90,7 +51,7 @@ def _checkpoints(decision: Decision) -> list[CardPart]:
     ]
 
 
-def _ladder(ladder: LadderReport, decision: Decision) -> list[CardPart]:
+def ladder_chart(ladder: LadderReport, decision: Decision) -> list[CardPart]:
     """Return a chart of the ladder's rungs and the policies rated on it, from the highest down."""
     bars = [Interval(each.name, Estimate(value=each.rating, low=each.low, high=each.high), "rung") for each in ladder.rungs]
     bars += [
@@ -99,3 +60,40 @@ def _ladder(ladder: LadderReport, decision: Decision) -> list[CardPart]:
     ]
     bars.sort(key=lambda interval: -interval.estimate.value)
     return interval_parts("Ladder: Elo above a random mover", Unit.ELO, bars, note=ladder.note)
+
+
+def decision_boards(found: Mapping[str, Any], *, whose: str) -> list[CardPart]:
+    """Return a policy's decisions as boards seen by the player to move; `found` is from `decisions.json`, and may be empty.
+
+    With an earlier policy's moves beside them, those come first where the two differ most.
+    """
+    if not found:
+        return []
+    shown = {kind: [_figure(decision) for decision in found[kind]] for kind in _KINDS}
+    is_compared = any(decision["before"] for kind in _KINDS for decision in found[kind])
+    return [page_part("boards", whose=whose, num_boards=found["num_boards"], is_compared=is_compared, shown=shown)]
+
+
+def _figure(decision: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a board's picture, whose move is which with its value and the policy's probability, and where to analyse it."""
+    board = chess.Board(decision["fen"])
+    moves = {which: chess.Move.from_uci(decision[which]["move"]) for which in ("chosen", "best", "before") if decision[which]}
+    told = {
+        which: f"{board.san(move)} {decision[which]['value']:.3f} ({decision[which]['probability']:.0%})" for which, move in moves.items()
+    }
+    is_best = decision["regret"] == 0
+    second = f", next best {decision['best']['value'] - decision['margin']:.3f}" if is_best else ""
+    names = {"policy": "chosen", "Stockfish": "" if is_best else "best", "before GRPO": "before"}
+    lines = {whose: told[which] + (second if which == "chosen" else "") for whose, which in names.items() if which in told}
+    colours = {moves["best"]: _ENGINE, moves["chosen"]: _BOTH if moves["chosen"] == moves["best"] else _POLICY}
+    if "before" in moves:
+        colours = {moves["before"]: _BEFORE} | colours
+    arrows = [chess.svg.Arrow(move.from_square, move.to_square, color=colour) for move, colour in colours.items()]
+    picture = chess.svg.board(board, orientation=board.turn, arrows=arrows, size=320)
+    return {
+        "fen": decision["fen"],
+        "phase": decision["phase"],
+        "picture": base64.b64encode(picture.encode()).decode(),
+        "lines": list(lines.items()),
+        "address": f"https://lichess.org/analysis/{decision['fen'].replace(' ', '_')}?color={chess.COLOR_NAMES[board.turn]}",
+    }

@@ -1,51 +1,28 @@
-"""The cards of `pretrain` (behaviour cloning) and `finetune` (GRPO with its controllers and diagnosis), of both kinds of policies."""
+"""The charts of `pretrain` (behaviour cloning) and `finetune` (GRPO and its controllers), of both kinds of policies."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from grpo.board.phases import PHASES
-from grpo.diagnosis.diagnose import diagnose
-from grpo.diagnosis.history import History
 from grpo.policy.files import LANGUAGE, NETWORK
-from grpo.settings.metrics import FINDING, REWARD_PARTS, TASKS
+from grpo.settings.metrics import REWARD_PARTS, TASKS
 from grpo.settings.shared import TERMS
 from grpo.train.control import HEALTHY_ENTROPY
 from steps.cards.charts import ALARM, Figure
-from steps.cards.page import page_part
-from steps.cards.state import CardPart, Seen
-from steps.names import ANSWERS, FINDINGS
-from steps.pages.results import Training
+from steps.cards.page import CardPart, Seen, page_part
+from steps.names import ANSWERS
 
-_NUM_EVENTS: Final = 40
 _NO_GAIN: Final = "no gain"
 _HEALTHY: Final = "healthy (floor)"
 _CRITICAL: Final = "critical"
 
 
-def pretrain_page(seen: Seen) -> list[CardPart]:
-    """Return the card of `pretrain`: losses, and how well the policy or the model's answers came out."""
-    head = page_part("pretrain", seen=seen, report=seen.read(), tasks=TASKS, is_language=seen.kind == LANGUAGE)
-    return [head, *_charts(seen, _PRETRAIN[seen.kind])]
-
-
-def finetune_page(seen: Seen) -> list[CardPart]:
-    """Return the card of `finetune`, live while it trains or from the stored history."""
-    report, records, found = seen.read(), seen.history(), seen.read(FINDINGS)
-    events = [(record.step, event) for record in records for event in record.events]
-    if not found and any(event.name == FINDING for _, event in events):  # There is no output yet.
-        found = diagnose(History.of_records(records)).facts()
-    ended = Training.model_validate(report).end if report else ""
-    head = page_part("finetune", seen=seen, ended=ended, findings=found.get("findings", []))
-    tail = page_part("events", events=events[: -_NUM_EVENTS - 1 : -1], num_events=len(events))
-    return [head, *_charts(seen, _FINETUNE[seen.kind]), tail]
-
-
-def _charts(seen: Seen, figures: Iterable[Figure]) -> list[CardPart]:
-    """Return charts, and of a language model some prompts with their answers and graded rewards."""
+def charts(seen: Seen, figures: Mapping[str, Sequence[Figure]]) -> list[CardPart]:
+    """Return the charts of `PRETRAINING` or `TRAINING`, and of a language model some prompts with their answers and graded rewards."""
     records, critical = seen.history(), float(seen.settings["grpo"]["critical_entropy"])
     levels = {_NO_GAIN: (0.0, "#7d8794"), _HEALTHY: (HEALTHY_ENTROPY, "#2f9e6e")} | ({_CRITICAL: (critical, ALARM)} if critical else {})
-    charts = [part for figure in figures for part in figure.parts(records, levels)]
-    return charts if seen.kind != LANGUAGE else [*charts, page_part("answers", prompts=seen.read(ANSWERS), tasks=TASKS)]
+    found = [part for figure in figures[seen.kind] for part in figure.parts(records, levels)]
+    return found if seen.kind != LANGUAGE else [*found, page_part("answers", prompts=seen.read(ANSWERS), tasks=TASKS)]
 
 
 def _by(name: str, parts: Iterable[str]) -> tuple[str, ...]:
@@ -61,7 +38,7 @@ _REGRET: Final = Figure(
     ("heldout/regret_best", "heldout/regret_sampled"),
     "Lower is better. Games are played with best moves; an answer without a legal move has the largest regret.",
 )
-_PRETRAIN: Final = {
+PRETRAINING: Final = {
     NETWORK: (
         Figure("loss", ("imitation/train_loss", "imitation/validation_loss"), "Training ends when the validation loss stops falling."),
         Figure("accuracy on validation boards", ("imitation/top1", "imitation/top5")),
@@ -75,7 +52,7 @@ _PRETRAIN: Final = {
         ),
     ),
 }
-_FINETUNE: Final = {
+TRAINING: Final = {
     NETWORK: (
         Figure(
             "reward gain over the reference",

@@ -6,43 +6,36 @@ from pathlib import Path
 
 import click
 
-from grpo.base.errors import PlainError
 from steps.cli.options import open_in_browser
 from steps.run.commands import FLOW_FILE, shortened
 from steps.run.machine import Machine
-from steps.track.find import LAST
-
-
-class CardError(PlainError, LookupError):
-    """There is no such card; the message says what there is, or what Metaflow said."""
+from steps.run.store import Store
+from steps.track.find import LAST, NotFoundError, find_run
 
 
 @click.command()
 @click.argument("name", metavar="[RUN[/STEP]]", default=LAST)
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Where to write it (default: the folder cards of the home).")
-def command(name: str, out: Path | None) -> int:
-    """Write the card of a run's step (by default: report) as one HTML file that needs no network, and open it where there is a desktop.
+def command(name: str) -> int:
+    """Write the card of a run's step (by default: report) as one HTML file into the home, and open it where there is a desktop.
 
     Metaflow keeps cards below the folder in which the run was started: call it there.
     """
     from steps import STEPS
     from steps.run.code import ROOT
-    from steps.run.store import Store
-    from steps.track.find import find_run
 
     machine = Machine.here()
     asked, _, step = name.partition("/")
     step = step or "report"
     if step not in STEPS:
-        raise CardError(f"no step is called {step!r}; the steps are {', '.join(STEPS)}")
+        raise NotFoundError(f"no step is called {step!r}; the steps are {', '.join(STEPS)}")
     run = find_run(asked, Store.of(machine), has=lambda run: any(attempt.step == step for attempt in run.attempts)).name
-    file: Path = out or machine.home / "cards" / f"{run}-{step}.html"
+    file = machine.home / "cards" / f"{run}-{step}.html"
     file.parent.mkdir(parents=True, exist_ok=True)
     words = [sys.executable, str(ROOT / FLOW_FILE), "--quiet", "card", "get", f"{run}/{step}", str(file)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode or not file.exists():
         why = " ".join((done.stderr or done.stdout).split())
-        raise CardError(
+        raise NotFoundError(
             f"no card of {run}/{step} in {Path.cwd()}: call this in the folder where the run was started; docs/tracking.md lists"
             f" the steps that have one. Metaflow says: {why}"
         )

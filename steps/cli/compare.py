@@ -12,7 +12,7 @@ from grpo.match.intervals import Unit, difference
 from grpo.settings.names import compared_settings
 from steps.cli.runs import results_of, status_of
 from steps.cli.tables import text_table, when
-from steps.pages.results import Decision, Measurement, Results
+from steps.pages.results import Measurement, Results
 from steps.run.machine import Machine
 from steps.run.store import Store
 from steps.track.find import find_run
@@ -39,8 +39,10 @@ def command(first: str, second: str) -> int:
         print("No results to compare: both runs must have reached the step `report`.")
     else:
         print("\n".join(comparison(of_first, of_second)))
-        if match := _match({runs[0].name: of_first.decision, runs[1].name: of_second.decision}):
-            print(f"No score against a third player says who would win between the two. Their games do: `{match}`")
+        print(
+            "No score against a third player says who would win between the two champions. Their games do:"
+            f" `chess-grpo match {runs[0].name} {runs[1].name} --pairs 300`"
+        )
     return 0
 
 
@@ -88,15 +90,3 @@ def _differing(one: Measurement, other: Measurement) -> list[str]:
     """Return the parts of two yardsticks that differ or are unknown."""
     mine, theirs = one.yardstick, other.yardstick
     return [name for name in dict.fromkeys([*mine, *theirs]) if mine.get(name) is None or mine.get(name) != theirs.get(name)]
-
-
-def _match(decisions: dict[str, Decision]) -> str:
-    """Return the command for games between the champions of two runs, by the runs' names; empty where these are one policy.
-
-    Where both began with one pretrained policy, a run whose champion it still is sends its peak: else a start could meet itself.
-    """
-    is_one_start = len({decision.initial_weights for decision in decisions.values()}) == 1
-    if is_one_start and all(decision.peak_step == 0 and not decision.promoted for decision in decisions.values()):
-        return ""
-    players = [f"{run}/{each.peak_step}" if is_one_start and not each.promoted else run for run, each in decisions.items()]
-    return f"chess-grpo match {' '.join(players)} --pairs 300"

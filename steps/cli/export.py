@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from grpo.base.files import MANIFEST, atomic_folder, read_json, write_manifest
+from grpo.base.files import atomic_folder, write_manifest
 from grpo.policy.files import policy_facts, policy_file_names, weights_file
 from grpo.settings.tree import ConfigError
 from steps.run.machine import Machine
@@ -39,23 +39,14 @@ def command(model: str, out: Path) -> int:
 
 
 def _results(name: str, model: FoundPolicy, machine: Machine) -> "Results | None":
-    """Return the results of the run behind a policy; None where they are not known."""
+    """Return the results of the run behind a policy; None where they are not known, such as those of a folder."""
     from steps.cli.runs import results_of
     from steps.run.records import Runs
     from steps.run.store import Store
 
     store = Store.of(machine)
-    if not is_folder(name):
-        run = Runs(store).get(model.run)
-        return None if run is None else results_of(run, store)
-    # The newest run that has the output which contains this folder.
-    for manifest in (parent / MANIFEST for parent in (model.folder, *model.folder.parents) if (parent / MANIFEST).is_file()):
-        made = read_json(manifest)
-        for run in Runs(store).all():
-            output = None if "step" not in made else run.output_of(str(made["step"]))
-            if output is not None and output["output_hash"] == made["output_hash"]:
-                return results_of(run, store)
-    return None
+    run = None if is_folder(name) else Runs(store).get(model.run)
+    return None if run is None else results_of(run, store)
 
 
 def _write_card(model: FoundPolicy, folder: Path, results: "Results | None") -> None:

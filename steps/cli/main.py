@@ -27,7 +27,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "track": "log to MLflow what runs could not log in an outage",
     },
     "Policies": {
-        "play": "play against one, in the terminal or on a local page",
+        "play": "play against one on a local page",
         "uci": "run one as a UCI engine in a chess GUI",
         "match": "paired games between two players, with intervals",
         "solve": "puzzles (Lichess CSV) and EPD suites that one solves",
@@ -61,24 +61,8 @@ class _Commands(click.Group):
                 formatter.write_dl(list(commands.items()))
 
 
-def _print_version(context: click.Context, _option: click.Parameter, is_asked: bool) -> None:
-    """Print the project's version, and the commit of a checkout."""
-    if not is_asked:
-        return
-    import platform
-    from importlib.metadata import version
-
-    from steps.run.versions import describe_code
-
-    code = describe_code()
-    dirty = ", with uncommitted changes" if code["is_dirty"] else ""
-    commit = "" if code["commit"] == "unknown" else f" (commit {code['commit'][:12]}{dirty})"
-    print(f"chess-grpo {version('chess-grpo')}{commit}, Python {platform.python_version()}")
-    context.exit()
-
-
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Version and commit.")
+@click.version_option(package_name="chess-grpo")
 def commands() -> None:
     """Tools of the chess GRPO pipeline. The whole pipeline is `python flows/chess_grpo.py run`."""
 

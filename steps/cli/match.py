@@ -1,7 +1,6 @@
 """The command `chess-grpo match`: paired games between two players, with score, Elo and confidence intervals."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -9,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from grpo.base.files import replace_file
-from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
+from grpo.engine.pool import EnginePool
 from grpo.settings.tree import ConfigError, Settings
 from steps.cli.options import COUNT, given_settings, settings_options
-from steps.cli.players import ALLOWED, Entrant, entered, parse_contestant, require_policies
+from steps.cli.players import ALLOWED, Entrant, entered, parse_contestant
 from steps.run.machine import Machine
 from steps.terminal import TerminalSink
 
@@ -27,36 +26,30 @@ _DEFAULT_PAIRS: Final = 100
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
 @click.option("--pairs", type=COUNT, default=_DEFAULT_PAIRS, metavar="N", help=f"Openings (default {_DEFAULT_PAIRS}).")
-@click.option("--openings", metavar="FILE", help="An opening book (EPD, FEN) instead of random plies.")
-@click.option("--seed", type=int, metavar="S", help="Random seed; another seed gives other openings.")
 @click.option("--pgn", type=click.Path(path_type=Path), metavar="FILE", help="Write all games to this file; it must not exist.")
 @click.option(
     "--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a viewer of six games chosen by rule; it must not exist."
 )
-@settings_options  # Only the sections `evaluation` and `values` are used.
+@settings_options  # Such as evaluation.opening_book, and seed: another one gives other openings.
 def command(first: str, second: str, pairs: int, pgn: Path | None, html: Path | None, **given: Any) -> int:
     """Play the match, print its result, and write the files that are asked for."""
-    settings = _settings(**given)
+    settings = given_settings(**given)
     contestants = [parse_contestant(first), parse_contestant(second)]
     files = [path for path in (pgn, html) if path is not None]
     _refuse_existing(files)
     machine = Machine.here()
-    require_policies(contestants, machine)
-
-    # Below the checks: torch takes seconds to import, and a typo gets its answer at once.
-    from grpo.match.pgn import event_pgn
-    from grpo.match.viewer import viewer_page
-    from steps.run.device import torch_device
-
-    device = torch_device(machine)
     terminal = TerminalSink("match", (), lambda text: click.echo(text, err=True))
-    with entered(contestants, machine=machine, device=device, seed=settings.seed, num_processes=machine.num_threads) as entrants:
+    with entered(contestants, machine, seed=settings.seed) as entrants:
+        # Here, because torch takes seconds to import, and a typo gets its answer at once.
+        from grpo.match.pgn import event_pgn
+        from grpo.match.viewer import viewer_page
+
         result = _played(entrants, settings, machine, pairs, terminal=terminal)
         annotated = {} if pgn is None and html is None else _annotated(result, entrants, settings, machine)
-    click.echo(_text(result, entrants))
+    click.echo(_text(result))
     event = f"{result.first} against {result.second}"
     if pgn is not None:
-        players = {f"{place}Player": _described(entrant.facts) for place, entrant in zip(("First", "Second"), entrants, strict=True)}
+        players = {f"{place}Player": entrant.about for place, entrant in zip(("First", "Second"), entrants, strict=True)}
         played_on = datetime.now(UTC).date()
         text = event_pgn([result], event=event, seed=settings.seed, played_on=played_on, facts=players, annotated=annotated)
         replace_file(pgn, text.encode())
@@ -65,12 +58,6 @@ def command(first: str, second: str, pairs: int, pgn: Path | None, html: Path | 
     if files:
         terminal.say(f"written: {', '.join(map(str, files))}")
     return 0
-
-
-def _settings(*, config: str | None, values: tuple[str, ...], seed: int | None, openings: str | None) -> Settings:
-    further = [] if seed is None else [f"seed = {seed}"]
-    further += [] if openings is None else [f"evaluation.opening_book = {json.dumps(openings)}"]
-    return given_settings(config, (*values, *further))
 
 
 def _refuse_existing(paths: Sequence[Path]) -> None:
@@ -85,31 +72,14 @@ def _refuse_existing(paths: Sequence[Path]) -> None:
         raise ConfigError(f"--pgn and --html both name {twice}; name different files")
 
 
-def _played(
-    entrants: Sequence[Entrant],
-    settings: Settings,
-    machine: Machine,
-    num_pairs: int,
-    *,
-    terminal: TerminalSink,
-) -> "MatchResult":
-    from grpo.base.seeding import numpy_stream
-    from grpo.match.matches import adjudicate, play_match
-    from grpo.match.openings import make_openings
+def _played(entrants: Sequence[Entrant], settings: Settings, machine: Machine, num_pairs: int, *, terminal: TerminalSink) -> "MatchResult":
+    from steps.measure import Arena
 
-    config = settings.evaluation
-    with EnginePool(machine.stockfish, num_processes=machine.num_threads, options={"Hash": PLAYING_HASH_MIB}) as pool:
-        rng = numpy_stream(settings.seed, "openings", "match")
-        openings = make_openings(config, count=num_pairs, rng=rng, pool=pool, exclude=set())
+    with Arena(settings, machine, terminal.progress) as arena:
+        openings = arena.openings(num_pairs, set(), "match")
         terminal.say(f"openings: {len(openings):,}, games: {2 * len(openings):,}")
-        result = play_match(
-            entrants[0].player,
-            entrants[1].player,
-            openings,
-            max_plies=config.max_plies,
-            on_games_done=lambda done: terminal.progress(done, 2 * num_pairs, "games"),
-        )
-        return adjudicate(result, pool)
+        arena.expect(2 * num_pairs, "games")
+        return arena.match(entrants[0].player, entrants[1].player, openings)
 
 
 def _annotated(result: "MatchResult", entrants: Sequence[Entrant], settings: Settings, machine: Machine) -> "dict[int, AnnotatedGame]":
@@ -122,10 +92,8 @@ def _annotated(result: "MatchResult", entrants: Sequence[Entrant], settings: Set
         return annotate(result, policies, pool, depth=settings.boards.depth)
 
 
-def _text(result: "MatchResult", entrants: Sequence[Entrant]) -> str:
+def _text(result: "MatchResult") -> str:
     wins, draws, losses = result.wins_draws_losses()
-    is_deterministic = all(entrant.is_deterministic for entrant in entrants)
-    sample = "both players are deterministic, so openings are the sample" if is_deterministic else "pairs of games are the sample"
     return "\n".join(
         [
             f"{result.first} against {result.second}",
@@ -134,10 +102,6 @@ def _text(result: "MatchResult", entrants: Sequence[Entrant]) -> str:
             f"  {'games':13}won {wins:,}, drawn {draws:,}, lost {losses:,}",
             f"  {'ends':13}{', '.join(f'{end} {count:,}' for end, count in result.ends().items() if count)}",
             *(f"  {'answers':13}{getattr(result, player)}: {counts}" for player, counts in result.replies().items()),
-            f"  {'sample':13}{result.num_openings:,} distinct openings; {sample}",
+            f"  {'sample':13}{result.num_openings:,} distinct openings; pairs of games are the sample",
         ]
     )
-
-
-def _described(facts: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)

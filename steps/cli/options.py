@@ -6,7 +6,7 @@ import os
 import sys
 import webbrowser
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from grpo.settings.tree import Settings
 
 COUNT = click.IntRange(min=1)
+MAX_PORT: Final = 65_535
 
 
 def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -26,11 +27,11 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--config", metavar="NAME", help="A preset, or a TOML file with the differences from one.")(values(command))
 
 
-def given_settings(config: str | None, lines: tuple[str, ...]) -> "Settings":
+def given_settings(config: str | None, values: tuple[str, ...]) -> "Settings":
     """Return the settings of these options; raises ConfigError for invalid ones."""
     from grpo.settings.tree import DEFAULT_PRESET, read_settings  # Here, because it costs most of the start of a command without settings.
 
-    return read_settings("\n".join([f"preset = {json.dumps(config or DEFAULT_PRESET)}", *lines]))
+    return read_settings("\n".join([f"preset = {json.dumps(config or DEFAULT_PRESET)}", *values]))
 
 
 def open_in_browser(address: str) -> None:

@@ -1,4 +1,4 @@
-"""The command `chess-grpo play`: a game against a policy, in the terminal or on a page of this machine."""
+"""The command `chess-grpo play`: games against a policy on a page of this machine."""
 
 import secrets
 from collections.abc import Callable
@@ -12,10 +12,10 @@ import chess
 import click
 
 from grpo.base.files import replace_file
-from grpo.match.human_game import HumanGame, MoveError
+from grpo.match.human_game import HumanGame
 from grpo.settings.tree import ConfigError
 from grpo.uci.options import UciOptions
-from steps.cli.options import device_option, open_in_browser, temperature_option
+from steps.cli.options import MAX_PORT, device_option, open_in_browser, temperature_option
 from steps.run.commands import shortened
 from steps.run.machine import Machine
 from steps.track.find import find_policy
@@ -23,9 +23,6 @@ from steps.track.find import find_policy
 PLAYED: Final = "played"
 """Folder of the home with the games that people finished."""
 _PERSON: Final = "you"
-_HELP: Final = "a move (e4, Nf3, e2e4, e8=Q), or: undo, hint, resign, flip, help, quit"
-
-NewGame = Callable[[bool | None], HumanGame]
 
 
 @click.command()
@@ -33,17 +30,14 @@ NewGame = Callable[[bool | None], HumanGame]
 @click.option("--color", type=click.Choice(["white", "black", "random"]), default="white", help="Your side (default: white).")
 @temperature_option
 @click.option("--fen", default=chess.STARTING_FEN, help="The position to start from.")
-@click.option("--page", "is_page", is_flag=True, help="Play on a page in the browser, which only this machine can open.")
-@click.option("--port", type=int, default=0, metavar="N", help="With --page: its port (default: a free one).")
+@click.option("--port", type=click.IntRange(0, MAX_PORT), default=0, metavar="N", help="Port of the page (default: a free one).")
 @device_option
-def command(model: str, color: str, temperature: float, fen: str, is_page: bool, port: int, device: str) -> int:  # noqa: PLR0917  # One for each option.
-    """Play against a policy, in the terminal or on a page.
+def command(model: str, color: str, temperature: float, fen: str, port: int, device: str) -> int:  # noqa: PLR0917  # One for each option.
+    """Play against a policy on a page in the browser, which only this machine can open.
 
     MODEL is champion (default), peak, a run's id or a folder (docs/commands.md).
     """
     machine = replace(Machine.here(), device=device, num_threads=1)
-    if port and not is_page:
-        raise ConfigError("--port is the port of the page: give --page too")
     HumanGame(lambda _: None, opponent="", person_is_white=True, fen=fen)  # A bad position is refused before anything is loaded.
     found = find_policy(model, machine)
 
@@ -64,8 +58,7 @@ def command(model: str, color: str, temperature: float, fen: str, is_page: bool,
 
         return HumanGame(choose, opponent=name, person_is_white=is_white, fen=fen, probabilities=policy.move_probabilities)
 
-    saved = _saver(machine.home / PLAYED)
-    return _serve(new_game, saved, port) if is_page else _in_terminal(new_game(None), saved)
+    return _serve(new_game, _saver(machine.home / PLAYED), port)
 
 
 def _saver(folder: Path) -> Callable[[HumanGame], None]:
@@ -82,70 +75,18 @@ def _saver(folder: Path) -> Callable[[HumanGame], None]:
     return save
 
 
-def _serve(new_game: NewGame, saved: Callable[[HumanGame], None], port: int) -> int:
+def _serve(new_game: Callable[[bool | None], HumanGame], saved: Callable[[HumanGame], None], port: int) -> int:
     from grpo.match.page_server import PlayServer
 
     try:
         server = PlayServer(new_game, on_finished=saved, port=port)
-    except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or "there is no such port"
-        raise ConfigError(f"--port {port}: {why}; name another, or leave --port out for a free one") from None
-    click.echo(f"Play here: {server.address}\nThe address works on this machine only; Ctrl-C ends.")
-    open_in_browser(server.address)
-    try:
-        server.serve_forever()
-    except KeyboardInterrupt:
-        print()
-    return 0
-
-
-def _in_terminal(game: HumanGame, saved: Callable[[HumanGame], None]) -> int:
-    is_flipped = not game.person_is_white
-    click.echo(f"You are {'White' if game.person_is_white else 'Black'} against {game.opponent}. Type {_HELP}.")
-    _show(game, is_flipped)
-    while not game.end:
+    except OSError as error:
+        raise ConfigError(f"--port {port}: {error.strerror}; name another, or leave --port out for a free one") from None
+    with server:
+        click.echo(f"Play here: {server.address}\nThe address works on this machine only; Ctrl-C ends.")
+        open_in_browser(server.address)
         try:
-            text = input("your move> ").strip()
-        except (EOFError, KeyboardInterrupt):
+            server.serve_forever()
+        except KeyboardInterrupt:
             print()
-            text = "quit"
-        try:
-            match text.lower():
-                case "":
-                    continue
-                case "quit" | "exit":
-                    click.echo("The game is not finished, so it is not saved.")
-                    return 0
-                case "help" | "?":
-                    click.echo(_HELP)
-                    continue
-                case "hint":
-                    click.echo(", ".join(f"{san} {probability:.1%}" for san, probability in game.hints()) or "It has no probabilities.")
-                    continue
-                case "flip":
-                    is_flipped = not is_flipped
-                case "undo":
-                    game.undo()
-                case "resign":
-                    game.resign()
-                case _:
-                    game.play(text)
-        except MoveError as error:
-            click.echo(str(error))
-            continue
-        _show(game, is_flipped)
-    saved(game)
     return 0
-
-
-def _show(game: HumanGame, is_flipped: bool) -> None:
-    """Print the board with its coordinates, and the last moves."""
-    rows = game.board.unicode(empty_square="·", orientation=not is_flipped).splitlines()
-    ranks = range(1, 9) if is_flipped else range(8, 0, -1)
-    files = " ".join("hgfedcba" if is_flipped else "abcdefgh")
-    print("\n".join(["", *(f"{rank} {row}" for rank, row in zip(ranks, rows, strict=True)), f"  {files}"]))
-    if game.sans():
-        answer = ", ".join(f"{san} {probability:.0%}" for san, probability in game.answer_probabilities()[:3])
-        click.echo(f"last moves: {' '.join(game.sans()[-2:])}{f'   (its probabilities: {answer})' if answer else ''}")
-    if game.board.is_check() and not game.end:
-        click.echo("You are in check.")

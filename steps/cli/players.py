@@ -5,19 +5,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from grpo.base.errors import PlainError
 from grpo.engine.identity import identify
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
 from steps.run.machine import Machine
-from steps.track.find import POLICY_NAMES
+from steps.track.find import POLICY_NAMES, FoundPolicy, find_policy
 
 if TYPE_CHECKING:
-    import torch
-
     from grpo.match.annotations import MoveProbabilities
     from grpo.match.players import Player
 
@@ -40,21 +37,12 @@ class ContestantError(PlainError, ValueError):
     """A text is not a player; the message says what is allowed."""
 
 
-class PlayerKind(StrEnum):
-    """What chooses the moves."""
-
-    POLICY = "policy"
-    ENGINE = "engine"
-    RANDOM = "random"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contestant:
-    """A parsed player that is not opened yet."""
+    """A parsed player that is not opened yet: a policy, an engine, or neither, which moves at random."""
 
     text: str
     """As the user wrote it."""
-    kind: PlayerKind
     model: str = ""
     """For a policy: its name, one of `POLICY_NAMES`."""
     temperature: float | None = None
@@ -66,13 +54,6 @@ class Contestant:
     random_share: float = 0.0
     """For an engine: the probability that a move is random instead."""
 
-    @property
-    def is_deterministic(self) -> bool:
-        """Whether it always plays the same move in the same position, provided that a policy is a network."""
-        if self.kind == PlayerKind.POLICY:
-            return self.temperature is None
-        return self.kind == PlayerKind.ENGINE and not self.random_share
-
 
 def parse_contestant(text: str) -> Contestant:
     """Return the player that a text names.
@@ -80,14 +61,14 @@ def parse_contestant(text: str) -> Contestant:
     Raises ContestantError, which says what is allowed.
     """
     if text == RANDOM:
-        return Contestant(text=text, kind=PlayerKind.RANDOM)
+        return Contestant(text=text)
     if text.partition(":")[0] in (STOCKFISH, UCI):
         return _engine(text)
     name, number = match.groups() if (match := _AT_TEMPERATURE.fullmatch(text)) else (text, None)
     is_path = os.sep in name or Path(name).exists()
     if name in ("", RANDOM) or (not is_path and (":" in name or "@" in name)) or (number is not None and float(number) == 0):
         raise _unreadable(text)
-    return Contestant(text=text, kind=PlayerKind.POLICY, model=name, temperature=None if number is None else float(number))
+    return Contestant(text=text, model=name, temperature=None if number is None else float(number))
 
 
 def _engine(text: str) -> Contestant:
@@ -95,7 +76,7 @@ def _engine(text: str) -> Contestant:
     limit, share = (0, 1.0) if match is None else (int(match["limit"]), float(match["random"] or 0))
     if match is None or not 1 <= limit <= _MAX_LIMIT[match["unit"]] or share >= 1:
         raise _unreadable(text)
-    return Contestant(text=text, kind=PlayerKind.ENGINE, engine=match["path"], limit=f"{match['unit']} {limit}", random_share=share)
+    return Contestant(text=text, engine=match["path"], limit=f"{match['unit']} {limit}", random_share=share)
 
 
 def _unreadable(text: str) -> ContestantError:
@@ -104,101 +85,54 @@ def _unreadable(text: str) -> ContestantError:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entrant:
-    """An opened player and its facts."""
+    """An opened player."""
 
-    contestant: Contestant
     player: "Player"
-    facts: Mapping[str, Any]
-    """Plain data: run, step and hash of a policy; name, hash and limit of an engine."""
-    is_deterministic: bool
-    """Whether it always plays the same move in the same position: then two of them play one game per opening."""
+    about: str
+    """Its name with run, step and hash of a policy, or name and hash of an engine."""
     move_probabilities: "MoveProbabilities | None" = None
     """Of a policy, for the notes of its games."""
 
 
-def require_policies(contestants: Sequence[Contestant], machine: Machine) -> None:
-    """Raise what `find_policy` raises if one of the players is a policy that is not there; torch is not imported."""
-    from steps.track.find import find_policy
-
-    for contestant in contestants:
-        if contestant.kind == PlayerKind.POLICY:
-            find_policy(contestant.model, machine, tells=False)  # Told when it is opened.
-
-
 @contextmanager
-def entered(
-    contestants: Sequence[Contestant], *, machine: Machine, device: "torch.device", seed: int, num_processes: int
-) -> Iterator[list[Entrant]]:
+def entered(contestants: Sequence[Contestant], machine: Machine, *, seed: int) -> Iterator[list[Entrant]]:
     """Yield the opened players in order; their engines run while the block lasts.
 
-    Each has random streams of its own, even when a player plays against itself.
+    Each has random streams of its own below the seed, even when a player plays against itself.
 
-    Args:
-        contestants: the players.
-        machine: says where models and Stockfish are.
-        device: device of policies.
-        seed: root of the random streams.
-        num_processes: processes per engine.
-
-    Raises:
-        NotFoundError: there is no such policy, and what else `find_policy` raises.
-        EngineMissingError: there is no such engine.
+    Raises what `find_policy` raises, before torch is imported; EngineMissingError when there is no such engine.
     """
-    with ExitStack() as stack:
-        yield [
-            _entrant(contestant, place, stack, machine=machine, device=device, seed=seed, num_processes=num_processes)
-            for place, contestant in enumerate(contestants)
-        ]
-
-
-def _entrant(
-    contestant: Contestant, place: int, stack: ExitStack, *, machine: Machine, device: "torch.device", seed: int, num_processes: int
-) -> Entrant:
+    found = [find_policy(each.model, machine) if each.model else None for each in contestants]
     from grpo.base.seeding import numpy_stream
     from grpo.match.players import DilutedPlayer, EnginePlayer, RandomPlayer
 
-    base = {"player": contestant.text, "kind": contestant.kind.value}
-    if contestant.kind == PlayerKind.RANDOM:
-        player: Player = RandomPlayer(numpy_stream(seed, "contestant", place))
-        return Entrant(contestant=contestant, player=player, facts=base, is_deterministic=contestant.is_deterministic)
-    if contestant.kind == PlayerKind.POLICY:
-        return _policy_entrant(contestant, place, base, machine=machine, device=device, seed=seed)
-    path = machine.stockfish if contestant.engine is None else contestant.engine
-    facts = {"engine": str(identify(path)), "limit": contestant.limit, "random_share": contestant.random_share}
-    pool = stack.enter_context(EnginePool(path, num_processes=num_processes, options={"Hash": PLAYING_HASH_MIB}))
-    player = EnginePlayer(pool, limit=contestant.limit, name=contestant.text)
-    if contestant.random_share:
-        player = DilutedPlayer(player, random_fraction=contestant.random_share, rng=numpy_stream(seed, "contestant", place))
-        player.name = contestant.text
-    return Entrant(contestant=contestant, player=player, facts={**base, **facts}, is_deterministic=contestant.is_deterministic)
+    def engine(contestant: Contestant, place: int) -> Entrant:
+        path = contestant.engine or machine.stockfish
+        pool = stack.enter_context(EnginePool(path, num_processes=machine.num_threads, options={"Hash": PLAYING_HASH_MIB}))
+        player: Player = EnginePlayer(pool, limit=contestant.limit, name=contestant.text)
+        if contestant.random_share:
+            player = DilutedPlayer(player, random_fraction=contestant.random_share, rng=numpy_stream(seed, "contestant", place))
+            player.name = contestant.text
+        return Entrant(player=player, about=f"{contestant.text}: {identify(path)}")
+
+    with ExitStack() as stack:
+        entrants = []
+        for place, (contestant, policy) in enumerate(zip(contestants, found, strict=True)):
+            if policy is not None:
+                entrants.append(_policy_entrant(contestant, policy, machine, seed=seed, stream=("contestant", place)))
+            elif contestant.limit:
+                entrants.append(engine(contestant, place))
+            else:
+                player = RandomPlayer(numpy_stream(seed, "contestant", place))
+                entrants.append(Entrant(player=player, about=contestant.text))
+        yield entrants
 
 
-def _policy_entrant(
-    contestant: Contestant, place: int, base: Mapping[str, Any], *, machine: Machine, device: "torch.device", seed: int
-) -> Entrant:
+def _policy_entrant(contestant: Contestant, found: FoundPolicy, machine: Machine, *, seed: int, stream: tuple[str | int, ...]) -> Entrant:
     from steps.policies.open import open_policy
-    from steps.track.find import find_policy
+    from steps.run.device import torch_device
 
-    model = find_policy(contestant.model, machine)
-    policy = open_policy(model.folder, device)
-    facts = {
-        **base,
-        "run": model.run,
-        "policy_step": model.policy_step,
-        "weights_hash": model.weights_hash,
-        "temperature": contestant.temperature,
-        **policy.facts,
-    }
-    name, stream = contestant.text, ("contestant", place)
-    if contestant.temperature is None:
-        player = policy.best_player(name, seed=seed, stream=stream)
-    else:
-        player = policy.sampling_player(name, temperature=contestant.temperature, seed=seed, stream=stream)
-    is_deterministic = contestant.is_deterministic and policy.is_deterministic
-    return Entrant(
-        contestant=contestant,
-        player=player,
-        facts=facts,
-        is_deterministic=is_deterministic,
-        move_probabilities=policy.move_probabilities,
-    )
+    policy = open_policy(found.folder, torch_device(machine))
+    about = f"{contestant.text}: run {found.run}, step {found.policy_step}, weights {found.weights_hash}"
+    player = policy.player(contestant.text, temperature=contestant.temperature, seed=seed, stream=stream)
+    return Entrant(player=player, about=about, move_probabilities=policy.move_probabilities)

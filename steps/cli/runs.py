@@ -1,7 +1,7 @@
 """The command `chess-grpo runs`: lists the runs of the store with settings, status and results."""
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from steps.pages.results import Results
     from steps.run.records import Run, Runs
     from steps.run.store import Store
-
-_ENGINE_GAMES: Final = "engine"
 
 
 @click.command()
@@ -97,22 +95,15 @@ def origin_of(run: "Run") -> str:
 
 
 def _lines(run: "Run", store: "Store") -> str:
-    """Return id and status, settings, origin, boards, verdict, findings, and why it failed."""
+    """Return id and status, settings, origin, verdict, findings, and why it failed."""
     results = results_of(run, store)
     found = findings_of(run, results, store)
     rows = {
         "settings": run.facts["label"],
         "resumed": origin_of(run),
-        "boards": "" if results is None else boards_text(results),
         "verdict": "" if results is None else f"{results.decision.verdict}. {results.decision.sentence}",
         "findings": "" if found is None else found["tag"],
         "error": run.error,
     }
     head = f"{run.name}  {when(run.started)}  {status_of(run)}"
     return "\n".join([head, *(f"    {name:<8}  {text}" for name, text in rows.items() if text)])
-
-
-def boards_text(results: "Results") -> str:
-    """Return the files that the boards come from; empty for the engine's own games."""
-    sources = results.boards.sources
-    return "" if set(sources) <= {_ENGINE_GAMES} else ", ".join(f"{name} {number:,} boards" for name, number in sources.items())

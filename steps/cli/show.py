@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from steps.cli.runs import boards_text, findings_of, origin_of, results_of, status_of
+from steps.cli.runs import findings_of, origin_of, results_of, status_of
 from steps.cli.tables import text_table, when
 from steps.run.commands import pasteable, resume_command
 from steps.run.machine import Machine
@@ -15,7 +15,6 @@ from steps.track.find import LAST
 if TYPE_CHECKING:
     from steps.pages.results import Results
     from steps.run.records import Attempt, Run
-    from steps.run.step import StepOutput
     from steps.run.store import Store
 
 _HASH: Final = 12
@@ -36,7 +35,7 @@ def command(name: str) -> int:
     store = Store.of(machine)
     run = find_run(name, store, has=lambda _: True)
     results = results_of(run, store)
-    print("\n".join([*_head(run), *_steps(run, results), *_results(results), *_findings(run, results, store), "\nWhere"]))
+    print("\n".join([*_head(run), *_steps(run), *_results(results), *_findings(run, results, store), "\nWhere"]))
     print(text_table(_places(run, store), indent="  "))
     return 0
 
@@ -75,10 +74,7 @@ def _settings(run: "Run") -> Iterator[str]:
     yield from (f"  {name} = {value}  (preset: {usual.get(name)})" for name, value in launch.differences.items())
 
 
-def _steps(run: "Run", results: "Results | None") -> Iterator[str]:
-    if results is not None and (sources := boards_text(results)):
-        yield "\nBoards"
-        yield f"  from {sources}"
+def _steps(run: "Run") -> Iterator[str]:
     yield "\nSteps"
     rows = [_step(attempt) for attempt in run.latest().values()]
     yield text_table(rows, indent="  ") if rows else "  none yet"
@@ -119,15 +115,9 @@ def _places(run: "Run", store: "Store") -> list[tuple[str, str]]:
     rows = []
     if (selected := run.output_of("select")) is not None:
         files = (("champion", CHAMPION), ("games", PGN), ("viewer", GAMES_PAGE))
-        rows += [(name, _place(store, selected, part)) for name, part in files]
+        rows += [(name, f"{store.place(selected)}/{part}") for name, part in files]
     if (reported := run.output_of("report")) is not None:
-        rows += [("report", _place(store, reported, REPORT_PAGE)), ("card", pasteable(f"chess-grpo card {run.name}"))]
+        rows += [("report", f"{store.place(reported)}/{REPORT_PAGE}"), ("card", pasteable(f"chess-grpo card {run.name}"))]
     if (finetuned := run.output_of("finetune")) is not None:
-        rows.append(("training", _place(store, finetuned, "")))
+        rows.append(("training", store.place(finetuned)))
     return [*rows, ("MLflow", run.facts["tracking"])]
-
-
-def _place(store: "Store", output: "StepOutput", part: str) -> str:
-    """Return where a file of an output is; its hashes are not checked."""
-    folder = store.folder(output["step"], output["version"])
-    return str(folder / part) if folder.is_dir() else store.place(output)

@@ -37,7 +37,7 @@ def command(model: str, files: tuple[str, ...], limit: int | None) -> int:
 
     machine = Machine.here()
     policy = find_policy(model, machine)
-    player = open_policy(policy.folder, torch_device(machine)).best_player(model, seed=0, stream=("exercises",))
+    player = open_policy(policy.folder, torch_device(machine)).player(model, temperature=None, seed=0, stream=("exercises",))
     click.echo(f"{model}: run {policy.run}, weights {policy.weights_hash[:12]}; best moves; 95 % intervals")
     for number, file in enumerate(found, 1):
         click.echo(f"solving {file.name} ({number} of {len(found)})", err=True)

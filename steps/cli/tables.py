@@ -2,9 +2,6 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Final
-
-_GAP: Final = "  "
 
 
 def text_table(rows: Iterable[Sequence[str]], *, indent: str = "") -> str:
@@ -13,7 +10,7 @@ def text_table(rows: Iterable[Sequence[str]], *, indent: str = "") -> str:
     widths = [max(map(len, column)) for column in zip(*(line[:-1] for line in lines), strict=True)]
     made = []
     for *cells, last in lines:
-        head = indent + "".join(f"{cell:<{size}}{_GAP}" for cell, size in zip(cells, widths, strict=True))
+        head = indent + "".join(f"{cell:<{size}}  " for cell, size in zip(cells, widths, strict=True))
         made.append(f"{head}{last}".rstrip())
     return "\n".join(made)
 

@@ -6,8 +6,7 @@ from steps.run.machine import Machine
 
 
 @click.command()
-@click.option("--list", "only_lists", is_flag=True, help="Only list what is not logged yet.")
-def command(only_lists: bool) -> int:
+def command() -> int:
     """Log to MLflow what runs of this store could not log during an outage.
 
     Each run is logged to the tracking store that it belongs to; a second time logs nothing twice. What Weights & Biases could not take
@@ -15,18 +14,19 @@ def command(only_lists: bool) -> int:
     """
     from steps.run.records import Runs
     from steps.run.store import Store
+    from steps.track.publish import publish_all  # MLflow takes seconds to import.
 
     machine = Machine.here()
     store = Store.of(machine)
     runs = Runs(store)
     runs.close_gone()
     waiting = {run.name: run for run in runs.unpublished()}
-    reasons = {} if only_lists else _published(machine)
+    reasons = publish_all(machine)
     left: dict[str, list[str]] = {}
     for name, run in reversed(waiting.items()):  # The earliest first, as they happened.
-        reason = reasons.get(name, "not logged yet" if only_lists else "")
+        reason = reasons.get(name, "")
         if run.status == "running":
-            click.echo(f"run {name} is running, and logs itself{f' ({reason})' if reason and not only_lists else ''}")
+            click.echo(f"run {name} is running, and logs itself{f' ({reason})' if reason else ''}")
         elif reason:
             left.setdefault(run.facts["tracking"], []).append(f"  run {name}: {reason}")
         else:
@@ -37,9 +37,3 @@ def command(only_lists: bool) -> int:
     if not left:
         click.echo(f"Everything is logged: {num_runs} runs of {store} that are over.")
     return 1 if left else 0
-
-
-def _published(machine: Machine) -> dict[str, str]:
-    from steps.track.publish import publish_all  # MLflow takes seconds to import.
-
-    return publish_all(machine)

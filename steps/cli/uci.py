@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from grpo.base.errors import PlainError
-from grpo.policy.files import policy_kind
+from grpo.policy.files import NETWORK, policy_kind
 from grpo.uci.options import UciOptions
 from grpo.uci.server import UciEngine, serve
 from steps.cli.options import device_option, temperature_option
-from steps.policies.kinds import KINDS
 from steps.run.machine import Machine
 from steps.track.find import FoundPolicy, find_policy
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 _STDOUT: Final = 1
 _STDERR: Final = 2
-_INTERRUPTED_EXIT: Final = 130
 
 
 @click.command()
@@ -38,7 +36,7 @@ def command(model: str, temperature: float, device: str) -> int:
     machine = replace(Machine.here(), device=device, num_threads=1)
     write = _protocol_writer()
     found = find_policy(model, machine)
-    options = UciOptions(temperature=temperature, has_lines=KINDS[policy_kind(found.folder)].has_lines)
+    options = UciOptions(temperature=temperature, has_lines=policy_kind(found.folder) == NETWORK)
     engine = UciEngine(
         name=f"chess-grpo {found.run} {found.weights_hash[:12]}",
         options=options,
@@ -53,8 +51,6 @@ def command(model: str, temperature: float, device: str) -> int:
         raise
     except BrokenPipeError:
         pass  # The GUI has ended.
-    except KeyboardInterrupt:
-        return _INTERRUPTED_EXIT
     return 0
 
 

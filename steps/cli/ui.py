@@ -1,19 +1,17 @@
 """The command `chess-grpo ui`: starts the MLflow UI on the tracking store of this home."""
 
 import os
-import socket
 import sys
 from typing import Final
 from urllib.parse import urlsplit
 
 import click
 
-from grpo.base.errors import PlainError
+from steps.cli.options import MAX_PORT
 from steps.run.machine import Machine, sqlite_file
 
-HOST: Final = "127.0.0.1"
-DEFAULT_PORT: Final = 5000
-_MAX_PORT: Final = 65_535
+_HOST: Final = "127.0.0.1"
+_DEFAULT_PORT: Final = 5000
 _QUIET: Final = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
@@ -23,13 +21,9 @@ _QUIET: Final = {
 _SERVED: Final = ("http", "https")
 
 
-class PortError(PlainError, OSError):
-    """The UI cannot listen at this port; the message names another."""
-
-
 @click.command()
 @click.option(
-    "--port", type=click.IntRange(1, _MAX_PORT), default=DEFAULT_PORT, metavar="N", help=f"Port to listen at (default {DEFAULT_PORT})."
+    "--port", type=click.IntRange(1, MAX_PORT), default=_DEFAULT_PORT, metavar="N", help=f"Port to listen at (default {_DEFAULT_PORT})."
 )
 def command(port: int) -> int:
     """Start the MLflow UI on the tracking store of this home (CHESS_GRPO_HOME), for this machine only; Ctrl-C ends it.
@@ -38,8 +32,6 @@ def command(port: int) -> int:
     """
     machine = Machine.here()
     is_served = urlsplit(machine.tracking_uri).scheme in _SERVED
-    if not is_served:
-        _refuse_taken(port)
     from steps.track.client import TrackingStore
     from steps.track.outages import failures_of
 
@@ -49,7 +41,7 @@ def command(port: int) -> int:
     # In a new store this makes the tables, under a lock; a store that does not answer is named here.
     with failures_of(machine.shown_uri, "the runs"):
         experiment = store.experiment
-    server = machine.shown_uri.rstrip("/") if is_served else f"http://{HOST}:{port}"
+    server = machine.shown_uri.rstrip("/") if is_served else f"http://{_HOST}:{port}"
     # Without the type MLflow 3 opens its page for prompts and traces.
     runs_page = f"{server}/#/experiments/{experiment}/runs?workflowType=machine_learning"
     if is_served:
@@ -58,26 +50,6 @@ def command(port: int) -> int:
     click.echo(f"MLflow UI on {file or machine.shown_uri}, ready in half a minute; Ctrl-C ends it. All runs:\n{runs_page}")
     # Passed as a variable, so that a password in the address is not visible in the list of processes.
     environment = {**os.environ, **_QUIET, "MLFLOW_BACKEND_STORE_URI": machine.tracking_uri}
-    words = [sys.executable, "-m", "mlflow", "ui", "--host", HOST, "--port", str(port), "--workers", "1"]
+    words = [sys.executable, "-m", "mlflow", "ui", "--host", _HOST, "--port", str(port), "--workers", "1"]
     os.execve(sys.executable, words, environment)  # noqa: S606  # Replaces this process, so that the UI gets Ctrl-C and signals.
     raise AssertionError("this process is the UI now")
-
-
-def _refuse_taken(port: int) -> None:
-    """Raise PortError when the port is in use."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # A port in TIME_WAIT counts as free, as for the UI itself.
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            why = "is not permitted" if isinstance(error, PermissionError) else "is in use"
-            raise PortError(
-                f"port {port} of {HOST} {why} ({error.strerror}): if it is this UI, open http://{HOST}:{port}; otherwise give another,"
-                f" `chess-grpo ui --port {_free_port()}`"
-            ) from None
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])

@@ -36,13 +36,11 @@ def body(work: Work) -> None:
     validation = LanguageBoards(table, Split.VALIDATION, language)
     asked = questions(validation, language.num_heldout_boards)
     generator = AnswerGenerator(trainer.evaluation_policy, language)
-    TrainingLoop(
-        work,
-        trainer,
-        heldout=lambda: (
-            evaluate_language(generator, evaluated).metrics() | heldout_reward(trainer.evaluation_policy, asked, grade).metrics()
-        ),
-    ).run()
+
+    def measured() -> dict[str, float]:
+        return evaluate_language(generator, evaluated).metrics() | heldout_reward(trainer.evaluation_policy, asked, grade).metrics()
+
+    TrainingLoop(work, trainer, measured).run()
     before = LanguagePolicy.load(work.inputs["pretrained"], work.device)
     shown = shown_examples(validation, seed=settings.seed)
     write_answers(work.folder, {"pretrained": before, "trained": trainer.evaluation_policy}, shown, grade)

@@ -267,10 +267,6 @@ def read_results(path: Path) -> Results:
     found = read_json(path)
     try:
         return Results.model_validate(found)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ResultsError(
-            f"{path} was written by other code, in another form ({where}: {first['msg']}): run the flow again, or use the commit that the"
-            " output's manifest names"
-        ) from None
+    except ValidationError:
+        remedy = "run the flow again, or use the commit that the output's manifest names"
+        raise ResultsError(f"{path} was written by other code, in another form: {remedy}") from None

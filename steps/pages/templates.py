@@ -7,12 +7,13 @@ import html
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from grpo.board.phases import PHASES
 from grpo.match.intervals import LEVEL, Estimate, Unit, elo_estimate
@@ -37,10 +38,25 @@ _SCALES: Final = (50, 75, 100, 150, 200, 300, 400, 600, 800, 1_200, 1_600)
 _MARKUP: Final = re.compile(r"[\\`*{}|~]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_])")
 
 
-class Markdown(str):
-    """A text that a template puts in as it is."""
+def environment(folder: Path, escaped: Callable[[str], str]) -> Environment:
+    """Return the templates of a folder. What one puts in is escaped for HTML and by `escaped`, and is on one line, unless it is Markup."""
 
-    __slots__ = ()
+    def shown(value: Any) -> Markup:
+        if isinstance(value, Markup):
+            return value
+        assert value is not None, "a template puts in what was not measured"
+        text = f"{value:,}" if isinstance(value, int) else str(value)
+        return Markup(escaped(html.escape(" ".join(text.split()))))  # noqa: S704
+
+    return Environment(
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
 
 
 def page(template: str, **facts: Any) -> str:
@@ -143,30 +159,13 @@ def _main_settings(results: Results) -> list[tuple[str, str, str]]:
     return [(name, str(given[name]), str(defaults.get(name, "-"))) for name in shown]
 
 
-def _shown(value: Any) -> Markdown:
-    """Escape what a template puts in for Markdown and HTML, on one line."""
-    assert value is not None, "a template puts in what was not measured"
-    if isinstance(value, Markdown):
-        return value
-    text = f"{value:,}" if isinstance(value, int) else str(value)
-    return Markdown(_MARKUP.sub(lambda found: f"&#{ord(found[0])};", html.escape(" ".join(text.split()))))
-
-
 @cache
 def _environment() -> Environment:
-    # Everything that a template puts in is escaped for Markdown, which is more than autoescape does.
-    found = Environment(  # noqa: S701
-        loader=FileSystemLoader(Path(__file__).parent),
-        undefined=StrictUndefined,
-        finalize=_shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    found = environment(Path(__file__).parent, lambda text: _MARKUP.sub(lambda found: f"&#{ord(found[0])};", text))
     found.globals |= {"CHAMPION": CHAMPION, "PEAK": PEAK, "START": PRETRAINED_STEP, "SMALL": SMALL, "STEPS": STEPS, "PHASES": PHASES}
     found.globals |= {"TASKS": TASKS, "UNDECIDED": UNDECIDED, "End": End, "LEVEL": LEVEL, "AGAINST_OTHERS": AGAINST_OTHERS}
     found.globals |= {"WORSE": LadderFinding.WORSE, "REGRET": Unit.REGRET, "verdict_picture": verdict_picture}
     found.globals |= {"finding_lines": finding_lines, "ladder_rows": _ladder_rows, "main_settings": _main_settings}
     found.globals["estimate_text"] = _estimate_text
-    found.filters["plain"] = Markdown
+    found.filters["plain"] = Markup
     return found

@@ -1,8 +1,8 @@
 """A network as games and measurements meet it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import chess
 import torch
@@ -15,9 +15,7 @@ from grpo.match.decisions import notable_decisions
 from grpo.match.players import BestMovePlayer, Player, SamplingPlayer
 from grpo.match.regret import HeldoutScores, heldout_metrics, heldout_scores
 from grpo.policy.distribution import PositionBatch
-from grpo.policy.files import NETWORK
 from grpo.policy.policy import NetworkPolicy, weights_hash
-from grpo.settings.language import LanguageConfig
 from grpo.uci.search import MoveFinder, PolicyMoveFinder
 from steps.names import DECISIONS
 
@@ -32,32 +30,26 @@ _NUM_OF_EACH_KIND: Final = 4
 class NetworkCompetitor:
     """A network, which gives every legal move a probability."""
 
-    kind = NETWORK
-    is_deterministic = True
-
     def __init__(self, policy: NetworkPolicy) -> None:
         self.policy = policy
-        self.facts: Mapping[str, Any] = {}
 
     @property
     def weights(self) -> str:
-        """A hash of the weights."""
+        """A hash of the weights: equal for equal numbers."""
         return weights_hash(self.policy)
 
-    def best_player(self, name: str, *, seed: int, stream: tuple[str | int, ...]) -> Player:  # noqa: ARG002
-        """Return who plays the likeliest moves; no chance has a part in them."""
-        return BestMovePlayer(self.policy, name)
-
-    def sampling_player(self, name: str, *, temperature: float, seed: int, stream: tuple[str | int, ...]) -> Player:
-        """Return who plays moves drawn at a temperature."""
+    def player(self, name: str, *, temperature: float | None, seed: int, stream: tuple[str | int, ...]) -> Player:
+        """Return who plays moves drawn at a temperature, from the random stream of this name; for None the likeliest moves."""
+        if temperature is None:
+            return BestMovePlayer(self.policy, name)
         return SamplingPlayer(self.policy, name, temperature=temperature, rng=torch_stream(seed, *stream))
 
     def heldout(self, boards: "pa.Table") -> dict[str, float]:
-        """Return regret, expected value, entropy, and agreement with the engine."""
+        """Return what is measured on the held-out boards: regret, expected value, entropy, and agreement with the engine."""
         return heldout_metrics(self.policy, board_arrays(boards, split=Split.HELDOUT, strong=True))
 
     def scores(self, boards: "pa.Table") -> HeldoutScores:
-        """Return regret and expected value board by board, at T = 1."""
+        """Return regret and expected value board by board, at T = 1, to be paired with those of another policy of this kind."""
         return heldout_scores(self.policy, board_arrays(boards, split=Split.HELDOUT, strong=True))
 
     def write_decisions(self, folder: Path, boards: "pa.Table", *, before: "Competitor | None" = None) -> None:
@@ -81,8 +73,3 @@ class NetworkCompetitor:
     def move_finder(self) -> MoveFinder:
         """Return what ranks the legal moves by probability."""
         return PolicyMoveFinder(self.policy)
-
-
-def open_network(folder: Path, device: torch.device, _: LanguageConfig | None = None) -> NetworkCompetitor:
-    """Return the network of a folder; raises CorruptError or IncompatibleError when its files do not make one."""
-    return NetworkCompetitor(NetworkPolicy.load(folder, device))

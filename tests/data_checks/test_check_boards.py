@@ -10,7 +10,7 @@ from made_work import work_in
 
 from grpo.base.files import ASIDE, read_json, verified_manifest, write_json, write_manifest
 from grpo.settings.tree import Settings
-from steps.cards.state import Seen
+from steps.cards.page import Seen
 from steps.check_boards import DATA_DOCS, body, card
 from steps.names import BOARDS, GAMES, REPORT, SUMMARY
 from steps.run.work import Work, read_history

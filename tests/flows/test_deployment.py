@@ -73,5 +73,5 @@ def test_a_task_knows_which_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TASK, "")
     now = SimpleNamespace(run_id="7", step_name="finetune", task_id="9", get=lambda name: None)
     monkeypatch.setattr(deployment, "current", now)
-    with as_task(SimpleNamespace()):
+    with as_task():
         assert Machine.here().task == "7/finetune/9"

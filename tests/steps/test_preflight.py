@@ -172,7 +172,7 @@ def test_a_machine_is_looked_at_and_left_as_it_was_and_no_key_is_printed_and_pac
     lock.write_text(f"numpy=={version('numpy')}\npydantic==0.1\n")
     monkeypatch.setattr(checks, "LOCK", lock)
     found = {check.what: check for check in examine(read_settings("smoke"), replace(untouched, store=str(tmp_path / "store")))}
-    assert found.keys() == {"python", "packages", "settings", "stockfish", "disk", "tracking", "device", "store", "network", "W&B"}
+    assert found.keys() == {"python", "packages", "settings", "stockfish", "disk", "tracking", "device", "store", "network"}
     assert {what for what, check in found.items() if not check.is_fine} == {"packages"}
     assert f"pydantic {version('pydantic')}, not 0.1" in found["packages"].detail
     assert KEY not in str(found)

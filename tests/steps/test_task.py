@@ -42,7 +42,7 @@ def boards_in(store: Store, content: str = "boards") -> StepOutput:
 def flow_of(store: Store, name: str = "run-1", *, boards: str = "boards", fresh: str = "") -> SimpleNamespace:
     facts = facts_of(name, Machine.here())
     Runs(store).begin_run(facts)
-    job = Job(run=name, settings=facts["settings"], code={**facts["code"], "fresh": fresh}, origin=None, seconds={}, checks={})
+    job = Job(run=name, settings=facts["settings"], code={**facts["code"], "fresh": fresh}, origin=None)
     return SimpleNamespace(job=job, boards=boards_in(store, boards), input=None)
 
 

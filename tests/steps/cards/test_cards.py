@@ -23,8 +23,8 @@ from steps import STEPS
 from steps.cards import live
 from steps.cards.charts import MAX_POINTS, Line, line_chart, thinned
 from steps.cards.live import LiveCard
-from steps.cards.state import CardPart, Seen
-from steps.cards.training import finetune_page
+from steps.cards.page import CardPart, Seen
+from steps.finetune import card as finetune_page
 from steps.names import FINDINGS, RESULTS
 
 SETTINGS = {kind: read_settings(f"policy.kind = '{kind}'").model_dump(mode="json") for kind in ("network", "language")}

@@ -19,7 +19,7 @@ def test_a_match_is_printed_and_written_and_repeats_with_its_seed(
     # The day may end between the two matches.
     monkeypatch.setattr("steps.cli.match.datetime", SimpleNamespace(now=lambda zone: datetime(2026, 11, 25, tzinfo=zone)))
     short = ("--set", "evaluation.max_plies=10")
-    match = ("match", f"{policy}@0.5", "random", "--pairs", "3", "--seed", "7", *short)
+    match = ("match", f"{policy}@0.5", "random", "--pairs", "3", "--set", "seed=7", *short)
     code, out, _ = console(*match, *(word for kind in KINDS for word in (f"--{kind}", tmp_path / f"one.{kind}")))
     assert code == 0
     for said in ("as played", "adjudicated", "ends", "3 distinct openings; pairs of games are the sample"):

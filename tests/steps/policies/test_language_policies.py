@@ -67,14 +67,14 @@ def test_a_network_is_opened_and_plays_without_the_packages_of_language_models(t
         "from pathlib import Path\n"
         "from steps.policies.open import open_policy\n"
         f"policy = open_policy(Path({str(tmp_path)!r}), torch.device('cpu'))\n"
-        "print(policy.kind, policy.best_player('x', seed=0, stream=('y',)).choose([chess.Board()], [0])[0].uci())\n"
+        "print(policy.player('x', temperature=None, seed=0, stream=('y',)).choose([chess.Board()], [0])[0].uci())\n"
     )
     environment = {**os.environ, "PYTHONPATH": "."}
     done = subprocess.run([sys.executable, "-c", script], check=False, cwd=ROOT, env=environment, capture_output=True, text=True)
     network = open_policy(tmp_path, CPU)
     assert isinstance(network, NetworkCompetitor)
-    (move,) = network.best_player("x", seed=0, stream=("y",)).choose([chess.Board()], [0])
-    assert (done.returncode, done.stdout) == (0, f"network {move}\n"), done.stderr
+    (move,) = network.player("x", temperature=None, seed=0, stream=("y",)).choose([chess.Board()], [0])
+    assert (done.returncode, done.stdout) == (0, f"{move}\n"), done.stderr
 
 
 def test_a_match_and_exercises_tell_what_its_answers_were_like(stockfish: str, folder: Path, run: Run, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Each kind of policy is whole: whoever adds one is told by these tests what it still lacks. What is found of a model before any work."""
+"""Each kind of policy has its bodies. What is found of a model before any work."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -7,16 +7,14 @@ from typing import Any, get_args
 import pytest
 
 from grpo.base.errors import PlainError
-from grpo.policy.files import LANGUAGE
+from grpo.policy.files import LANGUAGE, NETWORK
 from grpo.settings.tree import PolicyConfig, Settings
-from steps import finetune, pretrain
-from steps.policies.kinds import KINDS
-from steps.policies.open import _OPENERS
+from steps import finetune, preflight, pretrain
 
 
-def test_every_kind_that_the_settings_name_has_a_row_an_opener_and_bodies() -> None:
+def test_every_kind_that_the_settings_name_has_bodies() -> None:
     names = set(get_args(PolicyConfig.model_fields["kind"].annotation))
-    assert KINDS.keys() == _OPENERS.keys() == names
+    assert names == {NETWORK, LANGUAGE}
     for step in (pretrain.STEP, finetune.STEP):
         assert step.variants.keys() <= names
         assert all(find_spec(step.module_for(name)) for name in names)
@@ -24,7 +22,7 @@ def test_every_kind_that_the_settings_name_has_a_row_an_opener_and_bodies() -> N
 
 def found(model: str) -> str:
     given: dict[str, Any] = {"policy": {"kind": LANGUAGE}, "language": {"model": model}, "pretrain": {"learning_rate": 1e-4}}
-    return KINDS[LANGUAGE].preflight(Settings.model_validate(given))
+    return preflight._language_model(Settings.model_validate(given))
 
 
 def test_a_folder_without_a_model_is_found_and_a_hubs_name_is_left_to_pretrain(tmp_path: Path) -> None:

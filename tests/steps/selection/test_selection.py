@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from doubles import CPU, TINY
+from doubles import CPU
 from made_selection import (
     NUM_BOARDS,
     ONE,
@@ -42,9 +41,9 @@ from grpo.match.regret import HeldoutScores
 from grpo.match.verdict import BETTER_THAN_INITIAL, BETTER_THAN_PREVIOUS, LadderFinding, Verdict
 from grpo.policy.checkpoints import load_checkpoint
 from grpo.policy.files import FACTS, WEIGHTS
-from grpo.policy.policy import NetworkPolicy, new_policy, weights_hash
-from steps import screen, select
-from steps.cards.state import Seen
+from grpo.policy.policy import NetworkPolicy, weights_hash
+from steps import select
+from steps.cards.page import Seen
 from steps.measure import CONFIRMATION, INITIAL, LADDER, PREVIOUS, PREVIOUS_POLICY, SAMPLED, SCREENING
 from steps.names import CHAMPION, CHECKPOINTS, GAMES_PAGE, PEAK, PRETRAINED_STEP, REPORT
 from steps.pages.results import Decision
@@ -204,12 +203,12 @@ def test_where_a_task_s_games_are_missing_or_of_other_openings_nothing_is_judged
 ) -> None:
     screened = shutil.copytree(shared.screened, tmp_path / "screened")
     taken, given = {**inputs, "screened": screened}, settings(SHORT, selections.book)
-    with pytest.raises(select.SelectionError, match=r"confirmation: 2 of 5 pairs of games \(the first is number 1\).*--fresh"):
+    with pytest.raises(AssertionError, match="confirmation: pairs are missing"):
         step(select, tmp_path / "lost", given, taken, parts=[shared.parts[0], shared.parts[2]])
     other = read_json(screened / REPORT)
     other["openings"][SAMPLED].reverse()
     write_json(screened / REPORT, other)
-    with pytest.raises(select.SelectionError, match="sampled: 2 of 2 pairs"):
+    with pytest.raises(AssertionError, match="sampled: pairs are missing"):
         step(select, tmp_path / "others", given, taken, parts=shared.parts)
 
 
@@ -337,17 +336,3 @@ def test_where_no_checkpoint_can_play_there_is_a_verdict_without_a_game_and_the_
     assert_kept(found, Verdict.NO_IMPROVEMENT, inputs)
     assert sha256_file(found.selected / PEAK / WEIGHTS) == sha256_file(inputs["pretrained"] / WEIGHTS)
     assert select.card(Seen({}, folder=found.selected))
-
-
-def test_a_checkpoint_whose_weights_are_no_numbers_is_no_candidate_and_the_next_one_is(selections: Selections, tmp_path: Path) -> None:
-    finetuned = write_finetuned(tmp_path / "finetuned", steps=(4,), regrets={2: 0.1, 4: 0.3})
-    broken = new_policy(TINY, seed=2, device=CPU)
-    with torch.no_grad():
-        for weights in broken.network.parameters():
-            weights.fill_(math.nan)
-    write_checkpoint(finetuned, 2, broken)
-    said: list[str] = []
-    taken = {**selections.inputs, "finetuned": finetuned}
-    screened = step(screen, tmp_path / "screen", settings(ONE, selections.book), taken, say=said.append)
-    assert read_json(screened / REPORT)["candidate_step"] == 4
-    assert ["step 2 is no candidate" in line for line in said] == [True]

@@ -12,7 +12,7 @@ from grpo.engine.identity import identify
 from grpo.match.matches import DEPTH
 from grpo.settings.tree import read_settings
 from steps import baseline, calibrate
-from steps.cards.state import Seen
+from steps.cards.page import Seen
 from steps.measure import read_ladder
 from steps.names import REPORT
 from steps.run.work import read_history

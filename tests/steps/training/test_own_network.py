@@ -19,9 +19,8 @@ from grpo.policy import networks
 from grpo.policy.files import FACTS, IncompatibleError
 from grpo.policy.policy import NetworkPolicy
 from grpo.settings.tree import Settings
-from steps import pretrain
+from steps import preflight, pretrain
 from steps.names import CHECKPOINTS, GAMES
-from steps.policies.kinds import KINDS
 from steps.policies.open import open_policy
 
 NAME = "linear"
@@ -34,9 +33,9 @@ def test_a_network_of_ones_own_is_trained_saved_and_played(tmp_path: Path, monke
     changes = {"policy": {"network": NAME, "width": 16}, "pretrain": {"max_steps": 4, "steps_per_validation": 2, "batch_size": 8}}
     given = Settings.model_validate(settings(num_steps=2).model_dump() | changes)
     with pytest.raises(PlainError, match=r"grpo/policy/networks/linear\.py"):
-        KINDS["network"].preflight(given)
+        preflight._network(given)
     monkeypatch.setattr(networks, "__path__", [*networks.__path__, str(tmp_path / "networks")])
-    assert NAME in KINDS["network"].preflight(given)
+    assert NAME in preflight._network(given)
     prepare(tmp_path / "inputs")
     pq.write_table(GAME_SCHEMA.empty_table(), tmp_path / "inputs" / "boards" / GAMES)
     pretrain.body(work_in(tmp_path / "pretrained", given, inputs={"boards": tmp_path / "inputs" / "boards"}))
@@ -49,7 +48,7 @@ def test_a_network_of_ones_own_is_trained_saved_and_played(tmp_path: Path, monke
     start, trained = (NetworkPolicy.load(folder, CPU).network.state_dict() for folder in (tmp_path / "pretrained", made))
     assert start.keys() == {"layers.0.weight", "layers.0.bias", "layers.2.weight", "layers.2.bias"}
     assert any(not torch.equal(trained[name], weights) for name, weights in start.items())
-    [move] = open_policy(made, CPU).best_player("own", seed=0, stream=()).choose([chess.Board()], [0])
+    [move] = open_policy(made, CPU).player("own", temperature=None, seed=0, stream=()).choose([chess.Board()], [0])
     assert chess.Board().is_legal(move)
     monkeypatch.undo()
     sys.modules.pop(f"{networks.__name__}.{NAME}")

@@ -29,7 +29,7 @@ from grpo.train.batch import States
 from grpo.train.states import DatasetStates
 from grpo.train.trainer import Trainer
 from steps.names import ANSWERS, FINDINGS, REPORT
-from steps.policies.open import open_checkpoint
+from steps.policies.open import open_policy
 from steps.run.work import read_history, read_journal
 
 FORMATS: dict[str, Any] = {NETWORK: NetworkPolicy, LANGUAGE: LanguagePolicy}
@@ -78,7 +78,7 @@ def test_a_run_leaves_history_report_findings_and_the_checkpoints_that_are_kept(
     assert [checkpoint_step(path) for path in saved] == [2, 4]
     report = read_json(folder / REPORT)
     assert (report["reason"], report["first_step"], report["last_step"]) == ("budget_spent", 0, 4)
-    assert report["weights"] == open_checkpoint(saved[-1], CPU).weights
+    assert report["weights"] == open_policy(saved[-1], CPU).weights
     assert read_json(folder / FINDINGS)["tag"] == "not judged: 4 rows are too few"
     assert (folder / ANSWERS).exists() == (kind == LANGUAGE)
     assert load_checkpoint(saved[0], CPU, FORMATS[kind])[1].facts == {"settings": steps.finetune.STEP.settings(given)}
