@@ -73,11 +73,11 @@ def preflight(settings: Settings, machine: Machine, *, read_only: bool = False) 
 
 def examine(settings: Settings | ConfigError, machine: Machine) -> list[PreflightCheck]:
     """Return all checks for a run with these settings, without changing anything; for invalid settings, those that do not need them."""
-    usable = Settings() if isinstance(settings, ConfigError) else settings
+    usable, wrong = (Settings(), str(settings)) if isinstance(settings, ConfigError) else (settings, "")
     checks = [
         _checked("python", lambda: f"{platform.python_version()} at {sys.executable}"),
         _checked("packages", _packages),
-        _checked("settings", lambda: _valid(settings)),
+        PreflightCheck("settings", is_fine=not wrong, detail=wrong or "every key is known, and no two contradict each other"),
         *preflight(usable, machine, read_only=True),
     ]
     if usable.boards.files and all(check.is_fine for check in checks if check.what.startswith(("boards.", "stockfish"))):
@@ -239,12 +239,6 @@ def _counted(settings: Settings, machine: Machine) -> tuple[dict[QuotaCell, int]
 def _is_empty(file: SourceFile) -> bool:
     with opened(file) as stream:
         return not stream.read(1)
-
-
-def _valid(settings: Settings | ConfigError) -> str:
-    if isinstance(settings, ConfigError):
-        raise settings
-    return "every key is known, and no two contradict each other"
 
 
 def _packages() -> str:
