@@ -18,6 +18,8 @@ from steps.run.machine import Machine, sqlite_address
 # the processor time. Processes that tests start inherit this.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("CHESS_GRPO_THREADS", "1")
+# Processes that tests start share what one has compiled, also where the user's shell wants no bytecode.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # The same examples each time, however slow the machine is at the moment.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])

@@ -4,7 +4,6 @@ import base64
 import gzip
 import io
 import tarfile
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,9 +30,6 @@ def _parts(data: bytes) -> Iterator[bytes]:
     """Yield the members of an archive."""
     if data.startswith(b"\x1f\x8b"):
         yield gzip.decompress(data)
-    elif data.startswith(b"PK\x03\x04"):
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            yield from map(archive.read, archive.namelist())
     elif data[257:262] == b"ustar":
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
             for member in archive:

@@ -1,5 +1,7 @@
 """The real flow, run once on the preset `test`; many small tests read what it left."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +11,11 @@ from real_flow import SECRETS, FlowRun, run_flow
 
 
 @pytest.fixture(scope="session")
-def first_run(tmp_path_factory: pytest.TempPathFactory) -> FlowRun:
-    """The preset `test` from an empty directory, with secrets among its variables."""
-    return run_flow(tmp_path_factory.mktemp("first"), {"preset": TEST}, variables=SECRETS)
+def first_run(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path], Path]) -> FlowRun:
+    """The preset `test` from an empty home, with secrets among its variables."""
+    cwd = tmp_path_factory.mktemp("first")
+    give_tables(cwd / "home")
+    return run_flow(cwd, {"preset": TEST}, variables=SECRETS)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any, Final
 from unittest.mock import MagicMock
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
-_FAILPOINTS: Final = {
+FAILPOINTS: Final = {
     "a checkpoint": ("steps.training_loop", "save_checkpoint"),
     "a checkpoint's tensors": ("grpo.policy.checkpoints", "write_tensors"),
     "a line of the journal": ("steps.run.work", "append_line"),
@@ -109,37 +109,16 @@ def do(job: dict[str, Any]) -> None:
     os.environ[LAUNCHER] = own_token()  # As the flow does.
     if "silent_seconds" in job:
         grpo.engine.process.SILENT_SECONDS = job["silent_seconds"]
-    seen: Counter[str] = Counter()
-    if "counts" in job:
-        for failpoint in _FAILPOINTS:
-            _count(failpoint, seen)
     if "failpoint" in job:
         when, _, failpoint = job["failpoint"].partition(" ")
-        at(job["nth"], *_place_of(failpoint), lambda: _end_by(job["signal"]), is_after=when == "after")
+        module, name = FAILPOINTS[failpoint]
+        *holder, name = name.split(".")
+        place = getattr(import_module(module), holder[0]) if holder else import_module(module)
+        at(job["nth"], place, name, lambda: _end_by(job["signal"]), is_after=when == "after")
     current._update_env({"card": defaultdict(MagicMock)})
-    given = {"fresh": False, "resume_from": "", **job.get("parameters", {})}
+    given = {"settings": ConfigValue(_parse(job["settings"])), "code": describe_code(), "fresh": False, "resume_from": ""}
     (artifacts := Path("artifacts", job["run"])).mkdir(parents=True, exist_ok=True)
-    run_steps(ChessGrpo, job["run"], {"settings": ConfigValue(_parse(job["settings"])), "code": describe_code(), **given}, artifacts)
-    if "counts" in job:
-        Path(job["counts"]).write_text(json.dumps(seen))
-
-
-def _place_of(failpoint: str) -> tuple[Any, str]:
-    """Return the module or class, and the name of its function."""
-    module, name = _FAILPOINTS[failpoint]
-    *holder, name = name.split(".")
-    return (getattr(import_module(module), holder[0]) if holder else import_module(module)), name
-
-
-def _count(failpoint: str, seen: Counter[str]) -> None:
-    place, name = _place_of(failpoint)
-    whole = getattr(place, name)
-
-    def wrapped(*arguments: Any, **named: Any) -> Any:
-        seen[failpoint] += 1
-        return whole(*arguments, **named)
-
-    setattr(place, name, wrapped)
+    run_steps(ChessGrpo, job["run"], given, artifacts)
 
 
 def _end_by(number: int) -> None:

@@ -1,10 +1,8 @@
 """The real flow, run through `metaflow.Runner` in a directory of its own."""
 
 import atexit
-import base64
 import json
 import os
-import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,17 +18,7 @@ FLOW = ROOT / "flows" / "chess_grpo.py"
 DRIVER = Path(__file__).with_name("flow_driver.py")
 
 CANARY = "canary-5f0c1e7a"
-SECRETS = {
-    name: f"{CANARY}-{name}"
-    for name in (
-        "AWS_SECRET_ACCESS_KEY",
-        "AWS_SESSION_TOKEN",
-        "MLFLOW_TRACKING_PASSWORD",
-        "MLFLOW_TRACKING_TOKEN",
-        "WANDB_API_KEY",
-        "DATABASE_PASSWORD",
-    )
-}
+SECRETS = dict.fromkeys(("AWS_SECRET_ACCESS_KEY", "MLFLOW_TRACKING_PASSWORD", "WANDB_API_KEY", "DATABASE_PASSWORD"), CANARY)
 """Variables with secrets in them; none may ever be found in what a run leaves."""
 
 os.environ.setdefault("METAFLOW_USER", "tester")
@@ -38,14 +26,13 @@ os.environ.setdefault("METAFLOW_USER", "tester")
 
 @dataclass(frozen=True)
 class FlowRun:
-    """A finished run: output, artifacts, and what the cards of training and report draw (Metaflow's client follows one datastore)."""
+    """A finished run: what it printed, and its artifacts."""
 
     home: Path
     succeeded: bool
     output: str
     run_id: str
     data: SimpleNamespace
-    card: str
 
     def folder(self, step_output: Mapping[str, Any]) -> Path:
         return self.home / "outputs" / step_output["step"] / step_output["version"]
@@ -54,40 +41,26 @@ class FlowRun:
 def run_flow(cwd: Path, settings: Mapping[str, Any], *, variables: Mapping[str, str] | None = None) -> FlowRun:
     """Run the flow in a working directory of its own, with an environment that no other test has touched."""
     from metaflow import Runner
-    from metaflow.cards import get_cards
 
     cwd.mkdir(parents=True, exist_ok=True)
     home = cwd / "home"
     environment = _environment(home) | dict(variables or {})
     runner = Runner(str(FLOW), show_output=False, cwd=str(cwd), env=environment, config_value=[("settings", dict(settings))])
     with runner.run() as running:
-        succeeded = running.status == "successful"
-        run = running.run
+        succeeded, run = running.status == "successful", running.run
         data = {artifact.id: artifact.data for artifact in run["end"].task} if succeeded else {}
-        return FlowRun(
-            home=home,
-            succeeded=succeeded,
-            output=running.stdout + running.stderr,
-            run_id=run.id,
-            data=SimpleNamespace(**data),
-            card="".join(_drawn(get_cards(run[step].task)[0].get()) for step in ("finetune", "report")) if succeeded else "",
-        )
+        said = running.stdout + running.stderr
+        return FlowRun(home=home, succeeded=succeeded, output=said, run_id=run.id, data=SimpleNamespace(**data))
 
 
-def _drawn(page: str) -> str:
-    """Return what a card draws: its page holds it in base64, where no search finds a word."""
-    [encoded] = re.findall(r'__MF_DATA__\["[^"]+"\] = "([^"]+)"', page)
-    return base64.b64decode(encoded).decode()
-
-
-def run_in_one_process(cwd: Path, settings: Mapping[str, Any], *, home: Path | None = None, **parameters: Any) -> FlowRun:
+def run_in_one_process(cwd: Path, settings: Mapping[str, Any], *, home: Path | None = None) -> FlowRun:
     """Run the flow's steps in one process, a tenth of the cost of a flow: see `flow_driver`. There is no card."""
     cwd.mkdir(parents=True, exist_ok=True)
     home, run, log = home or cwd / "home", f"one-process-{cwd.name}", cwd / "log"
-    job = {"run": run, "settings": json.dumps(dict(settings)), "parameters": parameters, "environment": _environment(home)}
+    job = {"run": run, "settings": json.dumps(dict(settings)), "environment": _environment(home)}
     status = _forks().wait(_forks().fork(**job, cwd=str(cwd), log=str(log)))
     left = json.loads((cwd / "artifacts" / run / "end.json").read_text()) if status == 0 else {}
-    return FlowRun(home=home, succeeded=status == 0, output=log.read_text(), run_id=run, data=SimpleNamespace(**left), card="")
+    return FlowRun(home=home, succeeded=status == 0, output=log.read_text(), run_id=run, data=SimpleNamespace(**left))
 
 
 @cache

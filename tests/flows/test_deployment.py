@@ -9,9 +9,7 @@ import pytest
 from metaflow.user_decorators.mutable_step import MutableStep
 
 from grpo.settings.tree import read_settings
-from steps.batch import deployment
-from steps.batch.deployment import Deployment, as_task
-from steps.run.machine import TASK, Machine
+from steps.batch.deployment import Deployment
 from steps.run.processes import LAUNCHER
 
 WITH = {"shared_memory": 64, "queue": "default", "image": "default"}
@@ -51,11 +49,8 @@ def decorated(command: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[s
     return {name: step.put for name, step in steps.items()}
 
 
-def test_a_run_here_has_steps_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_batch_each_kind_of_step_asks_for_what_the_settings_say_and_a_run_here_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(map(str, decorated("run", monkeypatch).values())) == {"{}"}
-
-
-def test_each_kind_of_step_asks_for_what_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = decorated("run --with batch", monkeypatch)
     assert steps["finetune"]["resources"] == {"cpu": 4, "memory": 14_000, "gpu": 1}
     assert steps["finetune"]["batch"] == {**WITH, "queue": "gpus"}
@@ -67,11 +62,3 @@ def test_each_kind_of_step_asks_for_what_the_settings_say(monkeypatch: pytest.Mo
         assert step["environment"]["vars"]["MLFLOW_TRACKING_URI"] == "https://mlflow.internal"
         assert step["secrets"] == {"sources": ["aws-secrets-manager.chess/tracking", "aws-secrets-manager.chess/wandb"]}
     assert "hunter2" not in str(steps)
-
-
-def test_a_task_knows_which_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(TASK, "")
-    now = SimpleNamespace(run_id="7", step_name="finetune", task_id="9", get=lambda name: None)
-    monkeypatch.setattr(deployment, "current", now)
-    with as_task():
-        assert Machine.here().task == "7/finetune/9"

@@ -4,18 +4,23 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 from page_code import blocks
 from presets import TEST, tiny_settings
 from real_flow import FlowRun, outputs_in, run_in_one_process
 
 from grpo.settings.metrics import METRICS
 from steps import STEPS
-from steps.run.work import read_history
+from steps.run.records import Runs
+from steps.run.store import Store
+from steps.run.versions import describe_code
+from steps.start import start
 from steps.track.notes import run_name, tracked_name
 
 NEAREST = "smoke"
@@ -64,14 +69,6 @@ def test_the_same_seed_gives_the_same_dataset_metrics_and_weights(
     assert not any(output["reused"] for output in second.values())
 
 
-def test_grpo_starts_from_the_pretrained_policy_and_changes_it(first_run: FlowRun) -> None:
-    assert report(first_run, "finetune")["weights"] != report(first_run, "pretrain")["weights"]
-    history = read_history(first_run.folder(first_run.data.finetuned))
-    assert history[0].step == 0
-    assert history[0].metrics["heldout/regret_best"] == report(first_run, "baseline")["heldout"]["heldout/regret_best"]
-    assert 0 <= history[1].metrics["grpo/kl_reference"] < history[-1].metrics["grpo/kl_reference"]
-
-
 def test_the_tracker_has_a_parent_with_a_child_for_each_step(first_run: FlowRun, tracking: Any) -> None:
     experiment = tracking.get_experiment_by_name("chess-grpo")
     runs = tracking.search_runs([experiment.experiment_id])
@@ -95,16 +92,15 @@ def test_the_tracker_has_a_parent_with_a_child_for_each_step(first_run: FlowRun,
         assert json.loads(version.tags["chess_grpo.policy"])["policy_step"] == report(first_run, "select")[f"{alias}_step"]
 
 
-def run_page_code(number: int, folder: Path, **variables: str) -> str:
-    """Run a block of Python of the page on tracking, and return what it prints."""
-    code = blocks("tracking.md")[number].replace("chess-policy-laptop", f"chess-policy-{NEAREST}")
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=os.environ | variables, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_the_page_on_tracking_loads_the_champion_and_predicts(tracking: Any, tmp_path: Path) -> None:
-    assert "'e2e4'" in run_page_code(0, tmp_path, MLFLOW_TRACKING_URI=tracking.tracking_uri)
+def test_the_page_on_tracking_loads_the_champion_and_predicts(
+    tracking: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking.tracking_uri)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # MLflow's, of the signature.
+        exec(blocks("tracking.md")[0].replace("chess-policy-laptop", f"chess-policy-{NEAREST}"), {})
+    assert "'e2e4'" in capsys.readouterr().out
 
 
 def test_metaflows_client_has_results_as_plain_data_and_tags(first_run: FlowRun) -> None:
@@ -113,22 +109,22 @@ def test_metaflows_client_has_results_as_plain_data_and_tags(first_run: FlowRun)
     assert {name: results[name] for name in report(first_run, "report")} == report(first_run, "report")
     assert results["run"] == first_run.run_id
     assert all(Path(place).exists() for place in results["where"].values())
-    assert run_page_code(1, first_run.home.parent).startswith(f"{first_run.run_id} {results['decision']['verdict']} - ")
+    code = [sys.executable, "-c", blocks("tracking.md")[1]]
+    done = subprocess.run(code, cwd=first_run.home.parent, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"{first_run.run_id} {results['decision']['verdict']} - ")
 
 
-def test_resume_from_peak_with_another_rate_takes_boards_and_policy_and_goes_on(first_run: FlowRun, tracking: Any, tmp_path: Path) -> None:
-    peak = report(first_run, "select")["peak_step"]
-    settings = {"preset": TEST, "grpo": {"learning_rate": 2e-3}}
-    resumed = run_in_one_process(tmp_path, settings, home=first_run.home, resume_from=first_run.run_id)
-    assert resumed.succeeded, resumed.output[-3000:]
-    before, after = outputs(first_run), outputs(resumed)
-    reused = {step for step in after if after[step]["reused"]}
-    assert reused == {"join_boards", "check_boards", "pretrain", "calibrate", "baseline"}
-    assert all(after[step]["output_hash"] == before[step]["output_hash"] for step in reused)
-    training = report(resumed, "finetune")
-    assert (training["first_step"], training["last_step"]) == (peak, peak + tiny_settings().grpo.num_steps)
-    regret = {record.step: record.metrics.get("heldout/regret_best") for record in read_history(first_run.folder(before["finetune"]))}
-    assert read_history(resumed.folder(after["finetune"]))[0].metrics["heldout/regret_best"] == regret[peak]
-    runs = tracking.search_runs([tracking.get_experiment_by_name("chess-grpo").experiment_id], f"tags.`metaflow.run` = '{resumed.run_id}'")
-    [parent] = [run for run in runs if run.data.tags["chess_grpo.step"] == "flow"]
-    assert (parent.data.tags["chess_grpo.origin"], parent.data.tags["chess_grpo.origin_step"]) == (first_run.run_id, str(peak))
+def test_a_run_that_resumes_begins_with_its_origins_outputs_and_peak(first_run: FlowRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(first_run.home))
+    keys = {"grpo": {"learning_rate": 2e-3}}
+    given = {"settings": tiny_settings("grpo.learning_rate = 2e-3").model_dump(mode="json"), "keys": keys}
+    job = start(given, describe_code(), run="resumed", is_fresh=False, resume_from=first_run.run_id)
+    peak, made = report(first_run, "select")["peak_step"], outputs(first_run)
+    assert job["settings"] == given["settings"]
+    assert (job["origin"]["run"], job["origin"]["step"]) == (first_run.run_id, peak)
+    hashes = {step: output["output_hash"] for step, output in job["origin"]["outputs"].items()}
+    assert hashes.items() >= {
+        (step, made[step]["output_hash"]) for step in ("join_boards", "check_boards", "pretrain", "calibrate", "baseline")
+    }
+    run = Runs(Store(first_run.home, first_run.home)).get("resumed")
+    assert run.facts["tags"]["chess_grpo.origin_step"] == str(peak)

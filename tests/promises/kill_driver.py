@@ -18,17 +18,20 @@ from typing import Any
 TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS.parent), str(TESTS / "grpo"), str(TESTS / "steps")]
 
+import small_language  # noqa: E402
 import tiny_training  # noqa: E402
 import torch  # noqa: E402
-from doubles import MadeUpValues  # noqa: E402
+from doubles import CPU, MadeUpValues  # noqa: E402
 from forking import at, serve  # noqa: E402
 
 import grpo.policy.checkpoints  # noqa: E402
+import grpo.train.self_play  # noqa: E402
 import steps.finetune  # noqa: E402
 import steps.language.finetune  # noqa: E402
 import steps.run.store  # noqa: E402
 import steps.run.work  # noqa: E402
 import steps.training_loop  # noqa: E402
+from grpo.language.model.policy import LanguagePolicy  # noqa: E402
 from steps.batch.spot_notice import sigterm_on_spot_notice  # noqa: E402
 
 Deed = Callable[[], None]
@@ -101,6 +104,7 @@ def finetune(job: dict[str, Any]) -> None:
     """Make the output of a tiny fine-tuning in the job's home, or go on with it."""
     torch.set_num_threads(1)
     LOOP.NUM_CHECKPOINTS_KEPT = 3
+    grpo.train.self_play.MAX_PLIES = 16
     steps.finetune.value_tables = lambda boards, *_, **__: MadeUpValues()(boards)
     if "failpoint" in job:
         FAILPOINTS[job["failpoint"]](job["nth"], DEEDS[job.get("deed", "kill")])
@@ -118,5 +122,7 @@ def finetune(job: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))]).step()  # Imports what torch imports late.
+    # These import what torch and transformers import late.
+    torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))]).step()
+    LanguagePolicy.load(small_language.cloned_folder(), CPU)
     serve(finetune)

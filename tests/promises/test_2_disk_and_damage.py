@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from bad_disk import KINDS, NUM_BYTES_LEFT, BadDisk, on_bad_disk
 from doubles import CPU, TINY
-from made_run import do_run, hashes
-from tracked_runs import TrackedRun, publish_in_a_process
+from made_run import do_run, forked, hashes, status_of
+from tracked_runs import TrackedRun
 from trainings import Driver, Result, goes_on, progress_of, steps_of
 
 from grpo.base.files import StorageError, replace_file, verified_manifest
@@ -23,6 +23,7 @@ from steps.names import HISTORY
 from steps.run.machine import Machine
 from steps.run.store import Store
 from steps.run.work import Work, read_journal
+from steps.track.publish import publish_all
 
 NOISE = os.urandom(6 * NUM_BYTES_LEFT)
 Write = Callable[[Path, int], object]
@@ -131,20 +132,21 @@ def test_training_on_a_full_disk_loses_no_checkpoint_and_the_same_command_goes_o
     goes_on(driver, home, whole())
 
 
-def test_a_tracking_store_on_a_full_disk_is_one_line_and_no_traceback(here: Machine) -> None:
-    """F7."""
+def test_a_tracking_store_on_a_full_disk_is_one_line_and_no_traceback(here: Machine, capfd: pytest.CaptureFixture[str]) -> None:
     TrackedRun(here).step("finetune", [Record(step, {"grpo/loss": step / 7}) for step in range(800)])
-
     size = (here.home / "mlflow.db").stat().st_size + 30_000
 
-    def limit() -> None:
+    def limited() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        print(publish_all(here), flush=True)
 
-    done = publish_in_a_process(here, limit)
-    [line] = done.stdout.splitlines()
+    capfd.readouterr()
+    assert status_of(forked(limited)) == 0
+    said = capfd.readouterr()
+    [line] = said.out.splitlines()
     assert "cannot be written" in line
-    assert "Traceback" not in done.stderr, done.stderr
+    assert "Traceback" not in said.err
 
 
 # Damage.

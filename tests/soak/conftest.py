@@ -1,6 +1,5 @@
 """The soak's fixtures, and its table: printed at the end, and written to the file that SOAK_TABLE names."""
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -34,8 +33,8 @@ def driver(stockfish: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def undisturbed(driver: Driver, new_place: NewPlace, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     """Return what a run without any fault gives."""
     place, started = new_place(tmp_path_factory.mktemp("undisturbed")), time.monotonic()
-    assert driver.run(place, counts="counts.json") == 0, place.said()
-    return Undisturbed(place.hashes(), time.monotonic() - started, json.loads((place.folder / "counts.json").read_text()))
+    assert driver.run(place) == 0, place.said()
+    return Undisturbed(place.hashes(), time.monotonic() - started)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

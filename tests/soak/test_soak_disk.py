@@ -3,12 +3,11 @@
 import random
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from forking import has_ended
+from forking import ends_within
 from soaking import PLAIN_ENDS, SEED, Driver, NewPlace, Place, Row, Undisturbed, leftovers_of, lost_of, number_of, part
 
 pytestmark = pytest.mark.soak
@@ -34,22 +33,14 @@ def disk_driver(disk: Path, stockfish: str, tmp_path: Path) -> Iterator[Driver]:
     driver.close()
 
 
-def wait(pid: int, seconds: float) -> None:
-    """Wait so long, or until the process ends."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and not has_ended(pid):
-        time.sleep(0.01)
-
-
 def filled_and_emptied(driver: Driver, disk: Path, pid: int, rng: random.Random, row: Row, *, seconds: float) -> int:
     """Make the disk full while a process runs, until it ends or is past it; return its status."""
     while True:
-        wait(pid, rng.uniform(0, 0.5 * seconds))
-        if has_ended(pid) or row.injected == NUM_TIMES:
+        if ends_within(pid, rng.uniform(0, 0.5 * seconds)) or row.injected == NUM_TIMES:
             return driver.wait(pid)
         driver.resize(disk, rng.choice(FREE_BYTES))
         row.injected += 1
-        wait(pid, rng.uniform(0, 0.3 * seconds))
+        ends_within(pid, rng.uniform(0, 0.3 * seconds))
         driver.resize(disk, None)
 
 
@@ -69,4 +60,4 @@ def test_a_disk_that_fills_up(disk_driver: Driver, disk: Path, undisturbed: Undi
             left = Place(folder, folder / "home-that-was")
             shutil.move(driver.root / place.home.relative_to("/"), left.home)
             row.lost += lost_of(left, undisturbed.hashes) + leftovers_of(left)
-        row.notes.append(f"{num_ended} runs ended by it with a plain error; the others went on")
+        row.note = f"{num_ended} runs ended by it with a plain error; the others went on"

@@ -5,12 +5,12 @@ import os
 import random
 import signal
 import sqlite3
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forking import has_ended
+from flow_driver import FAILPOINTS
+from forking import ends_within
 from soaking import SEED, Driver, NewPlace, Place, Undisturbed, leftovers_of, lost_of, number_of, part
 
 from steps.run.processes import RESUMABLE
@@ -24,16 +24,14 @@ SHARE_BEGUN_ANEW = 0.2
 
 def is_killed(driver: Driver, place: Place, undisturbed: Undisturbed, rng: random.Random, **job: Any) -> bool:
     """Start a run, or go on with it, and end it at a failpoint or after some seconds; return False for one that came to its end before."""
-    number, seconds = signal.SIGTERM if rng.random() < 0.2 else signal.SIGKILL, 0.35 * undisturbed.seconds
+    number = signal.SIGTERM if rng.random() < 0.2 else signal.SIGKILL
     if rng.random() < SHARE_AT_FAILPOINTS:
-        failpoint = rng.choice(sorted(undisturbed.counts))
         # What an earlier try has done is not done again: of many calls the first are those that a later try still makes.
-        nth = rng.randint(1, max(1, undisturbed.counts[failpoint] // 3))
-        pid = driver.start(place, failpoint=f"{rng.choice(['before', 'after'])} {failpoint}", nth=nth, signal=int(number), **job)
+        failpoint, nth = f"{rng.choice(['before', 'after'])} {rng.choice(sorted(FAILPOINTS))}", rng.choice([1, 1, 2, 3, 5, 8])
+        pid = driver.start(place, failpoint=failpoint, nth=nth, signal=int(number), **job)
     else:
-        pid, deadline = driver.start(place, **job), time.monotonic() + rng.uniform(0, seconds)
-        while time.monotonic() < deadline and not has_ended(pid):
-            time.sleep(0.01)
+        pid = driver.start(place, **job)
+        ends_within(pid, rng.uniform(0, 0.35 * undisturbed.seconds))
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
     status = driver.wait(pid)

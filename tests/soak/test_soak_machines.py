@@ -46,4 +46,4 @@ def test_each_time_on_another_machine(
             row.lost += [] if place.hashes() == undisturbed.hashes else ["run-1: other outputs"]
             row.lost += lost_of(place, undisturbed.hashes, "run-again", tracking=tracking)
             row.lost += [f"{step}: made anew" for step, output in place.outputs("run-again").items() if not output["reused"]]
-        row.notes.append(f"{num_fetched} times finetune went on from what another machine had kept")
+        row.note = f"{num_fetched} times finetune went on from what another machine had kept"

@@ -106,12 +106,9 @@ class Forks:
 
     def wait(self, pid: int) -> int:
         """Wait until a job ends, and return its exit status, negative for a signal."""
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not has_ended(pid):
-            if time.monotonic() > deadline:
-                os.kill(pid, signal.SIGKILL)
-                raise AssertionError(f"process {pid} went on for {_PATIENCE_SECONDS:g} s and was killed")
-            time.sleep(0.02)
+        if not ends_within(pid, _PATIENCE_SECONDS):
+            os.kill(pid, signal.SIGKILL)
+            raise AssertionError(f"process {pid} went on for {_PATIENCE_SECONDS:g} s and was killed")
         self._at_work.discard(pid)
         return self.ask("wait", pid=pid)
 
@@ -134,6 +131,14 @@ class Forks:
         line = self._process.stdout.readline()
         assert line, "the driver has ended"
         return int(line)
+
+
+def ends_within(pid: int, seconds: float) -> bool:
+    """Wait so long, or until a process ends, and return whether it has."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not has_ended(pid):
+        time.sleep(0.01)
+    return has_ended(pid)
 
 
 def has_ended(pid: int) -> bool:

@@ -32,21 +32,6 @@ SETTINGS = {
     "grpo": {"learning_rate": 7e-4, "clip_high": 0.31},
     "evaluation": {"max_plies": 200},
 }
-CLONED: dict[str, Any] = {
-    "model": "small",
-    "commit": "",
-    "num_parameters": 912_384,
-    "num_tokens": 2_048,
-    "num_steps": 3_000,
-    "best_step": 2_750,
-    "parse_rates": {
-        task: {"rate": 0.953, "low": 0.91, "high": 0.98, "num": 64, "legal_rate": legal, "truncated": 0.01, "example": " e2e4"}
-        for task, legal in (("move", 0.5), ("environment", None))
-    },
-    "clone_loss": 0.8,
-    "clone_validation_loss": 0.7251,
-}
-"""The report of a language model's `pretrain`."""
 
 
 def match(score: float, num_pairs: int = 50, **more: Any) -> dict[str, Any]:
@@ -65,21 +50,16 @@ def placement(rating: float) -> dict[str, Any]:
     return {"rating": rating, **ends, "text": f"{rating:+.0f} Elo by games", "games": games, "probes": []}
 
 
-def gain(elo: float) -> LadderGain:
-    """Return a gain on the ladder, 30 Elo to each side and 10 more when adjudicated."""
-    played, judged = (Estimate(value=value, low=value - 30, high=value + 30) for value in (elo, elo + 10))
-    return LadderGain(played=played, adjudicated=judged)
-
-
 def made_reports(*, score: float = 0.75, elo: float = 10.0) -> dict[str, dict[str, Any]]:
     """Return the reports of a run's steps, given the candidate's score against its start and its gain on the ladder."""
+    played, judged = (Estimate(value=value, low=value - 30, high=value + 30) for value in (elo, elo + 10))
     trace = sequential_halving([100, 250], lambda candidate, _: [0.75 if candidate == 100 else 0.5] * 8)
     decision = decide(
         100,
         against_initial=[score] * 50,
         against_previous=None,
         beside={"best moves, adjudicated": [1.0] * 5 + [0.5] * 5, "sampled moves at T = 1, as played": [0.5] * 10},
-        ladder_gain=gain(elo),
+        ladder_gain=LadderGain(played=played, adjudicated=judged),
         phases=phase_changes({"opening": [-0.01, 0.01] * 30, "endgame": [-0.02, 0.0] * 30}, tolerance=0.01),
     )
     rungs = [
@@ -144,20 +124,16 @@ def made_reports(*, score: float = 0.75, elo: float = 10.0) -> dict[str, dict[st
 
 def write_outputs(root: Path, reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Path]:
     """Write outputs with these reports as the store has them, and return their folders."""
-
-    def row(step: int, **metrics: float) -> str:
-        return json.dumps({"step": step, **metrics}) + "\n"
-
-    histories = {
-        "finetune": row(0, **{"heldout/regret_best": 0.061})
-        + row(100, **{"heldout/regret_best": 0.0485, "heldout/regret_best_stderr": 0.0011, "heldout/regret_best/endgame": 0.04})
-        + row(250, **{"grpo/entropy": 1.5, "grpo/loss": 1.0}),
-    }
+    rows = [
+        {"step": 0, "heldout/regret_best": 0.061},
+        {"step": 100, "heldout/regret_best": 0.0485, "heldout/regret_best_stderr": 0.0011, "heldout/regret_best/endgame": 0.04},
+        {"step": 250, "grpo/entropy": 1.5, "grpo/loss": 1.0},
+    ]
     folders = {step: root / "outputs" / step / f"v-{step}" for step in reports}
     for step, folder in folders.items():
         folder.mkdir(parents=True)
         write_json(folder / REPORT, reports[step])
-        (folder / HISTORY).write_text(histories.get(step, ""))
+        (folder / HISTORY).write_text("".join(json.dumps(row) + "\n" for row in rows if step == "finetune"))
         if step == "select":
             write_json(folder / DECISIONS, {"num_boards": 30, "improved": [], "worsened": [], "worst": [], "best": []})
             (folder / CHAMPION).mkdir()
@@ -174,20 +150,3 @@ def made_results(root: Path, reports: Mapping[str, Mapping[str, Any]] | None = N
     """Return the results of a run with these reports, through JSON and back."""
     results = run_results(write_outputs(root, made_reports() if reports is None else reports), origin=origin)
     return Results.model_validate(results.model_dump(mode="json"))
-
-
-def collapsed_reports() -> dict[str, dict[str, Any]]:
-    """Return the reports of a run in which no checkpoint could play: nothing of the candidate was measured."""
-    reports = made_reports()
-    lists, one = ("claims", "beside", "phases", "screening"), reports["select"]
-    nothing = {name: [] if name in lists else None for name in one}
-    decided = {
-        "verdict": "no improvement shown",
-        "sentence": "No checkpoint could play: none is finite.",
-        "champion_step": 0,
-        "peak_step": 0,
-    }
-    flags = {"promoted": False, "replaces_previous": False, "initial_weights": "1" * 64, "heldout_regret_best": {}}
-    reports["select"] = nothing | decided | flags
-    reports["finetune"] |= {"mean_entropy_at_end": None, "control": {}, "reason": "entropy_critical"}
-    return reports

@@ -40,8 +40,6 @@ class MadeRun:
     error: str = ""
     origin: Mapping[str, Any] | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
-    outputs: Mapping[str, StepOutput] = field(default_factory=dict)
-    """Those of other runs that it reused."""
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Step -> name -> content of further files: text, or JSON."""
     launcher: str = ""
@@ -60,8 +58,7 @@ def make_run(machine: Machine, made: MadeRun) -> Run:
             if made.ends != "running":
                 attempt.end(made.ends, error=made.error)
             break
-        reused = made.outputs.get(step)
-        attempt.end("finished", output=None if step in ("start", "end") else reused or _made(store, step, made))
+        attempt.end("finished", output=None if step in ("start", "end") else _made(store, step, made))
     found = runs.get(made.name)
     assert found is not None
     return found

@@ -1,11 +1,34 @@
-"""A step's body at work in folders of its own, without store and records."""
+"""A step's body at work in folders of its own, without store and records, and what listens to it."""
 
 from pathlib import Path
 from typing import Any
 
+from grpo.diagnosis.records import Record
 from grpo.settings.tree import Settings
 from steps.run.machine import Machine
 from steps.run.work import Work
+
+
+class Listener:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.records: list[Record] = []
+        self.progresses: list[tuple[int, int, str]] = []
+
+    def log(self, record: Record) -> None:
+        """Keep a record."""
+        self.records.append(record)
+
+    def progress(self, done: int, total: int, unit: str) -> None:
+        """Keep how far the work is."""
+        self.progresses.append((done, total, unit))
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The last value of each metric."""
+        return {name: value for record in self.records for name, value in record.metrics.items()}
 
 
 def work_in(folder: Path, settings: Settings, *, stockfish: str = "none", **more: Any) -> Work:

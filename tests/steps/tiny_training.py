@@ -13,12 +13,12 @@ import small_language
 from doubles import CPU, TINY
 from made_runs import machine_of
 
-from grpo.dataset.table import Split
+from grpo.dataset.table import GAME_SCHEMA, Split
 from grpo.policy.files import LANGUAGE, NETWORK
 from grpo.policy.policy import new_policy
 from grpo.settings.tree import Settings
 from steps.finetune import STEP
-from steps.names import BOARDS
+from steps.names import BOARDS, GAMES
 from steps.run.store import Store
 from steps.run.work import Listener, Work
 
@@ -27,7 +27,7 @@ VERSION = "v1"
 _NUM_BOARDS = {Split.TRAIN: 32, Split.VALIDATION: 16, Split.HELDOUT: 12}
 _GRPO: dict[str, dict[str, Any]] = {
     NETWORK: {"num_steps": 8, "states_per_step": 8, "num_minibatches": 2, "learning_rate": 5e-3},
-    LANGUAGE: {"num_steps": 5, "states_per_step": 3, "num_minibatches": 3, "learning_rate": 1e-4},
+    LANGUAGE: {"num_steps": 4, "states_per_step": 3, "num_minibatches": 3, "learning_rate": 1e-4},
 }
 
 
@@ -48,6 +48,7 @@ def prepare(folder: Path) -> None:
     table = small_language.boards_table()
     parts = [table.filter(pa.compute.equal(table["split"], split.value)).slice(0, count) for split, count in _NUM_BOARDS.items()]
     pq.write_table(pa.concat_tables(parts), folder / "boards" / BOARDS)
+    pq.write_table(GAME_SCHEMA.empty_table(), folder / "boards" / GAMES)
     new_policy(TINY, seed=0, device=CPU).save(folder / NETWORK)
     (folder / LANGUAGE).symlink_to(small_language.cloned_folder())
 

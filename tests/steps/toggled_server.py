@@ -30,7 +30,6 @@ class Fault(StrEnum):
     LOST = "lost"
     """It is done, and the connection is closed before the answer."""
     ERROR = "500"
-    UNAUTHORISED = "401"
     SILENT = "silent"
     """Nothing is done and nothing is answered, until the server stops or `release` is called."""
 
@@ -121,7 +120,7 @@ class ToggledServer:
                 number = len(self.calls)
                 self.calls.append(call)
             fault = self.fault(number, call)
-            if fault in (Fault.ERROR, Fault.UNAUTHORISED):
+            if fault == Fault.ERROR:
                 start(f"{fault} fault", [("Content-Type", "text/html"), ("Retry-After", "60")])
                 return [b"<html>sorry</html>"]
             if fault == Fault.SILENT:

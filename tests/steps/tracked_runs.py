@@ -1,7 +1,5 @@
 """Small runs with records, journals and policies as the flow leaves them, and what a tracking store has of them."""
 
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -182,14 +180,3 @@ def rows_of(found: dict[str, Any], step: str) -> dict[str, int]:
     """Return metric -> number of its rows of a step, of what `told` has found."""
     [run] = [each for each in found["runs"].values() if each["tags"]["chess_grpo.step"] == step]
     return {name: len(points) for name, points in run["rows"].items()}
-
-
-def publish_in_a_process(machine: Machine, limit: Callable[[], None] | None = None) -> subprocess.CompletedProcess[str]:
-    """Publish all runs in a process of its own."""
-    code = (
-        "import sys; sys.path[:0] = sys.argv[3:]\n"
-        "from pathlib import Path; from made_runs import machine_of; from steps.track.publish import publish_all\n"
-        "print(publish_all(machine_of(Path(sys.argv[1]), sys.argv[2])))"
-    )
-    command = [sys.executable, "-c", code, str(machine.home), machine.tracking_uri, *sys.path]
-    return subprocess.run(command, capture_output=True, text=True, check=True, preexec_fn=limit)

@@ -1,5 +1,6 @@
-"""What the tests of the commands share: a home of their own, and a tiny policy."""
+"""What the tests of the commands share: a home of their own, a command line, and a tiny policy."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,3 +25,18 @@ def policy(tmp_path: Path) -> Path:
     (folder := tmp_path / "policy").mkdir()
     new_policy(TINY, seed=1, device=CPU).save(folder)
     return folder
+
+
+@pytest.fixture
+def console(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Return what types a command line, and returns exit code, output and error output."""
+    from steps.cli.main import main
+
+    def typed(*words: str | Path) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = main([str(word) for word in words])
+        said = capfd.readouterr()
+        assert "Traceback" not in said.err
+        return code, said.out, said.err
+
+    return typed

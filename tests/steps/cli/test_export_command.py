@@ -30,11 +30,3 @@ def test_the_card_of_a_runs_policy_has_its_results(console: Run, tmp_path: Path)
     make_run(machine, MadeRun(name="1001", files=files))
     assert console("export", "1001", out := tmp_path / "out")[0] == 0
     assert "beats its own start" in (out / "README.md").read_text()
-
-
-def test_a_folder_that_is_there_is_refused_before_any_work(console: Run, tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    code, _, err = console("export", tmp_path / "policy", tmp_path / "out")
-    assert code == 1
-    assert "already exists" in err
-    assert list((tmp_path / "out").iterdir()) == []

@@ -21,12 +21,3 @@ def test_a_command_imports_nothing_that_only_others_need(words: list[str], neede
     assert needed in modules.split()
     assert not set(others) & set(modules.split())
     assert len(words) > 1 or all(any(line.startswith(f"  {name} ") for line in said) for name in COMMANDS)
-
-
-def test_a_reader_that_has_gone_is_no_error_of_ours() -> None:
-    script = (
-        "import steps.cli.main as c, steps.cli.runs as r; r.command.callback = lambda **_: print(*['x' * 100] * 10_000, sep='\\n');"
-        " c.main(['runs'])"
-    )
-    done = subprocess.run(["bash", "-c", f'{sys.executable} -c "{script}" | head -1'], capture_output=True, text=True, check=True)
-    assert (len(done.stdout), done.stderr) == (101, "")

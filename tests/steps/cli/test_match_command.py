@@ -8,6 +8,10 @@ from types import SimpleNamespace
 
 import chess.pgn
 import pytest
+from doubles import CPU
+
+from grpo.language.model.policy import load_model
+from grpo.settings.language import LanguageConfig
 
 Run = Callable[..., tuple[int, str, str]]
 KINDS = ("pgn", "html")
@@ -19,7 +23,7 @@ def test_a_match_is_printed_and_written_and_repeats_with_its_seed(
     # The day may end between the two matches.
     monkeypatch.setattr("steps.cli.match.datetime", SimpleNamespace(now=lambda zone: datetime(2026, 11, 25, tzinfo=zone)))
     short = ("--set", "evaluation.max_plies=10")
-    match = ("match", f"{policy}@0.5", "random", "--pairs", "3", "--set", "seed=7", *short)
+    match = ("match", f"{policy}@0.5", "stockfish:nodes=1,random=.5", "--pairs", "3", "--set", "seed=7", *short)
     code, out, _ = console(*match, *(word for kind in KINDS for word in (f"--{kind}", tmp_path / f"one.{kind}")))
     assert code == 0
     for said in ("as played", "adjudicated", "ends", "3 distinct openings; pairs of games are the sample"):
@@ -29,11 +33,20 @@ def test_a_match_is_printed_and_written_and_repeats_with_its_seed(
         assert not game.errors
         games.append(game)
     assert len(games) == 6
-    assert {game.headers["White"] for game in games} == {f"{policy}@0.5", "random"}
+    assert {game.headers["White"] for game in games} == {f"{policy}@0.5", "stockfish:nodes=1,random=.5"}
     assert len({game.headers["FEN"] for game in games}) == 3
     console(*match, *(word for kind in KINDS for word in (f"--{kind}", tmp_path / f"again.{kind}")))
     for kind in KINDS:
         assert (tmp_path / f"one.{kind}").read_bytes() == (tmp_path / f"again.{kind}").read_bytes()
+
+
+def test_a_language_model_plays_and_its_answers_are_counted(stockfish: str, console: Run, tmp_path: Path) -> None:
+    small = {"small_width": 16, "small_num_layers": 1, "max_answer_tokens": 16, "max_questions": 2}
+    (folder := tmp_path / "untaught").mkdir()
+    load_model(LanguageConfig.model_validate(small), seed=0, device=CPU).save(folder)
+    code, said, _ = console("match", folder, "random", "--pairs", "2")
+    assert code == 0
+    assert "8 answers for 4 moves: " in said, "it names no legal move, and is asked twice"
 
 
 def test_what_cannot_be_is_refused_before_any_game(console: Run, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import io
 import re
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,13 +30,3 @@ def test_a_finished_game_is_kept(console: Run, policy: Path, home: Path, monkeyp
     assert game is not None
     assert (game.headers["White"], game.headers["Result"], game.headers["Termination"]) == ("you", "0-1", "white resigned")
     assert next(iter(game.mainline_moves())).uci() == "g1f3"
-
-
-def test_a_port_that_cannot_be_had_is_named(console: Run, policy: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        code, out, err = console("play", policy, "--port", str(port))
-    assert (code, out) == (1, "")
-    assert re.search(rf"--port {port}: .+; name another, or leave --port out", err)

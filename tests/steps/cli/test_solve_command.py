@@ -31,16 +31,9 @@ def test_puzzles_are_told_by_rating_and_theme_and_suites_too_with_what_was_left_
     assert "solved  100.0% [" in of_suite
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("games.pgn", "1. e4 *", "games have no solutions"),
-        ("puzzles.csv", f"{HEADER}\n", "it has nothing to solve (it is empty)"),
-        ("list.epd", f"{chess.STARTING_FEN}\n", "it has nothing to solve (left out: 1"),
-    ],
-)
-def test_what_cannot_be_solved_is_an_error_in_plain_words(name: str, content: str, message: str, run: Run, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(content)
-    code, _, complaint = run(tmp_path / name)
+def test_what_cannot_be_solved_is_named_with_what_was_left_out(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "list.epd").write_text(f"{chess.STARTING_FEN}\n")
+    code, _, complaint = run(tmp_path / "list.epd")
     assert code == 1
-    assert message in complaint
+    assert "list.epd" in complaint
+    assert "left out: 1" in complaint

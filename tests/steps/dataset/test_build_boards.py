@@ -1,8 +1,6 @@
 """The dataset is the same bytes however it is made, and what the engine fails on is dropped, replaced and counted."""
 
 import json
-import os
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +8,6 @@ from typing import Any
 
 import chess
 import pytest
-import zstandard
-from listeners import Listener
 from made_games import random_pgn
 from made_work import work_in
 from presets import TEST
@@ -19,7 +15,6 @@ from scripted_engine import ScriptedEngine
 
 from grpo.base.files import file_hashes, read_json
 from grpo.board.encoding import mover_fen
-from grpo.dataset.games import SourceError
 from grpo.dataset.quotas import boards_per_cell
 from grpo.dataset.table import Split
 from grpo.settings.tree import Settings, read_settings, settings_over
@@ -29,25 +24,23 @@ from steps.names import REPORT
 from steps.run.work import Part
 
 
-def settings_of(file: Path, text: str, *, num_units: int, **wanted: int) -> Settings:
-    """Return settings of a small dataset from a file with this text."""
-    file.write_text(text)
-    boards = {"num_train": 30, "num_validation": 9, "num_heldout": 9, "num_units": num_units}
-    boards |= wanted | {"files": [str(file)]}
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """A small dataset of 60 random games that reach all phases, in units for many tasks."""
+    (file := tmp_path / "games.pgn").write_text(random_pgn(60))
+    boards = {"num_train": 30, "num_validation": 9, "num_heldout": 9, "num_units": 4, "files": [str(file)]}
     return read_settings(json.dumps({"preset": TEST, "boards": boards, "grpo": {"states_per_step": 6}}))
 
 
-def build(settings: Settings, folder: Path, engine: str, *, num_tasks: int = 1, listener: Listener | None = None) -> Path:
+def build(settings: Settings, folder: Path, engine: str, *, num_tasks: int = 1) -> Path:
     """Build a dataset, its units dealt out to tasks, and return its folder."""
-    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    listeners, parts = () if listener is None else (listener,), []
+    parts = []
     for number in range(num_tasks):
-        part = Part(number=number, count=num_tasks)
-        work = work_in(folder / f"part-{number}", settings, stockfish=engine, part=part, listeners=listeners)
+        work = work_in(folder / f"part-{number}", settings, stockfish=engine, part=Part(number=number, count=num_tasks))
         build_boards.body(work)
         parts.append(work.folder)
-    work = work_in(folder / "dataset", settings, parts=parts, listeners=listeners)
+    work = work_in(folder / "dataset", settings, parts=parts)
     join_boards.body(work)
     return work.folder
 
@@ -68,17 +61,16 @@ def checked(folder: Path, settings: Settings) -> dict[str, dict[str, Any]]:
     return by_key
 
 
-def test_one_task_or_many_give_the_same_bytes(games_text: str, stockfish: str, tmp_path: Path) -> None:
-    settings = settings_of(tmp_path / "games.pgn", games_text, num_units=4)
+def test_one_task_or_many_give_the_same_bytes(settings: Settings, stockfish: str, tmp_path: Path) -> None:
     one = build(settings, tmp_path / "one", stockfish)
     checked(one, settings)
     assert file_hashes(build(settings, tmp_path / "more", stockfish, num_tasks=3)) == file_hashes(one)
 
 
 def test_a_position_on_which_the_engine_always_fails_is_dropped_and_another_takes_its_place(
-    games_text: str, scripted: Callable[..., ScriptedEngine], tmp_path: Path
+    settings: Settings, scripted: Callable[..., ScriptedEngine], tmp_path: Path
 ) -> None:
-    settings = settings_of(tmp_path / "games.pgn", games_text, num_units=1)
+    settings = settings_over(settings.model_dump(mode="json"), {"boards": {"num_units": 1}})
     sound = checked(build(settings, tmp_path / "sound", scripted().path), settings)
     bad = [next(row for row in sound.values() if row["split"] == split) for split in Split]
     faults = [{"kind": "no score", "fen": mover_fen(chess.Board(row["fen"])), "times": 10_000} for row in bad]
@@ -88,28 +80,3 @@ def test_a_position_on_which_the_engine_always_fails_is_dropped_and_another_take
     assert sound.keys() - found.keys() == {row["key"] for row in bad}
     for key in sound.keys() & found.keys():
         assert found[key] | {"engine": ""} == sound[key] | {"engine": ""}, "what the others are worth does not change"
-
-
-def test_too_few_boards_are_refused_with_what_there_is_and_the_rejections(scripted: Callable[..., ScriptedEngine], tmp_path: Path) -> None:
-    file, illegal = tmp_path / "short.pgn", '[Event "e"]\n\n1. e4 e5 2. Ke3 *\n'
-    settings = settings_of(file, random_pgn(12, max_plies=16) + illegal, num_units=1)
-    with pytest.raises(SourceError, match=r"At least 10 of each split and phase are needed: .*train/endgame has 0") as refusal:
-        build(settings, tmp_path / "out", scripted().path)
-    assert "games rejected: 1 illegal move" in str(refusal.value)
-
-
-def test_real_games_packed_as_they_are_shared_are_read_and_one_that_cannot_be_is_named(stockfish: str, tmp_path: Path) -> None:
-    if not (folder := os.environ.get("CHESS_GRPO_SAMPLE_DATA")):
-        pytest.skip("CHESS_GRPO_SAMPLE_DATA is not set: real games are not tested")
-    games = (Path(folder) / "lichess_fishnet_games.pgn").read_bytes().split(b"[Event ", 301)[:301]
-    path = tmp_path / "games.pgn.zst"
-    path.write_bytes(zstandard.compress(b"[Event ".join(games) + b'[Event "e"]\n\n1. e4 e5 2. Ke3 *\n'))
-    # More boards than these games have, so that all are read.
-    wanted = {"num_train": 4_800, "num_validation": 480, "num_heldout": 480, "max_per_game_and_phase": 1, "files": [str(path)]}
-    settings = settings_of(tmp_path / "unused.pgn", "", num_units=2)
-    out = build(settings_over(settings.model_dump(mode="json"), {"boards": wanted}), tmp_path / "out", stockfish)
-    rows = read_boards(out).to_pylist()
-    assert {row["source"] for row in rows} == {"games.pgn.zst"}
-    assert any(row["white_rating"] or row["black_rating"] for row in rows)
-    [rejected] = read_json(out / REPORT)["first_rejected"]
-    assert rejected.startswith("games.pgn.zst, game 301: illegal move")

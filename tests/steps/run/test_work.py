@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from listeners import Listener
+from made_work import Listener
 
 from grpo.diagnosis.records import Event, Record
 from grpo.settings.tree import Settings

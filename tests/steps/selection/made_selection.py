@@ -4,7 +4,7 @@ import io
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +13,6 @@ import chess
 import chess.pgn
 import pytest
 from doubles import CPU, TINY, some_boards
-from listeners import Listener
 from made_boards import write_boards
 from made_work import work_in
 from presets import TEST, tiny_settings
@@ -37,7 +36,7 @@ _MAIN = f"""
 preset = "{TEST}"
 selection.num_candidates = 3
 selection.num_confirmation_pairs = 8
-evaluation.max_plies = 20
+evaluation.max_plies = 10
 """
 ONE = {"selection": {"num_candidates": 1}}
 """One candidate, which has no screening games."""
@@ -64,28 +63,15 @@ def make_strong(monkeypatch: pytest.MonkeyPatch, *strong: str) -> None:
     )
 
 
-def settings(changes: Mapping[str, Any] | None = None, book: Path | None = None) -> Settings:
-    """Return the small settings with changes, and with openings from a book."""
-    plain = settings_over(read_settings(_MAIN).model_dump(mode="json"), changes or {})
-    return plain if book is None else settings_over(plain.model_dump(mode="json"), {"evaluation": {"opening_book": str(book)}})
+def settings(inputs: Mapping[str, Path], changes: Mapping[str, Any] | None = None) -> Settings:
+    """Return the small settings, with openings of the book, and changed."""
+    text = f'{_MAIN}evaluation.opening_book = "{inputs["openings"]}"'
+    return settings_over(read_settings(text).model_dump(mode="json"), changes or {})
 
 
 def dataset_boards() -> list[chess.Board]:
     """Return the dataset's boards."""
     return some_boards(NUM_BOARDS, max_plies=60)
-
-
-def write_book(path: Path, count: int) -> set[str]:
-    """Write a book of the dataset's boards and `count` others, and return the keys of the others."""
-    taken = {position_key(board) for board in dataset_boards()}
-    others: dict[str, chess.Board] = {}
-    for board in some_boards(3 * count + 100, seed=1, max_plies=24):
-        if position_key(board) not in taken and not board.is_insufficient_material():
-            others.setdefault(position_key(board), board)
-    chosen = dict(list(others.items())[:count])
-    assert len(chosen) == count
-    path.write_text("".join(f"{board.epd()}\n" for board in (*dataset_boards(), *chosen.values())))
-    return set(chosen)
 
 
 def write_policy(folder: Path, seed: int) -> Path:
@@ -118,24 +104,25 @@ def step(
     inputs: Mapping[str, Path],
     *,
     engine: str = sys.executable,
-    told: Listener | None = None,
     **more: Any,
 ) -> Path:
     """Return the output of a step; without an engine, of one that asks none."""
     folder.mkdir(parents=True)
     taken = {name: inputs[name] for name in module.STEP.takes if name in inputs}
-    listeners = () if told is None else (told,)
-    work = work_in(folder / "output", given, stockfish=engine, inputs=taken, listeners=listeners, **more)
+    work = work_in(folder / "output", given, stockfish=engine, inputs=taken, **more)
     module.body(work)
     work.write_history()
     return folder / "output"
 
 
 def write_inputs(root: Path, engine: str) -> dict[str, Path]:
-    """Write boards, a fresh policy, three checkpoints and a ladder."""
+    """Write boards, a fresh policy, three checkpoints, a ladder, and a book of the boards and of enough others for any selection here."""
     (root / "boards").mkdir()
     write_boards(root / "boards", dataset_boards())
+    openings = [*dataset_boards(), *some_boards(400, seed=1, max_plies=24)]
+    (root / "book.epd").write_text("".join(f"{board.epd()}\n" for board in openings))
     return {
+        "openings": root / "book.epd",
         "boards": root / "boards",
         "pretrained": write_policy(root / "pretrained", 0),
         "finetuned": write_finetuned(root / "finetuned"),
@@ -150,7 +137,6 @@ class Selection:
     screened: Path
     parts: list[Path]
     selected: Path
-    told: Listener
 
     @property
     def report(self) -> Any:
@@ -178,33 +164,20 @@ class Selections:
     root: Path
     inputs: Mapping[str, Path]
     engine: str
-    book: Path
-    _count: int = field(default=0)
 
-    def run(self, changes: Mapping[str, Any] | None = None, *, num_parts: int = 1, book: Path | None = None, **inputs: Path) -> Selection:
+    def run(self, changes: Mapping[str, Any] | None = None, *, num_parts: int = 1, **inputs: Path) -> Selection:
         """Return a selection, with other settings or inputs than the usual ones."""
-        self._count += 1
-        place, given = self.root / f"selection-{self._count}", settings(changes, book or self.book)
-        taken, told = {**self.inputs, **inputs}, Listener()
+        place, given = self.root / f"selection-{len(list(self.root.iterdir()))}", settings(self.inputs, changes)
+        taken = {**self.inputs, **inputs}
         taken["screened"] = step(screen, place / "screen", given, taken, engine=self.engine)
         parts = [
             step(confirm, place / f"confirm-{number}", given, taken, engine=self.engine, part=Part(number=number, count=num_parts))
             for number in range(num_parts)
         ]
-        selected = step(select, place / "select", given, taken, engine=self.engine, told=told, parts=parts)
-        return Selection(taken["screened"], parts, selected, told)
+        selected = step(select, place / "select", given, taken, engine=self.engine, parts=parts)
+        return Selection(taken["screened"], parts, selected)
 
 
 def openings_of(games: Sequence[chess.pgn.Game]) -> list[str]:
     """Return the key of each game's opening."""
     return [position_key(game.board()) for game in games]
-
-
-def games_with(player: str, games: Sequence[chess.pgn.Game]) -> list[chess.pgn.Game]:
-    """Return the games that a player plays."""
-    return [game for game in games if player in (game.headers["White"], game.headers["Black"])]
-
-
-def moves_of(games: Sequence[chess.pgn.Game]) -> list[list[chess.Move]]:
-    """Return the moves of each game."""
-    return [list(game.mainline_moves()) for game in games]

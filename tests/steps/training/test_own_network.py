@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 import chess
-import pyarrow.parquet as pq
 import pytest
 import torch
 from doubles import CPU
@@ -14,13 +13,12 @@ from tiny_training import finetune, prepare, settings
 
 from grpo.base.errors import PlainError
 from grpo.base.files import read_json
-from grpo.dataset.table import GAME_SCHEMA
 from grpo.policy import networks
 from grpo.policy.files import FACTS, IncompatibleError
 from grpo.policy.policy import NetworkPolicy
 from grpo.settings.tree import Settings
 from steps import preflight, pretrain
-from steps.names import CHECKPOINTS, GAMES
+from steps.names import CHECKPOINTS
 from steps.policies.open import open_policy
 
 NAME = "linear"
@@ -37,7 +35,6 @@ def test_a_network_of_ones_own_is_trained_saved_and_played(tmp_path: Path, monke
     monkeypatch.setattr(networks, "__path__", [*networks.__path__, str(tmp_path / "networks")])
     assert NAME in preflight._network(given)
     prepare(tmp_path / "inputs")
-    pq.write_table(GAME_SCHEMA.empty_table(), tmp_path / "inputs" / "boards" / GAMES)
     pretrain.body(work_in(tmp_path / "pretrained", given, inputs={"boards": tmp_path / "inputs" / "boards"}))
     inputs = tmp_path / "both"
     inputs.mkdir()

@@ -1,26 +1,20 @@
 """The step `pretrain`: what it leaves, that it is the same again, and that a model that cannot be read goes no further."""
 
-import shutil
 from importlib import import_module
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
-import small_language
 from doubles import CPU, TINY
-from listeners import Listener
-from made_work import work_in
+from made_work import Listener, work_in
 from presets import TEST
 from tiny_training import prepare
 
 from grpo.base.files import read_json
-from grpo.dataset.table import GAME_SCHEMA
 from grpo.language.learn.parse_rate_gate import UnreadableError
 from grpo.language.model.policy import LanguagePolicy
-from grpo.policy.files import FACTS
 from grpo.policy.policy import NetworkPolicy, weights_hash
 from grpo.settings.tree import Settings, read_settings
-from steps.names import ANSWERS, GAMES, REPORT
+from steps.names import ANSWERS, REPORT
 from steps.pretrain import STEP
 
 
@@ -28,7 +22,6 @@ from steps.pretrain import STEP
 def boards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("prepared") / "inputs"
     prepare(folder)
-    pq.write_table(GAME_SCHEMA.empty_table(), folder / "boards" / GAMES)
     return folder / "boards"
 
 
@@ -36,16 +29,10 @@ def network() -> Settings:
     return Settings.model_validate({"pretrain": {"max_steps": 6, "steps_per_validation": 2, "batch_size": 8}, "policy": TINY.model_dump()})
 
 
-def language(*, max_steps: int = 4, **changes: object) -> Settings:
-    base = {
-        "small_width": 32,
-        "small_num_layers": 1,
-        "max_answer_tokens": 100,
-        "min_parse_rate": 0.0,
-    }
-    lines = [f"language.{name} = {value}" for name, value in {**base, **changes}.items()]
+def language(*, min_parse_rate: float, max_steps: int) -> Settings:
+    small = f"language = {{small_width = 32, small_num_layers = 1, max_answer_tokens = 100, min_parse_rate = {min_parse_rate}}}"
     pretrain = f"pretrain = {{max_steps = {max_steps}, batch_size = 8, learning_rate = 4e-3, steps_per_validation = 2}}"
-    return read_settings("\n".join([f'preset = "{TEST}"', 'policy.kind = "language"', pretrain, *lines]))
+    return read_settings(f'preset = "{TEST}"\npolicy.kind = "language"\n{pretrain}\n{small}')
 
 
 def pretrained(boards: Path, place: Path, given: Settings) -> tuple[Path, Listener]:
@@ -67,7 +54,7 @@ def test_a_network_is_left_with_a_report_and_is_the_same_again(boards: Path, tmp
 
 
 def test_a_language_model_is_left_with_answers_and_a_report(boards: Path, tmp_path: Path) -> None:
-    folder, told = pretrained(boards, tmp_path, language(kl_warmup_steps=7))
+    folder, told = pretrained(boards, tmp_path, language(min_parse_rate=0.0, max_steps=4))
     report = read_json(folder / REPORT)
     policy = LanguagePolicy.load(folder, CPU)
     assert report["weights"] == weights_hash(policy)
@@ -76,7 +63,6 @@ def test_a_language_model_is_left_with_answers_and_a_report(boards: Path, tmp_pa
     assert [record.step for record in told.records] == [2, 4, 4]
     assert {"language/clone_loss", "language/parse_rate/move", "language/legal_rate"} <= told.metrics.keys()
     assert (folder / ANSWERS).is_file()
-    assert read_json(folder / FACTS)["language"]["kl_warmup_steps"] != 7, "what cloning does not read is not in its output"
 
 
 def test_random_weights_get_no_further_and_leave_nothing(boards: Path, tmp_path: Path) -> None:
@@ -84,14 +70,3 @@ def test_random_weights_get_no_further_and_leave_nothing(boards: Path, tmp_path:
     with pytest.raises(UnreadableError, match=r"random weights: .*clone first: pretrain\.max_steps"):
         pretrained(boards, tmp_path, given)
     assert list((tmp_path / "output").iterdir()) == []
-
-
-def test_a_cloned_model_of_a_folder_passes_as_it_comes(boards: Path, tmp_path: Path) -> None:
-    model = tmp_path / "model"
-    shutil.copytree(small_language.cloned_folder(), model)
-    given = language(model=f'"{model}"', min_parse_rate=0.5, max_steps=0)
-    folder, _ = pretrained(boards, tmp_path, given)
-    report = read_json(folder / REPORT)
-    assert report["num_steps"] == report["best_step"] == 0
-    assert report["weights"] == weights_hash(LanguagePolicy.load(small_language.cloned_folder(), CPU))
-    assert "clone_loss" not in report

@@ -1,0 +1,12 @@
+"""What selections and the measures before them take in."""
+
+from pathlib import Path
+
+import pytest
+from made_selection import write_inputs
+
+
+@pytest.fixture(scope="session")
+def inputs(stockfish: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Boards, a fresh policy, three checkpoints and a ladder."""
+    return write_inputs(tmp_path_factory.mktemp("inputs"), stockfish)
