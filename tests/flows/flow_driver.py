@@ -116,7 +116,9 @@ def do(job: dict[str, Any]) -> None:
         place = getattr(import_module(module), holder[0]) if holder else import_module(module)
         at(job["nth"], place, name, lambda: _end_by(job["signal"]), is_after=when == "after")
     current._update_env({"card": defaultdict(MagicMock)})
-    given = {"settings": ConfigValue(_parse(job["settings"])), "code": describe_code(), "fresh": False, "resume_from": ""}
+    given = {"settings": ConfigValue(_parse(job["settings"])), "code": describe_code(), "fresh": False, "resume_from": ""} | job.get(
+        "parameters", {}
+    )
     (artifacts := Path("artifacts", job["run"])).mkdir(parents=True, exist_ok=True)
     run_steps(ChessGrpo, job["run"], given, artifacts)
 

@@ -53,11 +53,11 @@ def run_flow(cwd: Path, settings: Mapping[str, Any], *, variables: Mapping[str, 
         return FlowRun(home=home, succeeded=succeeded, output=said, run_id=run.id, data=SimpleNamespace(**data))
 
 
-def run_in_one_process(cwd: Path, settings: Mapping[str, Any], *, home: Path | None = None) -> FlowRun:
+def run_in_one_process(cwd: Path, settings: Mapping[str, Any], *, home: Path | None = None, **parameters: Any) -> FlowRun:
     """Run the flow's steps in one process, a tenth of the cost of a flow: see `flow_driver`. There is no card."""
     cwd.mkdir(parents=True, exist_ok=True)
     home, run, log = home or cwd / "home", f"one-process-{cwd.name}", cwd / "log"
-    job = {"run": run, "settings": json.dumps(dict(settings)), "environment": _environment(home)}
+    job = {"run": run, "settings": json.dumps(dict(settings)), "parameters": parameters, "environment": _environment(home)}
     status = _forks().wait(_forks().fork(**job, cwd=str(cwd), log=str(log)))
     left = json.loads((cwd / "artifacts" / run / "end.json").read_text()) if status == 0 else {}
     return FlowRun(home=home, succeeded=status == 0, output=log.read_text(), run_id=run, data=SimpleNamespace(**left))

@@ -20,6 +20,7 @@ from steps import STEPS
 from steps.run.records import Runs
 from steps.run.store import Store
 from steps.run.versions import describe_code
+from steps.run.work import read_history
 from steps.start import start
 from steps.track.notes import run_name, tracked_name
 
@@ -128,3 +129,22 @@ def test_a_run_that_resumes_begins_with_its_origins_outputs_and_peak(first_run: 
     }
     run = Runs(Store(first_run.home, first_run.home)).get("resumed")
     assert run.facts["tags"]["chess_grpo.origin_step"] == str(peak)
+
+
+@pytest.mark.prove
+def test_resume_from_peak_with_another_rate_takes_boards_and_policy_and_goes_on(first_run: FlowRun, tracking: Any, tmp_path: Path) -> None:
+    peak = report(first_run, "select")["peak_step"]
+    settings = {"preset": TEST, "grpo": {"learning_rate": 2e-3}}
+    resumed = run_in_one_process(tmp_path, settings, home=first_run.home, resume_from=first_run.run_id)
+    assert resumed.succeeded, resumed.output[-3000:]
+    before, after = outputs(first_run), outputs(resumed)
+    reused = {step for step in after if after[step]["reused"]}
+    assert reused == {"join_boards", "check_boards", "pretrain", "calibrate", "baseline"}
+    assert all(after[step]["output_hash"] == before[step]["output_hash"] for step in reused)
+    training = report(resumed, "finetune")
+    assert (training["first_step"], training["last_step"]) == (peak, peak + tiny_settings().grpo.num_steps)
+    regret = {record.step: record.metrics.get("heldout/regret_best") for record in read_history(first_run.folder(before["finetune"]))}
+    assert read_history(resumed.folder(after["finetune"]))[0].metrics["heldout/regret_best"] == regret[peak]
+    runs = tracking.search_runs([tracking.get_experiment_by_name("chess-grpo").experiment_id], f"tags.`metaflow.run` = '{resumed.run_id}'")
+    [parent] = [run for run in runs if run.data.tags["chess_grpo.step"] == "flow"]
+    assert (parent.data.tags["chess_grpo.origin"], parent.data.tags["chess_grpo.origin_step"]) == (first_run.run_id, str(peak))
