@@ -1,4 +1,4 @@
-"""The command `chess-grpo show`: one run with settings, steps, results, findings and locations."""
+"""The command `chess-grpo show`: one run with command, steps, results, findings and locations."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
@@ -25,8 +25,8 @@ _HASH: Final = 12
 def command(name: str) -> int:
     """Show one run, by default the last.
 
-    Its command, the settings that differ from its preset, its steps (computed, or reused from the store), its results with 95 % intervals,
-    findings of the diagnosis, where champion, report and card are; why it failed, if it did.
+    Its command with the settings that differ from its preset, its steps, its results with 95 % intervals, findings of the diagnosis, and
+    where champion, report and card are; why it failed, if it did.
     """
     from steps.run.store import Store
     from steps.track.find import find_run
@@ -60,21 +60,13 @@ def _head(run: "Run") -> Iterator[str]:
         if run.error:
             yield f"  {run.failed_step}: {run.error}"
         yield f"  `{pasteable(resume_command(run.name))}` goes on from there."
-    yield from _settings(run)
-
-
-def _settings(run: "Run") -> Iterator[str]:
-    from grpo.settings.names import flattened
-    from grpo.settings.tree import read_settings
-    from steps.run.launch import launch_of
-
-    launch = launch_of(run.facts["settings"])
-    usual = flattened(read_settings(launch.preset).model_dump(mode="json"))
-    yield f"\nSettings: preset {launch.preset}{', but' if launch.differences else ''}"
-    yield from (f"  {name} = {value}  (preset: {usual.get(name)})" for name, value in launch.differences.items())
 
 
 def _steps(run: "Run") -> Iterator[str]:
+    if run.status == "finished":
+        reused = [attempt.step for attempt in run.latest().values() if attempt.output is not None and attempt.output["reused"]]
+        yield f"\nSteps: all finished; reused: {', '.join(dict.fromkeys(reused)) or 'none'}"
+        return
     yield "\nSteps"
     rows = [_step(attempt) for attempt in run.latest().values()]
     yield text_table(rows, indent="  ") if rows else "  none yet"
@@ -109,12 +101,12 @@ def _findings(run: "Run", results: "Results | None", store: "Store") -> Iterator
 
 
 def _places(run: "Run", store: "Store") -> list[tuple[str, str]]:
-    """Return (name, location) of a run's champion, games (PGN, and a page to click through), report, card and training output."""
-    from steps.names import CHAMPION, GAMES_PAGE, PGN, REPORT_PAGE
+    """Return (name, location) of a run's champion, page of games, report, card and training output."""
+    from steps.names import CHAMPION, GAMES_PAGE, REPORT_PAGE
 
     rows = []
     if (selected := run.output_of("select")) is not None:
-        files = (("champion", CHAMPION), ("games", PGN), ("viewer", GAMES_PAGE))
+        files = (("champion", CHAMPION), ("games", GAMES_PAGE))
         rows += [(name, f"{store.place(selected)}/{part}") for name, part in files]
     if (reported := run.output_of("report")) is not None:
         rows += [("report", f"{store.place(reported)}/{REPORT_PAGE}"), ("card", pasteable(f"chess-grpo card {run.name}"))]
