@@ -9,9 +9,7 @@ from grpo.match.intervals import Estimate, Unit, elo_estimate
 from grpo.match.ladder import Rung
 from grpo.match.players import Player
 from grpo.settings.shared import interval_names
-from steps.cards.charts import Interval, interval_parts
 from steps.cards.page import CardPart, Seen, page_part
-from steps.cards.pages import decision_boards
 from steps.dataset import position_keys, read_boards
 from steps.measure import Arena, read_ladder
 from steps.names import DECISIONS, REPORT
@@ -65,6 +63,9 @@ def _matches(work: Work, arena: Arena, player: Player, used: set[str]) -> dict[s
 
 def card(seen: Seen) -> list[CardPart]:
     """Return the card: the strength of the pretrained policy before GRPO."""
+    from steps.cards.charts import Interval, interval_parts  # Altair takes half a second, and most who import a step draw nothing.
+    from steps.cards.pages import decision_boards
+
     report = seen.read()
     if not report:
         return [page_part("baseline", seen=seen, report={}, matches={})]

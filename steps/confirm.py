@@ -1,14 +1,16 @@
 """Play one task's share of the games that decide on the candidate: fresh games, from openings that serve nothing else."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 from grpo.base.files import write_json
 from grpo.match.players import Player
 from steps.measure import FRESH, PREVIOUS, PREVIOUS_POLICY, SAMPLED, Arena, checkpoint, player_names, read_screened
 from steps.names import CACHED_GAMES
-from steps.policies.open import open_policy
+from steps.policies.open import Competitor, open_policy
 from steps.run.step import Step
 from steps.run.work import Work
 
@@ -27,24 +29,22 @@ def body(work: Work) -> None:
     screened = read_screened(work.inputs["screened"])
     games: dict[str, list[dict[str, Any]]] = {}
     if (step := screened["candidate_step"]) is not None:
+        opened = cache(lambda folder: open_policy(folder, work.device, rules=work.settings.language))
         with Arena(work.settings, work.machine, work.progress) as arena:
             for stage in (stage for stage in FRESH if stage in screened["openings"]):
                 openings = screened["openings"][stage]
                 share = work.part.of(range(len(openings)))
                 arena.expect(2 * len(share), f"{stage} games")
-                first, second = _players(work, stage, step)
+                first, second = _players(work, opened, stage, step)
                 result = arena.match(first, second, [openings[number] for number in share], numbers=share)
                 games[stage] = [asdict(game) | {"pair": share[index // 2]} for index, game in enumerate(result.games)]
     write_json(work.folder / CACHED_GAMES, games)
 
 
-def _players(work: Work, stage: str, step: int) -> Iterator[Player]:
+def _players(work: Work, opened: Callable[[Path], Competitor], stage: str, step: int) -> Iterator[Player]:
     """Yield the candidate and its opponent in a stage; what chance has a part in is drawn from streams of their own."""
-    rules, rival = work.settings.language, work.inputs["screened"] / PREVIOUS_POLICY if stage == PREVIOUS else work.inputs["pretrained"]
-    policies = {
-        "candidate": open_policy(checkpoint(work, step), work.device, rules=rules),
-        "initial": open_policy(rival, work.device, rules=rules),
-    }
+    rival = work.inputs["screened"] / PREVIOUS_POLICY if stage == PREVIOUS else work.inputs["pretrained"]
+    policies = {"candidate": opened(checkpoint(work, step)), "initial": opened(rival)}
     temperature, stream = (1.0, (SAMPLED,)) if stage == SAMPLED else (None, ("asked again", stage, 0))
     for (who, policy), name in zip(policies.items(), player_names(stage, step), strict=True):
         yield policy.player(name, temperature=temperature, seed=work.settings.seed, stream=(*stream, who))

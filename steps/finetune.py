@@ -22,7 +22,6 @@ from grpo.train.self_play import SelfPlay, state_counts
 from grpo.train.states import DatasetStates, Values
 from grpo.train.trainer import Trainer
 from steps.cards.page import CardPart, Seen, page_part
-from steps.cards.training import TRAINING, charts
 from steps.dataset import read_boards
 from steps.names import FINDINGS, REPORT
 from steps.pages.results import Training
@@ -100,6 +99,8 @@ def _states(work: Work, train: BoardArrays, heldout: BoardArrays, values: Values
 
 def card(seen: Seen) -> list[CardPart]:
     """Return the card, live while it trains or from the stored history: findings, curves and events."""
+    from steps.cards.training import TRAINING, charts  # Altair takes half a second, and most who import a step draw nothing.
+
     report, records, found, num_shown = seen.read(), seen.history(), seen.read(FINDINGS), 40
     events = [(record.step, event) for record in records for event in record.events]
     if not found and any(event.name == FINDING for _, event in events):  # There is no output yet.

@@ -11,7 +11,6 @@ from grpo.policy.policy import new_policy, weights_hash
 from grpo.settings.metrics import TASKS
 from grpo.train.imitation import imitate
 from steps.cards.page import CardPart, Seen, page_part
-from steps.cards.training import PRETRAINING, charts
 from steps.dataset import read_boards, read_game_table
 from steps.names import REPORT
 from steps.run.step import Step
@@ -70,5 +69,7 @@ def body(work: Work) -> None:
 
 def card(seen: Seen) -> list[CardPart]:
     """Return the card: losses, and how well the policy or the model's answers came out."""
+    from steps.cards.training import PRETRAINING, charts  # Altair takes half a second, and most who import a step draw nothing.
+
     head = page_part("pretrain", seen=seen, report=seen.read(), tasks=TASKS, is_language=seen.kind == LANGUAGE)
     return [head, *charts(seen, PRETRAINING)]

@@ -11,7 +11,6 @@ from grpo.match.verdict import RegretEstimate
 from grpo.policy.files import LANGUAGE, NETWORK, policy_facts
 from grpo.settings.names import compared_settings, flattened
 from steps.cards.page import CardPart, Seen, markdown_part, page_part
-from steps.cards.pages import ladder_chart, verdict_parts
 from steps.names import CHAMPION, FINDINGS, MODEL_CARD, REPORT, REPORT_PAGE, RESULTS
 from steps.pages.results import (
     Boards,
@@ -163,6 +162,8 @@ def _num_games(place: Placement) -> int:
 
 def card(seen: Seen) -> list[CardPart]:
     """Return the card: verdict, ladder, and the report; checkpoints and boards are on the card of `select`."""
+    from steps.cards.pages import ladder_chart, verdict_parts  # Altair takes half a second, and most who import a step draw nothing.
+
     if not (found := seen.read(RESULTS)):
         return [page_part("verdict", seen=seen, decision=None)]
     results = Results.model_validate(found)

@@ -20,7 +20,6 @@ from grpo.match.viewer import viewer_page
 from grpo.policy.files import copy_policy
 from grpo.settings.shared import interval_names
 from steps.cards.page import CardPart, Seen, page_part
-from steps.cards.pages import checkpoint_charts, decision_boards, verdict_parts
 from steps.dataset import read_boards
 from steps.measure import (
     CONFIRMATION,
@@ -247,6 +246,12 @@ def _metrics(contest: _Contest) -> dict[str, float]:
 
 def card(seen: Seen) -> list[CardPart]:
     """Return the card: verdict, checkpoints with the peak ringed, boards, and games to click through."""
+    from steps.cards.pages import (  # Altair takes half a second, and most who import a step draw nothing.
+        checkpoint_charts,
+        decision_boards,
+        verdict_parts,
+    )
+
     if not (found := seen.read()):
         return [page_part("verdict", seen=seen, decision=None)]
     decision = results.Decision.model_validate(found)

@@ -143,7 +143,7 @@ class S3Objects:
 
 
 def _s3_errors() -> tuple[type[Exception], ...]:
-    """Return the error types of botocore, which is imported lazily."""
+    """Return the error types of boto3 and botocore, which are imported lazily."""
     from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError
 

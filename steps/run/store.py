@@ -178,11 +178,12 @@ class Making:
         self._attempt, self._known = new_attempt(step, version, begun), set[str]()
         self.progress = store.progress(step, version)
         """A folder that survives kills: what is there at first is from the process before."""
+        was_here = store.folder(step, version).exists()
         manifest = store._whole(step, version)
         self.output = None if manifest is None else _output(manifest)
         """The output, once it is in the store: from the beginning if it need not be made."""
         if manifest is not None:
-            if store._copies is not None and manifest not in store._copies.of(step, version).values():
+            if was_here and store._copies is not None and manifest not in store._copies.of(step, version).values():
                 store._copies.publish(store.folder(step, version))
         else:
             if store._copies is not None:

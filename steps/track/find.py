@@ -125,13 +125,12 @@ def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = Non
     )
 
 
-def find_policy(name: str, machine: Machine, *, tells: bool = True) -> FoundPolicy:
-    """Return the policy of this name without loading it.
+def find_policy(name: str, machine: Machine) -> FoundPolicy:
+    """Return the policy of this name without loading it, and say on stderr which it is.
 
     Args:
         name: one of `POLICY_NAMES`; a folder may be a checkpoint, a champion, an output of `pretrain` or `select`.
         machine: its store has the outputs; what this machine lacks of them is fetched.
-        tells: whether to say on stderr which policy it is.
 
     Raises:
         NotFoundError: there is no such policy.
@@ -142,8 +141,7 @@ def find_policy(name: str, machine: Machine, *, tells: bool = True) -> FoundPoli
     if is_folder(name):
         return _in_folder(Path(name))
     found = named_policy(name, machine, role=CHAMPION).fetch(machine)
-    if tells:
-        print(f"{name}: step {found.policy_step:,} of run {found.run}, in {shortened(found.folder)}", file=sys.stderr)
+    print(f"{name}: step {found.policy_step:,} of run {found.run}, in {shortened(found.folder)}", file=sys.stderr)
     return found
 
 
