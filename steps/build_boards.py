@@ -9,13 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grpo.base.files import write_json
+from grpo.board.actions import MAX_LEGAL_MOVES
 from grpo.dataset.exclusions import excluded_positions
 from grpo.dataset.quotas import Quota
 from grpo.dataset.table import GAME_SCHEMA, Position, Split, board_row, board_table
 from grpo.dataset.units import unit_boards_per_cell, unit_positions
 from grpo.engine.answers import EngineError
 from grpo.engine.identity import identify
-from grpo.engine.move_values import HASH_MIB, ValueTable, engine_options, value_tables
+from grpo.engine.move_values import HASH_MIB, NUM_DEEP, ValueTable, engine_options, value_tables
 from grpo.engine.pool import EnginePool
 from grpo.settings.tree import Settings
 from steps.names import BOARDS, GAMES, REPORT
@@ -60,16 +61,18 @@ def body(work: Work) -> None:
 def _rows(positions: Sequence[Position], quota: Quota, settings: Settings, engine: str, pool: EnginePool) -> list[dict[str, Any]]:
     """Return the rows of positions; those whose search failed are discarded."""
 
-    def tables(searched: Sequence[Position], depth: int) -> Iterator[ValueTable | EngineError]:
-        return value_tables([chess.Board(position.fen) for position in searched], pool, depth=depth)
+    def tables(searched: Sequence[Position], depth: int, num_deep: int) -> Iterator[ValueTable | EngineError]:
+        return value_tables([chess.Board(position.fen) for position in searched], pool, depth=depth, num_deep=num_deep)
 
     depth, heldout = settings.boards.depth, [position for position in positions if position.split == Split.HELDOUT]
-    strong = dict(zip([position.key for position in heldout], tables(heldout, settings.evaluation.heldout_depth), strict=True))
+    # The judge searches all moves: what the reward's search leaves out must cost regret.
+    judged = tables(heldout, settings.evaluation.heldout_depth, MAX_LEGAL_MOVES)
+    strong = dict(zip([position.key for position in heldout], judged, strict=True))
     rows = []
-    for position, table in zip(positions, tables(positions, depth), strict=True):
+    for position, table in zip(positions, tables(positions, depth, NUM_DEEP), strict=True):
         deeper = strong.get(position.key)
         if isinstance(table, EngineError) or isinstance(deeper, EngineError):
             quota.discard(position, "engine failure")
         else:
-            rows.append(board_row(position, table, deeper, engine=engine, limit=f"depth {depth}"))
+            rows.append(board_row(position, table, deeper, engine=engine, limit=f"depth 1, depth {depth} for the best {NUM_DEEP}"))
     return rows

@@ -6,7 +6,7 @@ third of the speed (benchmarks/engine.py). One thread drives all processes of a 
 
 import re
 import select
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Final
@@ -42,6 +42,8 @@ class Query:
     """If given, exactly these moves (UCI) must be scored."""
     board: chess.Board | None = field(default=None, compare=False)
     """The position, if the caller has it; parsing the FEN only to check that the answer is legal takes half as long as the search."""
+    then: "Callable[[EngineAnswer], Query] | None" = field(default=None, compare=False)
+    """Makes a second search of the position from the first one's answer, with the hash as the first left it; the second's answer counts."""
 
 
 def verify(answer: EngineAnswer, query: Query) -> None:
@@ -89,7 +91,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         self._options: dict[str, str | int] = {"Threads": 1, **options}
         self._num_processes = num_processes
         self._processes: list[EngineProcess] = []
-        self._running: dict[EngineProcess, _Job] = {}
+        self._running: dict[EngineProcess, tuple[_Job, Query]] = {}
         self._failed_in_a_row = 0
 
     def __exit__(self, *_: object) -> None:
@@ -183,7 +185,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
             )
         # The hash is cleared first, so that the answer does not depend on earlier searches.
         process.send(f"{_NEW_GAME}position fen {job.query.fen}\ngo {job.query.limit}")
-        self._running[process] = job
+        self._running[process] = job, job.query
 
     def _idle_process(self) -> EngineProcess:
         """Return a process that waits for a search, a new one if there is none; one that died between two searches costs no answer."""
@@ -201,8 +203,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
             poll.register(process.stdout, select.POLLIN)
         timeout = min(process.seconds_left() for process in self._running)
         ready = {pipe for pipe, _ in poll.poll(timeout * 1000)}
-        for process, job in list(self._running.items()):
-            query = job.query
+        for process, (job, query) in list(self._running.items()):
             try:
                 if process.stdout in ready:
                     process.read()
@@ -211,6 +212,11 @@ class EnginePool(AbstractContextManager["EnginePool"]):
                     continue
                 answer = parse_answer(data, num_lines=None if query.moves is None else len(query.moves))
                 verify(answer, query)
+                if query.then is not None:
+                    second = query.then(answer)
+                    process.send(f"go {second.limit}")
+                    self._running[process] = job, second
+                    continue
             except EngineError as error:
                 self._end(process)
                 yield job, EngineError(f"{query.fen}: {error}")

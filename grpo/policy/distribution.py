@@ -16,12 +16,14 @@ from torch import Tensor
 from grpo.board.actions import action_id, legal_action_ids
 from grpo.board.draws import repeating_moves
 from grpo.board.encoding import encode
+from grpo.board.features import MoveFeatures, move_features
 from grpo.dataset.table import LabelArrays
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _Record = TypeVar("_Record", bound="DataclassInstance")
+_BOARDS_AT_ONCE: Final = 1_024  # The bitboards of all moves of more would take much memory.
 _MARK: Final = "__dataclass_fields__"  # Of a record.
 
 PRECISIONS: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -40,14 +42,11 @@ class PositionBatch:
     """[B, A] bool, False on padding."""
     repeats: Tensor
     """[B, A] bool, True for a move that returns to a position of its game; nowhere without a history."""
+    features: MoveFeatures | None = None
+    """What `with_features` has computed beforehand."""
 
     def __len__(self) -> int:
         return len(self.encodings)
-
-    @property
-    def inputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The tensors that a network takes, in its order."""
-        return self.encodings, self.action_ids, self.is_legal, self.repeats
 
     @classmethod
     def from_boards(cls, boards: Sequence[chess.Board]) -> Self:
@@ -88,7 +87,17 @@ class PositionBatch:
             action_ids=self.action_ids[rows][:, :width],
             is_legal=is_legal[:, :width],
             repeats=self.repeats[rows][:, :width],
+            features=None if self.features is None else self.features.select_rows(rows, width),
         )
+
+    def move_features(self) -> MoveFeatures:
+        """Return the features of the moves, computed now unless they were before."""
+        return self.features or move_features(self.encodings, self.action_ids, self.is_legal, self.repeats)
+
+    def with_features(self) -> Self:
+        """Return the batch with the features of its moves, for boards that a policy looks at more than once; some 1.5 kB a board."""
+        pieces = [self.select_rows(rows) for rows in torch.split(torch.arange(len(self)), _BOARDS_AT_ONCE)]
+        return joined([replace(piece, features=piece.move_features()) for piece in pieces])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

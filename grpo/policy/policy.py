@@ -64,7 +64,7 @@ class NetworkPolicy:
         """Move the network to the device and set evaluation mode.
 
         Args:
-            network: Takes the four tensors of `PositionBatch` and returns logits [B, A].
+            network: Takes a `PositionBatch` and returns logits [B, A].
             config: What it was made from.
             device: Where the network runs.
             precision: Of the forward pass (autocast); the outputs are float32 or better.
@@ -83,7 +83,7 @@ class NetworkPolicy:
             raise RuntimeError("the policy's network is in training mode, in which layers such as dropout change its probabilities")
         batch = on_device(positions, self.device)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._precision == torch.bfloat16):
-            logits = self.network(*batch.inputs)
+            logits = self.network(batch)
         return MoveDistribution.from_logits(logits, batch.is_legal, temperature=temperature)
 
     def copied(self) -> Self:

@@ -9,7 +9,9 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from grpo.base.errors import NonFiniteError
@@ -33,7 +35,7 @@ def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, 
 
     It has converged if it ends before `config.max_steps`. Raises NonFiniteError when the validation loss is not finite.
     """
-    positions = PositionBatch.from_arrays(train)
+    positions, looked_at = (PositionBatch.from_arrays(boards).with_features() for boards in (train, validation))
     played = torch.from_numpy(train.played)
     optimiser = torch.optim.AdamW(policy.network.parameters(), lr=config.learning_rate, weight_decay=WEIGHT_DECAY)
     best, best_weights = math.inf, policy.network.state_dict()
@@ -49,7 +51,7 @@ def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, 
         losses.append(batch_loss.item())
         if step % config.steps_per_validation and step != config.max_steps:
             continue
-        measured = validation_metrics(policy, validation)
+        measured = validation_metrics(policy, looked_at, validation.played)
         rate = optimiser.param_groups[0]["lr"]
         yield Record(step, {"imitation/train_loss": sum(losses) / len(losses), "imitation/learning_rate": rate, **measured})
         losses.clear()
@@ -72,14 +74,13 @@ def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, 
 
 
 @torch.no_grad()
-def validation_metrics(policy: NetworkPolicy, boards: LabelArrays) -> dict[str, float]:
-    """Return loss, top-1, top-5 and entropy of the policy on these boards, at T = 1."""
-    positions, played = PositionBatch.from_arrays(boards), torch.from_numpy(boards.played)
+def validation_metrics(policy: NetworkPolicy, positions: PositionBatch, played_B: NDArray[np.int64]) -> dict[str, float]:
+    """Return loss, top-1, top-5 and entropy of the policy on these positions, at T = 1; `played_B` are the columns of the moves played."""
     losses, ranks, entropies = [], [], []
-    for rows in torch.split(torch.arange(len(boards)), _VALIDATION_BATCH):
+    for rows in torch.split(torch.arange(len(positions)), _VALIDATION_BATCH):
         distribution = policy.distribution(positions.select_rows(rows), temperature=1.0)
         log_probs = distribution.log_probs.masked_fill(~distribution.is_legal, -torch.inf)
-        of_played = log_probs.gather(1, played[rows, None].to(log_probs.device))
+        of_played = log_probs.gather(1, torch.from_numpy(played_B)[rows, None].to(log_probs.device))
         losses.append(-of_played[:, 0])
         ranks.append((log_probs >= of_played).sum(1) - 1)  # Ties count against the move played.
         entropies.append(distribution.entropy())

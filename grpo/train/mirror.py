@@ -44,4 +44,5 @@ def reflected(positions: PositionBatch, wanted_B: Tensor) -> PositionBatch:
         action_ids=torch.where(turned[:, None], _REFLECTED_IDS.to(ids.device)[ids], ids),
         is_legal=positions.is_legal,
         repeats=positions.repeats,
+        features=None if positions.features is None else positions.features.reflected(turned),
     )

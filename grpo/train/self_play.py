@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import chess
 import numpy as np
@@ -91,7 +91,8 @@ class SelfPlay:
         self._metrics = {}
         if tensors:
             self._round = int(tensors["round"])
-            positions = PositionBatch(**{name: tensors[name] for name in _POSITIONS})
+            fields: dict[str, Any] = {name: tensors[name] for name in _POSITIONS}
+            positions = PositionBatch(**fields).with_features()
             self._states = States(positions=positions, values=tensors["values"], phases=tensors["phases"])
 
     def _play_round(self, number: int, policy: MovePolicy) -> States:

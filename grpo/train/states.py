@@ -28,7 +28,7 @@ def valued_states(boards: Sequence[chess.Board], values: Values) -> tuple[States
     tables = {index: table for index, table in enumerate(values(boards)) if not isinstance(table, EngineError)}
     if not tables:
         return None, []
-    positions = PositionBatch.from_boards([boards[index] for index in tables])
+    positions = PositionBatch.from_boards([boards[index] for index in tables]).with_features()
     of_moves = np.zeros(tuple(positions.is_legal.shape), dtype=np.float32)
     for row, table in enumerate(tables.values()):
         of_moves[row, : len(table.values)] = table.values
@@ -63,7 +63,8 @@ class DatasetStates:
 
         Raises ValueError when fewer boards are left than a step takes.
         """
-        positions, values, phases = PositionBatch.from_arrays(arrays), torch.from_numpy(arrays.values), torch.from_numpy(arrays.phases)
+        positions = PositionBatch.from_arrays(arrays).with_features()
+        values, phases = torch.from_numpy(arrays.values), torch.from_numpy(arrays.phases)
         has_choice = positions.is_legal.sum(1) > 1
         self._all = States(positions=positions, values=values, phases=phases).select_rows(has_choice.nonzero()[:, 0])
         if len(self._all) < states_per_step:

@@ -133,8 +133,9 @@ class _Engine:
         return None
 
     def _answer(self, limit: str, fault: dict[str, Any]) -> None:
-        scores = move_scores(self.fen, self._legal_moves(), "/".join(self.seen_since_new) if self.plan["has_memory"] else "")
-        word, number = limit.split()
+        word, number, *searched = limit.split()
+        moves = searched[1:] or self._legal_moves()
+        scores = move_scores(self.fen, moves, "/".join(self.seen_since_new) if self.plan["has_memory"] else "")
         kind = fault.get("kind")
         depth = int(number) - (kind == "shallow") if word == "depth" else 1
         lines = [

@@ -1,7 +1,7 @@
 """The chess networks, one file each: `policy.network` names the file, and its class `Network` is the torch module.
 
-A `Network` is made from a `PolicyConfig`. It takes the four tensors of `PositionBatch.inputs` and returns the logits of the legal moves,
-shape [B, A]; other entries mean nothing. It has no dropout, and a logit does not depend on which other boards are in the batch.
+A `Network` is made from a `PolicyConfig`. It takes a `PositionBatch` and returns the logits of the legal moves, shape [B, A]; other entries
+mean nothing. It has no dropout, and a logit does not depend on which other boards are in the batch.
 """
 
 from importlib import import_module

@@ -1,9 +1,11 @@
 """Values of moves by identities and by hand, and tables that only the position decides."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import chess
+import chess.engine
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,9 +13,10 @@ from hypothesis import strategies as st
 from scripted_engine import ScriptedEngine
 
 from grpo.board.actions import action_id, legal_action_ids, mirror_move
+from grpo.board.draws import drawing_moves
 from grpo.board.encoding import mover_fen, mover_view
 from grpo.engine.answers import EngineError, Score
-from grpo.engine.move_values import MATE_BAND, ValueTable, engine_options, value_of, value_tables
+from grpo.engine.move_values import MATE_BAND, NUM_DEEP, ValueTable, engine_options, value_of, value_tables
 from grpo.engine.pool import EnginePool, Query
 
 CENTIPAWNS = st.integers(-20_000, 20_000)
@@ -112,6 +115,43 @@ def test_a_table_has_all_legal_moves_by_rising_id_and_a_position_and_its_mirror_
         assert [mirror_move(move).uci() for move in moves] == list(other.moves)
         assert one.values.tolist() == other.values.tolist()
         assert one.values.dtype == np.float32
+
+
+def test_the_best_moves_at_depth_1_have_the_scores_of_a_deep_search_and_the_others_keep_their_order_below(
+    stockfish: str, random_boards: list[chess.Board]
+) -> None:
+    boards = [board.copy(stack=False) for board in random_boards[7::101] if board.turn and board.legal_moves.count() > NUM_DEEP]
+    assert len(boards) > 10
+    with chess.engine.SimpleEngine.popen_uci(stockfish) as engine:
+        engine.configure({"Hash": 1, "Threads": 1})
+        for board, table in zip(boards, tables(stockfish, boards, depth=4), strict=True):
+            assert isinstance(table, ValueTable)
+            drawn = drawing_moves(board)
+
+            def search(moves: Sequence[chess.Move], depth: int, board: chess.Board = board) -> dict[str, float]:
+                # The same `game`, so that no ucinewgame comes between the two searches.
+                found = engine.analyse(board, chess.engine.Limit(depth=depth), game=board.fen(), root_moves=moves, multipv=len(moves))
+                return {info["pv"][0].uci(): value_of(score_of(info["score"].relative)) for info in found}
+
+            shallow = search(list(board.legal_moves), 1)
+            best = sorted(table.moves, key=lambda move: shallow[move], reverse=True)[:NUM_DEEP]
+            deep = search([chess.Move.from_uci(move) for move in best], 4)
+            found = {move: value for move, value in by_move(table).items() if chess.Move.from_uci(move) not in drawn}
+            assert {move: found[move] for move in best if move in found} == pytest.approx(
+                {move: deep[move] for move in best if move in found}
+            )
+            others = sorted((move for move in found if move not in best), key=lambda move: shallow[move], reverse=True)
+            assert found[others[0]] < min(deep.values()) or min(deep.values()) == 0
+            for better, worse in itertools.pairwise(others):
+                # Below being mated in n there are n - 1 values.
+                assert found[better] >= found[worse]
+                assert (found[better] > found[worse]) is (shallow[better] > shallow[worse]) or min(deep.values()) < MATE_BAND
+
+
+def score_of(score: chess.engine.Score) -> Score:
+    """Return python-chess's score as ours."""
+    moves = score.mate()
+    return Score(score.score() or 0) if moves is None else mate(moves)
 
 
 def after(fen: str, moves: str = "") -> chess.Board:

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from grpo.board.actions import action_move, legal_action_ids
-from grpo.board.afterstates import NUM_CONTROLS, afterstates
 from grpo.policy.distribution import MoveDistribution, PositionBatch
 from grpo.policy.networks.afterstates import Network
 from grpo.policy.policy import new_policy
@@ -227,7 +226,7 @@ def test_fresh_weights_depend_on_the_seed_alone() -> None:
     torch.manual_seed(2)
     again, other = (new_policy(TINY, seed=seed, device=CPU).network.state_dict() for seed in (3, 4))
     assert all(torch.equal(one[name], again[name]) for name in one)
-    assert not torch.equal(one["piece_embedding"], other["piece_embedding"])
+    assert not torch.equal(one["embedding"], other["embedding"])
 
 
 ENDGAME = chess.Board("4k3/1P6/8/8/8/8/8/R3K2R w KQ - 3 1")
@@ -240,24 +239,7 @@ def network() -> Network:
 
 def logits_of(network: Network, *boards: chess.Board) -> Tensor:
     positions = PositionBatch.from_boards(boards)
-    return network(*positions.inputs)
-
-
-def test_the_sum_of_an_afterstate_by_its_changes_is_the_plain_sum_over_its_squares(network: Network) -> None:
-    positions = PositionBatch.from_boards(some_boards(60))
-    rows, columns = positions.is_legal.nonzero(as_tuple=True)
-    ids = positions.action_ids[rows, columns]
-    wide = network.double()
-
-    fast, _ = wide._sums(positions.encodings, rows, ids)
-    after = afterstates(positions.encodings, rows, ids)
-    codes = after.board[:, rows].clone()
-    codes[:, after.moves, after.squares] = after.after
-    pieces, ours, theirs = codes
-    control = wide.control_embedding[(pieces * NUM_CONTROLS + ours) * NUM_CONTROLS + theirs].sum(1)
-    plain = control + wide.piece_embedding[pieces * 64 + torch.arange(64)].sum(1)
-
-    torch.testing.assert_close(fast, plain, rtol=0, atol=1e-12)
+    return network(positions)
 
 
 def back_and_forth() -> chess.Board:
@@ -274,7 +256,7 @@ def test_a_move_that_returns_to_an_earlier_position_has_another_score_and_a_fres
     assert int(positions.repeats.sum()) == 1
     assert not without.repeats.any()
     for made, differs in ((network, True), (Network(TINY), False)):
-        scores, plain = (made(*each.inputs) for each in (positions, without))
+        scores, plain = (made(each) for each in (positions, without))
         assert torch.equal(scores[~positions.repeats], plain[~positions.repeats])
         assert torch.equal(scores, plain) is not differs
 

@@ -1,0 +1,121 @@
+"""The position after each legal move as a sparse list of features, so that a network's first layer is a sum of rows, as in NNUE.
+
+A position has, of each of its 64 squares, two features: what stands there and which pieces of both sides control it; and what stands there
+and where. Of a move only what it changes is listed (https://www.chessprogramming.org/NNUE): features that go, features that come, and those
+of the afterstate as a whole. All of it follows from the position alone, so that it is computed once, however often a policy looks at it.
+
+Legend: B boards, A legal moves of a board (padded), N moves, M (move, square) pairs, E entries.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from grpo.board.afterstates import NUM_CONTROLS, NUM_FEATURES, afterstates
+from grpo.board.encoding import MAX_HALFMOVE_CLOCK, NUM_PIECE_CODES
+
+_PIECES: Final = NUM_PIECE_CODES * NUM_CONTROLS**2
+_WHOLE: Final = _PIECES + NUM_PIECE_CODES * 64
+REPETITION: Final = _WHOLE + NUM_FEATURES
+"""The feature of a move that returns to a position of its game."""
+NUM_ROWS: Final = REPETITION + 1
+"""Number of features: of squares and their control, of squares and pieces, of the afterstate as a whole, and repetition."""
+
+# An entry is a feature's code, negative where the feature goes. A code is 1 + the feature; beyond the features come the clock's values,
+# which weigh their feature, and the move's own board.
+_CLOCK: Final = NUM_ROWS + 1
+_BOARD: Final = _CLOCK + MAX_HALFMOVE_CLOCK + 1
+_CODES: Final = torch.arange(_BOARD + 1)
+_IS_CLOCK: Final = (_CODES >= _CLOCK) & (_CODES < _BOARD)
+_ROW_OF_CODE: Final = torch.where(_IS_CLOCK, REPETITION - 1, _CODES - 1)
+_WEIGHT_OF_CODE: Final = torch.where(_IS_CLOCK, (_CODES - _CLOCK) / MAX_HALFMOVE_CLOCK, 1.0)
+_HAS_SQUARE: Final = (_CODES > _PIECES) & (_CODES <= _WHOLE)
+_REFLECTED: Final = torch.where(_HAS_SQUARE, ((_CODES - 1 - _PIECES) ^ 7) + 1 + _PIECES, _CODES).to(torch.int16)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class MoveFeatures:
+    """Features of B boards and of what each of their moves changes."""
+
+    boards: Tensor
+    """[B, 128] int16, features of the squares before any move."""
+    counts: Tensor
+    """[B, A] uint8, number of entries of each move; 0 on padding."""
+    num_entries: Tensor
+    """[B] int64, of all moves of a board."""
+    entries: Tensor
+    """[E] int16, of all moves of all boards in order."""
+
+    def select_rows(self, rows: Tensor, width: int) -> "MoveFeatures":
+        """Return those of the given boards, which have at most `width` moves."""
+        lengths = self.num_entries[rows]
+        chosen = _ranges((self.num_entries.cumsum(0) - self.num_entries)[rows], lengths)
+        counts = self.counts[rows][:, :width]
+        return MoveFeatures(boards=self.boards[rows], counts=counts, num_entries=lengths, entries=self.entries[chosen])
+
+    def reflected(self, turned_B: Tensor) -> "MoveFeatures":
+        """Return the features, of the boards that are turned those of the left-right mirror image."""
+        codes = _REFLECTED.to(self.entries.device)
+        images = codes[self.entries.abs().long()] * self.entries.sign()
+        boards = torch.where(turned_B[:, None], codes[self.boards.long() + 1] - 1, self.boards)
+        entries = torch.where(turned_B.repeat_interleave(self.num_entries), images, self.entries)
+        return MoveFeatures(boards=boards, counts=self.counts, num_entries=self.num_entries, entries=entries)
+
+    def sums(self, embedding_RW: Tensor) -> Tensor:
+        """Return the sum of the afterstate's rows of an embedding, for each move in order, [N, W]."""
+        boards_BW = torch.nn.functional.embedding_bag(self.boards.long(), embedding_RW, mode="sum")
+        rows, columns = self.counts.nonzero(as_tuple=True)
+        counts = self.counts[rows, columns].long()
+        first = counts.cumsum(0) - counts
+        codes = self.entries.abs().long()
+        index = _ROW_OF_CODE.to(codes.device)[codes]
+        index[first] = NUM_ROWS + rows  # The board's own sum is one row more of the table.
+        weights = (_WEIGHT_OF_CODE.to(codes.device)[codes] * self.entries.sign()).to(embedding_RW.dtype)
+        table = torch.cat([embedding_RW, boards_BW])
+        return torch.nn.functional.embedding_bag(index, table, first, mode="sum", per_sample_weights=weights)
+
+
+def move_features(encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tensor, repeats_BA: Tensor) -> MoveFeatures:
+    """Return the features of the positions, given as the tensors of a `PositionBatch`, and of their legal moves."""
+    rows, columns = is_legal_BA.nonzero(as_tuple=True)
+    after = afterstates(encodings_BE, rows, action_ids_BA[rows, columns])
+    always = torch.ones_like(rows, dtype=torch.bool)[:, None]
+    clock = (after.features[:, -1:] * MAX_HALFMOVE_CLOCK).round().long()
+    repeats = repeats_BA[rows, columns][:, None]
+    whole = _WHOLE + 1 + torch.arange(NUM_FEATURES - 1, device=rows.device).expand(len(rows), -1)
+    of_move = torch.cat([torch.full_like(clock, _BOARD), whole, _CLOCK + clock, torch.full_like(clock, REPETITION + 1)], 1)
+    has = torch.cat([always, after.features[:, :-1] > 0, clock > 0, repeats], 1)
+    old, new, squares = after.before, after.after, after.squares
+    changes = torch.stack([-1 - _control(old), 1 + _control(new), -1 - _piece(old[0], squares), 1 + _piece(new[0], squares)], 1)
+    differs = (old[0] != new[0])[:, None]
+    changed = torch.cat([torch.ones_like(differs), torch.ones_like(differs), differs, differs], 1)
+    num_first = has.sum(1)
+    num_changed = torch.zeros_like(rows).index_add(0, after.moves, changed.sum(1))
+    counts = num_first + num_changed
+    starts = counts.cumsum(0) - counts
+    entries = torch.empty(int(counts.sum()), dtype=torch.int16, device=rows.device)
+    entries[_ranges(starts, num_first)] = of_move[has].to(torch.int16)
+    entries[_ranges(starts + num_first, num_changed)] = changes[changed].to(torch.int16)
+    boards = torch.cat([_control(after.board), _piece(after.board[0], torch.arange(64, device=rows.device))], 1)
+    return MoveFeatures(
+        boards=boards.to(torch.int16),
+        counts=torch.zeros_like(is_legal_BA, dtype=torch.uint8).index_put((rows, columns), counts.to(torch.uint8)),
+        num_entries=torch.zeros_like(encodings_BE[:, 0], dtype=torch.int64).index_add(0, rows, counts),
+        entries=entries,
+    )
+
+
+def _control(codes: Tensor) -> Tensor:
+    """Return the features of squares and their control, of codes [3, ...]: piece, our control, their control."""
+    return (codes[0] * NUM_CONTROLS + codes[1]) * NUM_CONTROLS + codes[2]
+
+
+def _piece(codes: Tensor, squares: Tensor) -> Tensor:
+    return _PIECES + codes * 64 + squares
+
+
+def _ranges(starts: Tensor, lengths: Tensor) -> Tensor:
+    """Return the numbers from each start on, as many as its length, one range after the other."""
+    return (starts - lengths.cumsum(0) + lengths).repeat_interleave(lengths) + torch.arange(int(lengths.sum()), device=starts.device)
