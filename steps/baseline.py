@@ -6,7 +6,7 @@ from grpo.base.files import write_json
 from grpo.base.seeding import numpy_stream
 from grpo.diagnosis.records import Record
 from grpo.match.intervals import Estimate, Unit, elo_estimate
-from grpo.match.ladder import Rung
+from grpo.match.ladder import Rung, num_openings_to_place
 from grpo.match.players import Player
 from grpo.settings.shared import interval_names
 from steps.cards.page import CardPart, Seen, page_part
@@ -39,7 +39,7 @@ def body(work: Work) -> None:
     player = policy.player("pretrained", temperature=None, seed=work.settings.seed, stream=("baseline", "asked again"))
     used = position_keys(work.inputs["boards"])
     with Arena(work.settings, work.machine, work.progress) as arena:
-        num_placed = arena.num_ladder_openings(ladder)
+        num_placed = num_openings_to_place(1, arena.config)
         arena.expect(2 * (2 * arena.config.num_baseline_pairs + num_placed), "games at most")
         matches = _matches(work, arena, player, used)
         [placement] = arena.place([player], ladder, arena.openings(num_placed, used, "placement", "pretrained"), "pretrained")

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from grpo.base.files import read_json
 from grpo.base.seeding import numpy_stream
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
-from grpo.match.ladder import Ladder, LadderPlacement, Rung, num_openings_to_place, place_on_ladder
+from grpo.match.ladder import Ladder, LadderPlacement, Rung, place_on_ladder
 from grpo.match.matches import MatchResult, PlayedGame, adjudicate, play_match
 from grpo.match.openings import make_openings
 from grpo.match.players import Player
@@ -70,23 +70,18 @@ class Arena:
         self._num_done += len(result.games)
         return adjudicate(result, self.pool)
 
-    def num_ladder_openings(self, ladder: Ladder) -> int:
-        """Return how many openings places on the ladder may take."""
-        config = self.config
-        return num_openings_to_place(len(ladder.rungs), num_probe_pairs=config.num_probe_pairs, num_rung_pairs=config.num_rung_pairs)
-
     def place(self, players: Sequence[Player], ladder: Ladder, openings: Sequence[str], purpose: str) -> tuple[LadderPlacement, ...]:
         """Return where players stand on the ladder, from games against the same rungs on the same openings, which serve nothing else.
 
-        A rung draws the same random numbers against each of them: its streams are named by the purpose and the opening.
+        A rung draws the same random numbers against each of them, by the opening's place among `openings`.
         """
+        numbers = {opening: number for number, opening in enumerate(openings)}
 
         def play(player: Player, rung: Rung, part: Sequence[str]) -> MatchResult:
-            opponent = rung.player(self.pool, numpy_stream(self._seed, "placement", purpose, rung.name, part[0]))
-            return self.match(player, opponent, part)
+            opponent = rung.player(self.pool, numpy_stream(self._seed, "placement", purpose, rung.name))
+            return self.match(player, opponent, part, numbers=[numbers[opening] for opening in part])
 
-        config, plays = self.config, [partial(play, player) for player in players]
-        return place_on_ladder(plays, ladder, openings, num_probe_pairs=config.num_probe_pairs, num_rung_pairs=config.num_rung_pairs)
+        return place_on_ladder([partial(play, player) for player in players], ladder, openings, self.config)
 
 
 def read_ladder(calibrated: Path) -> Ladder:

@@ -177,15 +177,13 @@ def _book(settings: Settings) -> str:
     from grpo.match.ladder import ladder_pairings, make_rungs, num_openings_to_place
 
     evaluation, selection = settings.evaluation, settings.selection
-    num_rungs = len(make_rungs(evaluation))
-    placement = num_openings_to_place(num_rungs, num_probe_pairs=evaluation.num_probe_pairs, num_rung_pairs=evaluation.num_rung_pairs)
     needed = max(
-        evaluation.num_calibration_pairs * len(ladder_pairings(num_rungs)),
-        evaluation.num_baseline_pairs + placement,
+        evaluation.num_calibration_pairs * len(ladder_pairings(len(make_rungs(evaluation)))),
+        evaluation.num_baseline_pairs + num_openings_to_place(1, evaluation),
         len(halving_rounds(selection.num_candidates)) * selection.num_screening_pairs
         + 2 * selection.num_confirmation_pairs
         + selection.num_sampled_pairs
-        + placement,
+        + num_openings_to_place(2, evaluation),
     )
     drawn_openings(evaluation.opening_book, count=needed, rng=np.random.default_rng(0), exclude=set())
     return f"{evaluation.opening_book}: has the {needed:,} openings that are needed"

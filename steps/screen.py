@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from grpo.base.files import write_json
 from grpo.match.halving import HalvingTrace, sequential_halving
+from grpo.match.ladder import num_openings_to_place
 from grpo.match.verdict import candidates_by_regret
 from grpo.policy.checkpoints import checkpoint_folders, checkpoint_step
 from grpo.policy.files import copy_policy
@@ -23,7 +24,6 @@ from steps.measure import (
     Screened,
     checkpoint,
     player_names,
-    read_ladder,
     screening_match,
 )
 from steps.names import CACHED_GAMES, CHECKPOINTS, REPORT
@@ -36,7 +36,7 @@ STEP: Final = Step(
     says="Selects one candidate among a few checkpoints by games against the pretrained policy; after each round the weaker half"
     " drops out (successive halving). These games are never reported as its strength.",
     reads=("seed", "language", "evaluation", "selection"),
-    takes=("boards", "pretrained", "calibrated", "finetuned", "engine", "device", "book", "champion"),
+    takes=("boards", "pretrained", "finetuned", "engine", "device", "book", "champion"),
     resources="games",
 )
 
@@ -120,10 +120,10 @@ def _halving(
 
 def _openings(work: Work, arena: Arena, used: set[str], *, is_previous_played: bool) -> dict[str, list[str]]:
     """Return the openings of each stage to come; drawn here, one stage after the other, so that no two stages share one."""
-    config, ladder = work.settings.selection, read_ladder(work.inputs["calibrated"])
+    config = work.settings.selection
     found = {CONFIRMATION: arena.openings(config.num_confirmation_pairs, used, f"{CONFIRMATION} 0")}
     if is_previous_played:
         found[PREVIOUS] = arena.openings(config.num_confirmation_pairs, used, f"{PREVIOUS} 0")
     found[SAMPLED] = arena.openings(config.num_sampled_pairs, used, SAMPLED)
-    found[LADDER] = arena.openings(arena.num_ladder_openings(ladder), used, "placement", "candidate")
+    found[LADDER] = arena.openings(num_openings_to_place(2, arena.config), used, "placement", "candidate")
     return found

@@ -10,7 +10,7 @@ from grpo.diagnosis.records import Record
 from grpo.engine.move_values import engine_options
 from grpo.engine.pool import EnginePool
 from grpo.match.annotations import annotate
-from grpo.match.intervals import ScoreInterval, elo_estimate
+from grpo.match.intervals import REPEATED_Z, ScoreInterval, elo_estimate
 from grpo.match.ladder import LadderPlacement, ladder_difference
 from grpo.match.matches import MatchResult
 from grpo.match.pgn import event_pgn
@@ -130,11 +130,13 @@ def _contest(work: Work, screened: Screened, step: int) -> _Contest:
         for policy, name in zip((candidate, initial), player_names(LADDER, step), strict=True)
     ]
     with Arena(work.settings, work.machine, work.progress) as arena:
-        arena.expect(2 * len(players) * arena.num_ladder_openings(ladder), f"{LADDER} games at most")
+        arena.expect(2 * len(players) * len(openings[LADDER]), f"{LADDER} games at most")
         of_candidate, of_initial = arena.place(players, ladder, openings[LADDER], "candidate")
     gain = LadderGain(
         played=ladder_difference(ladder, of_candidate, of_initial, adjudicated=False),
         adjudicated=ladder_difference(ladder, of_candidate, of_initial, adjudicated=True),
+        num_pairs=of_candidate.games[0].result.interval().num_pairs,
+        num_planned=len(REPEATED_Z) * work.settings.evaluation.num_rung_pairs,
     )
     placed = (of_candidate, of_initial)
     return _Contest(step=step, candidate=candidate, initial=initial, screened=screened, played=played, placed=placed, gain=gain)

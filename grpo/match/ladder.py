@@ -12,8 +12,8 @@ from typing import Any, Final, Self
 import numpy as np
 
 from grpo.engine.pool import EnginePool
-from grpo.match.intervals import Z95, Estimate, Unit
-from grpo.match.matches import MatchResult
+from grpo.match.intervals import REPEATED_Z, Z95, Estimate, Unit
+from grpo.match.matches import MatchResult, joined
 from grpo.match.players import DilutedPlayer, EnginePlayer, Player, RandomPlayer
 from grpo.match.ratings import Matrix, Rating, Vector, fit_ratings, rate_against, rating_difference
 from grpo.settings.tree import EvaluationConfig
@@ -153,6 +153,8 @@ class LadderPlacement:
     low_of_all: float
     """Lower end of the 95 % interval with the errors of the rungs' ratings included."""
     high_of_all: float
+    z: float
+    """Standard errors on each side of these intervals."""
     reach: str
     """A key of `_WARNINGS`."""
     probes: tuple[RungGames, ...]
@@ -180,9 +182,15 @@ class LadderPlacement:
         return {**ends, "reach": self.reach, "text": self.text(ladder), **parts}
 
 
-def num_openings_to_place(num_rungs: int, *, num_probe_pairs: int, num_rung_pairs: int) -> int:
+def num_openings_to_place(num_players: int, config: EvaluationConfig) -> int:
     """Return the most openings that `place_on_ladder` needs: a binary search over the rungs, then the two nearest rungs."""
-    return num_rungs.bit_length() * num_probe_pairs + 2 * num_rung_pairs
+    num_probes = len(make_rungs(config)).bit_length()
+    return num_probes * config.num_probe_pairs + 2 * len(_boundaries(num_players)) * config.num_rung_pairs
+
+
+def _boundaries(num_players: int) -> tuple[float, ...]:
+    """Return the standard errors on each side of an interval after each part; a single player is compared with nobody and plays one."""
+    return REPEATED_Z if num_players > 1 else (Z95,)
 
 
 PlayRung = Callable[[Rung, Sequence[str]], MatchResult]
@@ -190,45 +198,45 @@ PlayRung = Callable[[Rung, Sequence[str]], MatchResult]
 
 
 def place_on_ladder(
-    players: Sequence[PlayRung],
-    ladder: Ladder,
-    openings: Sequence[str],
-    *,
-    num_probe_pairs: int,
-    num_rung_pairs: int,
+    players: Sequence[PlayRung], ladder: Ladder, openings: Sequence[str], config: EvaluationConfig
 ) -> tuple[LadderPlacement, ...]:
     """Rate players: find each one's level with a binary search of a few pairs per rung, then play many pairs against the two nearest rungs.
 
-    Several players meet the same rungs, those nearest to the mean of their levels, on the same openings: then `ladder_difference` compares
-    them opening by opening.
+    Two players meet the same rungs, those nearest to the mean of their levels, on the same openings: then `ladder_difference` compares
+    them opening by opening. They play up to three parts of `num_rung_pairs` openings a rung, and no more once their difference as played is
+    shown (`REPEATED_Z`). One player plays one part.
 
     Args:
-        players: How each of them plays a rung.
+        players: How each of them, one or two, plays a rung.
         ladder: At least two rungs.
         openings: FENs, at least `num_openings_to_place` of them; each player uses each at most once.
-        num_probe_pairs: Openings per rung of the binary search.
-        num_rung_pairs: Openings against each of the nearest rungs.
+        config: How many openings the search and a part take.
     """
     by_rating = [int(index) for index in np.argsort(ladder.ratings, kind="stable")]
-    probes = [_probe(play, ladder, by_rating, openings, num_probe_pairs) for play in players]
+    probes = [_probe(play, ladder, by_rating, openings, config.num_probe_pairs) for play in players]
     level = sum(_rating(ladder, of_player).elo for of_player in probes) / len(probes)
     nearest = sorted(by_rating, key=lambda index: abs(float(ladder.ratings[index]) - level))[:2]
-    first_unused = num_probe_pairs * max(map(len, probes))
-    parts = [openings[start : start + num_rung_pairs] for start in (first_unused, first_unused + num_rung_pairs)]
-    games = [
-        [
-            RungGames(rung=rung, result=play(ladder.rungs[rung], part))
-            for rung, part in zip(sorted(nearest, key=by_rating.index), parts, strict=True)
-        ]
-        for play in players
-    ]
-    return tuple(_placement(ladder, by_rating, *of_player) for of_player in zip(probes, games, strict=True))
+    rungs = sorted(nearest, key=by_rating.index)  # The weaker first.
+    unused_openings = iter(openings[config.num_probe_pairs * max(map(len, probes)) :])
+    played = [{rung: list[MatchResult]() for rung in rungs} for _ in players]
+    for z in _boundaries(len(players)):
+        for rung in rungs:
+            part = [next(unused_openings) for _ in range(config.num_rung_pairs)]
+            for play, of_player in zip(players, played, strict=True):
+                of_player[rung].append(play(ladder.rungs[rung], part))
+        games = [[RungGames(rung=rung, result=joined(parts)) for rung, parts in of_player.items()] for of_player in played]
+        placements = tuple(_placement(ladder, by_rating, *of_player, z) for of_player in zip(probes, games, strict=True))
+        difference = ladder_difference(ladder, placements[0], placements[-1], adjudicated=False)
+        if difference.low > 0 or difference.high < 0:
+            break
+    return placements
 
 
 def ladder_difference(ladder: Ladder, first: LadderPlacement, second: LadderPlacement, *, adjudicated: bool) -> Estimate:
     """Return the first player's rating less the second's in Elo, with a 95 % interval that is paired by opening.
 
-    The rungs' errors, which nearly cancel, are included. Adjudicated games are rated against the rungs' ratings as played.
+    It is valid at whichever look play stopped, as played and as adjudicated. The rungs' errors, which nearly cancel, are included.
+    Adjudicated games are rated against the rungs' ratings as played.
 
     Args:
         ladder: The one that both were placed on.
@@ -242,7 +250,7 @@ def ladder_difference(ladder: Ladder, first: LadderPlacement, second: LadderPlac
     found = rating_difference([float(ladder.ratings[rung]) for rung in rungs], *scores)
     weights = np.zeros(len(ladder.rungs))
     weights[rungs] = found.weights
-    half_width = Z95 * math.hypot(found.standard_error, ladder.standard_error(weights))
+    half_width = first.z * math.hypot(found.standard_error, ladder.standard_error(weights))
     return Estimate(value=found.elo, low=found.elo - half_width, high=found.elo + half_width)
 
 
@@ -261,18 +269,21 @@ def _probe(play: PlayRung, ladder: Ladder, by_rating: Sequence[int], openings: S
     return probes
 
 
-def _placement(ladder: Ladder, by_rating: Sequence[int], probes: Sequence[RungGames], games: Sequence[RungGames]) -> LadderPlacement:
+def _placement(
+    ladder: Ladder, by_rating: Sequence[int], probes: Sequence[RungGames], games: Sequence[RungGames], z: float
+) -> LadderPlacement:
     rating = _rating(ladder, games)
     weights = np.zeros(len(ladder.rungs))
     weights[[part.rung for part in games]] = rating.weights
-    half_width = Z95 * rating.standard_error
-    half_width_of_all = Z95 * math.hypot(rating.standard_error, ladder.standard_error(weights))
+    half_width = z * rating.standard_error
+    half_width_of_all = z * math.hypot(rating.standard_error, ladder.standard_error(weights))
     return LadderPlacement(
         rating=rating.elo,
         low=rating.elo - half_width,
         high=rating.elo + half_width,
         low_of_all=rating.elo - half_width_of_all,
         high_of_all=rating.elo + half_width_of_all,
+        z=z,
         reach=_reach(games, lowest=by_rating[0], highest=by_rating[-1]),
         probes=tuple(probes),
         games=tuple(games),

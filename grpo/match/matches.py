@@ -140,6 +140,11 @@ class MatchResult:
         return {**facts, "adjudicated": asdict(interval) | {"text": str(interval)} | rule}
 
 
+def joined(parts: Sequence[MatchResult]) -> MatchResult:
+    """Return one match of parts that the same players have played, at least one."""
+    return replace(parts[0], games=tuple(game for part in parts for game in part.games))
+
+
 class _Game:
     """A game in progress with its own repetition count, because python-chess searches back through the game at every ply."""
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from grpo.match.intervals import LEVEL, Z95, Estimate, ScoreInterval, Unit, elo_estimate, holm, p_value, paired_interval
+from grpo.match.intervals import LEVEL, REPEATED_Z, Z95, Estimate, ScoreInterval, Unit, elo_estimate, holm, p_value, paired_interval
 from grpo.match.phase_guard import PhaseChange
 
 
@@ -34,12 +34,27 @@ class LadderFinding(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LadderGain:
-    """The candidate's ladder rating less the initial policy's, in Elo, with 95 % intervals paired by opening."""
+    """The candidate's ladder rating less the initial policy's, in Elo, with repeated 95 % intervals paired by opening."""
 
     played: Estimate
     """Of games as played; this one decides."""
     adjudicated: Estimate
     """Of the same games with undecided ones adjudicated."""
+    num_pairs: int
+    """Openings that both played against each of the two rungs."""
+    num_planned: int
+    """The most that they would have played."""
+
+    @property
+    def look(self) -> int:
+        """Return at which look of `REPEATED_Z` play stopped."""
+        return len(REPEATED_Z) * self.num_pairs // self.num_planned
+
+    @property
+    def detectable(self) -> float:
+        """Return the true difference in Elo, up or down, that play up to the last look shows in 80 % of the cases."""
+        half_width_at_last = (self.played.high - self.played.value) * self.num_pairs / self.num_planned
+        return half_width_at_last * (1 + 0.8416 / REPEATED_Z[-1])  # 0.8416 is the normal quantile of 80 %.
 
     @property
     def finding(self) -> LadderFinding:

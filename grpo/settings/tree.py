@@ -141,8 +141,9 @@ class EvaluationConfig(Section):
     """Openings that each rung plays, with both colours, against each of the two rungs below it."""
     num_probe_pairs: Count = 6
     """Openings of each short match that locates a player on the ladder."""
-    num_rung_pairs: Count = 150
-    """Openings against each of the two nearest rungs, which determine the rating; 150 give a difference of two players to some +-30 Elo."""
+    num_rung_pairs: Count = 170
+    """Openings against each of the two nearest rungs, which determine the rating; a candidate and its start play up to three times as many:
+    510 give their difference to +-18 Elo."""
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:

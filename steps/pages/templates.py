@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from grpo.board.phases import PHASES
-from grpo.match.intervals import LEVEL, Estimate, Unit, elo_estimate
+from grpo.match.intervals import LEVEL, REPEATED_Z, Estimate, Unit, elo_estimate
 from grpo.match.matches import UNDECIDED, End
 from grpo.match.verdict import AGAINST_OTHERS, LadderFinding
 from grpo.settings.language import SMALL
@@ -164,6 +164,7 @@ def _environment() -> Environment:
     found = environment(Path(__file__).parent, lambda text: _MARKUP.sub(lambda found: f"&#{ord(found[0])};", text))
     found.globals |= {"CHAMPION": CHAMPION, "PEAK": PEAK, "START": PRETRAINED_STEP, "SMALL": SMALL, "STEPS": STEPS, "PHASES": PHASES}
     found.globals |= {"TASKS": TASKS, "UNDECIDED": UNDECIDED, "End": End, "LEVEL": LEVEL, "AGAINST_OTHERS": AGAINST_OTHERS}
+    found.globals["LOOKS"] = len(REPEATED_Z)
     found.globals |= {"WORSE": LadderFinding.WORSE, "REGRET": Unit.REGRET, "verdict_picture": verdict_picture}
     found.globals |= {"finding_lines": finding_lines, "ladder_rows": _ladder_rows, "main_settings": _main_settings}
     found.globals["estimate_text"] = _estimate_text

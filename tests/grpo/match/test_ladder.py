@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from made_selections import simulated
 
-from grpo.match.intervals import Z95
+from grpo.match.intervals import REPEATED_Z, Z95
 from grpo.match.ladder import (
     Ladder,
     LadderPlacement,
@@ -23,7 +23,7 @@ from grpo.match.ladder import (
 from grpo.match.matches import End, MatchResult, PlayedGame
 from grpo.settings.tree import EvaluationConfig
 
-CONFIG = EvaluationConfig(ladder_fractions=(1.0, 0.6, 0.2), ladder_nodes=(5, 70))
+CONFIG = EvaluationConfig(ladder_fractions=(1.0, 0.6, 0.2), ladder_nodes=(5, 70), num_rung_pairs=40)
 RUNGS = make_rungs(CONFIG)
 
 
@@ -76,28 +76,26 @@ def match_of(openings: Sequence[str], pair_scores: Sequence[float]) -> MatchResu
     return MatchResult(first="player", second="rung", games=tuple(games))
 
 
-def placed_together(
-    ladder: Ladder, *elos: float, seed: int = 0, num_probe_pairs: int = 6, num_rung_pairs: int = 40
-) -> tuple[LadderPlacement, ...]:
+def placed_together(ladder: Ladder, *elos: float, seed: int = 0, config: EvaluationConfig = CONFIG) -> tuple[LadderPlacement, ...]:
     """Return where simulated players of these strengths are placed by the same openings, after looking at how it was done."""
     strengths = {rung.name: float(true) for rung, true in zip(RUNGS, TRUE, strict=True)}
     players = [Simulated(elo, np.random.default_rng([seed, number]), strengths) for number, elo in enumerate(elos)]
-    count = num_openings_to_place(len(RUNGS), num_probe_pairs=num_probe_pairs, num_rung_pairs=num_rung_pairs)
-    openings = [f"opening {number}" for number in range(count)]
-    plays = [player.play for player in players]
-    placements = place_on_ladder(plays, ladder, openings, num_probe_pairs=num_probe_pairs, num_rung_pairs=num_rung_pairs)
+    openings = [f"opening {number}" for number in range(num_openings_to_place(len(players), config))]
+    placements = place_on_ladder([player.play for player in players], ladder, openings, config)
     for player, placement in zip(players, placements, strict=True):
         used = [opening for _, part in player.played for opening in part]
         assert len(set(used)) == len(used), "each serves once"
-        assert [len(part) for _, part in player.played] == [num_probe_pairs] * len(placement.probes) + [num_rung_pairs] * 2
-        assert [RUNGS[part.rung].name for part in (*placement.probes, *placement.games)] == [name for name, _ in player.played]
-        assert player.played[-2:] == players[0].played[-2:], "the same rungs, each on its own openings"
+        num_probes, num_parts = len(placement.probes), (len(player.played) - len(placement.probes)) // 2
+        assert [len(part) for _, part in player.played] == [config.num_probe_pairs] * num_probes + [config.num_rung_pairs] * 2 * num_parts
+        rungs = [RUNGS[part.rung].name for part in (*placement.probes, *placement.games * num_parts)]
+        assert [name for name, _ in player.played] == rungs
+        assert player.played[num_probes:] == players[0].played[-2 * num_parts :], "the same rungs, each on its own openings"
     return placements
 
 
-def placed(ladder: Ladder, elo: float, *, seed: int = 0, num_probe_pairs: int = 6, num_rung_pairs: int = 40) -> LadderPlacement:
+def placed(ladder: Ladder, elo: float, *, seed: int = 0, config: EvaluationConfig = CONFIG) -> LadderPlacement:
     """Return where one player is placed."""
-    [placement] = placed_together(ladder, elo, seed=seed, num_probe_pairs=num_probe_pairs, num_rung_pairs=num_rung_pairs)
+    [placement] = placed_together(ladder, elo, seed=seed, config=config)
     return placement
 
 
@@ -107,7 +105,7 @@ TRUTH = Ladder(rungs=RUNGS, ratings=TRUE, covariance=np.zeros((5, 5)))
 
 @pytest.mark.parametrize(("elo", "nearest"), [(40, (0, 1)), (300, (1, 2)), (1_000, (3, 4))])
 def test_a_player_is_rated_against_the_two_rungs_that_are_nearest(elo: float, nearest: tuple[int, int]) -> None:
-    placement = placed(TRUTH, elo, num_probe_pairs=100, num_rung_pairs=400)
+    placement = placed(TRUTH, elo, config=CONFIG.model_copy(update={"num_probe_pairs": 100, "num_rung_pairs": 400}))
     assert tuple(part.rung for part in placement.games) == nearest
     assert placement.reach == "within"
     assert placement.rating == pytest.approx(elo, abs=40)
@@ -123,9 +121,10 @@ def test_a_player_out_of_reach_is_said_to_be_so(elo: float, reach: str) -> None:
 
 @pytest.mark.parametrize("size", [2, 8, 39])
 def test_there_are_always_enough_openings(size: int) -> None:
+    config = EvaluationConfig(ladder_fractions=(1.0,), ladder_nodes=tuple(range(2, size + 1)), num_probe_pairs=1, num_rung_pairs=2)
     rungs = tuple(Rung(nodes=number + 1, random_share=0) for number in range(size))
     ladder = Ladder(rungs=rungs, ratings=300.0 * np.arange(size), covariance=np.zeros((size, size)))
-    count = num_openings_to_place(size, num_probe_pairs=1, num_rung_pairs=2)
+    count = num_openings_to_place(1, config)
     left = []
     for strength in range(size + 1):  # Wins against the rungs below, loses to the others: never telling, so that the search goes on.
 
@@ -133,7 +132,7 @@ def test_there_are_always_enough_openings(size: int) -> None:
             return match_of(openings, [float(rung.nodes <= strength)] * len(openings))
 
         openings = [str(number) for number in range(count)]
-        [placement] = place_on_ladder([play], ladder, openings, num_probe_pairs=1, num_rung_pairs=2)
+        [placement] = place_on_ladder([play], ladder, openings, config)
         assert {part.rung for part in placement.games} & {strength - 1, strength}
         left.append(count - len(placement.probes) - 4)
     assert min(left) == 0, "and no more than some place needs"
@@ -151,13 +150,13 @@ def test_a_ladder_with_errors_makes_the_interval_from_zero_wider_and_not_that_fo
 
 
 def test_the_whole_road_holds_the_truth_as_often_as_its_intervals_say() -> None:
-    rng = np.random.default_rng(5)
+    rng, config = np.random.default_rng(5), CONFIG.model_copy(update={"num_rung_pairs": 30})
     held, held_of_all = [], []
     for number in range(150):
         elo = float(rng.uniform(100, 850))
-        exact = placed(TRUTH, elo, seed=number, num_rung_pairs=30)
+        exact = placed(TRUTH, elo, seed=number, config=config)
         held.append(exact.low <= elo <= exact.high)
-        placement = placed(ladder_of(rng, 24), elo, seed=number, num_rung_pairs=30)
+        placement = placed(ladder_of(rng, 24), elo, seed=number, config=config)
         held_of_all.append(placement.low_of_all <= elo <= placement.high_of_all)
     assert 0.90 < np.mean(held) < 0.985
     assert 0.90 < np.mean(held_of_all) < 0.985
@@ -173,6 +172,14 @@ def test_of_players_alike_the_rungs_errors_cancel_and_of_others_they_widen_the_i
     assert ladder_difference(rough, one, one, adjudicated=False).value == 0
     exact, wider = (ladder_difference(ladder, one, other, adjudicated=False) for ladder in (TRUTH, rough))
     assert (exact.value, True) == (wider.value, exact.high < wider.high)
+
+
+@pytest.mark.parametrize(("elos", "looks"), [((400, 400), 3), ((460, 340), 2), ((560, 300), 1)])
+def test_two_players_stop_at_the_first_look_that_shows_a_difference(elos: tuple[float, float], looks: int) -> None:
+    one, other = placed_together(TRUTH, *elos)
+    assert one.z == other.z == REPEATED_Z[looks - 1]
+    assert {part.result.num_openings for place in (one, other) for part in place.games} == {40 * looks}
+    assert (ladder_difference(TRUTH, one, other, adjudicated=False).low > 0) == (looks < 3)
 
 
 def test_the_adjudicated_difference_is_of_the_adjudicated_scores() -> None:

@@ -12,6 +12,7 @@ from made_selections import simulated
 from grpo.match import intervals as statistics
 from grpo.match.intervals import (
     LEVEL,
+    REPEATED_Z,
     Z95,
     Estimate,
     between_runs,
@@ -199,10 +200,17 @@ def test_the_difference_of_two_players_worked_by_hand() -> None:
     assert found.standard_error == pytest.approx(ELO_PER_NAT * math.sqrt(np.var(apart) / 10))
 
 
-@pytest.mark.parametrize(("shared", "width"), [(0.0, 45), (0.95, 20)])
-def test_the_interval_of_the_difference_holds_the_truth_whatever_the_openings_share(shared: float, width: float) -> None:
+def test_a_test_that_stops_at_the_first_look_that_shows_something_errs_in_five_cases_of_a_hundred() -> None:
+    looks = np.arange(1, len(REPEATED_Z) + 1)
+    scores = np.random.default_rng(1).normal(size=(400_000, len(looks))).cumsum(1) / np.sqrt(looks)
+    # The standard error of the share is 0.00034.
+    assert (np.abs(scores) > REPEATED_Z).any(1).mean() == pytest.approx(0.05, abs=0.001)
+
+
+@pytest.mark.parametrize(("shared", "width"), [(0.0, 28), (0.95, 12)])
+def test_the_intervals_of_the_difference_at_all_looks_hold_the_truth_whatever_the_openings_share(shared: float, width: float) -> None:
     rng = np.random.default_rng(6)
-    opponents, ratings, num_pairs = [0.0, 200.0], [130.0, 90.0], 150
+    opponents, ratings, num_pairs = [0.0, 200.0], [130.0, 90.0], 450
     held, widths = [], []
     for _ in range(300):
         scores: list[list[list[float]]] = [[], []]
@@ -213,8 +221,9 @@ def test_the_interval_of_the_difference_holds_the_truth_whatever_the_openings_sh
             for player, rating in enumerate(ratings):
                 won = np.where(is_shared, luck, own[player]) < expected_score(rating - opponent)
                 scores[player].append(won.mean(1).tolist())
-        found = rating_difference(opponents, *scores)
-        held.append(abs(found.elo - 40) <= Z95 * found.standard_error)
-        widths.append(Z95 * found.standard_error)
+        parts = [[[each[: num_pairs * look // 3] for each in of_player] for of_player in scores] for look in (1, 2, 3)]
+        found = [rating_difference(opponents, *part) for part in parts]
+        held.append(all(abs(each.elo - 40) <= z * each.standard_error for each, z in zip(found, REPEATED_Z, strict=True)))
+        widths.append(REPEATED_Z[-1] * found[-1].standard_error)
     assert 0.92 < np.mean(held) < 0.99
     assert np.mean(widths) < width

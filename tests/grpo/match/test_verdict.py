@@ -7,7 +7,7 @@ import pytest
 from made_selections import NO_GAIN, Protocol, confirmed, drawn_pairs, gain, screened
 
 from grpo.match.halving import halving_rounds, sequential_halving
-from grpo.match.intervals import LEVEL, ScoreInterval, p_value, paired_interval
+from grpo.match.intervals import LEVEL, REPEATED_Z, ScoreInterval, p_value, paired_interval
 from grpo.match.phase_guard import FEWEST_BOARDS, PhaseChange, phase_changes
 from grpo.match.verdict import (
     Decision,
@@ -94,6 +94,14 @@ def test_a_candidate_that_beats_its_start_and_is_not_worse_on_the_ladder_is_prom
     assert decision.promoted == decision.replaces_previous == (verdict == Verdict.BETTER)
     assert ("disagree" in decision.sentence) == ((scores is STRONG) != (elo > 0))
     assert f"{elo:+} Elo" in decision.sentence
+
+
+def test_a_difference_that_the_ladder_could_have_missed_is_shown_in_80_of_a_hundred_cases() -> None:
+    found = gain(0.0, margin=10 * REPEATED_Z[1])  # A standard error of 10 after two of three parts.
+    assert found.look == 2
+    errors = 10 * (2 / np.array([1, 2, 3])) ** 0.5
+    measured = found.detectable + np.random.default_rng(1).normal(size=(100_000, 3)).cumsum(1) * errors**2 / errors[0]
+    assert (measured > np.array(REPEATED_Z) * errors).any(1).mean() == pytest.approx(0.80, abs=0.01)
 
 
 # Halving.
