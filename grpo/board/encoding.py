@@ -47,14 +47,11 @@ def mover_view(board: chess.Board) -> chess.Board:
 
 def encode(boards: Sequence[chess.Board]) -> NDArray[np.uint8]:
     """Return the positions as bytes, shape [len(boards), 71]; Chess960 castling rights are not supported."""
-    rows = np.zeros((len(boards), ENCODING_SIZE), dtype=np.uint8)
-    for row, board in zip(rows, boards, strict=True):
-        _encode_into(row, board)
-    return rows
+    return encode_fens([fen_of(board) for board in boards])
 
 
 def encode_fens(fens: Sequence[str]) -> NDArray[np.uint8]:
-    """Return what `encode` returns for the boards of these FENs, which are as `chess.Board.fen` writes them."""
+    """Return what `encode` returns for the boards of these FENs, which are as `chess.Board.fen` writes them: en passant only if legal."""
     rows = np.zeros((len(fens), ENCODING_SIZE), dtype=np.uint8)
     parts = [fen.split(" ", 5) for fen in fens]
     is_black = np.array([turn == "b" for _, turn, *_ in parts], dtype=np.bool_)
@@ -68,26 +65,6 @@ def encode_fens(fens: Sequence[str]) -> NDArray[np.uint8]:
     rows[:, HALFMOVE_CLOCK] = [min(int(clock), MAX_HALFMOVE_CLOCK) for _, _, _, _, clock, _ in parts]
     rows[:, BLACK_TO_MOVE] = is_black
     return rows
-
-
-def _encode_into(row: NDArray[np.uint8], board: chess.Board) -> None:
-    # Read from the bitboards: mirroring a python-chess board first takes twice as long.
-    white_moves = board.turn == chess.WHITE
-    flip = 0 if white_moves else 56  # square ^ 56 swaps ranks 1 and 8
-    kinds = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings)
-    for code, kind in enumerate(kinds, start=1):
-        for owner_code, color in ((code, board.turn), (code + 6, not board.turn)):
-            for square in chess.scan_forward(kind & board.occupied_co[color]):
-                row[square ^ flip] = owner_code
-    rights = board.clean_castling_rights()
-    for offset, (color, rook) in enumerate(_CASTLING_FLAGS):
-        slot = offset if white_moves else (offset + 2) % 4
-        row[CASTLING.start + slot] = bool(rights & board.occupied_co[color] & rook)
-    # Only if the capture is legal, as in a FEN: otherwise a board reached by moves would differ from the same board read from a file.
-    if board.ep_square is not None and board.has_legal_en_passant():
-        row[EN_PASSANT] = chess.square_file(board.ep_square) + 1
-    row[HALFMOVE_CLOCK] = min(board.halfmove_clock, MAX_HALFMOVE_CLOCK)
-    row[BLACK_TO_MOVE] = not white_moves
 
 
 def decode(row: NDArray[np.uint8]) -> chess.Board:
