@@ -27,7 +27,7 @@ OPENING_PLIES: Final = 6
 MAX_PLIES: Final = 160
 """Longer games are cut there."""
 _MIN_OPENINGS_PER_BATCH: Final = 32  # Two games each, the colours changed, and all in lock-step.
-_STATES_PER_OPENING: Final = 75  # Twice what two games give: a batch gives half a round. A move costs less in a large batch.
+_STATES_PER_OPENING: Final = 44  # Somewhat less than two games give, so that one batch is enough: a move costs less in a large one.
 _MIN_BATCHES: Final = 4  # That many, and one game a state on top, before a round is given up.
 _MIN_STRIDE: Final = 3  # Neighbouring plies are nearly the same position; odd, so that a game gives both sides' positions.
 _MAX_STATES_PER_GAME: Final = 32  # A long game is thinned out: its shuffling would outnumber the short ones' decisions.
@@ -181,5 +181,5 @@ def _boards_at(game: PlayedGame, plies: Sequence[int]) -> Iterator[chess.Board]:
     board = chess.Board(game.opening)
     for ply, move in enumerate(game.moves):
         if ply in plies:
-            yield board.copy()
+            yield board.copy(stack=board.halfmove_clock)  # No move repeats what lies before a capture or a pawn's move.
         board.push(chess.Move.from_uci(move))
