@@ -62,7 +62,7 @@ class BoardsConfig(Section):
     """Held-out boards on which regret is measured, with move values of the deeper search of `evaluation`."""
     depth: Annotated[int, Field(ge=1, le=30)] = 5
     """Search depth in plies of the move values, the reward: all legal moves at depth 1, then the best eight again at this depth. By a deep
-    judge this gives away less than all moves at this depth, in less than half the time (docs/results.md)."""
+    judge its best move gives away as little as that of all moves at this depth, in less than half the time (docs/results.md)."""
     max_per_game_and_phase: Count = 10
     """Maximum number of boards of one phase from one game, so that long games do not dominate. Fewer boards a game make more games, and
     so more moves to imitate (`pretrain.max_positions`)."""
