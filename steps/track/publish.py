@@ -1,8 +1,8 @@
 """Logs runs to MLflow from their records and the journals of their steps: idempotent, and the only way there.
 
 A run is one parent, found again by the tag `chess_grpo.run`, and a child for each step and part, whatever the number of its attempts. A
-process that does not know how many lines of a journal the store has, for it has just begun or a call failed, counts the store's rows and
-sends what is lacking. The rows are counted once more before a step is called logged.
+process that does not know which rows the store has, for it has just begun or a call failed, asks for them, and sends what is lacking. It
+asks once more before a step is called logged.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -67,10 +67,10 @@ def publish_all(machine: Machine) -> dict[str, str]:
 class _View:
     """A run in its tracking store, as both are now."""
 
-    def __init__(self, run: Run, store: Store, machine: Machine, num_sent: dict[tuple[str, str], int] | None = None) -> None:
-        """Take the run, and of its tasks how many lines of the journal are known to be there."""
+    def __init__(self, run: Run, store: Store, machine: Machine, known: dict[str, set[tuple[str, int]]] | None = None) -> None:
+        """Take the run, and of each MLflow run which rows, by name and step, are known to be there."""
         self._run, self._store, self._machine = run, store, machine
-        self._num_sent = {} if num_sent is None else num_sent
+        self._known = {} if known is None else known
         self._key, self._locks = f"{run.name}@{round(1_000 * run.started)}", machine.home / "tracking"
         self._problems: list[str] = []
         """What was refused."""
@@ -101,7 +101,7 @@ class _View:
         for name, attempt in run.latest().items():
             if task in (None, name) and attempt.step not in (STEPS[0], STEPS[-1]):
                 with self._taking(f"the step {attempt.step}"):
-                    self._attempt(attempt, parent.info.run_id)
+                    self._attempt(attempt, parent)
         self._set_status(parent, run.status, run.ended)
         if task is not None or run.status == "running":
             return
@@ -121,22 +121,24 @@ class _View:
         except (TrackingRefusedError, CorruptError) as error:
             self._problems.append(str(error))
 
-    def _attempt(self, attempt: Attempt, parent: str) -> None:
-        """Log what the store lacks of an attempt; of one that is over the rows are counted, and a tag says in the end that all is there."""
+    def _attempt(self, attempt: Attempt, parent: Logged) -> None:
+        """Log what the store lacks of an attempt; of one that is over the store is asked, and a tag says in the end that all is there."""
         declared, key = step_of(attempt.step), f"{self._key}/{attempt.step}/{attempt.part}"
-        given = {_PARENT: parent, "chess_grpo.step": attempt.step}  # Set again: the parent may have been a double, which is gone.
+        given = {
+            _PARENT: parent.info.run_id,
+            "chess_grpo.step": attempt.step,
+        }  # Set again: the parent may have been a double, which is gone.
         child = self._one(CHILD, key, run_name(attempt.step, attempt.part), attempt.started, given)
         if child.data.tags.get(_LOGGED) == str(attempt.number):
             return
-        task, is_over = (attempt.step, attempt.part), attempt.ended is not None
-        rows, num_sent = journal_of(attempt, self._store), None if is_over else self._num_sent.get(task)
+        rows, is_over = journal_of(attempt, self._store), attempt.ended is not None
         of_run = {*declared.headlines, *(MAIN_CURVES if attempt.step == _FINETUNE else ())}
-        for run_id, names in ((parent, of_run), (child.info.run_id, None)):
-            metrics = _metrics(rows[num_sent:], names)
-            new = self._missing(run_id, metrics) if num_sent is None else metrics
+        for logged, names in ((parent, of_run), (child, None)):
+            there = self._there(logged, is_asked=is_over)
+            new = _metrics(rows, names, there)
             for start in range(0, len(new), _METRICS_PER_CALL):
-                self._client.log_batch(run_id, metrics=new[start : start + _METRICS_PER_CALL])
-        self._num_sent[task] = len(rows)
+                self._client.log_batch(logged.info.run_id, metrics=new[start : start + _METRICS_PER_CALL])
+            there |= {(metric.key, metric.step) for metric in new}
         self._set_status(child, attempt.status, attempt.ended)
         tags = given | {METAFLOW_RUN: self._run.name, "chess_grpo.version": attempt.version, _NOTE: step_note(declared, attempt)}
         if attempt.output is not None:
@@ -144,14 +146,16 @@ class _View:
             tags |= {"chess_grpo.output_hash": attempt.output["output_hash"], "chess_grpo.reused": str(attempt.output["reused"])}
         self._describe(child, tags | ({_LOGGED: str(attempt.number)} if is_over else {}))
 
-    def _missing(self, run_id: str, metrics: Sequence[Metric]) -> list[Metric]:
-        """Return the rows of the names and steps that the store does not have.
+    def _there(self, logged: Logged, *, is_asked: bool) -> set[tuple[str, int]]:
+        """Return the rows, by name and step, that an MLflow run has: as known, or as the store says.
 
-        Values are not compared, for a database may round; nor times, for a machine that goes on from another's progress has its own.
+        Values are not compared, for a database may round; nor times, for a process that starts a killed step again says its lines again.
         """
-        keys = dict.fromkeys(metric.key for metric in metrics)
-        there = {(metric.key, metric.step) for key in keys for metric in self._client.get_metric_history(run_id, key)}
-        return [metric for metric in metrics if (metric.key, metric.step) not in there]
+        run_id = logged.info.run_id
+        if is_asked or run_id not in self._known:
+            histories = (self._client.get_metric_history(run_id, name) for name in logged.data.metrics)
+            self._known[run_id] = {(metric.key, metric.step) for history in histories for metric in history}
+        return self._known[run_id]
 
     def _send_pages(self, run_id: str, output: StepOutput, names: Iterable[str]) -> None:
         folder = self._store.open(output)
@@ -189,13 +193,14 @@ class _View:
             self._client.set_terminated(run.info.run_id, status=name, end_time=round(1_000 * ended))
 
 
-def _metrics(rows: Sequence[Mapping[str, Any]], names: Collection[str] | None) -> list[Metric]:
-    """Return what these rows of a journal say of the metrics with these names; of all for None."""
+def _metrics(rows: Sequence[Mapping[str, Any]], names: Collection[str] | None, there: Collection[tuple[str, int]]) -> list[Metric]:
+    """Return what these rows of a journal say of the metrics with these names, of all for None, but for what is there."""
     return [
-        Metric(tracked_name(name), float(value), row["time"], row["record"]["step"])
+        Metric(key, float(value), row["time"], step)
         for row in rows
+        for step in (row["record"]["step"],)
         for name, value in row["record"].items()
-        if name not in ("step", "events") and (names is None or name in names)
+        if name not in ("step", "events") and (names is None or name in names) and ((key := tracked_name(name)), step) not in there
     ]
 
 
@@ -217,12 +222,12 @@ def _run_tags(run: Run, results: Results | None) -> dict[str, str]:
 
 def publisher_of(machine: Machine, attempt: Attempt) -> Sender:
     """Return what publishes an attempt to MLflow."""
-    store, num_sent = Store.of(machine), dict[tuple[str, str], int]()
+    store, known = Store.of(machine), dict[str, set[tuple[str, int]]]()
 
     def send(run: Run, attempt: Attempt) -> str:
-        reason = _View(run, store, machine, num_sent).publish((attempt.step, attempt.part))
-        if reason:  # A call whose answer was lost may have been done: the rows are counted.
-            num_sent.clear()
+        reason = _View(run, store, machine, known).publish((attempt.step, attempt.part))
+        if reason:  # A call whose answer was lost may have been done.
+            known.clear()
         return reason
 
     return Sender("MLflow", "a later step, the next run or `chess-grpo track` logs it", attempt, store, send)

@@ -55,7 +55,7 @@ class _Mirror:
             metrics = {name: value for name, value in row["record"].items() if name != "events"}
             # When a run is resumed, W&B ignores rows with numbers that it already has.
             logged.log({**metrics, "_timestamp": row["time"] / 1_000}, step=number)
-        self._num_sent = len(rows)
+        self._num_sent = max(len(rows), self._num_sent)
         if attempt.ended is not None:
             self._is_whole = True
             is_away = True

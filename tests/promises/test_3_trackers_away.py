@@ -169,6 +169,27 @@ def test_rows_are_logged_while_the_step_works(
     assert Counter(rows_of(told(server.folder), "finetune")) == counts(run)["finetune"]
 
 
+def test_lines_that_are_said_again_after_a_kill_are_logged_once_though_their_times_are_others(
+    server: ToggledServer, tmp_path: Path
+) -> None:
+    run = TrackedRun(machine_of(tmp_path / "home", server.address))
+    attempt = run.begin("finetune")
+    publisher = publisher_of(run.machine, attempt)
+    publisher.is_over.set()  # Each call sends once.
+    run.work(attempt, curve("grpo/entropy", 6))
+    publisher.run()
+    run.seconds = 2.0
+    for count in (0, 2, 4):
+        run.work(attempt, curve("grpo/entropy", count))
+        publisher.run()
+        if not count:  # As a new process, of the same try or of another.
+            publisher = publisher_of(run.machine, attempt)
+            publisher.is_over.set()
+    run.step("finetune", curve("grpo/entropy", 7), attempt=attempt)
+    publisher.run()
+    assert Counter(rows_of(told(server.folder), "finetune")) == counts(run)["finetune"]
+
+
 def test_a_server_that_never_answers_does_not_hold_up_the_step(
     server: ToggledServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,6 +39,8 @@ class TrackedRun:
     def __init__(self, machine: Machine, name: str = "7", *, preset: str = "default", **facts: Any) -> None:
         """Begin it."""
         self.machine, self.name, self.store = machine, name, Store.of(machine)
+        self.seconds = 1.0
+        """Of its steps; equal runs may have others."""
         self.runs = Runs(self.store)
         known = {"preset": preset, "settings": SETTINGS, "label": f"{preset}, seed 0", "started": FIRST + int(name)}
         self.runs.begin_run(facts_of(name, machine, **known | facts))
@@ -78,7 +80,7 @@ class TrackedRun:
         work = Work(folder=folder, progress_folder=making.progress, settings=Settings(), machine=self.machine)
         for record in records:
             work.log(record)
-            work.log(Record(record.step, {"time/rollout": record.step / 7}), is_aside=True)
+            work.log(Record(record.step, {"time/rollout": self.seconds * record.step}), is_aside=True)
         return work
 
     def select(self, *, is_origin: bool = False, **decided: Any) -> None:
