@@ -135,7 +135,7 @@ class _View:
         of_run = {*declared.headlines, *(MAIN_CURVES if attempt.step == _FINETUNE else ())}
         for logged, names in ((parent, of_run), (child, None)):
             there = self._there(logged, is_asked=is_over)
-            new = _metrics(rows, names, there)
+            new = [metric for metric in _metrics(rows, names) if (metric.key, metric.step) not in there]
             for start in range(0, len(new), _METRICS_PER_CALL):
                 self._client.log_batch(logged.info.run_id, metrics=new[start : start + _METRICS_PER_CALL])
             there |= {(metric.key, metric.step) for metric in new}
@@ -193,14 +193,13 @@ class _View:
             self._client.set_terminated(run.info.run_id, status=name, end_time=round(1_000 * ended))
 
 
-def _metrics(rows: Sequence[Mapping[str, Any]], names: Collection[str] | None, there: Collection[tuple[str, int]]) -> list[Metric]:
-    """Return what these rows of a journal say of the metrics with these names, of all for None, but for what is there."""
+def _metrics(rows: Sequence[Mapping[str, Any]], names: Collection[str] | None) -> list[Metric]:
+    """Return what these rows of a journal say of the metrics with these names; of all for None."""
     return [
-        Metric(key, float(value), row["time"], step)
+        Metric(tracked_name(name), float(value), row["time"], row["record"]["step"])
         for row in rows
-        for step in (row["record"]["step"],)
         for name, value in row["record"].items()
-        if name not in ("step", "events") and (names is None or name in names) and ((key := tracked_name(name)), step) not in there
+        if name not in ("step", "events") and (names is None or name in names)
     ]
 
 
