@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import chess
 
+from grpo.board.actions import MAX_LEGAL_MOVES
 from grpo.engine.answers import EngineError, Score
 from grpo.engine.move_values import value_tables, win_chance
 from grpo.engine.pool import EnginePool
@@ -51,7 +52,7 @@ def round_number(index: int) -> str:
 def annotate(
     result: MatchResult, policies: tuple[MoveProbabilities | None, MoveProbabilities | None], pool: EnginePool, *, depth: int
 ) -> dict[int, AnnotatedGame]:
-    """Return the games worth looking at, by their index, with notes. The engine searches each position once, as it does for the reward.
+    """Return the games worth looking at, by their index, with notes. All moves of each position are searched to the depth.
 
     Args:
         result: The match.
@@ -82,5 +83,5 @@ def _notes(
             probabilities=probabilities.get(ply, {}),
             scores={} if isinstance(table, EngineError) else dict(zip(table.moves, table.scores, strict=True)),
         )
-        for ply, table in enumerate(value_tables(boards, pool, depth=depth))
+        for ply, table in enumerate(value_tables(boards, pool, depth=depth, num_deep=MAX_LEGAL_MOVES))
     )
