@@ -15,6 +15,7 @@ from grpo.board.actions import MAX_LEGAL_MOVES
 from grpo.engine.answers import EngineError
 from grpo.engine.move_values import engine_options, value_tables
 from grpo.engine.pool import EnginePool
+from steps.run.machine import Machine
 
 _WAYS: Final = {"depth 5, all moves": (5, MAX_LEGAL_MOVES), "depth 5, best 8": (5, 8), "depth 6, best 8": (6, 8)}
 
@@ -31,7 +32,7 @@ def main(path: str) -> None:
     boards, baseline = [chess.Board(row["fen"]) for row in rows], 0.0
     for name, (depth, num_deep) in _WAYS.items():
         started = cpu_seconds()
-        with EnginePool("/usr/games/stockfish", num_processes=1, options=engine_options()) as pool:
+        with EnginePool(Machine.here().stockfish, num_processes=1, options=engine_options()) as pool:
             tables = list(value_tables(boards, pool, depth=depth, num_deep=num_deep))
         used = (cpu_seconds() - started) / len(boards)
         found = [(row["strong_values"], table) for row, table in zip(rows, tables, strict=True) if not isinstance(table, EngineError)]

@@ -44,7 +44,7 @@ class MoveFeatures:
     counts: Tensor
     """[B, A] uint8, number of entries of each move; 0 on padding."""
     num_entries: Tensor
-    """[B] int64, of all moves of a board."""
+    """[B] int64, of all moves of a board: the sum of its counts, kept because each choice of rows needs that of all boards."""
     entries: Tensor
     """[E] int16, of all moves of all boards in order."""
 
