@@ -2,7 +2,8 @@
 
 A run is one parent, found again by the tag `chess_grpo.run`, and a child for each step and part, whatever the number of its attempts. A
 process that does not know which rows the store has, for it has just begun or a call failed, asks for them, and sends what is lacking. It
-asks once more before a step is called logged.
+asks once more before a step is called logged. Rows are compared by name and step: a database may round values, and a process that starts a
+killed step again says its lines at other times.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -67,8 +68,8 @@ def publish_all(machine: Machine) -> dict[str, str]:
 class _View:
     """A run in its tracking store, as both are now."""
 
-    def __init__(self, run: Run, store: Store, machine: Machine, known: dict[str, set[tuple[str, int]]] | None = None) -> None:
-        """Take the run, and of each MLflow run which rows, by name and step, are known to be there."""
+    def __init__(self, run: Run, store: Store, machine: Machine, known: dict[tuple[str, str], set[tuple[str, int]]] | None = None) -> None:
+        """Take the run, and of MLflow runs and tasks which rows, by name and step, are known to be there."""
         self._run, self._store, self._machine = run, store, machine
         self._known = {} if known is None else known
         self._key, self._locks = f"{run.name}@{round(1_000 * run.started)}", machine.home / "tracking"
@@ -134,7 +135,7 @@ class _View:
         rows, is_over = journal_of(attempt, self._store), attempt.ended is not None
         of_run = {*declared.headlines, *(MAIN_CURVES if attempt.step == _FINETUNE else ())}
         for logged, names in ((parent, of_run), (child, None)):
-            there = self._there(logged, is_asked=is_over)
+            there = self._there(logged, key, names, is_asked=is_over)
             new = [metric for metric in _metrics(rows, names) if (metric.key, metric.step) not in there]
             for start in range(0, len(new), _METRICS_PER_CALL):
                 self._client.log_batch(logged.info.run_id, metrics=new[start : start + _METRICS_PER_CALL])
@@ -146,16 +147,14 @@ class _View:
             tags |= {"chess_grpo.output_hash": attempt.output["output_hash"], "chess_grpo.reused": str(attempt.output["reused"])}
         self._describe(child, tags | ({_LOGGED: str(attempt.number)} if is_over else {}))
 
-    def _there(self, logged: Logged, *, is_asked: bool) -> set[tuple[str, int]]:
-        """Return the rows, by name and step, that an MLflow run has: as known, or as the store says.
-
-        Values are not compared, for a database may round; nor times, for a process that starts a killed step again says its lines again.
-        """
+    def _there(self, logged: Logged, task: str, names: Collection[str] | None, *, is_asked: bool) -> set[tuple[str, int]]:
+        """Return the rows of a task's metrics with these names, of all for None, that an MLflow run has: as known, or as the store says."""
         run_id = logged.info.run_id
-        if is_asked or run_id not in self._known:
-            histories = (self._client.get_metric_history(run_id, name) for name in logged.data.metrics)
-            self._known[run_id] = {(metric.key, metric.step) for history in histories for metric in history}
-        return self._known[run_id]
+        if is_asked or (run_id, task) not in self._known:
+            asked = logged.data.metrics if names is None else logged.data.metrics.keys() & set(map(tracked_name, names))
+            histories = (self._client.get_metric_history(run_id, name) for name in asked)
+            self._known[run_id, task] = {(metric.key, metric.step) for history in histories for metric in history}
+        return self._known[run_id, task]
 
     def _send_pages(self, run_id: str, output: StepOutput, names: Iterable[str]) -> None:
         folder = self._store.open(output)
@@ -221,7 +220,7 @@ def _run_tags(run: Run, results: Results | None) -> dict[str, str]:
 
 def publisher_of(machine: Machine, attempt: Attempt) -> Sender:
     """Return what publishes an attempt to MLflow."""
-    store, known = Store.of(machine), dict[str, set[tuple[str, int]]]()
+    store, known = Store.of(machine), dict[tuple[str, str], set[tuple[str, int]]]()
 
     def send(run: Run, attempt: Attempt) -> str:
         reason = _View(run, store, machine, known).publish((attempt.step, attempt.part))
