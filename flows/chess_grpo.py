@@ -126,7 +126,7 @@ class ChessGrpo(FlowSpec):
     @step
     @plainly
     def pretrain(self):
-        """Imitate the moves played until the validation loss stops falling."""
+        """Imitate the moves played, and keep the weights with the lowest validation loss."""
         self.pretrained = steps.task.run(steps.pretrain.STEP, self)
         self.next(self.calibrate)
 

@@ -1,4 +1,4 @@
-"""Imitate the moves played until the validation loss stops falling."""
+"""Imitate the moves played, and keep the weights with the lowest validation loss."""
 
 from typing import Final
 
@@ -19,7 +19,7 @@ from steps.run.work import Work
 STEP: Final = Step(
     name="pretrain",
     variants={LANGUAGE: "steps.language.pretrain"},
-    says="Imitate the moves played until the validation loss stops falling; a language model clones the answers of the value tables.",
+    says="Imitate the moves played, keeping the best weights by validation loss; a language model clones answers of the value tables.",
     reads=(
         *("seed", "policy", "pretrain", "language.model", "language.revision", "language.small_width", "language.small_num_layers"),
         *("language.environment_share", "language.num_history_moves", "language.max_answer_tokens", "language.answers_per_forward"),
@@ -50,7 +50,7 @@ def body(work: Work) -> None:
     looks: list[Record] = []
     for look in imitate(policy, train, validation, settings.pretrain, seed=settings.seed):
         work.log(look)
-        work.progress(look.step, settings.pretrain.max_steps, "steps at most")
+        work.progress(look.step, settings.pretrain.num_steps, "steps")
         looks.append(look)
     best = min(looks, key=lambda look: look.metrics["imitation/validation_loss"])
     policy.save(work.folder)
@@ -59,7 +59,6 @@ def body(work: Work) -> None:
         {
             "num_positions": len(train),
             "num_steps": looks[-1].step,
-            "has_converged": looks[-1].step < settings.pretrain.max_steps,
             "best_step": best.step,
             "weights": weights_hash(policy),
             **{name.removeprefix("imitation/"): value for name, value in best.metrics.items()},

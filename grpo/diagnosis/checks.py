@@ -47,7 +47,7 @@ CHECKS: Final = (
         _CRITICAL,
         "The language model writes too little that can be read, as with random or wrong weights: all answers of a group have one reward,"
         " so that advantages are 0, and NaN when divided by their deviation.",
-        "Load pretrained weights or clone first (pretrain.max_steps); grade the reward, so that a nearly right answer is worth"
+        "Load pretrained weights or clone first (pretrain.num_steps); grade the reward, so that a nearly right answer is worth"
         " more than garbage.",
     ),
     Check(

@@ -2,13 +2,12 @@
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 import numpy as np
-from scipy.stats import kendalltau, norm
 
 from grpo.diagnosis.history import History, Series, When
 from grpo.match.intervals import wilson_interval
@@ -64,12 +63,20 @@ class Trend:
     """Whether it is more than noise that the end is below the best part."""
 
 
+def _rank_correlation(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
+    """Return Kendall's tau, and the probability of one as far from 0 by chance."""
+    from scipy.stats import kendalltau  # Here, for it takes a second to import.
+
+    found = kendalltau(first, second)
+    return float(found.statistic), float(found.pvalue)
+
+
 def _trend(series: Series) -> Trend:
     number, parts = len(series.values), np.array_split(np.array(series.values), min(5, len(series.values)))
     levels = [float(np.median(part)) for part in parts]
     before, after, best, size = levels[0], levels[-1], max(levels), len(parts[-1])
     if size < 6:  # Too few rows to measure their noise: they are ranked.
-        chance = float(kendalltau(range(number), series.values).pvalue) if number > 3 else 1.0
+        chance = _rank_correlation(range(number), series.values)[1] if number > 3 else 1.0
         return Trend(before, after, best, change=after - before if chance < (0.02 if number < 10 else 0.005) else 0.0, has_lost=False)
     rests = [part - np.polyval(np.polyfit(range(len(part)), part, 1), range(len(part))) for part in parts]
     square = sum(float(rest @ rest) for rest in rests)
@@ -412,9 +419,9 @@ def unbelievable_peak(history: History) -> Evidence | None:
     pooled = (rest * games + best.score * best.games) / (games + best.games)
     # Draws make the true variance smaller, so that this test is conservative.
     error = math.sqrt(max(pooled * (1 - pooled), 1e-9) * (1 / games + 1 / best.games))
-    chance = min(1.0, len(looks) * float(norm.sf((best.score - rest) / error)))
-    tau = kendalltau([each.step for each in looks], [each.score for each in looks])
-    if best.score - rest < 0.03 or chance < 0.05 or (tau.statistic > 0 and tau.pvalue < 0.02):
+    chance = min(1.0, len(looks) * math.erfc((best.score - rest) / error / math.sqrt(2)) / 2)
+    tau, by_chance = _rank_correlation([each.step for each in looks], [each.score for each in looks])
+    if best.score - rest < 0.03 or chance < 0.05 or (tau > 0 and by_chance < 0.02):
         return None
     low, high = wilson_interval(round(best.score * best.games), round(best.games))
     words = (

@@ -15,7 +15,7 @@ SMALL: Final = "small"
 _PATH_STARTS: Final = (".", "/", "~")
 
 LANGUAGE_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "pretrain": {"batch_size": 16, "learning_rate": 4e-3, "steps_per_validation": 1_000, "max_steps": 5_000},
+    "pretrain": {"batch_size": 16, "learning_rate": 4e-3, "steps_per_validation": 1_000, "num_steps": 5_000},
     "grpo": {
         "num_steps": 200,
         "states_per_step": 8,

@@ -54,16 +54,16 @@ class BoardsConfig(Section):
     """Minimum rating of both players of the files' games; games that do not give both are dropped, and counted in the report."""
     time_controls: Annotated[tuple[Annotated[TimeControl, Field(strict=False)], ...], Field(strict=False)] = ()
     """Only games of these speed classes, and games whose TimeControl tag gives no known one. Empty for all."""
-    num_train: Count = 25_500
+    num_train: Count = 15_000
     """Training boards; one third each are openings, middlegames and endgames."""
-    num_validation: Count = 3_000
+    num_validation: Count = 1_500
     """Validation boards, which decide when imitation stops."""
     num_heldout: Count = 450
     """Held-out boards on which regret is measured, with move values of the deeper search of `evaluation`."""
     depth: Annotated[int, Field(ge=1, le=30)] = 5
     """Search depth in plies of the move values, the reward: all legal moves at depth 1, then the best eight again at this depth. By a deep
     judge its best move gives away as little as that of all moves at this depth, in less than half the time (docs/results.md)."""
-    max_per_game_and_phase: Count = 10
+    max_per_game_and_phase: Count = 6
     """Maximum number of boards of one phase from one game, so that long games do not dominate. Fewer boards a game make more games, and
     so more moves to imitate (`pretrain.max_positions`)."""
     exclude: Names = ()
@@ -103,13 +103,12 @@ class PretrainConfig(Section):
     cost no search."""
     batch_size: Count = 256
     """Boards, or answers, per step."""
-    learning_rate: Positive = 3e-3
-    """Learning rate of AdamW. A network's is divided by five when a measurement of the validation loss is no new best; imitation ends at
-    the third. A language model's warms up and then falls to 0; for a pretrained one use 1e-5 to 5e-5."""
+    learning_rate: Positive = 5e-3
+    """Learning rate of AdamW at first; it falls to 0 over all steps. A language model's warms up; for a pretrained one use 1e-5 to 5e-5."""
     steps_per_validation: Count = 200
     """Steps between two measurements of the validation loss."""
-    max_steps: Annotated[int, Field(ge=0)] = 6_000
-    """Maximum number of steps; the report says whether it was reached. 0 uses a language model as it is."""
+    num_steps: Annotated[int, Field(ge=0)] = 1_200
+    """Number of steps; the weights with the lowest validation loss are kept. 0 uses a language model as it is."""
 
 
 class EvaluationConfig(Section):
@@ -229,13 +228,13 @@ class Settings(Section):
         if self.policy.kind == "language":
             refuse_for_language(self.grpo)
             rate = self.pretrain.learning_rate
-            if self.language.model != SMALL and self.pretrain.max_steps and rate > _MAX_RATE_OF_PRETRAINED:
+            if self.language.model != SMALL and self.pretrain.num_steps and rate > _MAX_RATE_OF_PRETRAINED:
                 raise ValueError(
                     f"pretrain.learning_rate ({rate:g}) is too high for the pretrained model {self.language.model}: use at most"
-                    f" {_MAX_RATE_OF_PRETRAINED:g}, such as 2e-5, or pretrain.max_steps = 0 to use the model as it is"
+                    f" {_MAX_RATE_OF_PRETRAINED:g}, such as 2e-5, or pretrain.num_steps = 0 to use the model as it is"
                 )
-        elif self.language != LanguageConfig() or not self.pretrain.max_steps:
-            raise ValueError('[language] and pretrain.max_steps = 0 need policy.kind = "language"; set both or neither')
+        elif self.language != LanguageConfig() or not self.pretrain.num_steps:
+            raise ValueError('[language] and pretrain.num_steps = 0 need policy.kind = "language"; set both or neither')
         if self.evaluation.heldout_depth <= self.boards.depth:
             raise ValueError(
                 f"evaluation.heldout_depth ({self.evaluation.heldout_depth}) must exceed boards.depth ({self.boards.depth}):"

@@ -1,4 +1,4 @@
-"""Imitation of the moves played, until the validation loss stops falling.
+"""Imitation of the moves played; of all looks at the validation loss, the best weights are kept.
 
 It must end with a strong policy, not with a weak one on which GRPO would shine.
 """
@@ -24,52 +24,40 @@ from grpo.settings.tree import PretrainConfig
 from grpo.train.mirror import reflected
 
 WEIGHT_DECAY: Final = 0.05
-_CUT: Final = 0.2
-_PATIENCE: Final = 1  # Measurements in a row without a new best loss before the learning rate is cut.
-_NUM_CUTS: Final = 2  # Imitation ends when the loss stops falling after the last.
 _VALIDATION_BATCH: Final = 512
 
 
 def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, config: PretrainConfig, *, seed: int) -> Iterator[Record]:
     """Yield a record at each look at the validation loss; the policy ends with the best weights of all looks.
 
-    It has converged if it ends before `config.max_steps`. Raises NonFiniteError when the validation loss is not finite.
+    The learning rate falls linearly to 0. Raises NonFiniteError when the validation loss is not finite.
     """
     positions, looked_at = (PositionBatch.from_arrays(boards).with_features() for boards in (train, validation))
     played = torch.from_numpy(train.played)
     optimiser = torch.optim.AdamW(policy.network.parameters(), lr=config.learning_rate, weight_decay=WEIGHT_DECAY)
     best, best_weights = math.inf, policy.network.state_dict()
-    looks_without_gain = cuts = 0
     losses: list[float] = []
-    for step, rows in zip(range(1, config.max_steps + 1), _batches(len(train), config.batch_size, seed=seed), strict=False):
+    for step, rows in zip(range(1, config.num_steps + 1), _batches(len(train), config.batch_size, seed=seed), strict=False):
         batch = positions.select_rows(rows)
         batch = reflected(batch, torch.rand(len(rows), generator=torch_stream(seed, "imitation", "reflection", step - 1)) < 0.5)
+        rate = config.learning_rate * (1 - (step - 1) / config.num_steps)
+        for group in optimiser.param_groups:
+            group["lr"] = rate
         batch_loss = _loss(policy, batch, played[rows])
         optimiser.zero_grad(set_to_none=True)
         batch_loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         losses.append(batch_loss.item())
-        if step % config.steps_per_validation and step != config.max_steps:
+        if step % config.steps_per_validation and step != config.num_steps:
             continue
         measured = validation_metrics(policy, looked_at, validation.played)
-        rate = optimiser.param_groups[0]["lr"]
         yield Record(step, {"imitation/train_loss": sum(losses) / len(losses), "imitation/learning_rate": rate, **measured})
         losses.clear()
         loss = measured["imitation/validation_loss"]
         if not math.isfinite(loss):
             raise NonFiniteError(f"imitation step {step}: the validation loss is {loss}; lower pretrain.learning_rate")
         if loss < best:
-            best, best_weights, looks_without_gain = loss, copy.deepcopy(policy.network.state_dict()), 0
-            continue
-        looks_without_gain += 1
-        if looks_without_gain < _PATIENCE:
-            continue
-        policy.network.load_state_dict(best_weights)
-        if cuts == _NUM_CUTS:
-            return
-        cuts, looks_without_gain = cuts + 1, 0
-        for group in optimiser.param_groups:
-            group["lr"] *= _CUT
+            best, best_weights = loss, copy.deepcopy(policy.network.state_dict())
     policy.network.load_state_dict(best_weights)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 import altair as alt
 import numpy as np
 import pandas as pd
+from altair.utils.schemapi import debug_mode
 from markupsafe import Markup
 
 from grpo.diagnosis.records import Record
@@ -97,6 +98,7 @@ class Figure:
         return "all" if is_whole else name.rpartition("/")[2].replace("_", " ")
 
 
+@debug_mode(False)  # No check against the schema of each point, which takes seconds; tests check whole charts.
 def line_chart(title: str, unit: str, lines: Sequence[Line], *, marks: Sequence[int] = ()) -> dict[str, Any]:
     """Return a chart of lines over steps: of a line with many points the EMA, and its values faint behind it.
 
@@ -151,6 +153,7 @@ class Interval:
     is_ringed: bool = False
 
 
+@debug_mode(False)
 def interval_parts(title: str, unit: Unit, intervals: Sequence[Interval], *, zero: str = "", note: str = "") -> list[CardPart]:
     """Return a chart of estimates with their 95 % intervals as bars on one scale, and the note below it; of none, nothing.
 
@@ -195,4 +198,4 @@ def _labels(texts: Sequence[str], side: Any) -> alt.Y:
 
 def _spec(chart: Any, title: str, subtitle: str) -> dict[str, Any]:
     head = alt.Title(title, anchor="start", fontSize=13, subtitle=subtitle, subtitleFontSize=11)
-    return dict(chart.properties(title=head, description=title).to_dict()) | _LOOK
+    return dict(chart.properties(title=head, description=title).to_dict(validate=False)) | _LOOK

@@ -26,7 +26,7 @@ def body(work: Work) -> None:
     has no room for a prompt and an answer; nothing is written then.
     """
     settings, table = _seen_by_cloning(work.settings), read_boards(work.inputs["boards"])
-    config, num_steps = settings.language, settings.pretrain.max_steps
+    config, num_steps = settings.language, settings.pretrain.num_steps
     train, validation = (LanguageBoards(table, split, config) for split in (Split.TRAIN, Split.VALIDATION))
     policy = load_model(config, seed=settings.seed, device=work.device)
     shown = shown_examples(validation, seed=settings.seed)

@@ -79,7 +79,6 @@ def made_reports(*, score: float = 0.75, elo: float = 10.0) -> dict[str, dict[st
         "pretrain": {
             "num_steps": 1_400,
             "best_step": 1_250,
-            "has_converged": True,
             "validation_loss": 2.3612,
             "top1": 0.2937,
             "top5": 0.684,

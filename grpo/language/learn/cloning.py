@@ -40,9 +40,9 @@ def clone(
     looked_at = validation.draw(numpy_stream(seed, "cloning", "validation"), min(_NUM_VALIDATION, len(validation)))
     best, best_weights = math.inf, copy.deepcopy(policy.network.state_dict())
     losses: list[float] = []
-    for step in range(1, config.max_steps + 1):
+    for step in range(1, config.num_steps + 1):
         for group in optimiser.param_groups:
-            group["lr"] = config.learning_rate * _schedule(step, config.max_steps)
+            group["lr"] = config.learning_rate * _schedule(step, config.num_steps)
         # A step's batch is a stream of its own: nothing that others draw can shift it.
         sums = _sums(policy, train.draw(numpy_stream(seed, "cloning", step), config.batch_size))
         mean = sum((loss for loss, _ in sums.values()), torch.zeros((), device=policy.device)) / sum(count for _, count in sums.values())
@@ -53,7 +53,7 @@ def clone(
         torch.nn.utils.clip_grad_norm_(parameters, _MAX_GRADIENT_NORM)
         optimiser.step()
         losses.append(mean.item())
-        if step % config.steps_per_validation and step != config.max_steps:
+        if step % config.steps_per_validation and step != config.num_steps:
             continue
         found = validation_losses(policy, looked_at)
         loss = found["language/clone_validation_loss"]

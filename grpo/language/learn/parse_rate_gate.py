@@ -80,7 +80,7 @@ def refuse_unreadable(rates: Mapping[LanguageTask, ParseRate], config: LanguageC
     raise UnreadableError(
         f"{'random weights' if is_random else 'the language model cannot be read'}: {said}; language.min_parse_rate ="
         f" {config.min_parse_rate:g} is asked for, because groups of unreadable answers teach nothing: clone"
-        f" {'longer' if num_steps else 'first'}: pretrain.max_steps (now {num_steps})"
+        f" {'longer' if num_steps else 'first'}: pretrain.num_steps (now {num_steps})"
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import altair
 import pytest
 from made_documents import made_results
 
@@ -44,6 +45,8 @@ def test_each_card_is_made_before_the_first_record_and_with_all_metrics(step: st
     begun = Seen(SETTINGS[kind])
     later = Seen(SETTINGS[kind], records=[everything(1, Event("entropy_critical", "told"))], progress=(0.5, "1 of 2 steps"))
     assert markup(page_of(step, begun)) != markup(page_of(step, later))
+    for chart in (part for part in page_of(step, later) if isinstance(part, dict)):
+        altair.Chart.from_dict(chart)  # It checks the schema.
     assert [type(part) for part in page_of(step, begun)] == [type(part) for part in page_of(step, later)], "Metaflow would wait"
 
 

@@ -28,7 +28,7 @@ def test_a_network_of_ones_own_is_trained_saved_and_played(tmp_path: Path, monke
     [code] = [block for block in blocks("library.md") if block.startswith(f"# grpo/policy/networks/{NAME}.py")]
     (tmp_path / "networks").mkdir()
     (tmp_path / "networks" / f"{NAME}.py").write_text(code)
-    changes = {"policy": {"network": NAME, "width": 16}, "pretrain": {"max_steps": 4, "steps_per_validation": 2, "batch_size": 8}}
+    changes = {"policy": {"network": NAME, "width": 16}, "pretrain": {"num_steps": 4, "steps_per_validation": 2, "batch_size": 8}}
     given = Settings.model_validate(settings(num_steps=2).model_dump() | changes)
     with pytest.raises(PlainError, match=r"grpo/policy/networks/linear\.py"):
         preflight._network(given)

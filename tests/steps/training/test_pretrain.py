@@ -26,12 +26,12 @@ def boards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def network() -> Settings:
-    return Settings.model_validate({"pretrain": {"max_steps": 6, "steps_per_validation": 2, "batch_size": 8}, "policy": TINY.model_dump()})
+    return Settings.model_validate({"pretrain": {"num_steps": 6, "steps_per_validation": 2, "batch_size": 8}, "policy": TINY.model_dump()})
 
 
-def language(*, min_parse_rate: float, max_steps: int) -> Settings:
+def language(*, min_parse_rate: float, num_steps: int) -> Settings:
     small = f"language = {{small_width = 32, small_num_layers = 1, max_answer_tokens = 100, min_parse_rate = {min_parse_rate}}}"
-    pretrain = f"pretrain = {{max_steps = {max_steps}, batch_size = 8, learning_rate = 4e-3, steps_per_validation = 2}}"
+    pretrain = f"pretrain = {{num_steps = {num_steps}, batch_size = 8, learning_rate = 4e-3, steps_per_validation = 2}}"
     return read_settings(f'preset = "{TEST}"\npolicy.kind = "language"\n{pretrain}\n{small}')
 
 
@@ -47,14 +47,14 @@ def test_a_network_is_left_with_a_report_and_is_the_same_again(boards: Path, tmp
     folder, told = pretrained(boards, tmp_path / "first", network())
     report = read_json(folder / REPORT)
     assert report["weights"] == weights_hash(NetworkPolicy.load(folder, CPU))
-    assert (report["num_positions"], report["num_steps"], report["has_converged"]) == (32, 6, False)
+    assert (report["num_positions"], report["num_steps"]) == (32, 6)
     assert [record.step for record in told.records] == [2, 4, 6]
     assert {"imitation/validation_loss", "imitation/top1", "imitation/entropy"} <= told.metrics.keys()
     assert read_json(pretrained(boards, tmp_path / "again", network())[0] / REPORT) == report
 
 
 def test_a_language_model_is_left_with_answers_and_a_report(boards: Path, tmp_path: Path) -> None:
-    folder, told = pretrained(boards, tmp_path, language(min_parse_rate=0.0, max_steps=4))
+    folder, told = pretrained(boards, tmp_path, language(min_parse_rate=0.0, num_steps=4))
     report = read_json(folder / REPORT)
     policy = LanguagePolicy.load(folder, CPU)
     assert report["weights"] == weights_hash(policy)
@@ -66,7 +66,7 @@ def test_a_language_model_is_left_with_answers_and_a_report(boards: Path, tmp_pa
 
 
 def test_random_weights_get_no_further_and_leave_nothing(boards: Path, tmp_path: Path) -> None:
-    given = language(min_parse_rate=0.5, max_steps=0)
-    with pytest.raises(UnreadableError, match=r"random weights: .*clone first: pretrain\.max_steps"):
+    given = language(min_parse_rate=0.5, num_steps=0)
+    with pytest.raises(UnreadableError, match=r"random weights: .*clone first: pretrain\.num_steps"):
         pretrained(boards, tmp_path, given)
     assert list((tmp_path / "output").iterdir()) == []

@@ -20,7 +20,7 @@ from grpo.settings.language import LanguageConfig
 from grpo.settings.tree import PretrainConfig
 
 TINY = LanguageConfig(small_width=16, small_num_layers=1)
-SHORT = PretrainConfig(max_steps=3, batch_size=4, steps_per_validation=1, learning_rate=3e-3)
+SHORT = PretrainConfig(num_steps=3, batch_size=4, steps_per_validation=1, learning_rate=3e-3)
 
 
 @cache
