@@ -1,6 +1,6 @@
 # Targets for users and developers; plain `make` lists them. Those that need packages install them first.
 VENV ?= .venv
-PYTHON ?= python3.11
+PYTHON ?=
 PY := $(VENV)/bin/python
 CONFIG ?= laptop
 SET ?=

@@ -3,6 +3,7 @@
 # Usage: infra/install.sh VENV [--dev | --image]
 #   --dev: also the tools of `make test`; without it what a run needs.
 #   --image: only the steps' dependencies, without the project's code, and exactly the Stockfish of infra/stockfish.sha256.
+# PYTHON: the Python to use; by default the newest supported one that is there.
 # TORCH_INDEX: the package index of torch; by default that of its CPU builds where no GPU is (else gigabytes of CUDA come), then pip's own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,7 +19,7 @@ for word in "$@"; do
     esac
 done
 : "${venv:?usage: infra/install.sh VENV [--dev | --image]}"
-python=${PYTHON:-python3.11}
+supported="3.13 3.12 3.11"
 
 from_debian() {
     [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 1
@@ -27,26 +28,24 @@ from_debian() {
     $install >/dev/null 2>&1 || { apt-get update --quiet >/dev/null && $install >/dev/null; }
 }
 
-# Python 3.11 by uv (https://docs.astral.sh/uv), where the system has none: Ubuntu 24.04, Debian 13, macOS, Colab.
-python_by_uv() {
-    local uv
-    if ! uv=$(command -v uv); then
-        # Beside the environment, and into no other: systems refuse to let pip change theirs.
-        python3 -m pip install --quiet --disable-pip-version-check --target "$venv.uv" uv >/dev/null 2>&1 || return 1
-        uv=$venv.uv/bin/uv
-    fi
-    echo "install: Python 3.11 by $uv, into its own folder" >&2
-    "$uv" python install --quiet 3.11 >&2 && "$uv" python find --no-project --managed-python 3.11
+# Run it: pyenv has a `python3.13` on the path that fails where no 3.13 is active; Debian's Python has no ensurepip without python3-venv.
+runs() { "$1" -c "import ensurepip, venv" >/dev/null 2>&1; }
+# The newest that is there; where there is none, by uv, if it is there (https://docs.astral.sh/uv), into its own folder.
+find_python() {
+    local version
+    for version in $supported; do
+        runs "python$version" && echo "python$version" && return
+    done
+    uv python install --quiet "${supported%% *}" >&2 && uv python find --no-project --managed-python "${supported%% *}"
 }
-
-# Run it: pyenv has a `python3.11` on the path that fails where no 3.11 is active.
-if ! "$python" -c "" 2>/dev/null; then
-    [ "$python" = python3.11 ] || fail "PYTHON=$python does not run; name a Python 3.11, or leave it out"
-    [ -z "$is_image" ] && python=$(python_by_uv) || fail "python3.11 is not there, and uv did not get it; install Python 3.11 (Debian 12:" \
-        "apt-get install python3.11 python3.11-venv) or uv (https://docs.astral.sh/uv/getting-started/installation), or name one: make PYTHON=..."
+python=${PYTHON:-}
+if [ -z "$python" ]; then
+    python=$(find_python 2>/dev/null) || fail "no Python of $supported is there, and uv did not get one; install one (Debian 12: apt-get install" \
+        "python3.11 python3.11-venv) or uv (https://docs.astral.sh/uv/getting-started/installation), or name one: make PYTHON=..."
 fi
+runs "$python" || fail "$python does not run, or lacks venv or ensurepip (Debian: apt-get install python3-venv); name another: make PYTHON=..."
 version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-[ "$version" = 3.11 ] || fail "$python is Python $version, and the locked packages are for 3.11; leave PYTHON out, or name a Python 3.11"
+[[ " $supported " == *" $version "* ]] || fail "$python is Python $version, and the locked packages are for $supported; leave PYTHON out"
 
 # Stockfish first, so that its problems show before minutes of downloads.
 if [ -n "$is_image" ]; then
@@ -64,7 +63,7 @@ fi
 stamp="$venv/installed"
 lock=requirements-run.lock
 [ -z "$is_dev" ] || lock=requirements.lock
-hash_of() { cat pyproject.toml requirements*.lock infra/install.sh - <<<"$1 ${TORCH_INDEX:-}" | sha256sum; }
+hash_of() { cat pyproject.toml requirements*.lock infra/install.sh - <<<"$1 ${TORCH_INDEX:-} ${PYTHON:-}" | sha256sum; }
 if [ -f "$stamp" ]; then
     case $(cat "$stamp") in
         "$(hash_of "$lock")") exit 0 ;;
@@ -80,9 +79,14 @@ echo "install: $(grep -c '^[a-z0-9].*==' "$lock") Python packages and $torch int
 # Wheels only, so that no package's build script runs as root and no compiler is needed; python-chess has no wheel.
 [ -z "$is_image" ] || options+=(--no-cache-dir --only-binary=:all: --no-binary=chess)
 rm -f "$stamp"
-"$python" -m venv "$venv"
-# Every file by its hash. The lock names all packages but torch and what torch alone needs, so nothing is resolved.
-pip install "${options[@]}" --require-hashes --no-deps --requirement "$lock"
+# An environment of another Python is made anew.
+clear=""
+[ ! -f "$venv/pyvenv.cfg" ] || [ -d "$venv/lib/python$version" ] || clear=--clear
+"$python" -m venv $clear "$venv"
+# Every file by its hash. The lock names all packages but torch and what torch alone needs, so nothing is resolved. uv is faster, where it is there;
+# pip knows indexes that the machine names for pip alone.
+uv pip install --quiet --python "$venv/bin/python" --require-hashes --no-deps --requirement "$lock" 2>/dev/null ||
+    pip install "${options[@]}" --require-hashes --no-deps --requirement "$lock"
 # torch by its version, because its builds differ: a machine whose pip is configured for a CPU wheel gets that one.
 if [ -n "${TORCH_INDEX:-}" ]; then
     pip install "${options[@]}" --no-deps --index-url "$TORCH_INDEX" "$torch"

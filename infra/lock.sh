@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-"${PYTHON:-python3.11}" -m venv "$work/venv"
+"${PYTHON:-python3}" -m venv "$work/venv"
 "$work/venv/bin/python" -m pip install --quiet uv
 cp pyproject.toml "$work/"
 export_lock() { (cd "$work" && venv/bin/uv export --frozen --no-emit-project --no-header --quiet "$@"); }

@@ -70,7 +70,7 @@ def test_an_image_is_not_built_on_another_stockfish(copied: Path) -> None:
     assert not (copied / "venv").exists()
 
 
-def without_python311(folder: Path, uv: str) -> dict[str, str]:
+def without_python(folder: Path, uv: str) -> dict[str, str]:
     """Return an environment whose PATH has the shell's programs, no Python, and this uv."""
     programs = folder / "programs"
     programs.mkdir()
@@ -81,23 +81,34 @@ def without_python311(folder: Path, uv: str) -> dict[str, str]:
     return {"PATH": str(programs), "CHESS_GRPO_STOCKFISH": "/an/engine"}
 
 
-def test_where_there_is_no_python311_uv_gets_one(copied: Path) -> None:
+def test_where_there_is_no_python_uv_gets_one(copied: Path) -> None:
     # It is no Python either, but says its version, and then that it was asked to make the environment.
     python = copied / "python"
     python.write_text('#!/bin/sh\n[ "$1" = -c ] && echo 3.11 && exit\necho "asked: $@" >&2\nexit 3\n')
     python.chmod(0o755)
     (copied / "requirements.lock").touch()
-    done = install(copied, "env", environment=without_python311(copied, f'case "$2" in find) echo {python} ;; esac'))
+    done = install(copied, "env", environment=without_python(copied, f'case "$2" in find) echo {python} ;; esac'))
     assert "asked: -m venv env" in done.stderr
     assert done.returncode == 3
 
 
 @pytest.mark.parametrize("given", [{}, {"PYTHON": "/nowhere/python3.12"}])
 def test_without_any_python_the_message_names_what_to_install(copied: Path, given: dict[str, str]) -> None:
-    done = install(copied, "env", environment=without_python311(copied, "exit 1") | given)
+    done = install(copied, "env", environment=without_python(copied, "exit 1") | given)
     assert done.returncode == 1
-    assert "Python 3.11" in done.stderr
+    assert re.search("name (one|another): make PYTHON", done.stderr)
     assert not (copied / "env").exists()
+
+
+def test_the_newest_python_that_runs_is_taken_and_another_version_is_refused(copied: Path) -> None:
+    environment = without_python(copied, "exit 1")
+    for version, fails in (("3.13", 1), ("3.12", 0), ("3.11", 0), ("3.10", 0)):
+        program = copied / "programs" / f"python{version}"
+        program.write_text(f'#!/bin/sh\n[ "$1" = -c ] && echo {version} && exit {fails}\necho "asked: {version} $@" >&2\nexit 3\n')
+        program.chmod(0o755)
+    (copied / "requirements.lock").touch()
+    assert "asked: 3.12 -m venv env" in install(copied, "env", environment=environment).stderr
+    assert "Python 3.10" in install(copied, "env", environment=environment | {"PYTHON": "python3.10"}).stderr
 
 
 @pytest.mark.prove
