@@ -124,7 +124,8 @@ def _tracking(machine: Machine) -> str:
     if machine.shown_uri != machine.tracking_uri:  # A user's name, a password or a query.
         raise PreflightError(
             "MLFLOW_TRACKING_URI holds a name or password, which would appear in logs: leave name and password out of it, and set"
-            " MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (for a database, what its driver reads, such as PGUSER and PGPASSWORD)"
+            " MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN (for a database, what its driver reads, such"
+            " as PGUSER and PGPASSWORD)"
         )
     from steps.track.client import TrackingStore  # MLflow takes seconds to import.
     from steps.track.outages import TrackingAwayError, failures_of
@@ -134,7 +135,7 @@ def _tracking(machine: Machine) -> str:
             if (store := TrackingStore(machine.tracking_uri)).exists:
                 store.client.search_experiments(max_results=1)
     except TrackingAwayError as error:
-        return f"{error}: the run goes on, and is logged when it is back"
+        return f"{error}: the run goes on, and is logged later"
     return machine.shown_uri
 
 

@@ -11,6 +11,7 @@ import chess
 import numpy as np
 import pandas as pd
 import torch
+from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
@@ -46,9 +47,12 @@ class PolicyModel(PythonModel):  # type: ignore[misc]  # MLflow has no types.
             model_input: a table whose first column has the FENs; MLflow makes one of a list.
             params: none.
 
-        Raises ValueError for what is no FEN of a legal position.
+        Raises MlflowException for what is no FEN of a legal position: a server answers with its message, and status 400.
         """
-        boards = boards_of_fens(model_input.iloc[:, 0])
+        try:
+            boards = boards_of_fens(model_input.iloc[:, 0])
+        except ValueError as error:
+            raise MlflowException.invalid_parameter_value(str(error)) from None
         rows = [self._moves(board) if any(board.legal_moves) else ([], []) for board in boards]
         return pd.DataFrame(rows, columns=["moves", "probabilities"])
 

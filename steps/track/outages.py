@@ -17,6 +17,8 @@ _REFUSALS: Final = (
     "RESOURCE_ALREADY_EXISTS",
     "RESOURCE_LIMIT_EXCEEDED",
 )
+_WRONG_ACCOUNT: Final = ("UNAUTHENTICATED", "PERMISSION_DENIED")
+"""MLflow's words for the statuses 401 and 403; another account may be let in."""
 _NOT_FROM_MLFLOW: Final = "API request to"
 """MLflow's message begins so when the response did not come from an MLflow server: a proxy's page, or no response."""
 _TOO_LONG: Final = re.compile(r"value too long|Data too long|would be truncated", re.IGNORECASE)
@@ -63,6 +65,9 @@ def failures_of(store: str, what: str) -> Iterator[None]:
         line = reason[1].strip() if reason else without_secrets(next(iter(text.splitlines()), type(error).__name__))
         if full := _FULL.search(text):
             raise TrackingAwayError(f"the tracking store {store} cannot be written ({full[0]}): free disk space") from error
+        if isinstance(error, MlflowException) and error.error_code in _WRONG_ACCOUNT:
+            remedy = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+            raise TrackingAwayError(f"the tracking store {store} does not accept the account ({error.error_code}): {remedy}") from error
         is_told = isinstance(error, MlflowException) and error.error_code in _REFUSALS and not text.startswith(_NOT_FROM_MLFLOW)
         if is_told or _TOO_LONG.search(text):
             raise TrackingRefusedError(f"the tracking store {store} refuses {what} ({line})") from error

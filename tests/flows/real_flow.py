@@ -18,7 +18,8 @@ FLOW = ROOT / "flows" / "chess_grpo.py"
 DRIVER = Path(__file__).with_name("flow_driver.py")
 
 CANARY = "canary-5f0c1e7a"
-SECRETS = dict.fromkeys(("AWS_SECRET_ACCESS_KEY", "MLFLOW_TRACKING_PASSWORD", "WANDB_API_KEY", "DATABASE_PASSWORD"), CANARY)
+_NAMES = ("AWS_SECRET_ACCESS_KEY", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "WANDB_API_KEY", "DATABASE_PASSWORD")
+SECRETS = dict.fromkeys(_NAMES, CANARY)
 """Variables with secrets in them; none may ever be found in what a run leaves."""
 
 os.environ.setdefault("METAFLOW_USER", "tester")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from canary import files_with
 from made_run import COUNT, STEPS, do_run, rows_logged
 from made_runs import machine_of
 from toggled_server import Fault, ToggledServer
@@ -129,6 +130,21 @@ def test_outages_of_any_length_while_the_run_works_leave_no_trace(
     server.fault = lambda *_: None
     assert run.publish() == ""
     assert told(server.folder) == undisturbed
+
+
+def test_a_token_that_is_not_accepted_costs_nothing_and_with_the_right_one_every_row_is_there_once(
+    server: ToggledServer, tmp_path: Path, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("steps.policies.mlflow_model._LIBRARY", small_library(tmp_path))
+    run, server.token = TrackedRun(machine_of(tmp_path / "home", server.address)), "s3cret-t0ken"
+    run.select()
+    for token in ("", "wrong-token"):
+        monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", token)
+        assert "does not accept the account (UNAUTHENTICATED): set MLFLOW_TRACKING_USERNAME" in run.publish()
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", server.token)
+    assert run.publish() == ""
+    assert told(server.folder) == undisturbed
+    assert files_with(tmp_path, server.token) == [], "not in what the run leaves, and not in the store"
 
 
 def test_rows_go_to_the_store_that_the_run_belongs_to_or_nowhere(server: ToggledServer, here: Machine, tmp_path: Path) -> None:

@@ -44,6 +44,8 @@ class ToggledServer:
         """Of each call that arrived, `METHOD path?query #hash of its body`: a call that is made again has the same."""
         self.fault: Callable[[int, str], Fault | None] = lambda number, call: None
         """Asked of each call, by its number from 0 and what is in `calls`, what shall happen to it."""
+        self.token = ""
+        """Calls without this bearer token are refused, as by a proxy; empty lets all in."""
         self._released = threading.Event()
         self._server: Any = None
         self._thread: threading.Thread | None = None
@@ -119,6 +121,9 @@ class ToggledServer:
             with self._counting:
                 number = len(self.calls)
                 self.calls.append(call)
+            if self.token and environ.get("HTTP_AUTHORIZATION") != f"Bearer {self.token}":
+                start("401 Unauthorized", [("Content-Type", "text/html")])
+                return [b"<html>who are you?</html>"]
             fault = self.fault(number, call)
             if fault == Fault.ERROR:
                 start(f"{fault} fault", [("Content-Type", "text/html"), ("Retry-After", "60")])
