@@ -15,7 +15,6 @@ from grpo.policy.policy import new_policy
 from grpo.settings.tree import Settings
 
 CHESS_GRPO = Path(sys.executable).with_name("chess-grpo")
-DRAWN = {"Temperature": "0.5"}
 
 
 def processor_seconds(engine: SimpleEngine) -> float:
@@ -29,7 +28,7 @@ def test_the_champion_plays_100_games_without_an_illegal_move_or_a_time_forfeit(
     """Against Stockfish and itself, each opening with both colours, half of them with drawn moves, at 10 s and 0.1 s a move."""
     new_policy(Settings().policy, seed=1, device=CPU).save(tmp_path)
     subprocess.run([CHESS_GRPO, "export", tmp_path, tmp_path / "champion"], check=True)
-    command, num_games = [str(CHESS_GRPO), "uci", "--model", str(tmp_path / "champion")], 0
+    command = [str(CHESS_GRPO), "uci", "--model", str(tmp_path / "champion")]
     with ExitStack() as stack:
         started = (SimpleEngine.popen_uci(each, timeout=600) for each in (command, command, [stockfish]))
         champion, itself, other = map(stack.enter_context, started)
@@ -38,7 +37,7 @@ def test_the_champion_plays_100_games_without_an_illegal_move_or_a_time_forfeit(
             opponent, board, game, clocks = (other, itself)[number // 4 % 2], opening.copy(), object(), {True: 10.0, False: 10.0}
             while board.outcome(claim_draw=True) is None:
                 engine = champion if board.turn == (number % 2 == 0) else opponent
-                options = DRAWN if number // 2 % 2 and engine is not other else {}
+                options = {"Temperature": "0.5"} if number // 2 % 2 and engine is not other else {}
                 limit = Limit(white_clock=clocks[True], black_clock=clocks[False], white_inc=0.1, black_inc=0.1)
                 limit.nodes = 1 if engine is other else None
                 before = processor_seconds(engine)
@@ -49,6 +48,5 @@ def test_the_champion_plays_100_games_without_an_illegal_move_or_a_time_forfeit(
                 assert clocks[board.turn] >= 0, f"game {number}: out of time in {board.fen()}"
                 clocks[board.turn] += 0.1
                 board.push(move)
-            num_games += 1
         assert len({line["pv"][0] for line in champion.analyse(chess.Board(), Limit(nodes=1), multipv=5)}) == 5
-    assert num_games == 100
+    assert number + 1 == 100
