@@ -36,11 +36,12 @@ find_python() {
     for version in $supported; do
         runs "python$version" && echo "python$version" && return
     done
+    command -v uv >/dev/null || return 1
     uv python install --quiet "${supported%% *}" >&2 && uv python find --no-project --managed-python "${supported%% *}"
 }
 python=${PYTHON:-}
 if [ -z "$python" ]; then
-    python=$(find_python 2>/dev/null) || fail "no Python of $supported is there, and uv did not get one; install one (Debian 12: apt-get install" \
+    python=$(find_python) || fail "no Python of $supported is there, and uv did not get one; install one (Debian 12: apt-get install" \
         "python3.11 python3.11-venv) or uv (https://docs.astral.sh/uv/getting-started/installation), or name one: make PYTHON=..."
 fi
 runs "$python" || fail "$python does not run, or lacks venv or ensurepip (Debian: apt-get install python3-venv); name another: make PYTHON=..."
@@ -63,8 +64,9 @@ fi
 stamp="$venv/installed"
 lock=requirements-run.lock
 [ -z "$is_dev" ] || lock=requirements.lock
-hash_of() { cat pyproject.toml requirements*.lock infra/install.sh - <<<"$1 ${TORCH_INDEX:-} ${PYTHON:-}" | sha256sum; }
-if [ -f "$stamp" ]; then
+hash_of() { cat pyproject.toml requirements*.lock infra/install.sh - <<<"$1 ${TORCH_INDEX:-}" | sha256sum; }
+# An environment stays on its Python unless another is named.
+if [ -f "$stamp" ] && { [ -z "${PYTHON:-}" ] || [ -d "$venv/lib/python$version" ]; }; then
     case $(cat "$stamp") in
         "$(hash_of "$lock")") exit 0 ;;
         "$(hash_of requirements.lock)") [ -n "$is_image" ] || exit 0 ;;

@@ -57,7 +57,7 @@ class BoardsConfig(Section):
     num_train: Count = 15_000
     """Training boards; one third each are openings, middlegames and endgames."""
     num_validation: Count = 1_500
-    """Validation boards, which decide when imitation stops."""
+    """Validation boards, which decide which weights of imitation are kept."""
     num_heldout: Count = 450
     """Held-out boards on which regret is measured, with move values of the deeper search of `evaluation`."""
     depth: Annotated[int, Field(ge=1, le=30)] = 5

@@ -40,7 +40,7 @@ _REGRET: Final = Figure(
 )
 PRETRAINING: Final = {
     NETWORK: (
-        Figure("loss", ("imitation/train_loss", "imitation/validation_loss"), "Training ends when the validation loss stops falling."),
+        Figure("loss", ("imitation/train_loss", "imitation/validation_loss"), "The weights with the lowest validation loss are kept."),
         Figure("accuracy on validation boards", ("imitation/top1", "imitation/top5")),
         Figure("entropy at T = 1", ("imitation/entropy",), "GRPO starts from this entropy."),
     ),
