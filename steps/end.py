@@ -10,7 +10,6 @@ from steps.run.commands import pasteable, shortened
 from steps.run.machine import Machine
 from steps.run.records import Runs
 from steps.run.store import Store
-from steps.track.publish import publish_all
 
 
 def end(flow: Any) -> tuple[dict[str, Any], str]:
@@ -18,6 +17,8 @@ def end(flow: Any) -> tuple[dict[str, Any], str]:
 
     No line of these begins with a space, because Metaflow strips those.
     """
+    from steps.track.publish import publish_all  # MLflow takes seconds to import, and each process of a run imports this module.
+
     job: Job = flow.job
     machine = Machine.here()
     store = Store.of(machine)

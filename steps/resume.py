@@ -18,14 +18,13 @@ from grpo.policy.files import policy_facts
 from grpo.settings.names import IN_NO_VERSION, flattened, is_within
 from grpo.settings.tree import Settings, settings_over
 from steps import STEPS
-from steps.names import PEAK, PRETRAINED_STEP
+from steps.names import PEAK, PRETRAINED_STEP, RESUMED_WITH
 from steps.run.commands import FLOW_FILE, resume_command
 from steps.run.machine import Machine
 from steps.run.step import StepOutput, step_of
 from steps.run.store import Store
 from steps.track.find import checkpoint_of as checkpoint_part
 from steps.track.find import named_policy
-from steps.track.registry import RESUMED_WITH, fetch_origin
 
 _TAKEN_OVER: Final = STEPS[STEPS.index("build_boards") : STEPS.index("calibrate")]
 """Steps whose output a resumed run takes from its origin, whatever code it has; what measures is found again by its version."""
@@ -81,6 +80,8 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
                 f"--resume-from {name} is a {found.part}, which has no checkpoint in MLflow: resume from {found.version.preset}/{PEAK}, or"
                 f" where CHESS_GRPO_STORE has run {found.run_id}"
             )
+        from steps.track.registry import fetch_origin  # MLflow takes seconds to import.
+
         settings, outputs = fetch_origin(found.version, machine)
     else:
         settings, outputs = found.run.facts["settings"], {}

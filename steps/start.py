@@ -15,7 +15,6 @@ from steps.run.machine import Machine
 from steps.run.processes import LAUNCHER
 from steps.run.records import RunFacts, Runs
 from steps.run.store import Store
-from steps.track.publish import publish_all
 from steps.track.sweep import SWEEP, SWEEP_VARIABLE
 
 
@@ -47,6 +46,8 @@ def start(given: Mapping[str, Any], code: Mapping[str, Any], *, run: str, is_fre
         print(f"run {gone.name} is over: its processes are gone", flush=True)
     facts = _facts(settings, code, found, origin, run=run, is_fresh=is_fresh, tracking=machine.shown_uri)
     runs.begin_run(facts)
+    from steps.track.publish import publish_all  # MLflow takes seconds to import, and each process of a run imports this module.
+
     publish_all(machine)
     return Job(run=run, settings=facts["settings"], code={**code, "fresh": run if is_fresh else ""}, origin=origin)
 

@@ -24,7 +24,7 @@ from steps.run.versions import StepVersion, step_version
 from steps.run.work import Part, Work
 from steps.terminal import TerminalSink
 from steps.track.find import NotFoundError, named_policy
-from steps.track.publish import sending
+from steps.track.trackers import sending
 
 if TYPE_CHECKING:
     from steps.cards.live import LiveCard

@@ -27,8 +27,7 @@ from steps.track.client import CHILD, METAFLOW_RUN, RUN, TrackingStore, locked, 
 from steps.track.notes import MAIN_CURVES, run_name, step_note, tracked_name
 from steps.track.outages import TrackingRefusedError, failures_of
 from steps.track.registry import register
-from steps.track.sender import Sender, journal_of
-from steps.track.wandb import mirror_of
+from steps.track.sender import journal_of
 
 # isort: split
 # After `steps.track.client`, which sets what MLflow reads once.
@@ -45,12 +44,23 @@ _METRICS_PER_CALL: Final = 500  # MLflow takes 1,000; a call costs 28 ms whether
 _FINETUNE: Final = "finetune"
 
 
-def publish(run: Run, store: Store, machine: Machine) -> str:
+Known = dict[tuple[str, str], set[tuple[str, int]]]
+"""MLflow run and task -> the rows that are known to be there, by name and step."""
+
+
+def publish(run: Run, store: Store, machine: Machine, *, task: tuple[str, str] | None = None, known: Known | None = None) -> str:
     """Log what the run's tracking store lacks of it, and return why something is not logged yet; empty when everything is.
 
     It is idempotent, and several processes may do it at once. It raises nothing of the tracking store.
+
+    Args:
+        run: the run.
+        store: has its outputs and journals.
+        machine: this one.
+        task: step and part that are to be logged, without others and without the run's end; None for all.
+        known: what an earlier call has found there.
     """
-    return _View(run, store, machine).publish()
+    return _View(run, store, machine, {} if known is None else known).publish(task)
 
 
 def publish_all(machine: Machine) -> dict[str, str]:
@@ -68,20 +78,13 @@ def publish_all(machine: Machine) -> dict[str, str]:
 class _View:
     """A run in its tracking store, as both are now."""
 
-    def __init__(self, run: Run, store: Store, machine: Machine, known: dict[tuple[str, str], set[tuple[str, int]]] | None = None) -> None:
-        """Take the run, and of MLflow runs and tasks which rows, by name and step, are known to be there."""
-        self._run, self._store, self._machine = run, store, machine
-        self._known = {} if known is None else known
+    def __init__(self, run: Run, store: Store, machine: Machine, known: Known) -> None:
+        self._run, self._store, self._machine, self._known = run, store, machine, known
         self._key, self._locks = f"{run.name}@{round(1_000 * run.started)}", machine.home / "tracking"
         self._problems: list[str] = []
         """What was refused."""
 
-    def publish(self, task: tuple[str, str] | None = None) -> str:
-        """Log what the store lacks of the run, and return why something is not logged yet; empty when everything is.
-
-        Args:
-            task: step and part that are to be logged, without others and without the run's end; None for all.
-        """
+    def publish(self, task: tuple[str, str] | None) -> str:
         try:
             with failures_of(self._run.facts["tracking"], f"run {self._run.name}"), locked(self._locks / f"{self._run.name}.lock"):
                 self._publish(task)
@@ -216,31 +219,3 @@ def _run_tags(run: Run, results: Results | None) -> dict[str, str]:
         gain = f"{elo(decision.claims[0].interval.score):+.0f} Elo, {decision.verdict}" if decision.claims else "no candidate"
         tags |= {"chess_grpo.verdict": decision.verdict, _RUN_NAME: f"{gain} · {facts['label']}"}
     return tags
-
-
-def publisher_of(machine: Machine, attempt: Attempt) -> Sender:
-    """Return what publishes an attempt to MLflow."""
-    store, known = Store.of(machine), dict[tuple[str, str], set[tuple[str, int]]]()
-
-    def send(run: Run, attempt: Attempt) -> str:
-        reason = _View(run, store, machine, known).publish((attempt.step, attempt.part))
-        if reason:  # A call whose answer was lost may have been done.
-            known.clear()
-        return reason
-
-    return Sender("MLflow", "a later step, the next run or `chess-grpo track` logs it", attempt, store, send)
-
-
-@contextmanager
-def sending(machine: Machine, attempt: Attempt) -> Iterator[None]:
-    """Send an attempt to MLflow, and to W&B if that is on, while the block lasts."""
-    senders = [sender for of in (publisher_of, mirror_of) if (sender := of(machine, attempt)) is not None]
-    for sender in senders:
-        sender.start()
-    try:
-        yield
-    finally:
-        for sender in senders:
-            sender.is_over.set()
-        for sender in senders:
-            sender.finish()

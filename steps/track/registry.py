@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from grpo.base.files import MANIFEST, CorruptError, file_hashes, read_json, sha256_json, write_json
 from grpo.policy.files import copy_policy
-from steps import STEPS
-from steps.names import ALIASES, CHAMPION, CHECKPOINTS, PEAK, PRETRAINED_STEP
+from steps.names import ALIASES, CHAMPION, CHECKPOINTS, PEAK, PRETRAINED_STEP, RESUMED_WITH
 from steps.pages.results import Decision, Results
 from steps.pages.templates import page
 from steps.run.machine import Machine
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
 
 MODEL: Final = "chess-policy-"
 ORIGIN: Final = "origin.json"
-RESUMED_WITH: Final = STEPS[STEPS.index("join_boards") : STEPS.index("finetune")]
-"""Steps whose outputs are beside a registered peak: a run that resumes from it takes them, and need not measure again."""
 _POLICY: Final = "chess_grpo.policy"
 """Tag of a version: what is known of its policy, as JSON."""
 

@@ -25,8 +25,9 @@ from steps.track import client as tracking_client
 from steps.track import sender
 from steps.track import wandb as mirroring
 from steps.track.client import TrackingStore
-from steps.track.publish import publish, publish_all, publisher_of
+from steps.track.publish import publish, publish_all
 from steps.track.sender import journal_of
+from steps.track.trackers import publisher_of
 from steps.track.wandb import mirror_of
 
 KEY = "0123456789abcdef" * 2 + "01234567"

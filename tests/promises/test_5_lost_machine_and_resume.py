@@ -16,13 +16,12 @@ from tracked_runs import CHAMPION_AT, PEAK_AT, SETTINGS, TrackedRun
 import steps.finetune
 from grpo.base.files import read_json, verified_manifest
 from grpo.policy.checkpoints import checkpoint_folders
-from steps.names import REPORT
+from steps.names import REPORT, RESUMED_WITH
 from steps.resume import Origin, ResumeError, checkpoint_of, find_origin, resumed_settings
 from steps.run.machine import Machine
 from steps.run.store import Store
 from steps.run.work import read_history
 from steps.track.publish import publish_all
-from steps.track.registry import RESUMED_WITH
 
 
 def test_after_a_machine_was_lost_the_retry_on_an_empty_one_goes_on_from_the_last_saved_progress(

@@ -14,7 +14,7 @@ from grpo.base.files import write_json, write_manifest
 from grpo.diagnosis.records import Record
 from grpo.policy.policy import new_policy
 from grpo.settings.tree import Settings
-from steps.names import CHECKPOINTS, REPORT, REPORT_PAGE, RESULTS
+from steps.names import CHECKPOINTS, REPORT, REPORT_PAGE, RESULTS, RESUMED_WITH
 from steps.pages.results import Results
 from steps.run.machine import Machine
 from steps.run.records import Attempt, Run, Runs
@@ -23,7 +23,6 @@ from steps.run.work import Work
 from steps.track.client import EXPERIMENT
 from steps.track.notes import tracked_name
 from steps.track.publish import publish
-from steps.track.registry import RESUMED_WITH
 from steps.track.sender import journal_of
 
 SETTINGS = Settings().model_dump(mode="json")

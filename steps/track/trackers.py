@@ -1,0 +1,45 @@
+"""Sends a step's attempt to the trackers while the step works."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from steps.run.machine import Machine
+from steps.run.records import Attempt, Run
+from steps.run.store import Store
+from steps.track.sender import Sender
+from steps.track.wandb import mirror_of
+
+if TYPE_CHECKING:
+    from steps.track.publish import Known
+
+
+def publisher_of(machine: Machine, attempt: Attempt) -> Sender:
+    """Return what publishes an attempt to MLflow."""
+    known: Known = {}
+    store = Store.of(machine)
+
+    def send(run: Run, attempt: Attempt) -> str:
+        from steps.track.publish import publish  # In the sender's thread: MLflow takes seconds to import.
+
+        reason = publish(run, store, machine, task=(attempt.step, attempt.part), known=known)
+        if reason:  # A call whose answer was lost may have been done.
+            known.clear()
+        return reason
+
+    return Sender("MLflow", "a later step, the next run or `chess-grpo track` logs it", attempt, store, send)
+
+
+@contextmanager
+def sending(machine: Machine, attempt: Attempt) -> Iterator[None]:
+    """Send an attempt to MLflow, and to W&B if that is on, while the block lasts."""
+    senders = [sender for of in (publisher_of, mirror_of) if (sender := of(machine, attempt)) is not None]
+    for sender in senders:
+        sender.start()
+    try:
+        yield
+    finally:
+        for sender in senders:
+            sender.is_over.set()
+        for sender in senders:
+            sender.finish()
