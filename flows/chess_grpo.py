@@ -120,7 +120,7 @@ class ChessGrpo(FlowSpec):
     def check_boards(self):
         """Validate the dataset, and stop the run if a check fails."""
         self.checks = steps.task.run(steps.check_boards.STEP, self)
-        self.next(self.pretrain)
+        self.next(self.pretrain, self.calibrate)
 
     @card(type="blank", id="pretrain", refresh_interval=1)
     @step
@@ -128,7 +128,7 @@ class ChessGrpo(FlowSpec):
     def pretrain(self):
         """Imitate the moves played, and keep the weights with the lowest validation loss."""
         self.pretrained = steps.task.run(steps.pretrain.STEP, self)
-        self.next(self.calibrate)
+        self.next(self.baseline)
 
     @step
     @plainly
@@ -140,8 +140,9 @@ class ChessGrpo(FlowSpec):
     @card(type="blank", id="baseline", refresh_interval=1)
     @step
     @plainly
-    def baseline(self):
+    def baseline(self, inputs):
         """Measure the pretrained policy's strength before GRPO."""
+        self.merge_artifacts(inputs)
         self.baseline_report = steps.task.run(steps.baseline.STEP, self)
         self.next(self.finetune)
 

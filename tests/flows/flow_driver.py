@@ -53,15 +53,14 @@ class Task:
     def __getattr__(self, name: str) -> MethodType:
         return MethodType(getattr(self._flow, name), self)
 
-    def next(self, step: MethodType, foreach: str | None = None) -> None:
-        self.__dict__.update(_next=step.__name__, _foreach=foreach)
+    def next(self, *steps: MethodType, foreach: str | None = None) -> None:
+        self.__dict__.update(_next=[step.__name__ for step in steps], _foreach=foreach)
 
     def merge_artifacts(self, inputs: Sequence["Task"], include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
-        found = inputs[0].artifacts()
-        names = include or found.keys() - set(exclude)
-        # What the tasks made differently, Metaflow would ask about.
-        assert all(task.artifacts()[name] == found[name] for task in inputs for name in names), "tasks of a fan-out differ"
-        self.__dict__.update({name: found[name] for name in names})
+        for name, value in (item for task in inputs for item in task.artifacts().items()):
+            if name not in exclude and (not include or name in include):
+                # What the tasks made differently, Metaflow would ask about.
+                assert self.__dict__.setdefault(name, value) == value, "tasks of a fan-out differ"
 
     def artifacts(self) -> dict[str, Any]:
         """Return what goes on to the next step: all but what every task has, and a fan-out task's own item."""
@@ -69,7 +68,7 @@ class Task:
 
 
 def run_steps(flow: type, run: str, constant: Mapping[str, Any], folder: Path) -> None:
-    """Run from `start` to `end`, a fan-out's tasks one after the other, but for tasks that have left their artifacts in the folder."""
+    """Run from `start` to `end`, tasks of a fan-out and branches one by one, but for tasks that have left their artifacts in the folder."""
     from metaflow import current
 
     def done(name: str, artifacts: Mapping[str, Any], *inputs: list[Task], number: int | str = "") -> Task:
@@ -86,12 +85,16 @@ def run_steps(flow: type, run: str, constant: Mapping[str, Any], folder: Path) -
 
     task = done("start", {})
     while task._next:
-        if task._foreach is None:
-            task = done(task._next, task.artifacts())
-        else:
+        first, *others = task._next
+        if task._foreach is not None:
             items = enumerate(getattr(task, task._foreach))
-            parts = [done(task._next, task.artifacts() | {"input": item}, number=number) for number, item in items]
-            task = done(parts[0]._next, {}, parts)
+            parts = [done(first, task.artifacts() | {"input": item}, number=number) for number, item in items]
+        elif others:
+            parts = [done(name, task.artifacts()) for name in task._next]
+        else:
+            task = done(first, task.artifacts())
+            continue
+        task = done(parts[0]._next[0], {}, parts)
 
 
 def do(job: dict[str, Any]) -> None:
