@@ -17,10 +17,10 @@ from steps.terminal import Pace
 
 Page = Callable[[Seen], Sequence[CardPart]]
 
-_LEAST_SECONDS: Final = 2.0
-_MOST_SECONDS: Final = 30.0
-_FRACTION: Final = 0.05
-"""Least interval of refreshes, as a fraction of the step's run time: each starts a Metaflow process with a second of imports."""
+_LEAST_SECONDS: Final = 10.0
+_MOST_SECONDS: Final = 60.0
+_FRACTION: Final = 0.1
+"""Least interval of refreshes, as a fraction of the step's run time: each starts a Metaflow process that takes 1.5 seconds of a core."""
 
 
 class LiveCard:
