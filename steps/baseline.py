@@ -13,7 +13,7 @@ from steps.cards.page import CardPart, Seen, page_part
 from steps.dataset import position_keys, read_boards
 from steps.measure import Arena, read_ladder
 from steps.names import DECISIONS, REPORT
-from steps.policies.open import open_policy
+from steps.policies.open import Competitor, open_policy
 from steps.run.step import Step
 from steps.run.work import Work
 
@@ -36,25 +36,31 @@ def body(work: Work) -> None:
     heldout = policy.heldout(table)
     work.log(Record(0, heldout))
     policy.write_decisions(work.folder, table)
-    player = policy.player("pretrained", temperature=None, seed=work.settings.seed, stream=("baseline", "asked again"))
     used = position_keys(work.inputs["boards"])
     with Arena(work.settings, work.machine, work.progress) as arena:
         num_placed = num_openings_to_place(1, arena.config)
         arena.expect(2 * (2 * arena.config.num_baseline_pairs + num_placed), "games at most")
-        matches = _matches(work, arena, player, used)
-        [placement] = arena.place([player], ladder, arena.openings(num_placed, used, "placement", "pretrained"), "pretrained")
+        matches = _matches(work, arena, policy, used)
+        [placement] = arena.place(
+            [_player(work, policy, "placement")], ladder, arena.openings(num_placed, used, "placement", "pretrained"), "pretrained"
+        )
     rating = (placement.rating, placement.low, placement.high)
     work.log(Record(0, dict(zip(interval_names("baseline/rating"), rating, strict=True))))
     write_json(work.folder / REPORT, {"heldout": heldout, "matches": matches, "ladder": placement.facts(ladder)})
 
 
-def _matches(work: Work, arena: Arena, player: Player, used: set[str]) -> dict[str, Any]:
+def _player(work: Work, policy: Competitor, purpose: str) -> Player:
+    return policy.player("pretrained", temperature=None, seed=work.settings.seed, stream=("baseline", "asked again", purpose))
+
+
+def _matches(work: Work, arena: Arena, policy: Competitor, used: set[str]) -> dict[str, Any]:
     """Return the matches against a random mover and against Stockfish, by the opponent's name."""
     opponents = {"random": Rung(nodes=1, random_share=1), "engine": Rung(nodes=1, random_share=0)}
     openings = arena.openings(arena.config.num_baseline_pairs, used, "baseline")
     matches: dict[str, Any] = {}
     for kind, rung in opponents.items():  # The same openings for both: these scores are never added up.
-        result = arena.match(player, rung.player(arena.pool, numpy_stream(work.settings.seed, "baseline", kind)), openings)
+        opponent = rung.player(arena.pool, numpy_stream(work.settings.seed, "baseline", kind))
+        result = arena.match(_player(work, policy, kind), opponent, openings)
         matches[rung.name] = result.facts()
         interval, names = result.interval(), interval_names(f"baseline/score_{kind}")
         work.log(Record(0, dict(zip(names, (interval.score, interval.low, interval.high), strict=True))))

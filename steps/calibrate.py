@@ -55,7 +55,7 @@ def _play(work: Work, rungs: tuple[Rung, ...]) -> dict[tuple[int, int], MatchRes
         for number, meeting in enumerate(meetings):
             part = openings[number * count : (number + 1) * count]  # Each opening serves once, so that meetings err independently.
             one, other = (rungs[rung].player(arena.pool, numpy_stream(_SEED, "ladder", *meeting, rung)) for rung in meeting)
-            results[meeting] = play_match(one, other, part, max_plies=config.max_plies)
+            results[meeting] = play_match(one, other, part, max_plies=config.max_plies, num_processes=work.machine.num_threads)
             work.progress(2 * count * len(results), 2 * count * len(meetings), "games")
     return results
 

@@ -1,7 +1,7 @@
 """Play one task's share of the games that decide on the candidate: fresh games, from openings that serve nothing else."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +30,9 @@ def body(work: Work) -> None:
     games: dict[str, list[dict[str, Any]]] = {}
     if (step := screened["candidate_step"]) is not None:
         opened = cache(lambda folder: open_policy(folder, work.device, rules=work.settings.language))
-        with Arena(work.settings, work.machine, work.progress) as arena:
+        num_sharing = 1 if work.machine.is_container else work.part.count  # Tasks of one machine share its cores.
+        machine = replace(work.machine, num_threads=max(1, work.machine.num_threads // num_sharing))
+        with Arena(work.settings, machine, work.progress) as arena:
             for stage in (stage for stage in FRESH if stage in screened["openings"]):
                 openings = screened["openings"][stage]
                 share = work.part.of(range(len(openings)))

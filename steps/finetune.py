@@ -93,6 +93,7 @@ def _states(work: Work, train: BoardArrays, heldout: BoardArrays, values: Values
         seed=seed,
         # Held-out positions are never learnt from, wherever they come from.
         exclude=frozenset(position_key(decode(row)) for row in heldout.encodings),
+        num_processes=work.machine.num_threads,
         say=work.say,
     )
 

@@ -39,6 +39,7 @@ class Arena:
     def __init__(self, settings: Settings, machine: Machine, progress: Callable[[int, int, str], None]) -> None:
         """Start no engine yet: the first search does. `progress` is told how many games are done, of how many, in words."""
         self.config, self._seed, self._progress = settings.evaluation, settings.seed, progress
+        self._num_processes = machine.num_threads
         self.pool = EnginePool(machine.stockfish, num_processes=machine.num_threads, options={"Hash": PLAYING_HASH_MIB})
         self._num_done, self._num_expected, self._unit = 0, 0, ""
 
@@ -66,6 +67,7 @@ class Arena:
             max_plies=self.config.max_plies,
             on_games_done=lambda done: self._progress(before + done, self._num_expected, self._unit),
             numbers=numbers,
+            num_processes=self._num_processes,
         )
         self._num_done += len(result.games)
         return adjudicate(result, self.pool)

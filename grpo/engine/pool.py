@@ -4,6 +4,7 @@ It uses raw pipes instead of python-chess's wrapper, which waits forever for a s
 third of the speed (benchmarks/engine.py). One thread drives all processes of a pool.
 """
 
+import os
 import re
 import select
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -79,7 +80,8 @@ class _Job:
 class EnginePool(AbstractContextManager["EnginePool"]):
     """A fixed number of engine processes, as a context manager that kills all of them on exit.
 
-    Use it in one thread, which must outlive the pool: Linux kills the engines when the thread that started them ends.
+    Use it in one thread, which must outlive the pool: Linux kills the engines when the thread that started them ends. A forked process
+    shares its work with others, so that there the pool has one process, a new one.
     """
 
     def __init__(self, path: str, *, num_processes: int, options: Mapping[str, str | int]) -> None:
@@ -93,6 +95,8 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         self._processes: list[EngineProcess] = []
         self._running: dict[EngineProcess, tuple[_Job, Query]] = {}
         self._failed_in_a_row = 0
+        self._owner = os.getpid()
+        self._of_parent: list[EngineProcess] = []  # Only kept: they are the parent's to end.
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -112,6 +116,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         The engines keep searching while the caller works on an answer. Raises EngineError if several queries in a row fail, also across
         calls: then the engine is at fault, not a position.
         """
+        self._own()
         assert not self._running, "only one call at a time: another call has unread answers"
         jobs = (_Job(index, query) for index, query in enumerate(queries))
         retries: list[_Job] = []
@@ -173,6 +178,12 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         except BaseException:
             self._end(process)
             raise
+
+    def _own(self) -> None:
+        """In a forked process, leave the engines to the parent."""
+        if self._owner != os.getpid():
+            self._owner, self._num_processes = os.getpid(), 1
+            self._of_parent, self._processes, self._running = self._processes, [], {}
 
     def _begin(self, job: _Job) -> None:
         """Send a search to an idle process. Raises EngineError if none starts, EngineMissingError if it can never score all moves."""

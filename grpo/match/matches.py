@@ -4,15 +4,17 @@ Adjudication is a second score, for undecided draws: the engine's evaluation of 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import chess
 
 from grpo.engine.answers import EngineAnswer, EngineError
 from grpo.engine.pool import EnginePool, Query
+from grpo.match.forks import Tell, in_processes, num_forks
 from grpo.match.intervals import ScoreInterval, paired_interval
 from grpo.match.replies import Reply, ReplyCounts
 
@@ -213,8 +215,9 @@ def play_match(
     openings: Sequence[str],
     *,
     max_plies: int,
-    on_games_done: Callable[[int], None] | None = None,
+    on_games_done: Tell | None = None,
     numbers: Sequence[int] | None = None,
+    num_processes: int = 1,
 ) -> MatchResult:
     """Play each opening with both colours and return the games, in the order of the openings.
 
@@ -225,23 +228,34 @@ def play_match(
         max_plies: A game of this length, counted from its opening, is a draw.
         on_games_done: Called from time to time with the number of finished games.
         numbers: Indices of the openings in a larger match of which this is a part, so that players use the same random numbers as there.
+        num_processes: How many share the openings; no game depends on it. The players of this process then stay as they were.
 
-    Raises ValueError if a player's move is not legal.
+    Raises ValueError if a player's move is not legal; ForkError where processes share the openings.
     """
     games = [_Game(opening, first_is_white, max_plies) for opening in openings for first_is_white in (True, False)]
     game_numbers = [2 * index + colour for index in numbers or range(len(openings)) for colour in (0, 1)]
+    step = max(1, min(num_forks(num_processes), len(openings)))
+    rows = [[row for row in range(len(games)) if row // 2 % step == start] for start in range(step)]
+    tasks = [partial(_play, first, second, [games[row] for row in part], [game_numbers[row] for row in part]) for part in rows]
+    played = in_processes(tasks, on_games_done or (lambda _: None))
+    in_order = dict(zip((row for part in rows for row in part), (game for part in played for game in part), strict=True))
+    return MatchResult(first=first.name, second=second.name, games=tuple(in_order[row] for row in range(len(games))))
+
+
+def _play(first: "Player", second: "Player", games: Sequence[_Game], numbers: Sequence[int], tell: Tell) -> list[PlayedGame]:
+    """Play games to their ends, all in lock-step."""
     num_done = 0
     while True:
         unfinished = [index for index, game in enumerate(games) if game.end is None]
-        if on_games_done is not None and len(games) - len(unfinished) > num_done:
+        if len(games) - len(unfinished) > num_done:
             num_done = len(games) - len(unfinished)
-            on_games_done(num_done)
+            tell(num_done)
         if not unfinished:
-            return MatchResult(first=first.name, second=second.name, games=tuple(game.finished() for game in games))
-        of_first = [index for index in unfinished if games[index].is_first_to_move()]
-        of_second = [index for index in unfinished if not games[index].is_first_to_move()]
+            return [game.finished() for game in games]
+        of_first = [index for index in unfinished if first is second or games[index].is_first_to_move()]
+        of_second = [index for index in unfinished if first is not second and not games[index].is_first_to_move()]
         for player, indices in ((first, of_first), (second, of_second)):
-            answers = player.choose([games[i].board for i in indices], [game_numbers[i] for i in indices]) if indices else ()
+            answers = player.choose([games[i].board for i in indices], [numbers[i] for i in indices]) if indices else ()
             for index, answer in zip(indices, answers, strict=True):
                 games[index].play(answer, player.name)
 

@@ -27,7 +27,7 @@ OPENING_PLIES: Final = 6
 MAX_PLIES: Final = 160
 """Longer games are cut there."""
 _MIN_OPENINGS_PER_BATCH: Final = 32  # Two games each, the colours changed, and all in lock-step.
-_STATES_PER_OPENING: Final = 44  # Somewhat less than two games give, so that one batch is enough: a move costs less in a large one.
+_STATES_PER_OPENING: Final = 40  # Somewhat less than two games give, so that one batch is enough: a move costs less in a large one.
 _MIN_BATCHES: Final = 4  # That many, and one game a state on top, before a round is given up.
 _MIN_STRIDE: Final = 3  # Neighbouring plies are nearly the same position; odd, so that a game gives both sides' positions.
 _MAX_STATES_PER_GAME: Final = 32  # A long game is thinned out: its shuffling would outnumber the short ones' decisions.
@@ -55,6 +55,8 @@ class SelfPlay:
     """Root of the random streams."""
     exclude: Container[str]
     """Keys of positions that are never states."""
+    num_processes: int
+    """Processes that share the games."""
     say: Callable[[str], None]
     """Is told when a round begins, which takes longer than many steps."""
     _round: int | None = None
@@ -132,7 +134,8 @@ class SelfPlay:
                     " self_play_states"
                 )
             openings = random_openings(num_openings, max_plies=OPENING_PLIES, rng=opening_rng)
-            played = play_match(player, player, openings, max_plies=MAX_PLIES).games
+            numbers = range(len(games) // 2, len(games) // 2 + num_openings)
+            played = play_match(player, player, openings, max_plies=MAX_PLIES, numbers=numbers, num_processes=self.num_processes).games
             games += played
             for game in played:
                 for board in _boards_at(game, taken_plies(len(game.moves), choice_rng)):

@@ -1,5 +1,9 @@
 """Games: how they end, whose score it is, that many at once are the same as one at a time, and adjudication of the undecided."""
 
+import multiprocessing
+import os
+import signal
+import time
 from collections.abc import Callable, Sequence
 
 import chess
@@ -7,11 +11,14 @@ import pytest
 from doubles import CPU, TINY, some_boards
 from scripted_engine import ScriptedEngine
 
-from grpo.base.seeding import numpy_stream
+from grpo.base.seeding import numpy_stream, torch_stream
+from grpo.engine.answers import EngineError
 from grpo.engine.pool import EnginePool
+from grpo.match.forks import ForkError, Tell, in_processes
 from grpo.match.intervals import paired_interval
+from grpo.match.ladder import Rung
 from grpo.match.matches import UNDECIDED, End, MatchResult, PlayedGame, adjudicate, play_match
-from grpo.match.players import BestMovePlayer, RandomPlayer
+from grpo.match.players import BestMovePlayer, RandomPlayer, SamplingPlayer
 from grpo.policy.policy import new_policy
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
@@ -163,6 +170,34 @@ def test_all_boards_in_lock_step_play_the_games_that_they_play_one_at_a_time() -
     first, second = (BestMovePlayer(new_policy(TINY, seed=seed, device=CPU), str(seed)) for seed in (0, 1))
     together = play_match(first, second, OPENINGS[:3], max_plies=8).games
     assert list(together) == [game for opening in OPENINGS[:3] for game in play_match(first, second, [opening], max_plies=8).games]
+
+
+def test_processes_share_the_openings_with_engines_of_their_own_and_play_the_same_games(stockfish: str) -> None:
+    def games(num_processes: int) -> tuple[PlayedGame, ...]:
+        told: list[int] = []
+        with EnginePool(stockfish, num_processes=2, options={"Hash": 1}) as pool:
+            engine = Rung(nodes=1, random_share=0.3).player(pool, numpy_stream(0, "rung"))
+            sampling = SamplingPlayer(new_policy(TINY, seed=0, device=CPU), "policy", temperature=1.0, rng=torch_stream(0, "policy"))
+            result = play_match(
+                engine, sampling, OPENINGS[:5], max_plies=12, on_games_done=told.append, numbers=range(3, 8), num_processes=num_processes
+            )
+        assert told[-1] == 10
+        return result.games
+
+    assert games(1) == games(2) == games(9)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize(("ends", "error", "words"), [("refuses", EngineError, "no engine"), ("dies", ForkError, "exit code -9")])
+def test_what_ends_one_of_the_processes_ends_the_others(ends: str, error: type[Exception], words: str, place: int) -> None:
+    def task(tell: Tell) -> None:
+        if ends == "refuses":
+            raise EngineError("no engine")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(error, match=words):
+        in_processes([(task, lambda _: time.sleep(600))[number ^ place] for number in (0, 1)], print)
+    assert multiprocessing.active_children() == []
 
 
 # Adjudication.

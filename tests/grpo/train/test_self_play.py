@@ -54,7 +54,9 @@ def own_games(values: Any = None, *, size: int = 8, first_step: int = 0, **setti
     numbers: dict[str, Any] = {"states_per_step": 4, "self_play_fraction": 0.9, "self_play_states": 40, "self_play_steps": 12}
     config = GrpoConfig(**{**numbers, **settings})
     values = values or MadeUpValues()
-    return SelfPlay(values=values, config=config, size=size, first_step=first_step, seed=3, exclude=frozenset(), say=lambda _: None)
+    return SelfPlay(
+        values=values, config=config, size=size, first_step=first_step, seed=3, exclude=frozenset(), num_processes=2, say=lambda _: None
+    )
 
 
 def raw(states: States) -> list[bytes]:
