@@ -11,11 +11,11 @@ LEVEL: Final = 0.025
 """One-sided error of a claim; "the lower end of the 95 % interval lies above one half" is the same test."""
 Z95: Final = 1.959964
 """Standard errors on each side of a 95 % interval."""
-REPEATED_Z: Final = tuple(2.004 * math.sqrt(3 / look) for look in (1, 2, 3))
+REPEATED_Z: Final = tuple(1.977 * math.sqrt(2 / look) for look in (1, 2))
 """Standard errors on each side of a repeated 95 % interval at each look of a group-sequential test, after equal parts of its sample.
 
 In 95 % of the cases the intervals of all looks hold the truth. So that of the last look is valid whatever made it the last (O'Brien and
-Fleming, Biometrics 35, 1979; 2.004 for three looks: Jennison and Turnbull, Group Sequential Methods, 2000, table 2.3)."""
+Fleming, Biometrics 35, 1979; 1.977 for two looks: Jennison and Turnbull, Group Sequential Methods, 2000, table 2.3)."""
 _NORMAL: Final = NormalDist()
 
 

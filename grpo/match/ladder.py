@@ -185,12 +185,16 @@ class LadderPlacement:
 def num_openings_to_place(num_players: int, config: EvaluationConfig) -> int:
     """Return the most openings that `place_on_ladder` needs: a binary search over the rungs, then the two nearest rungs."""
     num_probes = len(make_rungs(config)).bit_length()
-    return num_probes * config.num_probe_pairs + 2 * len(_boundaries(num_players)) * config.num_rung_pairs
+    boundaries, size = _parts(num_players, config)
+    return num_probes * config.num_probe_pairs + 2 * len(boundaries) * size
 
 
-def _boundaries(num_players: int) -> tuple[float, ...]:
-    """Return the standard errors on each side of an interval after each part; a single player is compared with nobody and plays one."""
-    return REPEATED_Z if num_players > 1 else (Z95,)
+def _parts(num_players: int, config: EvaluationConfig) -> tuple[tuple[float, ...], int]:
+    """Return the standard errors on each side of an interval after each part, and a part's openings a rung.
+
+    A single player is compared with nobody: one part, of half the size.
+    """
+    return (REPEATED_Z, config.num_rung_pairs) if num_players > 1 else ((Z95,), -(-config.num_rung_pairs // 2))
 
 
 PlayRung = Callable[[Rung, Sequence[str]], MatchResult]
@@ -203,8 +207,8 @@ def place_on_ladder(
     """Rate players: find each one's level with a binary search of a few pairs per rung, then play many pairs against the two nearest rungs.
 
     Two players meet the same rungs, those nearest to the mean of their levels, on the same openings: then `ladder_difference` compares
-    them opening by opening. They play up to three parts of `num_rung_pairs` openings a rung, and no more once their difference as played is
-    shown (`REPEATED_Z`). One player plays one part.
+    them opening by opening. They play up to two parts of `num_rung_pairs` openings a rung, and no more once their difference as played is
+    shown (`REPEATED_Z`). One player plays half a part.
 
     Args:
         players: How each of them, one or two, plays a rung.
@@ -219,9 +223,10 @@ def place_on_ladder(
     rungs = sorted(nearest, key=by_rating.index)  # The weaker first.
     unused_openings = iter(openings[config.num_probe_pairs * max(map(len, probes)) :])
     played = [{rung: list[MatchResult]() for rung in rungs} for _ in players]
-    for z in _boundaries(len(players)):
+    boundaries, size = _parts(len(players), config)
+    for z in boundaries:
         for rung in rungs:
-            part = [next(unused_openings) for _ in range(config.num_rung_pairs)]
+            part = [next(unused_openings) for _ in range(size)]
             for play, of_player in zip(players, played, strict=True):
                 of_player[rung].append(play(ladder.rungs[rung], part))
         games = [[RungGames(rung=rung, result=joined(parts)) for rung, parts in of_player.items()] for of_player in played]

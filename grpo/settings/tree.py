@@ -54,16 +54,16 @@ class BoardsConfig(Section):
     """Minimum rating of both players of the files' games; games that do not give both are dropped, and counted in the report."""
     time_controls: Annotated[tuple[Annotated[TimeControl, Field(strict=False)], ...], Field(strict=False)] = ()
     """Only games of these speed classes, and games whose TimeControl tag gives no known one. Empty for all."""
-    num_train: Count = 15_000
+    num_train: Count = 9_000
     """Training boards; one third each are openings, middlegames and endgames."""
-    num_validation: Count = 1_500
+    num_validation: Count = 900
     """Validation boards, which decide which weights of imitation are kept."""
     num_heldout: Count = 450
     """Held-out boards on which regret is measured, with move values of the deeper search of `evaluation`."""
     depth: Annotated[int, Field(ge=1, le=30)] = 5
     """Search depth in plies of the move values, the reward: all legal moves at depth 1, then the best eight again at this depth. By a deep
     judge its best move gives away as little as that of all moves at this depth, in less than half the time (docs/results.md)."""
-    max_per_game_and_phase: Count = 6
+    max_per_game_and_phase: Count = 4
     """Maximum number of boards of one phase from one game, so that long games do not dominate. Fewer boards a game make more games, and
     so more moves to imitate (`pretrain.max_positions`)."""
     exclude: Names = ()
@@ -107,7 +107,7 @@ class PretrainConfig(Section):
     """Learning rate of AdamW at first; it falls to 0 over all steps. A language model's warms up; for a pretrained one use 1e-5 to 5e-5."""
     steps_per_validation: Count = 200
     """Steps between two measurements of the validation loss."""
-    num_steps: Annotated[int, Field(ge=0)] = 1_200
+    num_steps: Annotated[int, Field(ge=0)] = 1_000
     """Number of steps; the weights with the lowest validation loss are kept. 0 uses a language model as it is."""
 
 
@@ -117,7 +117,7 @@ class EvaluationConfig(Section):
     heldout_depth: Annotated[int, Field(ge=1, le=30)] = 8
     """Search depth for the move values of held-out boards. Much deeper than `boards.depth`, so that regret measures neither the reward
     again nor the judge's own noise."""
-    num_baseline_pairs: Count = 60
+    num_baseline_pairs: Count = 40
     """Openings of the baseline against a random mover, and against Stockfish with one node per move, each played with both colours."""
     opening_book: str = ""
     """A file (or folder, glob, `s3://` address) of positions (EPD, FEN) to begin from instead of generated ones."""
@@ -136,13 +136,13 @@ class EvaluationConfig(Section):
     fraction of random moves. Falls from 1, the random mover."""
     ladder_nodes: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)] = (1, 300, 1_000)
     """Upper rungs: Stockfish at full strength with this many nodes per move, rising."""
-    num_calibration_pairs: Count = 20
+    num_calibration_pairs: Count = 12
     """Openings that each rung plays, with both colours, against each of the two rungs below it."""
     num_probe_pairs: Count = 6
     """Openings of each short match that locates a player on the ladder."""
-    num_rung_pairs: Count = 170
-    """Openings against each of the two nearest rungs, which determine the rating; a candidate and its start play up to three times as many:
-    510 give their difference to +-18 Elo."""
+    num_rung_pairs: Count = 255
+    """Openings that a candidate and its start play against each of the two nearest rungs, and once more where that does not decide: 510
+    give their difference to +-18 Elo. The pretrained policy alone plays half as many."""
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:

@@ -13,7 +13,7 @@ from grpo.match.verdict import Decision, LadderGain, candidates_by_regret, decid
 def gain(played: float, adjudicated: float = 0.0, *, margin: float = 30.0) -> LadderGain:
     """Return a gain on the ladder, in Elo, with intervals of this margin."""
     found = [Estimate(value=value, low=value - margin, high=value + margin) for value in (played, adjudicated)]
-    return LadderGain(played=found[0], adjudicated=found[1], num_pairs=300, num_planned=450)
+    return LadderGain(played=found[0], adjudicated=found[1], num_pairs=150, num_planned=300)
 
 
 NO_GAIN = gain(0.0)

@@ -59,7 +59,7 @@ def made_reports(*, score: float = 0.75, elo: float = 10.0) -> dict[str, dict[st
         against_initial=[score] * 50,
         against_previous=None,
         beside={"best moves, adjudicated": [1.0] * 5 + [0.5] * 5, "sampled moves at T = 1, as played": [0.5] * 10},
-        ladder_gain=LadderGain(played=played, adjudicated=judged, num_pairs=300, num_planned=450),
+        ladder_gain=LadderGain(played=played, adjudicated=judged, num_pairs=150, num_planned=300),
         phases=phase_changes({"opening": [-0.01, 0.01] * 30, "endgame": [-0.02, 0.0] * 30}, tolerance=0.01),
     )
     rungs = [

@@ -221,7 +221,7 @@ def test_the_intervals_of_the_difference_at_all_looks_hold_the_truth_whatever_th
             for player, rating in enumerate(ratings):
                 won = np.where(is_shared, luck, own[player]) < expected_score(rating - opponent)
                 scores[player].append(won.mean(1).tolist())
-        parts = [[[each[: num_pairs * look // 3] for each in of_player] for of_player in scores] for look in (1, 2, 3)]
+        parts = [[[each[: num_pairs * look // 2] for each in of_player] for of_player in scores] for look in (1, 2)]
         found = [rating_difference(opponents, *part) for part in parts]
         held.append(all(abs(each.elo - 40) <= z * each.standard_error for each, z in zip(found, REPEATED_Z, strict=True)))
         widths.append(REPEATED_Z[-1] * found[-1].standard_error)

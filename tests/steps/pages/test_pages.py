@@ -60,8 +60,8 @@ def test_every_number_has_its_interval_its_games_and_its_yardstick(results: Resu
     assert found["pretrained against Stockfish (1 node)"].yardstick["engine"] == ENGINE
     placed = [found[name].estimate.value for name in ("candidate on the ladder", "pretrained on the ladder (openings of the candidate)")]
     assert placed == [260, 240], "of the games of the ladder gain, and not the 250 of the baseline"
-    # The half-width of 30 is one of 20 after all three parts, and 20 (2.004 + 0.8416) / 2.004 = 28.4.
-    said = "look 2 of 3, after 300 of at most 450 pairs a rung; such a test shows a true difference of 28 Elo in 80 % of the cases"
+    # The half-width of 30 is one of 15 after both parts, and 15 (1.977 + 0.8416) / 1.977 = 21.4.
+    said = "look 1 of 2, after 150 of at most 300 pairs a rung; such a test shows a true difference of 21 Elo in 80 % of the cases"
     assert said in " ".join(page("report", results=results).split())
 
 
