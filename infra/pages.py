@@ -29,6 +29,20 @@ _METRICS: Final = f"""# Metrics
 and of the ends of its interval (`_low`, `_high`).
 """
 _MESSAGES: Final = "troubleshooting.md"
+_AWS: Final = "aws.md"
+
+# Boards that one task of `build_boards` makes in a second, all included: 2,799 boards of the default depth in 27.2 s, Stockfish 15.1, one
+# core of an AMD EPYC at 2.6 GHz. The same machine joined 447,840 boards in 23.4 s, with 2,600 bytes of memory for each.
+BOARDS_A_SECOND: Final = 103
+JOINED_A_SECOND: Final = 19_000
+_BYTES_A_JOINED: Final = 2_600
+SURPLUS: Final = 1.06
+"""Boards that tasks make for each that is asked for: two tasks may find the same."""
+MACHINE_PRICE: Final = 0.1008
+"""USD an hour of an m7i.large on demand: us-east-1, Linux, list price of 2026. A spot machine never costs more."""
+_NUM_MACHINES: Final = (1, 16, 64, 256, 1_000)
+NUM_BOARDS: Final = (1_200_000, 10_000_000, 100_000_000)
+_COSTS: Final = " ".join(("machines boards/hour", *(f"{boards:,}" for boards in NUM_BOARDS), "slowest"))
 
 
 def settings(section: type[BaseModel] = Settings, prefix: str = "") -> Iterator[tuple[str, str, str]]:
@@ -46,6 +60,22 @@ def family(metric: str) -> str:
     return "/".join(metric.split("/")[:2]).removesuffix("_low").removesuffix("_high")
 
 
+def costs() -> Iterator[tuple[str, ...]]:
+    """Yield how long numbers of machines take to make numbers of boards, how long one takes to join them, and what the machines cost."""
+    made = {boards: SURPLUS * boards for boards in NUM_BOARDS}
+    for machines in _NUM_MACHINES:
+        speed = machines * BOARDS_A_SECOND
+        slowest = "labels" if speed < JOINED_A_SECOND else "`join_boards`"
+        yield f"{machines:,}", f"{3_600 / SURPLUS * speed:,.0f}", *(_time(number / speed) for number in made.values()), slowest
+    memory = [f"{_time(number / JOINED_A_SECOND)}, {number * _BYTES_A_JOINED / 2**30:,.0f} GiB" for number in made.values()]
+    yield "`join_boards`: 1", f"{3_600 / SURPLUS * JOINED_A_SECOND:,.0f}", *memory, ""
+    yield "labels, USD", "", *(f"{number / BOARDS_A_SECOND / 3_600 * MACHINE_PRICE:.2f}" for number in made.values()), ""
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds / 3_600:,.1f} h" if seconds >= 3_600 else f"{seconds / 60:,.1f} min"
+
+
 def pages() -> dict[str, str]:
     """Return name -> text of each page."""
     families: dict[str, tuple[str, str]] = {}
@@ -53,11 +83,15 @@ def pages() -> dict[str, str]:
         families.setdefault(family(name), (unit, re.split(r"[;:] ", _sentence(meaning))[0]))
     messages = (DOCS / _MESSAGES).read_text(encoding="utf-8")
     start = messages.index("finding | means | advice")  # The table ends the page; what is before it is written by hand.
+    aws = (DOCS / _AWS).read_text(encoding="utf-8")
+    before, _, after = aws.partition("machines | boards/hour")  # A table in the middle of the page.
+    after = after.split("\n\n", 1)[1]
     findings = ((f'<a id="{check.name}"></a>{check.name}', check.means, check.advice) for check in CHECKS)
     return {
         "configuration.md": f"{_CONFIGURATION}\n{_table('setting default meaning', settings())}",
         "metrics.md": f"{_METRICS}\n{_table('metric unit meaning', ((name, *row) for name, row in families.items()))}\n"
         f"{_table('event meaning', EVENTS.items())}",
+        _AWS: f"{before}{_table(_COSTS, costs())}\n{after}",
         _MESSAGES: f"{messages[:start]}{_table('finding means advice', findings)}",
     }
 

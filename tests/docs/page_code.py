@@ -1,4 +1,4 @@
-"""The Python in pages of the documentation."""
+"""The code in pages of the documentation."""
 
 import re
 from pathlib import Path
@@ -6,6 +6,6 @@ from pathlib import Path
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def blocks(page: str) -> list[str]:
-    """Return the blocks of Python of a page, in order."""
-    return re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+def blocks(page: str, language: str = "python") -> list[str]:
+    """Return the blocks of a language of a page, in order."""
+    return re.findall(rf"^```{language}\n(.*?)^```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)

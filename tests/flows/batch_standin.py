@@ -1,4 +1,4 @@
-"""A stand-in for AWS Batch: moto's S3, Secrets Manager and Batch, with each job a process in an empty folder with only its own variables.
+"""A stand-in for AWS Batch: moto's AWS, with each job a process in an empty folder with only its own variables.
 
 A package that is missing in the archive, a variable that is not forwarded and a relative path of the launcher make a job fail here as in
 the cloud. Jobs share this machine's disk, network and processors, and none has a GPU.
@@ -19,7 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 BUCKET = "chess-grpo-stand-in"
-QUEUES = ("cpu", "gpu")
+ACCOUNT = "123456789012"
 REGION = "eu-central-1"
 KEYS = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": REGION}
 
@@ -34,6 +34,8 @@ class BatchJob:
         self._process: subprocess.Popen[bytes] | None = None
         self.command: list[str] = overrides.get("command") or properties["command"]
         self.variables = {row["name"]: row["value"] for row in rows}
+        self.queue: str = job.job_queue.name
+        self.image: str = overrides.get("image") or properties["image"]
         self.step, self.attempt = job.parameters["metaflow.step_name"], int(job.parameters["metaflow.retry_count"])
         self.folder = standin.folder / "jobs" / job.job_id
         self.log = standin.folder / "logs" / f"{job.job_id}.log"
@@ -49,7 +51,7 @@ class BatchJob:
         with standin.slots:
             self.folder.mkdir(parents=True)
             given = {"AWS_BATCH_JOB_ID": job.job_id, "AWS_BATCH_JOB_ATTEMPT": "1", "AWS_EXECUTION_ENV": "AWS_ECS_EC2"}
-            given |= {"AWS_BATCH_CE_NAME": "ce", "AWS_BATCH_JQ_NAME": job.job_queue.name, "HOME": str(self.folder)}
+            given |= {"AWS_BATCH_CE_NAME": "ce", "AWS_BATCH_JQ_NAME": self.queue, "HOME": str(self.folder)}
             with self.log.open("wb") as log:
                 # The shell ends with this process, and the task with its shell.
                 self._process = subprocess.Popen(
@@ -92,13 +94,8 @@ class StandIn:
             "METAFLOW_HOME": str(folder),
             "METAFLOW_USER": "tester",
             "METAFLOW_S3_ENDPOINT_URL": address,
-            "METAFLOW_DATASTORE_SYSROOT_S3": f"s3://{BUCKET}/metaflow",
-            "METAFLOW_DATATOOLS_S3ROOT": f"s3://{BUCKET}/metaflow/data",
-            "METAFLOW_DEFAULT_METADATA": "local",
-            "METAFLOW_BATCH_JOB_QUEUE": QUEUES[0],
-            "METAFLOW_ECS_S3_ACCESS_IAM_ROLE": "role",
         }
-        """Of the command that launches a flow."""
+        """Of the commands of a user, whose Metaflow has its configuration in the folder of the stand-in."""
 
     def client(self, service: str) -> Any:
         """Return a client of an AWS service, with no say of the user's own profile."""
@@ -106,6 +103,11 @@ class StandIn:
 
         keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": REGION}
         return boto3.session.Session(**keys).client(service, endpoint_url=self.image["AWS_ENDPOINT_URL"])
+
+    def network(self) -> dict[str, str]:
+        """Return the network of the account, by the names that docs/aws.md gives to its parts."""
+        first, second, *_ = self.client("ec2").describe_subnets()["Subnets"]
+        return {"VPC": first["VpcId"], "SUBNET1": first["SubnetId"], "SUBNET2": second["SubnetId"]}
 
     def keys(self, prefix: str) -> list[str]:
         """Return the names of what is in the bucket."""
@@ -116,7 +118,7 @@ class StandIn:
 @contextmanager
 def batch_standin(folder: Path) -> Iterator[StandIn]:
     """Give a stand-in that lasts as long as the block, as do its jobs. One at a time in a process."""
-    from moto.batch.models import Job
+    from moto.batch.models import ComputeEnvironment, Job
     from moto.server import ThreadedMotoServer
 
     for name in ("logs", "jobs"):
@@ -128,14 +130,21 @@ def batch_standin(folder: Path) -> Iterator[StandIn]:
         server.start()
         host, port = server.get_host_and_port()
         standin = StandIn(folder, f"http://{host}:{port}")
-        _make_account(standin)
+        standin.client("s3").create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
+        role = standin.client("iam").create_role(RoleName="role", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
+        make = ComputeEnvironment.create_from_cloudformation_json
 
         def run(job: Any) -> None:
             standin.jobs.append(BatchJob(job, standin))
             standin.jobs[-1].run(standin)
 
+        def with_role(name: str, resource: dict[str, Any], *given: Any, **named: Any) -> Any:
+            # moto wants a role that AWS makes itself, where there is none.
+            resource["Properties"].setdefault("ServiceRole", role)
+            return make(name, resource, *given, **named)
+
         try:
-            with patch.object(Job, "run", run):
+            with patch.object(Job, "run", run), patch.object(ComputeEnvironment, "create_from_cloudformation_json", with_role):
                 yield standin
         finally:
             for job in standin.jobs:
@@ -154,25 +163,3 @@ def _image(folder: Path) -> dict[str, str]:
     engine = os.environ.get("CHESS_GRPO_STOCKFISH")
     places = [str(environment / "bin"), *([str(Path(engine).parent)] if engine else []), "/usr/local/bin:/usr/bin:/bin:/usr/games"]
     return {"PATH": ":".join(places), "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1"}
-
-
-def _make_account(standin: StandIn) -> None:
-    """Make a bucket, and the queues with what they need."""
-    standin.client("s3").create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
-    iam, ec2, batch = (standin.client(service) for service in ("iam", "ec2", "batch"))
-    role = iam.create_role(RoleName="role", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
-    machines = {
-        "type": "SPOT",
-        "minvCpus": 0,
-        "maxvCpus": 64,
-        "instanceTypes": ["optimal"],
-        "instanceRole": iam.create_instance_profile(InstanceProfileName="instance")["InstanceProfile"]["Arn"],
-        "subnets": [ec2.describe_subnets()["Subnets"][0]["SubnetId"]],
-        "securityGroupIds": [ec2.describe_security_groups()["SecurityGroups"][0]["GroupId"]],
-    }
-    made = batch.create_compute_environment(
-        computeEnvironmentName="machines", type="MANAGED", state="ENABLED", serviceRole=role, computeResources=machines
-    )
-    order = [{"order": 1, "computeEnvironment": made["computeEnvironmentArn"]}]
-    for name in QUEUES:
-        batch.create_job_queue(jobQueueName=name, state="ENABLED", priority=1, computeEnvironmentOrder=order)

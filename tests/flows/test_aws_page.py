@@ -1,0 +1,159 @@
+"""The commands of docs/aws.md, in an account of moto: from the queues to a policy, with a machine that is lost on the way."""
+
+import itertools
+import json
+import re
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from batch_standin import ACCOUNT, BUCKET, StandIn, batch_standin
+from canary import files_with, holds
+from page_code import DOCS, blocks
+from presets import TEST
+from real_flow import FLOW, ROOT
+from toggled_server import ToggledServer
+
+import infra.pages
+from steps import STEPS
+
+PAGE = "aws.md"
+CANARY = "canary-d1b54a32d192ed03"
+SHARED = "metaflow/chess-grpo"
+NOT_RUN = ("aws ecr get-login-password | docker login", "docker build", "docker push")
+"""What commands begin with that need docker; all others of the page run here."""
+HAS_NOT = ("METAFLOW_DEFAULT_METADATA", "METAFLOW_SERVICE_URL", "METAFLOW_SERVICE_INTERNAL_URL", "METAFLOW_SERVICE_AUTH_KEY")
+"""Of the page's configuration what belongs to Metaflow's service, which is not here."""
+OUTPUTS = {
+    "<MetaflowDataStoreS3Url>": f"s3://{BUCKET}/metaflow",
+    "<MetaflowDataToolsS3Url>": f"s3://{BUCKET}/metaflow/data",
+    "<ECSJobRoleForBatchJobs>": f"arn:aws:iam::{ACCOUNT}:role/role",
+}
+
+
+def test_the_tables_of_the_page_are_those_of_the_code() -> None:
+    assert (DOCS / PAGE).read_text() == infra.pages.pages()[PAGE], "python -m infra.pages"
+
+
+def test_at_a_board_a_second_a_million_seconds_are_278_hours_and_dollars(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"BOARDS_A_SECOND": 1, "SURPLUS": 1.0, "MACHINE_PRICE": 1.0, "NUM_BOARDS": (1_000_000,)}.items():
+        monkeypatch.setattr(infra.pages, name, value)
+    one, sixteen, *_, dollars = infra.pages.costs()
+    assert (one[2], sixteen[2], dollars[2]) == ("277.8 h", "17.4 h", "277.78")
+
+
+def script(tracking: str) -> str:
+    """Return the page's commands as one script for a folder that is not the checkout, with settings of a tiny run."""
+    lines = re.sub(r"\\\n\s*", "", "".join(blocks(PAGE, "bash"))).splitlines()
+    assert all(any(line.startswith(start) for line in lines) for start in NOT_RUN)
+    text = "\n".join(line for line in lines if not line.startswith(NOT_RUN))
+    here = {
+        ".venv/bin/": f"{sys.prefix}/bin/",
+        "infra/": f"{ROOT}/infra/",
+        "git ": f"git -C {ROOT} ",
+        "https://mlflow.example.org": tracking,
+        '"smoke"': f'"{TEST}"',
+        "flows/chess_grpo.py run": f"flows/chess_grpo.py --config-value settings 'preset = \"{TEST}\"' run",
+        "flows/chess_grpo.py": str(FLOW),
+    }
+    for on_the_page, instead in here.items():
+        assert on_the_page in text
+        text = text.replace(on_the_page, instead)
+    return f"set -eux -o pipefail\n{text}\n"
+
+
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of the AWS CLI, in an environment of its own, with the package that moto's CloudFormation needs and ours has not."""
+    folder = tmp_path_factory.mktemp("cli")
+    venv.EnvBuilder(with_pip=True).create(folder)
+    command = [folder / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", "awscli", "openapi-spec-validator"]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    if made.returncode:
+        pytest.skip(f"no AWS CLI, for no package index answers: {made.stderr[-300:]}")
+    [site] = folder.glob("lib/python*/site-packages")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [*sys.path, str(site)])
+        yield folder / "bin"
+
+
+def lose_finetune(standin: StandIn) -> bool:
+    """Kill the job of `finetune` once its first checkpoint is shared, and return whether that was now."""
+    if not any(key.endswith("/index.json") for key in standin.keys(f"{SHARED}/progress/finetune/")):
+        return False
+    [job] = (job for job in standin.jobs if job.step == "finetune")
+    job.kill()
+    return True
+
+
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory: pytest.TempPathFactory, stockfish: str, cli: Path) -> Iterator[StandIn]:
+    """The stand-in on which the page's commands have run, from a folder `cwd` beside that of the stand-in."""
+    folder = tmp_path_factory.mktemp("batch")
+    for name in ("mlflow", "cwd"):
+        (folder / name).mkdir()
+    config, secret = blocks(PAGE, "json")
+    secrets = dict.fromkeys(("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "WANDB_API_KEY"), CANARY)
+    printed, given = folder / "cwd" / "printed.log", folder / "cwd" / "secret.json"
+    given.write_text(secret.replace("...", CANARY))
+    with batch_standin(folder / "standin") as standin, ToggledServer(folder / "mlflow", host="0.0.0.0") as tracking:
+        configured = {name: OUTPUTS[value] for name, value in json.loads(config).items() if name not in HAS_NOT}
+        (standin.folder / "config.json").write_text(json.dumps(configured))
+        environment = standin.environment | secrets | standin.network() | {"BUCKET": BUCKET, "ACCOUNT": ACCOUNT}
+        environment["PATH"] += f":{cli}"
+        # Another name of this machine than those that `run --with batch` refuses.
+        command = ["bash", "-c", script(tracking.address.replace("127.0.0.1", "127.0.0.2"))]
+        is_lost = False
+        with printed.open("wb") as output:
+            process = subprocess.Popen(command, cwd=printed.parent, env=environment, stdout=output, stderr=subprocess.STDOUT)
+            while process.poll() is None:
+                is_lost = is_lost or lose_finetune(standin)
+                time.sleep(0.2)
+        given.unlink()
+        assert process.returncode == 0, printed.read_text()[-4000:]
+        assert is_lost, "finetune ended before its machine could be lost"
+        yield standin
+
+
+@pytest.mark.prove
+def test_the_commands_make_the_queues_two_verdicts_and_a_resumed_run_and_export_the_champion(launched: StandIn) -> None:
+    cwd = launched.folder.parent / "cwd"
+    assert (cwd / "printed.log").read_text().count("] Verdict: ") == 3
+    assert {path.name for path in (cwd / "exported").iterdir()} >= {"README.md", "policy.safetensors"}
+    queues = launched.client("batch").describe_job_queues()["jobQueues"]
+    assert {queue["jobQueueName"] for queue in queues} == {"chess-grpo-cpu", "chess-grpo-gpu"}
+    assert {job.step for job in launched.jobs if job.queue == "chess-grpo-gpu"} == {"pretrain", "finetune"}
+    assert {job.image.rpartition(":")[2][:4] for job in launched.jobs if job.queue == "chess-grpo-gpu"} == {"gpu-"}
+
+
+@pytest.mark.prove
+def test_every_step_is_a_job_and_the_lost_one_goes_on_from_its_progress(launched: StandIn) -> None:
+    in_order = [job.step for job in launched.jobs if job.step != "calibrate"]  # It runs beside `pretrain`.
+    assert [step for step, _ in itertools.groupby(in_order)] == 3 * [step for step in STEPS if step != "calibrate"]
+    lost, retried, again, resumed = (job for job in launched.jobs if job.step == "finetune")
+    assert {job.status for job in launched.jobs if job is not lost} == {"SUCCEEDED"}
+    assert (lost.status, lost.attempt, retried.attempt) == ("FAILED", 0, 1)
+    assert "resuming from step" in retried.log.read_text()
+    assert [": reusing version" in job.log.read_text() for job in (again, resumed)] == [True, False]
+
+
+@pytest.mark.prove
+def test_a_job_has_its_own_variables_and_the_archive_and_nothing_of_the_launcher(launched: StandIn) -> None:
+    assert {job.variables["CHESS_GRPO_STORE"] for job in launched.jobs} == {f"s3://{BUCKET}/{SHARED}"}
+    # The tasks' code is in the folder of their job, and not in the checkout.
+    assert all((job.folder / "metaflow" / "steps" / "batch" / "deployment.py").exists() for job in launched.jobs)
+    assert not any((job.folder / "metaflow" / "tests").exists() for job in launched.jobs)
+    left = {path.name for path in (launched.folder.parent / "cwd").iterdir()}
+    assert left <= {".metaflow", ".chess_grpo", "exported", "printed.log"}
+
+
+@pytest.mark.prove
+def test_a_secret_of_the_launcher_is_found_nowhere(launched: StandIn) -> None:
+    s3 = launched.client("s3")
+    assert not [key for key in launched.keys("metaflow") if holds(s3.get_object(Bucket=BUCKET, Key=key)["Body"].read(), CANARY)]
+    assert files_with(launched.folder.parent, CANARY) == []
+    assert CANARY not in repr([(job.command, job.variables) for job in launched.jobs])
