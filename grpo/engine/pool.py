@@ -116,8 +116,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         The engines keep searching while the caller works on an answer. Raises EngineError if several queries in a row fail, also across
         calls: then the engine is at fault, not a position.
         """
-        self._own()
-        assert not self._running, "only one call at a time: another call has unread answers"
+        self._ready()
         jobs = (_Job(index, query) for index, query in enumerate(queries))
         retries: list[_Job] = []
         finished: dict[int, EngineAnswer | EngineError] = {}
@@ -170,7 +169,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
 
         Raises EngineError without a retry: a new process lacks the hash of the game so far, so the whole game must be replayed.
         """
-        assert not self._running, "only one call at a time: another call has unread answers"
+        self._ready()
         process = self._idle_process() if is_fresh or not self._processes else self._processes[0]
         try:
             process.send(f"{_NEW_GAME if is_fresh else ''}position fen {start_fen}{' moves ' * bool(moves)}{moves}\ngo {limit}")
@@ -179,11 +178,12 @@ class EnginePool(AbstractContextManager["EnginePool"]):
             self._end(process)
             raise
 
-    def _own(self) -> None:
-        """In a forked process, leave the engines to the parent."""
+    def _ready(self) -> None:
+        """Look before a call that no other is under way; in a forked process, leave the engines to the parent."""
         if self._owner != os.getpid():
             self._owner, self._num_processes = os.getpid(), 1
             self._of_parent, self._processes, self._running = self._processes, [], {}
+        assert not self._running, "only one call at a time: another call has unread answers"
 
     def _begin(self, job: _Job) -> None:
         """Send a search to an idle process. Raises EngineError if none starts, EngineMissingError if it can never score all moves."""
