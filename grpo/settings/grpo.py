@@ -24,7 +24,7 @@ class FieldNotesRecovery(Section):
 class GrpoConfig(Section):
     """Group relative policy optimisation (GRPO)."""
 
-    num_steps: Count = 600
+    num_steps: Count = 400
     """Number of rollouts, each followed by its optimiser steps. A resumed run does this many more."""
     states_per_step: Count = 512
     """Initial states of a rollout."""
@@ -39,7 +39,7 @@ class GrpoConfig(Section):
     self_play_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.66
     """Fraction of the states of a step from games of the policy against itself; 0 turns self-play off. Without it the policy does not learn
     to finish its own games."""
-    self_play_states: Count = 1_500
+    self_play_states: Count = 3_000
     """Distinct positions taken from the games of one round of self-play; the engine computes the move values of each once."""
     self_play_steps: Count = 50
     """Steps that train on the states of one round, before the current policy plays the next round."""
