@@ -17,7 +17,7 @@ def end(flow: Any) -> tuple[dict[str, Any], str]:
 
     No line of these begins with a space, because Metaflow strips those.
     """
-    from steps.track.publish import publish_all  # MLflow takes seconds to import, and each process of a run imports this module.
+    from steps.track.publish import SECONDS, publish_all  # MLflow takes seconds to import, and each process of a run imports this module.
 
     job: Job = flow.job
     machine = Machine.here()
@@ -34,7 +34,7 @@ def end(flow: Any) -> tuple[dict[str, Any], str]:
         "boards": f"{store.place(flow.boards)}/{BOARDS}",
     }
     runs.begin(job["run"], "end", "", "").end("finished")
-    left = publish_all(machine).get(job["run"], "")
+    left = publish_all(machine, seconds=SECONDS).get(job["run"], "")
     commands = {
         pasteable("chess-grpo show last"): "the same in the terminal",
         pasteable("chess-grpo card last"): "the report as a page",

@@ -46,9 +46,9 @@ def start(given: Mapping[str, Any], code: Mapping[str, Any], *, run: str, is_fre
         print(f"run {gone.name} is over: its processes are gone", flush=True)
     facts = _facts(settings, code, found, origin, run=run, is_fresh=is_fresh, tracking=machine.shown_uri)
     runs.begin_run(facts)
-    from steps.track.publish import publish_all  # MLflow takes seconds to import, and each process of a run imports this module.
+    from steps.track.publish import SECONDS, publish_all  # MLflow takes seconds to import, and each process of a run imports this module.
 
-    publish_all(machine)
+    publish_all(machine, seconds=SECONDS)
     return Job(run=run, settings=facts["settings"], code={**code, "fresh": run if is_fresh else ""}, origin=origin)
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from grpo.base.door import MANIFEST_FORM, ForeignError, checked, without
 from grpo.base.errors import PlainError
 
 MANIFEST: Final = "manifest.json"
@@ -120,16 +121,28 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def parse_manifest(data: bytes, place: object) -> dict[str, Any]:
-    """Return a manifest, verified by its own hash. Raises CorruptError, which names its place, when it is damaged or none."""
+    """Return a manifest, verified by its own hash and its form. Raises CorruptError, which names its place, when it is damaged or none."""
     manifest = parse_json_object(data, place)
-    rest = {name: fact for name, fact in manifest.items() if name != _MANIFEST_HASH}
-    try:
-        is_whole = manifest.get(_MANIFEST_HASH) == sha256_json(rest)
-    except ValueError:  # A number that is none.
-        is_whole = False
-    if not is_whole:
+    if not is_sealed(manifest, _MANIFEST_HASH):
         raise CorruptError(f"{place} is changed since it was written")
+    try:
+        checked(MANIFEST_FORM, manifest, place)
+    except ForeignError as error:
+        raise CorruptError(str(error)) from None
     return manifest
+
+
+def is_sealed(facts: Mapping[str, Any], key: str, *, place: str = "") -> bool:
+    """Return whether `facts[key]` is the hash that `seal` returns for the other facts at this place."""
+    try:
+        return key in facts and facts[key] == seal(without(facts, key), place=place)
+    except (ValueError, RecursionError):  # NaN, or nested too deeply: no writer writes these.
+        return False
+
+
+def seal(facts: Mapping[str, Any], *, place: str = "") -> str:
+    """Return the hash that protects facts from a change and, if a place is given, from a move to another place."""
+    return sha256_json({**facts, "place": place} if place else facts)
 
 
 def _is_aside(name: str) -> bool:

@@ -31,7 +31,7 @@ def command(last: int) -> int:
     machine = Machine.here()
     store = Store.of(machine)
     runs = Runs(store)
-    _close_gone(runs, store, machine)
+    _close_gone(runs, machine)
     found = list(islice(runs.all(), last + 1))
     shown, has_more = found[:last], len(found) > last
     if not shown:
@@ -43,12 +43,15 @@ def command(last: int) -> int:
     return 0
 
 
-def _close_gone(runs: "Runs", store: "Store", machine: Machine) -> None:
+def _close_gone(runs: "Runs", machine: Machine) -> None:
     """End the runs whose processes are gone, in the records and in MLflow."""
-    for run in runs.close_gone():
-        from steps.track.publish import publish  # MLflow takes seconds to import.
+    if not (gone := runs.close_gone()):
+        return
+    from steps.track.publish import SECONDS, publish_all  # MLflow takes seconds to import.
 
-        left = publish(run, store, machine)
+    reasons = publish_all(machine, runs=gone, seconds=SECONDS)
+    for run in gone:
+        left = reasons[run.name]
         click.echo(f"run {run.name} is over: its processes are gone" + (f"; not logged to MLflow yet ({left})" if left else ""), err=True)
 
 

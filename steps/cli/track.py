@@ -6,7 +6,8 @@ from steps.run.machine import Machine
 
 
 @click.command()
-def command() -> int:
+@click.option("--again", is_flag=True, help="Ask the tracking stores for everything: after a database was restored or deleted.")
+def command(again: bool) -> int:
     """Log to MLflow what runs of this store could not log during an outage.
 
     Each run is logged to the tracking store that it belongs to; a second time logs nothing twice. What Weights & Biases could not take
@@ -20,8 +21,8 @@ def command() -> int:
     store = Store.of(machine)
     runs = Runs(store)
     runs.close_gone()
-    waiting = {run.name: run for run in runs.unpublished()}
-    reasons = publish_all(machine)
+    waiting = {run.name: run for run in (runs.all() if again else runs.unpublished())}
+    reasons = publish_all(machine, runs=list(waiting.values()), again=again)
     left: dict[str, list[str]] = {}
     for name, run in reversed(waiting.items()):  # The earliest first, as they happened.
         reason = reasons.get(name, "")

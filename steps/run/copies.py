@@ -1,15 +1,18 @@
 """Copies of outputs and of progress in S3: each writer has a name of its own below the version, and what makes a copy whole comes last.
 
-`outputs/STEP/VERSION/HASH/` holds an output's files and then its manifest. `progress/STEP/VERSION/TIME-RANDOM/` holds the files of a
-progress folder by hash, and then an index of them, which its writer replaces at each save; later names sort after earlier ones.
+`outputs/STEP/VERSION/HASH/` holds an output's files and then its manifest. `progress/STEP/VERSION/NUMBER-RANDOM/` holds the files of a
+progress folder by hash, and then an index of them, which its writer replaces at each save. A writer that goes on from a copy takes a higher
+number than that copy, so the highest number is the latest work, whatever the machines' clocks say.
 """
 
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from grpo.base.door import FILES, ForeignError, checked, inside
 from grpo.base.files import (
     MANIFEST,
     CorruptError,
@@ -19,12 +22,18 @@ from grpo.base.files import (
     parse_json_object,
     parse_manifest,
     read_json,
+    read_manifest,
     remove_folder,
+    replace_file,
     sha256_file,
+    write_json,
 )
 from steps.run.objects import S3Objects
 
 _INDEX: Final = "index.json"
+_NUMBER: Final = "copy.json"
+"""File of a progress folder: the number of its copy."""
+_COPY: Final = re.compile(rf"/([0-9]{{8}})-[0-9a-f]{{8}}/{re.escape(_INDEX)}$")
 
 
 class Copies:
@@ -40,14 +49,15 @@ class Copies:
             place = key.removesuffix(f"/{MANIFEST}")
             if place != key and place.count("/") == 3:  # An output may have deeper files of that name.
                 try:
-                    found[place] = parse_manifest(self._objects.get(key) or b"", f"{self._objects}/{key}")
+                    where = f"{self._objects}/{key}"
+                    found[place] = of_output(parse_manifest(self._objects.get(key) or b"", where), step, version, where)
                 except CorruptError as error:
                     print(f"WARNING: {error}; this copy is passed over", flush=True)
         return found
 
     def publish(self, folder: Path) -> None:
         """Upload an output of this machine; over an equal copy, which may be damaged."""
-        manifest = read_json(folder / MANIFEST)
+        manifest = read_manifest(folder)
         place = f"outputs/{manifest['step']}/{manifest['version']}/{manifest['manifest_hash']}"
         for name in (*manifest["files"], *manifest["aside"]):
             self._objects.upload(f"{place}/{name}", folder / name)
@@ -59,32 +69,45 @@ class Copies:
         self._download({name: f"{place}/{name}" for name in files}, files, folder)
         (folder / MANIFEST).write_text(json_text(manifest), encoding="utf-8")
 
-    def fetch_progress(self, step: str, version: str, folder: Path) -> None:
-        """Replace a progress folder by the newest whole copy that was begun since the folder was last written."""
-        last = max((path.stat().st_mtime_ns for path in folder.rglob("*")), default=0)
+    def begin_progress(self, step: str, version: str, folder: Path) -> tuple[str, int]:
+        """Bring the latest whole copy into a progress folder, unless the folder is later; return place and number of a new copy of it."""
         keys = self._objects.keys(_progress(step, version))
-        for index in [key for key in reversed(keys) if key.endswith(f"/{_INDEX}") and int(key.split("/")[3].partition("-")[0]) > last]:
+        copies = sorted((int(match[1]), key) for key in keys if (match := _COPY.search(key)))
+        number = 1 + max([self._fetch_progress(copies, step, folder), *(each for each, _ in copies)])
+        return f"{_progress(step, version)}{number:08d}-{os.urandom(4).hex()}", number
+
+    def _fetch_progress(self, copies: Sequence[tuple[int, str]], step: str, folder: Path) -> int:
+        """Replace a progress folder by the latest whole copy with a higher number, if there is one; return the folder's number then."""
+        own = _number_of(folder)
+        for number, index in reversed(copies):
+            if number <= own:
+                break
             try:
-                files = parse_json_object(self._objects.get(index) or b"", f"{self._objects}/{index}")
+                listed = parse_json_object(self._objects.get(index) or b"", f"{self._objects}/{index}")
+                files = checked(FILES, listed, f"{self._objects}/{index}")
                 with atomic_folder(folder) as made:
-                    self._download({name: index.replace(_INDEX, digest) for name, digest in files.items()}, files, made)
+                    self._download({name: f"{index.removesuffix(_INDEX)}{digest}" for name, digest in files.items()}, files, made)
+                    write_json(made / _NUMBER, number)
                     if folder.exists():
                         remove_folder(folder)
-            except CorruptError as error:
+            except (CorruptError, ForeignError) as error:
                 print(f"{step}: WARNING: {error}; earlier progress is used instead", flush=True)
             else:
                 print(f"{step}: progress of another process fetched from {self._objects}", flush=True)
-                return
+                return number
+        return own
 
-    def save_progress(self, attempt: str, folder: Path, known: set[str]) -> set[str]:
-        """Upload a progress folder under the attempt's own name; take the hashes that are there, and return those that are there now."""
-        files = file_hashes(folder)
+    def save_progress(self, copy: str, number: int, folder: Path, known: set[str]) -> set[str]:
+        """Upload a progress folder to a copy, which holds files of the known hashes; return the hashes that it holds now."""
+        if _number_of(folder) != number:
+            replace_file(folder / _NUMBER, json_text(number).encode())
+        files = {name: digest for name, digest in file_hashes(folder).items() if name != _NUMBER}
         for name, digest in files.items():
             if digest not in known:
-                self._objects.upload(f"{attempt}/{digest}", folder / name)
-        self._objects.put(f"{attempt}/{_INDEX}", json.dumps(files).encode())
+                self._objects.upload(f"{copy}/{digest}", folder / name)
+        self._objects.put(f"{copy}/{_INDEX}", json.dumps(files).encode())
         for digest in sorted(known - set(files.values())):
-            self._objects.delete(f"{attempt}/{digest}")
+            self._objects.delete(f"{copy}/{digest}")
         return set(files.values())
 
     def remove_progress(self, step: str, version: str) -> None:
@@ -94,9 +117,7 @@ class Copies:
 
     def _download(self, keys: Mapping[str, str], digests: Mapping[str, str], folder: Path) -> None:
         for name, key in keys.items():
-            path = folder / name
-            if not path.resolve().is_relative_to(folder.resolve()):
-                raise CorruptError(f"{self._objects}/{key}: {name} would be written outside of {folder}")
+            path = inside(folder, name)
             try:
                 self._objects.download(key, path)
             except KeyError:
@@ -105,9 +126,20 @@ class Copies:
                 raise CorruptError(f"{self._objects}/{key} is changed since it was written")
 
 
-def new_attempt(step: str, version: str, begun: int) -> str:
-    """Return the place of a new copy of progress, which was begun at this time of the disk (ns), before anything was written."""
-    return f"{_progress(step, version)}{begun:020d}-{os.urandom(4).hex()}"
+def of_output(manifest: dict[str, Any], step: str, version: str, place: object) -> dict[str, Any]:
+    """Return a manifest. Raises CorruptError when it is not the manifest of this output."""
+    if (manifest.get("step"), manifest.get("version")) != (step, version):
+        raise CorruptError(f"{place} holds another output than version {version} of {step}")
+    return manifest
+
+
+def _number_of(folder: Path) -> int:
+    """Return the number of the copy that a progress folder continues; 0 when the folder has none."""
+    try:
+        number = read_json(folder / _NUMBER)
+    except (OSError, CorruptError):
+        return 0
+    return number if type(number) is int else 0
 
 
 def _progress(step: str, version: str) -> str:

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,8 @@ _CONFLICTS: Final = ("PreconditionFailed", "ConditionalRequestConflict")
 _ABSENT: Final = ("NoSuchKey", "404")
 """When there is no such object; the number where S3 answers without a text, as before a download."""
 
+_NUM_READS: Final = 3
+"""Times that an object is read before a cut answer counts as a failure."""
 _CODE: Final = re.compile(r"An error occurred \((\w+)\)")
 _REMEDIES: Final = {
     "NoSuchBucket": "correct the bucket's name",
@@ -85,9 +87,19 @@ class S3Objects:
         """Return an object's content; None when there is none."""
         try:
             with self._in_words(key):
-                return bytes(self._client.get_object(Bucket=self._bucket, Key=self._prefix + key)["Body"].read())
+                return self._body(key)
         except KeyError:
             return None
+
+    def _body(self, key: str) -> bytes:
+        """Return an object's content; botocore retries the request, but not the reading of a body that is cut."""
+        from botocore.exceptions import HTTPClientError, IncompleteReadError
+
+        for _ in range(_NUM_READS - 1):
+            answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key)["Body"]
+            with suppress(HTTPClientError, IncompleteReadError):
+                return bytes(answer.read())
+        return bytes(self._client.get_object(Bucket=self._bucket, Key=self._prefix + key)["Body"].read())
 
     def put(self, key: str, data: bytes) -> None:
         """Write an object unconditionally."""

@@ -1,35 +1,49 @@
 """Records of runs, each written once, in the store: what began, how it ended, and whether trackers have it.
 
-`runs/RUN/start.json` describes a run. `runs/RUN/STEP/PART/NUMBER.begun.json` begins an attempt of a task, `NUMBER.ended.json` ends it.
-`runs/RUN/COUNT.over` says that a run was over after so many attempts, `COUNT.published` that its tracking store had all of it then: where
-it is resumed, further attempts make both void. Trackers, pages and commands are views of these records and of the outputs that they name.
+`runs/RUN/start.json` describes a run. `runs/RUN/NUMBER.begun.json` begins an attempt of a task, `NUMBER.ended.json` ends it. A number is
+taken by who creates its record first, so the numbers say which attempt of a run began later, whatever the machines' clocks say. Times are
+shown; nothing is decided by them.
+
+`marks/RUN/` says in names of empty records what starts and commands need to know of all runs without reading their records:
+`NUMBER.order` is the place of the run among all runs; `COUNT.over` says that the run was over after so many attempts, `COUNT.published`
+that its tracking store had everything then, `COUNT.reopened` that a further attempt began, which makes the other two void.
+
+Trackers, pages and commands are views of these records and of the outputs that they name.
 """
 
 import os
+import re
 import time
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final, Literal, TypedDict, cast
+from typing import Annotated, Any, Final, Literal
 
+from pydantic import StringConstraints, TypeAdapter
+from typing_extensions import TypedDict
+
+from grpo.base.door import STRICT, Id, VersionHash
 from steps.run.processes import LAUNCHER, state_of
-from steps.run.step import StepOutput
+from steps.run.step import StepName, StepOutput
 from steps.run.store import Store
 from steps.run.work import read_journal
 
 Status = Literal["running", "finished", "failed", "killed"]
 LAST: Final = "end"
 """The step with which a run is finished."""
-_BEGUN, _ENDED, _OVER, _PUBLISHED = ".begun.json", ".ended.json", ".over", ".published"
+_BEGUN, _ENDED = ".begun.json", ".ended.json"
+_ATTEMPT: Final = re.compile(r"runs/(?P<run>[^/]+)/(?P<number>[0-9]{6,9})\.(?:begun|ended)\.json")
+_MARK: Final = re.compile(r"marks/(?P<run>[^/]+)/(?P<number>[0-9]{1,9})\.(?P<name>order|over|published|reopened)")
+_RUN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,127}")
 _GONE: Final = "its process is gone: it was killed, or its machine was lost"
 
 
+@STRICT
 class RunFacts(TypedDict):
     """What is known of a run when it starts."""
 
-    run: str
+    run: Id
     """Metaflow's id."""
-    preset: str
+    preset: Id
     settings: dict[str, Any]
     code: dict[str, Any]
     """Of `describe_code`: the commit, and whether files differ from it."""
@@ -53,6 +67,35 @@ class RunFacts(TypedDict):
     """Token of the process that runs it (`steps.run.processes`); empty where a service does."""
 
 
+@STRICT
+class _Begun(TypedDict):
+    """The record with which an attempt begins; see `Attempt`."""
+
+    run: Id
+    step: StepName
+    part: Annotated[str, StringConstraints(pattern=r"^([0-9]{1,4} of [0-9]{1,4})?$")]
+    version: VersionHash | Literal[""]
+    number: int
+    started: float
+    launcher: str
+
+
+@STRICT
+class _Ended(TypedDict):
+    """The record with which an attempt ends; see `Attempt`."""
+
+    status: Literal["finished", "failed", "killed"]
+    ended: float
+    output: StepOutput | None
+    error: str
+    num_lines: int
+
+
+_START_FORM: Final = TypeAdapter(RunFacts)
+_BEGUN_FORM: Final = TypeAdapter(_Begun)
+_ENDED_FORM: Final = TypeAdapter(_Ended)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
     """One try of a step's task."""
@@ -62,7 +105,7 @@ class Attempt:
     part: str
     """Which of the step's parallel tasks it is, such as "1 of 2"; empty for a step of one task."""
     number: int
-    """From 0, among the attempts of this step and part."""
+    """From 0, among all attempts of the run; a later attempt has a higher number."""
     version: str
     started: float
     """Seconds since 1970."""
@@ -74,41 +117,68 @@ class Attempt:
     output: StepOutput | None = None
     error: str = ""
     """Why it ended without an output."""
+    num_lines: int | None = None
+    """Lines of its journal when it ended without an output: another run may append more. None while it is at work."""
     store: Store = field(repr=False, compare=False)
 
     def end(self, status: Status, *, output: StepOutput | None = None, error: str = "", at: float = 0) -> "Attempt":
         """Record how it ended, now or `at` a time, and return it as it is then; who was first stands."""
-        facts = {"status": status, "ended": at or time.time(), "output": output, "error": error}
-        self.store.create(key := f"{_place(self.run, self.step, self.part)}{self.number}{_ENDED}", facts)
-        return replace(self, **self.store.read_all([key]).get(key, facts))
+        num_lines = 0 if status == "finished" else len(read_journal(self.store.progress(self.step, self.version)))
+        facts = {"status": status, "ended": at or time.time(), "output": output, "error": error, "num_lines": num_lines}
+        self.store.create(key := f"runs/{self.run}/{self.number:06d}{_ENDED}", facts)
+        return replace(self, **self.store.read_all([key], _ENDED_FORM).get(key, facts))
+
+
+@dataclass(kw_only=True, slots=True)
+class _Marks:
+    """The marks of one run: the highest number of each name, -1 where there is none."""
+
+    order: int = -1
+    over: int = -1
+    published: int = -1
+    reopened: int = -1
+
+    @property
+    def is_over(self) -> bool:
+        return self.over > self.reopened
+
+    @property
+    def is_published(self) -> bool:
+        return self.published > self.reopened
 
 
 class Run:
     """A run; each record is read once, when it is first asked for: a new object sees what has happened since."""
 
-    def __init__(self, store: Store, facts: RunFacts, keys: frozenset[str]) -> None:
-        """Take what was known of the run when it started, and the keys of its records."""
-        self._store, self.facts, self.name, self.keys = store, facts, facts["run"], keys
+    def __init__(self, store: Store, facts: RunFacts, keys: frozenset[str], marks: _Marks) -> None:
+        """Take what was known of the run when it started, the keys of its attempts' records, and its marks."""
+        self._store, self.facts, self.name, self._marks = store, facts, facts["run"], marks
+        self._begun = sorted(key for key in keys if key.endswith(_BEGUN))
+        self._ended = keys - set(self._begun)
 
     @cached_property
     def attempts(self) -> tuple[Attempt, ...]:
         """All attempts, in the order of their beginning; one without an end was killed if a later one of the same task has begun."""
-        records = self._store.read_all(sorted(key for key in self.keys if key.endswith((_BEGUN, _ENDED))))
-        found: list[Attempt] = []
-        for key, begun in records.items():
-            if key.endswith(_BEGUN):
-                ended = records.get(key.replace(_BEGUN, _ENDED), {})
-                found.append(Attempt(**begun | ended, store=self._store))
+        begun = self._store.read_all(self._begun, _BEGUN_FORM)
+        ended = self._store.read_all(sorted(self._ended), _ENDED_FORM)
         later: dict[tuple[str, str], float] = {}
-        for number, attempt in sorted(enumerate(found), key=lambda each: -each[1].number):
-            if attempt.ended is None and (attempt.step, attempt.part) in later:
-                found[number] = replace(attempt, status="killed", ended=later[attempt.step, attempt.part], error=_GONE)
+        found: list[Attempt] = []
+        for key, facts in reversed(begun.items()):
+            attempt, end = Attempt(**facts, store=self._store), key.replace(_BEGUN, _ENDED)
+            if end in ended:
+                attempt = replace(attempt, **ended[end])
+            elif end in self._ended:
+                error = f"the record {end}, which says how it ended, is damaged"
+                attempt = replace(attempt, status="killed", ended=attempt.started, error=error, num_lines=0)
+            elif (attempt.step, attempt.part) in later:
+                attempt = replace(attempt, status="killed", ended=later[attempt.step, attempt.part], error=_GONE)
             later[attempt.step, attempt.part] = attempt.started
-        return tuple(sorted(found, key=lambda attempt: (attempt.started, attempt.number)))
+            found.append(attempt)
+        return tuple(reversed(found))
 
     def latest(self) -> dict[tuple[str, str], Attempt]:
         """Return (step, part) -> the latest attempt."""
-        return {(attempt.step, attempt.part): attempt for attempt in sorted(self.attempts, key=lambda attempt: attempt.number)}
+        return {(attempt.step, attempt.part): attempt for attempt in self.attempts}
 
     def output_of(self, step: str) -> StepOutput | None:
         """Return the output of a step of one task, None while there is none."""
@@ -121,7 +191,7 @@ class Run:
         if self.attempts and (self.attempts[-1].step, self.attempts[-1].status) == (LAST, "finished"):
             return "finished"
         states = {attempt.status for attempt in self.latest().values()}
-        launcher = "gone" if _mark(self.name, self.keys, _OVER) in self.keys else state_of(self.launcher)
+        launcher = "gone" if self._marks.is_over else state_of(self.launcher)
         if launcher == "alive" or (launcher == "unknown" and ("running" in states or not states & {"failed", "killed"})):
             return "running"
         return "failed" if "failed" in states else "killed"
@@ -130,6 +200,11 @@ class Run:
     def launcher(self) -> str:
         """Token of the process that runs it, or resumed it last; empty where a service does."""
         return next((attempt.launcher for attempt in reversed(self.attempts) if attempt.launcher), self.facts["launcher"])
+
+    @property
+    def order(self) -> int:
+        """The place of the run among all runs of the store; a later run has a higher one."""
+        return self._marks.order
 
     @property
     def started(self) -> float:
@@ -141,7 +216,7 @@ class Run:
         """Seconds since 1970; None while it runs."""
         if self.status == "running":
             return None
-        return max([self.started, *(attempt.ended or attempt.started for attempt in self.attempts)])
+        return next((attempt.ended or attempt.started for attempt in reversed(self.attempts)), self.started)
 
     @property
     def error(self) -> str:
@@ -156,13 +231,20 @@ class Run:
     def set_published(self) -> None:
         """Record that the tracking store has all of it; of a run that is not recorded as over nobody has all."""
         if self.status != "running" and all(attempt.ended is not None for attempt in self.attempts):
-            self._store.create(_mark(self.name, self.keys, _PUBLISHED), {})
+            self._set("published")
+
+    def set_over(self) -> None:
+        """Record that no process works on the run any more."""
+        self._set("over")
+
+    def _set(self, mark: str) -> None:
+        self._store.create(f"marks/{self.name}/{len(self._begun)}.{mark}", {})
 
     @property
     def _broken(self) -> Attempt | None:
         broken = [attempt for attempt in self.latest().values() if attempt.status in ("failed", "killed")]
         # Where one of several tasks fails, the scheduler ends the others.
-        return max(broken, key=lambda attempt: (attempt.status == "failed", attempt.started), default=None)
+        return max(broken, key=lambda attempt: (attempt.status == "failed", attempt.number), default=None)
 
 
 class Runs:
@@ -173,66 +255,81 @@ class Runs:
 
     def begin_run(self, facts: RunFacts) -> None:
         """Record that a run starts; where its task is tried again, the first try stands."""
+        marks = self._marks()
+        if facts["run"] not in marks:
+            self._store.create(f"marks/{facts['run']}/{max((each.order for each in marks.values()), default=0) + 1}.order", {})
         self._store.create(_start(facts["run"]), facts)
 
     def begin(self, run: str, step: str, part: str, version: str) -> Attempt:
         """Record that an attempt begins; a run that was over goes on by that."""
         facts: dict[str, Any] = {"run": run, "step": step, "part": part, "version": version}
         facts |= {"launcher": os.environ.get(LAUNCHER, ""), "started": time.time()}
-        place = _place(run, step, part)
-        number = sum(key.endswith(_BEGUN) for key in self._store.keys(place))
-        while not self._store.create(f"{place}{number}{_BEGUN}", facts | {"number": number}):
+        number = sum(key.endswith(_BEGUN) for key in self._store.keys(f"runs/{run}/"))
+        marks = self._marks(run).get(run, _Marks())
+        if marks.is_over or marks.is_published:
+            self._store.create(f"marks/{run}/{max(marks.over, marks.published)}.reopened", {})
+        while not self._store.create(f"runs/{run}/{number:06d}{_BEGUN}", facts | {"number": number}):
             number += 1
         return Attempt(**facts, number=number, store=self._store)
 
     def all(self) -> list[Run]:
         """Return all runs, the newest first; one whose record is damaged is named in a warning, and left out."""
-        return self._without("")
+        keys: dict[str, set[str]] = {}
+        for key in self._store.keys("runs/"):
+            keys.setdefault(key.split("/")[1], set()).add(key)
+        facts, marks = self._store.read_all(map(_start, keys), _START_FORM), self._marks()
+        runs = [
+            Run(self._store, facts[_start(run)], _attempts(its), marks.get(run, _Marks()))
+            for run, its in keys.items()
+            if _start(run) in facts
+        ]
+        return sorted(runs, key=lambda run: run.order, reverse=True)
 
     def unpublished(self) -> list[Run]:
-        """Return the runs of which no tracking store has all as they ended, the newest first."""
-        return self._without(_PUBLISHED)
+        """Return the runs of which no tracking store has all as they ended, the newest first; of other runs no record is read."""
+        return self._those([run for run, marks in self._marks().items() if not marks.is_published])
 
     def get(self, run: str) -> Run | None:
         """Return a run by Metaflow's id; one whose record is damaged is named in a warning, and not found."""
-        found = None if "/" in run else self._store.read_all([_start(run)]).get(_start(run))
-        return None if found is None else Run(self._store, cast(RunFacts, found), frozenset(self._store.keys(f"runs/{run}/")))
+        found = None if _RUN.fullmatch(run) is None else self._store.read_all([_start(run)], _START_FORM).get(_start(run))
+        if found is None:
+            return None
+        return Run(self._store, found, _attempts(self._store.keys(f"runs/{run}/")), self._marks(run).get(run, _Marks()))
 
     def close_gone(self) -> list[Run]:
         """Record that the runs are over whose launchers are gone, and return those that this ended; of another machine nobody is judged."""
-        gone = [run for run in self._without(_OVER) if state_of(run.launcher) == "gone"]
+        not_over = self._those([run for run, marks in self._marks().items() if not marks.is_over])
+        gone = [run for run in not_over if state_of(run.launcher) == "gone"]
         return [over for run in gone if (over := self.close(run)).status != "finished"]
 
     def close(self, run: Run) -> Run:
         """End what was at work of a run whose launcher is gone, or is this process, and return the run as it is then."""
         for attempt in run.attempts:
             if attempt.ended is None:
-                times = [row["time"] / 1_000 for row in read_journal(self._store.progress(attempt.step, attempt.version))]
-                attempt.end("killed", error=_GONE, at=max([attempt.started, *times]))
-        self._store.create(_mark(run.name, run.keys, _OVER), {})
+                rows = read_journal(self._store.progress(attempt.step, attempt.version))
+                attempt.end("killed", error=_GONE, at=rows[-1]["time"] / 1_000 if rows else attempt.started)
+        run.set_over()
         over = self.get(run.name)
         assert over is not None
         return over
 
-    def _without(self, state: str) -> list[Run]:
-        """Return the runs that are not in a state, the newest first; of the others only keys are read. Empty for all."""
-        keys: dict[str, set[str]] = {}
-        for key in self._store.keys("runs/"):
-            keys.setdefault(key.split("/")[1], set()).add(key)
-        wanted = [_start(run) for run, its in keys.items() if not state or _mark(run, its, state) not in its]
-        found = self._store.read_all(wanted).values()
-        runs = [Run(self._store, cast(RunFacts, facts), frozenset(keys[facts["run"]])) for facts in found]
-        return sorted(runs, key=lambda run: run.started, reverse=True)
+    def _those(self, names: list[str]) -> list[Run]:
+        """Return the runs of these names, the newest first."""
+        return sorted((run for run in map(self.get, names) if run is not None), key=lambda run: run.order, reverse=True)
+
+    def _marks(self, run: str = "") -> dict[str, _Marks]:
+        """Return run -> its marks; of all runs, or of one. Only names are read."""
+        found: dict[str, _Marks] = {}
+        for match in filter(None, map(_MARK.fullmatch, self._store.keys(f"marks/{run}/" if run else "marks/"))):
+            marks = found.setdefault(match["run"], _Marks())
+            setattr(marks, match["name"], max(getattr(marks, match["name"]), int(match["number"])))
+        return found
 
 
-def _mark(run: str, keys: Collection[str], state: str) -> str:
-    """Return the key that says that a run was in a state after as many attempts as its keys have."""
-    return f"runs/{run}/{sum(key.endswith(_BEGUN) for key in keys)}{state}"
+def _attempts(keys: "set[str] | list[str]") -> frozenset[str]:
+    """Return those of a run's keys that are records of attempts."""
+    return frozenset(key for key in keys if _ATTEMPT.fullmatch(key))
 
 
 def _start(run: str) -> str:
     return f"runs/{run}/start.json"
-
-
-def _place(run: str, step: str, part: str) -> str:
-    return "/".join(("runs", run, step, *([part.replace(" ", "-")] if part else []), ""))

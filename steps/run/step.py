@@ -3,18 +3,34 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, TypedDict
+from typing import Annotated, Any
 
+from pydantic import AfterValidator
+from typing_extensions import TypedDict
+
+from grpo.base.door import STRICT, Hash, VersionHash
 from grpo.settings.names import part_of
 from grpo.settings.tree import Settings
+from steps import STEPS
 
 
+def _of_pipeline(name: str) -> str:
+    if name not in STEPS:
+        raise ValueError("not a step of the pipeline")
+    return name
+
+
+StepName = Annotated[str, AfterValidator(_of_pipeline)]
+"""Name of a step of the pipeline."""
+
+
+@STRICT
 class StepOutput(TypedDict):
     """Identifies a step's output: plain data, which the flow passes on."""
 
-    step: str
-    version: str
-    output_hash: str
+    step: StepName
+    version: VersionHash
+    output_hash: Hash
     reused: bool
     """Whether the store already had it."""
 

@@ -14,27 +14,34 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
+from pydantic import TypeAdapter
+
+from grpo.base.door import ForeignError, checked, without
 from grpo.base.files import (
     CorruptError,
     atomic_folder,
     explain_write_errors,
+    is_sealed,
     json_text,
     parse_json_object,
     read_manifest,
     remove_abandoned,
     remove_folder,
     remove_leftovers,
+    seal,
     verified_manifest,
     write_manifest,
 )
 from grpo.settings.types import S3_SCHEME
-from steps.run.copies import Copies, new_attempt
+from steps.run.copies import Copies, of_output
 from steps.run.machine import Machine
 from steps.run.objects import FolderObjects, S3Objects, StoreError
 from steps.run.step import StepOutput
 
+T = TypeVar("T")
+_RECORD_HASH: Final = "record_hash"
 _NUM_AT_ONCE: Final = 16
 """Requests to S3: each waits for the network, not for this machine."""
 
@@ -95,11 +102,11 @@ class Store:
         as the newest whole one of anybody, unless this disk's own has gone on since.
         """
         progress = self.progress(step, version)
-        with _lock(self._folder / "locks" / f"{step}-{version}", step) as begun:
+        with _lock(self._folder / "locks" / f"{step}-{version}", step):
             # Temporary files of killed processes hold hard links to files of outputs, which would keep them on the disk.
             for place in (progress, self.folder(step, version)):
                 remove_abandoned(place)
-            making = Making(self, step, version, begun)
+            making = Making(self, step, version)
             yield making
             if making.output is not None:
                 with suppress(StoreError):  # The next who finds the output deletes it.
@@ -113,7 +120,7 @@ class Store:
         folder = self.folder(step, version)
         if folder.exists():
             try:
-                manifest = verified_manifest(folder)
+                manifest = of_output(verified_manifest(folder), step, version, folder)
                 if wanted in ("", manifest["output_hash"]):
                     return manifest
             except CorruptError as error:
@@ -144,20 +151,32 @@ class Store:
     # Records.
 
     def create(self, key: str, facts: Mapping[str, Any]) -> bool:
-        """Write a record, unless there is one; return whether it was written. A key is a relative path such as `runs/17/start.json`."""
-        return self._objects.create(key, json_text(facts).encode())
+        """Write a record, unless there is one; return whether it was written. A key is a relative path such as `runs/17/start.json`.
 
-    def read_all(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Return key -> record; a damaged record is named in a warning and left out. From S3 many are read at a time."""
-        wanted, found = list(keys), {}
+        The record's hash covers its facts and its key: `read_all` notices each change, and a record that was moved to another key.
+        """
+        return self._objects.create(key, json_text({**facts, _RECORD_HASH: seal(facts, place=key)}).encode())
+
+    def read_all(self, keys: Iterable[str], form: TypeAdapter[T]) -> dict[str, T]:
+        """Return key -> record of this form. A warning names each record that is damaged, moved or of another form; these are left out.
+
+        From S3 many records are read at a time.
+        """
+        wanted, found = list(keys), dict[str, T]()
         with ThreadPoolExecutor(_NUM_AT_ONCE) as pool:
             for key, data in zip(wanted, pool.map(self._objects.get, wanted), strict=True):
                 try:
                     if data is not None:
-                        found[key] = parse_json_object(data, f"{self}/{key}")
-                except CorruptError as error:
-                    print(f"WARNING: {error}; it is passed over", flush=True)
+                        found[key] = checked(form, self._opened(data, key), f"{self}/{key}")
+                except (CorruptError, ForeignError) as error:
+                    print(f"WARNING: {error}; this record is passed over", flush=True)
         return found
+
+    def _opened(self, data: bytes, key: str) -> dict[str, Any]:
+        facts = parse_json_object(data, f"{self}/{key}")
+        if not is_sealed(facts, _RECORD_HASH, place=key):
+            raise CorruptError(f"{self}/{key} is damaged: it is changed since it was written, or was moved there")
+        return without(facts, _RECORD_HASH)
 
     def keys(self, prefix: str) -> list[str]:
         """Return the keys below a prefix that ends in `/`, sorted."""
@@ -165,17 +184,17 @@ class Store:
 
     def probe(self) -> None:
         """Write, list and read a record; raises StoreError or StorageError."""
-        self.create(key := "probe/probe.json", {})  # A folder, and S3, take it in before they see that there is one.
-        if self.read_all(self.keys("probe/")) != {key: {}}:
-            raise StoreError(f"{self} loses what is written: choose another CHESS_GRPO_STORE")
+        self.create(key := "probe/record.json", {})  # A folder, and S3, take it in before they see that there is one.
+        if key not in self.read_all(self.keys("probe/"), TypeAdapter(dict[str, Any])):
+            raise StoreError(f"{self} loses what is written: delete {key} there if it is damaged, or choose another CHESS_GRPO_STORE")
 
 
 class Making:
     """An output that is being made by this process; `Store.making` gives it."""
 
-    def __init__(self, store: Store, step: str, version: str, begun: int) -> None:
+    def __init__(self, store: Store, step: str, version: str) -> None:
         self._store, self._step, self._version = store, step, version
-        self._attempt, self._known = new_attempt(step, version, begun), set[str]()
+        self._copy, self._number, self._known = "", 0, set[str]()
         self.progress = store.progress(step, version)
         """A folder that survives kills: what is there at first is from the process before."""
         was_here = store.folder(step, version).exists()
@@ -187,7 +206,7 @@ class Making:
                 store._copies.publish(store.folder(step, version))
         else:
             if store._copies is not None:
-                store._copies.fetch_progress(step, version, self.progress)
+                self._copy, self._number = store._copies.begin_progress(step, version, self.progress)
             with explain_write_errors(self.progress):
                 self.progress.mkdir(parents=True, exist_ok=True)
             remove_leftovers(self.progress)
@@ -196,7 +215,7 @@ class Making:
         """Copy what is new in the progress folder to S3; a failure is a warning, and the next call copies everything."""
         if self._store._copies is not None:
             try:
-                self._known = self._store._copies.save_progress(self._attempt, self.progress, self._known)
+                self._known = self._store._copies.save_progress(self._copy, self._number, self.progress, self._known)
             except StoreError as error:
                 print(f"{self._step}: WARNING: if this machine is lost now, the work since the last copy is lost: {error}", flush=True)
 
@@ -225,8 +244,8 @@ def _set_aside(folder: Path) -> Path:
 
 
 @contextmanager
-def _lock(path: Path, step: str) -> Iterator[int]:
-    """Hold a lock file while the block lasts, and yield since when (ns, by the disk's clock); wait for the process that has it.
+def _lock(path: Path, step: str) -> Iterator[None]:
+    """Hold a lock file while the block lasts; wait for the process that has it.
 
     The file stays: a lock on a file that another process deletes protects nothing.
     """
@@ -238,11 +257,10 @@ def _lock(path: Path, step: str) -> Iterator[int]:
             flock(file, LOCK_EX | LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            who = file.read().decode() or "another process"
+            who = file.read(200).decode(errors="replace") or "another process"
             print(f"{step}: {who} makes this output now (it holds {path}): waiting for it", flush=True)
             flock(file, LOCK_EX)
         file.truncate(0)
         with suppress(OSError):  # On a full disk nobody learns for whom he waits.
             file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
-        os.utime(file.fileno())
-        yield os.fstat(file.fileno()).st_mtime_ns
+        yield

@@ -1,23 +1,26 @@
 """What a step's body works with: settings, inputs, a folder to fill, and the journal of its records.
 
-The journal is `history.jsonl` in the progress folder while the step works, a line a record with its time. A step that goes on after a kill
-cuts it back to where it goes on, and says the same records again, with their first times. So the line of a number is always the same, and a
-tracker that counts the lines it has logged logs each once. The output holds the history without times, the journal aside.
+The journal is `history.jsonl` in the progress folder while the step works, a line a record with its time and a hash of the line. A step
+that goes on after a kill cuts it back to where it goes on, and says the same records again, with their first times. So the line of a number
+is always the same, and a tracker that counts the lines it has logged logs each once. The output holds the history without times, the
+journal aside.
 """
 
 import json
+import re
 import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from grpo.base.files import ASIDE, append_line, parse_json_object, read_lines, replace_file
-from grpo.diagnosis.records import Event, Record
+from grpo.base.files import ASIDE, CorruptError, append_line, parse_json_object, replace_file, sha256_text
+from grpo.diagnosis.records import Event, Record, refuse_undeclared
 from grpo.settings.tree import Settings
 from steps.names import HISTORY
 from steps.run.machine import Machine
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
 JOURNAL: Final = f"{ASIDE}/journal.jsonl"
 """In an output: the same lines with their times, and the records that differ between equal runs."""
+_SEAL: Final = re.compile(rb', "hash": "([0-9a-f]{16})"\}\n\Z')
 
 
 class Listener(Protocol):
@@ -94,11 +98,12 @@ class Work:
 
     def log(self, record: Record, *, is_aside: bool = False) -> None:
         """Append a record to the step's history; aside, what may differ between equal runs, such as times: it is in no output's hash."""
+        refuse_undeclared(record)
         if self._times is None:
             self.go_on_after(-1)
         moment = self._times.popleft() if self._times else time.time_ns() // 1_000_000  # A killed run's rows are those up to its end.
         row = {"time": moment, "aside": is_aside, "record": record_row(record)}
-        append_line(self.progress_folder / HISTORY, _text(row))
+        append_line(self.progress_folder / HISTORY, _sealed(row))
         self._rows.append(row)
         self._tell(record, is_aside=is_aside)
 
@@ -118,7 +123,7 @@ class Work:
         self._times = deque(row["time"] for row in before[len(self._rows) :])
         path = self.progress_folder / HISTORY
         if path.exists():  # A torn end goes, too.
-            replace_file(path, "".join(f"{_text(row)}\n" for row in self._rows).encode())
+            replace_file(path, "".join(f"{_sealed(row)}\n" for row in self._rows).encode())
         for row in self._rows:
             self._tell(record_of(row["record"]), is_aside=row["aside"])
 
@@ -138,23 +143,42 @@ class Work:
 
 
 def read_history(folder: Path) -> list[Record]:
-    """Return the records of a finished step. Raises CorruptError at a line that is no JSON object."""
+    """Return the records of a finished step. Raises CorruptError at a line that is no record."""
     path = folder / HISTORY
-    return [record_of(parse_json_object(line, path)) for line in path.read_bytes().splitlines()]
+    return [record_of(parse_json_object(line, path), path) for line in path.read_bytes().splitlines()]
 
 
 def read_journal(folder: Path) -> list[dict[str, Any]]:
-    """Return the journal's lines of a step at work (its progress folder) or done (its output), up to the first that is torn."""
+    """Return the journal's lines of a step at work (its progress folder) or done (its output), up to the first that is torn or changed."""
     path = folder / JOURNAL if (folder / JOURNAL).exists() else folder / HISTORY
-    return list(takewhile(_is_whole, read_lines(path)))
+    rows: list[dict[str, Any]] = []
+    with suppress(FileNotFoundError, NotADirectoryError), path.open("rb") as file:
+        for line in file:
+            if (row := _unsealed(line)) is None:
+                break
+            rows.append(row)
+    return rows
 
 
-def _is_whole(row: Mapping[str, Any]) -> bool:
+def _sealed(row: Mapping[str, Any]) -> str:
+    """Return a line of the journal: the row, and the hash of its text."""
+    text = _text(row)
+    return f'{text[:-1]}, "hash": "{sha256_text(text)[:16]}"}}'
+
+
+def _unsealed(line: bytes) -> dict[str, Any] | None:
+    """Return the row of a line of the journal; None for a line that is torn, changed or of another form."""
+    if (seal := _SEAL.search(line)) is None:
+        return None
+    text = f"{line[: seal.start()].decode(errors='replace')}}}"
+    if sha256_text(text)[:16] != seal[1].decode():
+        return None
     try:
+        row = parse_json_object(text.encode(), "a line")
         record_of(row["record"])
-    except (KeyError, TypeError, ValueError):  # Torn, or another code's metrics: a version says nothing of their names.
-        return False
-    return {"time", "aside"} <= row.keys()
+    except (CorruptError, KeyError, AttributeError):
+        return None
+    return row if type(row.get("time")) is int and type(row.get("aside")) is bool else None
 
 
 def record_row(record: Record) -> dict[str, Any]:
@@ -163,10 +187,17 @@ def record_row(record: Record) -> dict[str, Any]:
     return {"step": record.step, **record.metrics, **events}
 
 
-def record_of(row: Mapping[str, Any]) -> Record:
-    """Return the record that `record_row` made a row of."""
+def record_of(row: Mapping[str, Any], place: object = "a row") -> Record:
+    """Return the record that `record_row` made a row of, whatever its names. Raises CorruptError for another form; it names the place."""
     metrics = {name: value for name, value in row.items() if name not in ("step", "events")}
-    return Record(row["step"], metrics, tuple(Event(**event) for event in row.get("events", [])))
+    try:
+        events = tuple(Event(**event) for event in row.get("events", ()))
+        is_record = type(row["step"]) is int and all(isinstance(value, int | float) for value in metrics.values())
+    except (KeyError, TypeError):
+        is_record = False
+    if not is_record or any(not isinstance(text, str) for event in events for text in (event.name, event.message)):
+        raise CorruptError(f"{place} is no record of a step: it needs a step, and a number for each metric")
+    return Record(row["step"], metrics, events)
 
 
 def _text(value: Any) -> str:

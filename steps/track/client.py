@@ -8,9 +8,10 @@ from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
-from steps.run.machine import Machine, sqlite_file
-from steps.track.outages import TrackingAwayError
+from steps.run.machine import Machine, sqlite_file, without_secrets
+from steps.track.outages import TrackingAwayError, TrackingRefusedError
 
 # Must precede MLflow's import, which reads some of these once. By default it sends telemetry, and waits 244 s for a server that is down.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -36,6 +37,15 @@ CHILD: Final = "chess_grpo.child"
 METAFLOW_RUN: Final = "metaflow.run"
 """Tag of parents and children."""
 _SECONDS_FOR_FILES: Final = 120  # A server with artifacts in S3 answers after it has forwarded the whole file.
+_CLOUDS: Final = ("s3", "gs", "wasbs", "abfss")
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+_OF_SERVERS: Final = (
+    *("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_AUTH"),
+    *("MLFLOW_TRACKING_AWS_SIGV4", "MLFLOW_TRACKING_CLIENT_CERT_PATH"),
+)
+_OF_DATABASES: Final = ("PGPASSWORD", "MYSQL_PWD")
+_CREDENTIALS: Final = Path("~/.mlflow/credentials")
+"""Variables, and MLflow's file, with accounts that know no address."""
 _TIMEOUT: Final = "MLFLOW_HTTP_REQUEST_TIMEOUT"
 _SHORT: Final = os.environ[_TIMEOUT]
 
@@ -51,15 +61,39 @@ class TrackingStore:
     def of_run(cls, belongs_to: str, machine: Machine) -> "TrackingStore":
         """Return the store that a run belongs to: its rows are offered to no other one.
 
-        The environment's address is taken where it is the same but for secrets, which no record holds.
-        Raises TrackingAwayError when it is an SQLite file that this machine does not have.
+        The environment's address is taken where it is the same but for secrets, which no record holds. The environment's account belongs
+        to that address: a store at another address is never asked with it.
+
+        Raises TrackingAwayError when the store is an SQLite file that this machine does not have, or when its account is missing.
         """
         if machine.shown_uri == belongs_to:
             return cls(machine.tracking_uri)
         store = cls(belongs_to)
         if not store.exists:
             raise TrackingAwayError(f"the tracking store {belongs_to}, which the run belongs to, is not on this machine")
+        if store._file is None and (held := _account(belongs_to)):
+            raise TrackingAwayError(
+                f"the account for the tracking store {belongs_to}, which the run belongs to, is missing: {held} is for {machine.shown_uri},"
+                f" and goes to no other address. Set MLFLOW_TRACKING_URI={belongs_to} and its account, then `chess-grpo track`"
+            )
         return store
+
+    def refuse_foreign_place(self, address: str) -> None:
+        """Raise TrackingRefusedError for a place of files that this store must not name.
+
+        A server may keep its files itself, or in a cloud's storage. It may not name a folder of this machine, which would be read or
+        written for it, nor another host, which would get the account.
+        """
+        parts, own = urlsplit(address), urlsplit(self._uri)
+        is_server = own.scheme in ("http", "https")
+        is_local = parts.scheme in ("", "file") and parts.netloc in ("", "localhost")
+        is_kept_there = parts.scheme == "mlflow-artifacts" and parts.netloc in ("", own.netloc.rpartition("@")[2])
+        if parts.scheme in _CLOUDS or is_kept_there or (is_local and (not is_server or own.hostname in _LOOPBACK)):
+            return
+        raise TrackingRefusedError(
+            f"the tracking store {without_secrets(self._uri)} names {without_secrets(address)!r} as the place of files, which this machine"
+            " neither reads nor writes: let the server keep its files (mlflow server --serve-artifacts), or put them into a bucket"
+        )
 
     @property
     def exists(self) -> bool:
@@ -83,6 +117,13 @@ class TrackingStore:
                 self.client.create_experiment(EXPERIMENT, artifact_location=root, tags=kind)
             found = self.client.get_experiment_by_name(EXPERIMENT)
         return str(found.experiment_id)
+
+
+def _account(address: str) -> str:
+    """Return what holds an account that MLflow, or a database's driver, would send to any address; empty when there is none."""
+    is_server = address.startswith(("http://", "https://"))
+    held = [name for name in (_OF_SERVERS if is_server else _OF_DATABASES) if os.environ.get(name)]
+    return ", ".join(held) or (str(_CREDENTIALS) if is_server and _CREDENTIALS.expanduser().exists() else "")
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from grpo.base.door import ForeignError
 from grpo.base.errors import PlainError
 from grpo.base.files import MANIFEST, CorruptError, read_json, sha256_file, verified_manifest
 from grpo.base.suggestions import nearest
@@ -212,6 +213,8 @@ def _registered(name: str, preset: str, machine: Machine) -> NamedPolicy:
         others = ", ".join(f"{each}/{name}" for each in sorted(found))
         what = f"there is {others}" if others else "let a run finish first"
         raise NotFoundError(f"no policy of preset {of} in {machine.shown_uri} is called {name!r}; {what}; give {POLICY_NAMES}")
+    if isinstance(version, ForeignError):
+        raise version
     run = Runs(Store.of(machine)).get(version.run)
     output = None if run is None else run.output_of("select")
     if output is None or output["output_hash"] != version.output_hash:  # Another machine's run can have the same id.
@@ -226,5 +229,5 @@ def _in_folder(given: Path) -> FoundPolicy:
         state = f"is not the folder of a policy: it has no {' and '.join(missing_files(given))}" if given.is_dir() else "is not a folder"
         raise NotFoundError(f"{given} {state}; give {POLICY_NAMES}; a run's last lines name its champion's")
     facts = verified_manifest(folder) if (folder / MANIFEST).is_file() else {}
-    step = facts["step"] if facts.get("kind") in ("checkpoint", "export") else None
+    step = facts.get("step") if facts.get("kind") in ("checkpoint", "export") else None
     return FoundPolicy(folder=folder, run=facts.get("run", given.name), policy_step=step)

@@ -57,7 +57,7 @@ def failures_of(store: str, what: str) -> Iterator[None]:
 
     try:
         yield
-    except TrackingAwayError:
+    except PlainError:  # It says itself what failed: this code, or the store of outputs.
         raise
     except (MlflowException, SQLAlchemyError, OSError, ModuleNotFoundError, BotoCoreError, ClientError) as error:
         text = str(error)

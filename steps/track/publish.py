@@ -6,6 +6,7 @@ asks once more before a step is called logged. Rows are compared by name and ste
 killed step again says its lines at other times.
 """
 
+import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -19,13 +20,13 @@ from steps.names import RESULTS
 from steps.pages.results import Results, read_results
 from steps.pages.templates import page
 from steps.run.commands import resume_command
-from steps.run.machine import Machine
+from steps.run.machine import Machine, sqlite_file
 from steps.run.records import Attempt, Run, Runs, Status
 from steps.run.step import StepOutput, step_of
 from steps.run.store import Store
 from steps.track.client import CHILD, METAFLOW_RUN, RUN, TrackingStore, locked, waiting
 from steps.track.notes import MAIN_CURVES, run_name, step_note, tracked_name
-from steps.track.outages import TrackingRefusedError, failures_of
+from steps.track.outages import TrackingAwayError, TrackingRefusedError, failures_of
 from steps.track.registry import register
 from steps.track.sender import journal_of
 
@@ -42,6 +43,8 @@ _RUN_NAME: Final = "mlflow.runName"
 _LONGEST_TAG: Final = 7_500  # MLflow takes 8,000 (mlflow.utils.validation), and so do its columns.
 _METRICS_PER_CALL: Final = 500  # MLflow takes 1,000; a call costs 28 ms whether it carries one or many.
 _FINETUNE: Final = "finetune"
+SECONDS: Final = 30.0
+"""How long a start, an end and a list of runs wait for a server; as long as a step does (`steps.track.sender`)."""
 
 
 Known = dict[tuple[str, str], set[tuple[str, int]]]
@@ -63,23 +66,62 @@ def publish(run: Run, store: Store, machine: Machine, *, task: tuple[str, str] |
     return _View(run, store, machine, {} if known is None else known).publish(task)
 
 
-def publish_all(machine: Machine) -> dict[str, str]:
-    """Publish all runs of the machine's store that are not logged yet; return run -> why something is not, empty when all is."""
-    store, found, away = Store.of(machine), dict[str, str](), dict[str, str]()
+def publish_all(
+    machine: Machine, *, runs: Sequence[Run] | None = None, again: bool = False, seconds: float | None = None
+) -> dict[str, str]:
+    """Publish runs of the machine's store; return run -> why something is not logged, empty when everything is.
+
+    Args:
+        machine: this one.
+        runs: which, the newest first; by default all that are not logged yet.
+        again: ask the tracking stores for everything, also for what they have confirmed: a database may have been restored or deleted.
+        seconds: a time limit where a server has to answer, None for no limit. The rest is logged by a later call.
+    """
+    store, reasons = Store.of(machine), dict[str, str]()
+    chosen = runs if runs is not None else Runs(store).all() if again else Runs(store).unpublished()
     # In their order: the registry compares a policy with those before it.
-    for run in reversed(Runs(store).unpublished()):
+    in_order = sorted(chosen, key=lambda run: run.order)
+    if seconds is None or all(sqlite_file(run.facts["tracking"]) for run in in_order):
+        _publish_each(in_order, store, machine, again=again, reasons=reasons)
+        return reasons
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            _publish_each(in_order, store, machine, again=again, reasons=reasons)
+        except BaseException as error:  # noqa: BLE001 - It is raised in the caller's thread.
+            failures.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if failures:
+        raise failures[0]
+    late = {run.name: f"the tracking store {run.facts['tracking']} is slow: not done within {seconds:.0f} s" for run in in_order}
+    return late | dict(reasons)
+
+
+def _publish_each(runs: Iterable[Run], store: Store, machine: Machine, *, again: bool, reasons: dict[str, str]) -> None:
+    """Publish runs, and write down for each why something is not logged. A store that is away is asked once."""
+    away: dict[str, str] = {}
+    for run in runs:
         address = run.facts["tracking"]
-        found[run.name] = away.get(address) or publish(run, store, machine)
-        if "does not answer" in found[run.name]:
-            away[address] = found[run.name]  # Each question to it takes seconds.
-    return found
+        if address in away:
+            reasons[run.name] = away[address]
+            continue
+        view = _View(run, store, machine, {}, again=again)
+        reasons[run.name] = view.publish(None)
+        if view.is_away:
+            away[address] = reasons[run.name]  # Each question to it takes seconds.
 
 
 class _View:
     """A run in its tracking store, as both are now."""
 
-    def __init__(self, run: Run, store: Store, machine: Machine, known: Known) -> None:
-        self._run, self._store, self._machine, self._known = run, store, machine, known
+    def __init__(self, run: Run, store: Store, machine: Machine, known: Known, *, again: bool = False) -> None:
+        self._run, self._store, self._machine, self._known, self._again = run, store, machine, known, again
+        self.is_away = False
+        """Whether the store did not answer."""
         self._key, self._locks = f"{run.name}@{round(1_000 * run.started)}", machine.home / "tracking"
         self._problems: list[str] = []
         """What was refused."""
@@ -89,11 +131,13 @@ class _View:
             with failures_of(self._run.facts["tracking"], f"run {self._run.name}"), locked(self._locks / f"{self._run.name}.lock"):
                 self._publish(task)
         except PlainError as error:
+            self.is_away = isinstance(error, TrackingAwayError) and error.may_pass
             self._problems.append(str(error))
         return "; ".join(self._problems)
 
     def _publish(self, task: tuple[str, str] | None) -> None:
-        run, tracking = self._run, TrackingStore.of_run(self._run.facts["tracking"], self._machine)
+        run = self._run
+        self._tracking = tracking = TrackingStore.of_run(run.facts["tracking"], self._machine)
         self._client, self._experiment = tracking.client, tracking.experiment
         reported = run.output_of("report")
         results = None if reported is None else read_results(self._store.file(reported, RESULTS))
@@ -101,6 +145,7 @@ class _View:
         with self._taking(f"what describes run {run.name}"):
             self._describe(parent, _run_tags(run, results), compared_settings(run.facts["settings"]))
             for file, text in run.facts["texts"].items() if task is None else ():
+                tracking.refuse_foreign_place(str(parent.info.artifact_uri))
                 self._client.log_text(parent.info.run_id, text, file)
         for name, attempt in run.latest().items():
             if task in (None, name) and attempt.step not in (STEPS[0], STEPS[-1]):
@@ -112,7 +157,7 @@ class _View:
         if run.status == "finished" and results is not None:
             # Of runs of one disk that end together the later one sees what the earlier one has registered.
             with self._taking("the policies of `select`"), locked(self._locks / "registry.lock"):
-                print(register(run, results, self._store, self._client, parent), flush=True)
+                print(register(run, results, self._store, tracking, parent), flush=True)
         if not self._problems:
             run.set_published()
 
@@ -133,7 +178,7 @@ class _View:
             "chess_grpo.step": attempt.step,
         }  # Set again: the parent may have been a double, which is gone.
         child = self._one(CHILD, key, run_name(attempt.step, attempt.part), attempt.started, given)
-        if child.data.tags.get(_LOGGED) == str(attempt.number):
+        if child.data.tags.get(_LOGGED) == str(attempt.number) and not self._again:
             return
         rows, is_over = journal_of(attempt, self._store), attempt.ended is not None
         of_run = {*declared.headlines, *(MAIN_CURVES if attempt.step == _FINETUNE else ())}
@@ -146,7 +191,7 @@ class _View:
         self._set_status(child, attempt.status, attempt.ended)
         tags = given | {METAFLOW_RUN: self._run.name, "chess_grpo.version": attempt.version, _NOTE: step_note(declared, attempt)}
         if attempt.output is not None:
-            self._send_pages(child.info.run_id, attempt.output, declared.pages)
+            self._send_pages(child, attempt.output, declared.pages)
             tags |= {"chess_grpo.output_hash": attempt.output["output_hash"], "chess_grpo.reused": str(attempt.output["reused"])}
         self._describe(child, tags | ({_LOGGED: str(attempt.number)} if is_over else {}))
 
@@ -159,11 +204,12 @@ class _View:
             self._known[run_id, task] = {(metric.key, metric.step) for history in histories for metric in history}
         return self._known[run_id, task]
 
-    def _send_pages(self, run_id: str, output: StepOutput, names: Iterable[str]) -> None:
+    def _send_pages(self, logged: Logged, output: StepOutput, names: Iterable[str]) -> None:
         folder = self._store.open(output)
+        self._tracking.refuse_foreign_place(str(logged.info.artifact_uri))
         for path in (folder / name for name in names if (folder / name).exists()):
             with waiting():
-                self._client.log_artifact(run_id, str(path))
+                self._client.log_artifact(logged.info.run_id, str(path))
 
     def _one(self, tag: str, key: str, name: str, started: float, tags: Mapping[str, str]) -> Logged:
         """Return the run with this key, which is created when there is none; of two that were created at once the smaller id stays."""

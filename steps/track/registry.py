@@ -3,32 +3,42 @@
 `peak` is the policy with the best lower confidence bound against its initial policy. Bounds against different initial policies cannot be
 compared. The alias moves when no version has it, when the initial policy is another (the newest then gets it), or when the lower bound is
 higher. So a later, worse run does not take it from a better one. `champion` is replaced only by a policy that has beaten it in games.
+
+A registry is shared: everybody with an account can write tags, sources and files. All of it passes the door (`grpo.base.door`) before it
+becomes part of a path, and an alias that a version of other code has stays with that version.
 """
 
 import json
 import shutil
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from grpo.base.files import MANIFEST, CorruptError, file_hashes, read_json, sha256_json, write_json
+from pydantic import Field, StringConstraints, TypeAdapter
+from typing_extensions import TypedDict
+
+from grpo.base.door import STRICT, FileName, ForeignError, Hash, Id, VersionHash, checked, inside
+from grpo.base.files import MANIFEST, CorruptError, file_hashes, read_json, read_manifest, sha256_json, verified_manifest, write_json
 from grpo.policy.files import copy_policy
 from steps.names import ALIASES, CHAMPION, CHECKPOINTS, PEAK, PRETRAINED_STEP, RESUMED_WITH
 from steps.pages.results import Decision, Results
 from steps.pages.templates import page
+from steps.run.copies import of_output
 from steps.run.machine import Machine
 from steps.run.records import Run
-from steps.run.step import StepOutput
+from steps.run.step import StepName, StepOutput
 from steps.run.store import Store
 from steps.track.client import CHILD, RUN, TrackingStore, locked, unless_there, waiting
 from steps.track.outages import failures_of
 
 # isort: split
 # After `steps.track.client`, which sets what MLflow reads once.
-from mlflow.artifacts import download_artifacts
 from mlflow.exceptions import MlflowException
+from mlflow.store.artifact.artifact_repo import ArtifactRepository
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.tracking import MlflowClient
 
 if TYPE_CHECKING:
@@ -38,6 +48,38 @@ MODEL: Final = "chess-policy-"
 ORIGIN: Final = "origin.json"
 _POLICY: Final = "chess_grpo.policy"
 """Tag of a version: what is known of its policy, as JSON."""
+_MAX_FILES: Final = 1_000
+"""Files of one version; a policy and what a run needs to resume from it are some forty."""
+_WeightsHash = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{0,64}$")]
+
+
+@STRICT
+class _Facts(TypedDict):
+    """The form of that tag; see `Version`."""
+
+    run: Id
+    role: Literal["champion", "peak"]
+    output_hash: Hash
+    policy_step: Annotated[int, Field(ge=0, lt=10**8)]
+    weights: _WeightsHash
+    initial_weights: _WeightsHash
+    low: float | None
+    files: Hash
+
+
+@STRICT
+class _Origin(TypedDict):
+    """The form of `origin.json`: what a run needs to resume, beside the outputs."""
+
+    settings: dict[str, Any]
+    code: dict[str, Any]
+    versions: dict[StepName, VersionHash]
+
+
+_FACTS_FORM: Final = TypeAdapter(_Facts)
+_ORIGIN_FORM: Final = TypeAdapter(_Origin)
+_PRESET_FORM: Final = TypeAdapter(Id)
+_NAME_FORM: Final = TypeAdapter(FileName)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,13 +108,20 @@ class Version:
     """Hash of the hashes of its files in MLflow."""
 
 
-def named(name: str, machine: Machine) -> dict[str, Version]:
-    """Return preset -> its version with this alias, or this number as `v7`; none when there is no store yet. Raises TrackingAwayError."""
-    tracking, found = TrackingStore(machine.tracking_uri), dict[str, Version]()
+def named(name: str, machine: Machine) -> dict[str, Version | ForeignError]:
+    """Return preset -> its version with this alias, or this number as `v7`; none when there is no store yet. Raises TrackingAwayError.
+
+    For a version that this code did not write, the error says so. A model whose name holds no preset is named on stderr and passed over.
+    """
+    tracking, found = TrackingStore(machine.tracking_uri), dict[str, Version | ForeignError]()
     if tracking.exists:
         with failures_of(machine.shown_uri, name):
             for model in tracking.client.search_registered_models(f"name LIKE '{MODEL}%'"):
-                preset = model.name.removeprefix(MODEL)
+                try:
+                    preset = checked(_PRESET_FORM, model.name.removeprefix(MODEL), f"the registered model {model.name!r}")
+                except ForeignError as error:
+                    print(f"WARNING: {error}; it is passed over", file=sys.stderr)
+                    continue
                 if version := _named(name, preset, tracking.client):
                     found[preset] = version
     return found
@@ -81,38 +130,66 @@ def named(name: str, machine: Machine) -> dict[str, Version]:
 def fetch(version: Version, machine: Machine) -> Path:
     """Return the folder of a version's files below the home, downloaded from MLflow and verified by its hashes; `policy` is in it.
 
-    Raises CorruptError, TrackingAwayError.
+    Raises CorruptError, ForeignError, TrackingAwayError.
     """
-    target = machine.home / "registered" / f"{version.preset}-v{version.number}-{version.files[:12]}"
+    target = inside(machine.home / "registered", f"{version.preset}-v{version.number}-{version.files[:12]}")
     with locked(target.with_suffix(".lock")):
         if target.is_dir() and sha256_json(file_hashes(target)) == version.files:
             return target
         shutil.rmtree(target, ignore_errors=True)
         what = f"the files of version {version.number} of {MODEL}{version.preset}"
         with tempfile.TemporaryDirectory(dir=target.parent) as folder, waiting(), failures_of(machine.shown_uri, what):
-            found = Path(download_artifacts(f"{version.source}/artifacts", dst_path=folder, tracking_uri=machine.tracking_uri))
+            found = Path(folder) / "files"
+            _download(version, machine, found)
             if sha256_json(file_hashes(found)) != version.files:
                 raise CorruptError(f"{what} in MLflow are damaged")
             found.rename(target)
     return target
 
 
+def _download(version: Version, machine: Machine, folder: Path) -> None:
+    """Download a version's files into a new folder; each name that the store gives is checked before it is written."""
+    TrackingStore(machine.tracking_uri).refuse_foreign_place(version.source)
+    files = get_artifact_repository(f"{version.source}/artifacts", tracking_uri=machine.tracking_uri)
+    folder.mkdir()
+    for number, name in enumerate(_names(files, "")):
+        if number == _MAX_FILES:
+            raise ForeignError(f"{version.source} has more than {_MAX_FILES:,} files: this code did not write it")
+        path = inside(folder, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files._download_file(remote_file_path=name, local_path=str(path))
+
+
+def _names(files: ArtifactRepository, folder: str) -> Iterator[str]:
+    """Yield the names of all files below a folder of an artifact repository."""
+    for entry in files.list_artifacts(folder or None):
+        name = checked(_NAME_FORM, entry.path, f"the list of files in {folder or 'a registered version'}")
+        if not name.startswith(f"{folder}/" if folder else ""):
+            raise ForeignError(f"{name} is listed in {folder}, and is not there")
+        if entry.is_dir:
+            yield from _names(files, name)
+        else:
+            yield name
+
+
 def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], dict[str, StepOutput]]:
     """Bring what a run needs to resume from a registered peak into the store, from MLflow, verified by its hashes.
 
     Returns the settings of its run, and step -> output: those before `finetune` whole, of `finetune` this checkpoint alone.
-    Raises CorruptError, TrackingAwayError.
+    Raises CorruptError, ForeignError, TrackingAwayError.
     """
-    folder, store = fetch(version, machine), Store.of(machine)
-    origin, outputs = read_json(folder / "origin" / ORIGIN), {}
+    folder, store, outputs = fetch(version, machine), Store.of(machine), dict[str, StepOutput]()
+    origin = checked(_ORIGIN_FORM, read_json(folder / "origin" / ORIGIN), folder / "origin" / ORIGIN)
+    if origin["versions"].keys() != set(RESUMED_WITH):
+        raise ForeignError(f"{folder / 'origin' / ORIGIN} has outputs of {', '.join(origin['versions'])}, not of {', '.join(RESUMED_WITH)}")
     for step, version_of in origin["versions"].items():
         source = folder / "origin" / step
-        outputs[step] = _stored(store, step, version_of, read_json(source / MANIFEST), {".": source})
+        outputs[step] = _stored(store, step, version_of, of_output(verified_manifest(source), step, version_of, source), {".": source})
     if version.policy_step != PRETRAINED_STEP:
         from grpo.policy.checkpoints import checkpoint_name  # It imports torch.
 
         # Of this output there is one checkpoint alone: its version is its own.
-        whole = read_json(folder / "policy" / MANIFEST)["output_hash"]
+        whole = read_manifest(folder / "policy")["output_hash"]
         facts = {"parts": {"step": "finetune", "checkpoint": whole}, "code": origin["code"]}
         place = f"{CHECKPOINTS}/{checkpoint_name(version.policy_step)}"
         outputs["finetune"] = _stored(store, "finetune", whole[:24], facts, {place: folder / "policy"})
@@ -123,7 +200,7 @@ def _stored(store: Store, step: str, version: str, facts: Mapping[str, Any], fol
     """Return an output of the store, which is made if there is none: of these facts of its manifest, and place -> copy of a folder."""
     with store.making(step, version) as making:
         if making.output is None:
-            with making.filling({name: facts[name] for name in ("parts", "code")}) as folder:
+            with making.filling({name: facts.get(name, {}) for name in ("parts", "code")}) as folder:
                 for place, source in folders.items():
                     shutil.copytree(source, folder / place, dirs_exist_ok=True)
                 (folder / MANIFEST).unlink(missing_ok=True)
@@ -131,22 +208,23 @@ def _stored(store: Store, step: str, version: str, facts: Mapping[str, Any], fol
         return making.output
 
 
-def register(run: Run, results: Results, store: Store, client: MlflowClient, parent: "Logged") -> str:
+def register(run: Run, results: Results, store: Store, tracking: TrackingStore, parent: "Logged") -> str:
     """Register the policies that `select` chose, offer them the aliases, and say in a line each what `peak` and `champion` are now.
 
     After an outage another policy may have become champion meanwhile: it stays, because the chosen one has not played it. The call is
     idempotent.
     """
-    preset, decision, versions = run.facts["preset"], results.decision, dict[str, Version]()
+    preset, decision, client, versions = run.facts["preset"], results.decision, tracking.client, dict[str, Version]()
     model = f"{MODEL}{preset}"
+    tracking.refuse_foreign_place(str(parent.info.artifact_uri))
     with unless_there():
         client.create_registered_model(model, description=page("model", model=model))
     for role in (PEAK, CHAMPION):
         key = f"{parent.data.tags[RUN]}/{role}"
-        found = client.search_model_versions(f"name = '{model}' and tags.`{CHILD}` = '{key}'")
-        if not found:
+        condition = f"name = '{model}' and tags.`{CHILD}` = '{key}'"
+        if not (found := client.search_model_versions(condition)):
             source, files = _log_model(run, store, role, client, parent)
-            made = client.create_model_version(
+            client.create_model_version(
                 model,
                 source=source,
                 run_id=parent.info.run_id,
@@ -154,17 +232,27 @@ def register(run: Run, results: Results, store: Store, client: MlflowClient, par
                 description=page("version", results=results, role=role),
                 await_creation_for=0,  # Creation is immediate: nothing is copied.
             )
-            found = [made]
-        # Of several, created by calls whose response came too late, the first.
-        versions[role] = min((_version(each, preset) for each in found), key=lambda each: each.number)
-    peak, champion = (_named(role, preset, client) for role in (PEAK, CHAMPION))
-    if peak is None or is_better_peak(versions[PEAK], peak):
-        peak = versions[PEAK]
-        client.set_registered_model_alias(model, PEAK, str(peak.number))
-    if champion is None or (decision.replaces_previous and champion.weights == decision.previous_weights):
-        champion = versions[CHAMPION]
-        client.set_registered_model_alias(model, CHAMPION, str(champion.number))
-    return f"registry: {preset}/peak is version {peak.number}\nregistry: {preset}/champion is version {champion.number}"
+            found = client.search_model_versions(condition)
+        # Two homes may have registered at once, or an answer came too late: the first version stays.
+        first, *doubles = sorted(found, key=lambda each: int(each.version))
+        for double in doubles:
+            client.delete_model_version(model, double.version)
+        versions[role] = _version(first, preset)
+    lines = []
+    for role in (PEAK, CHAMPION):
+        held, offered = _named(role, preset, client), versions[role]
+        if isinstance(held, ForeignError):
+            lines.append(f"registry: {preset}/{role} stays: {held}")
+            continue
+        if role == PEAK:
+            moves = held is None or is_better_peak(offered, held)
+        else:
+            moves = held is None or (decision.replaces_previous and held.weights == decision.previous_weights)
+        if moves or held is None:
+            client.set_registered_model_alias(model, role, str(offered.number))
+            held = offered
+        lines.append(f"registry: {preset}/{role} is version {held.number}")
+    return "\n".join(lines)
 
 
 def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: "Logged") -> tuple[str, str]:
@@ -211,11 +299,13 @@ def _facts(role: str, run: Run, decision: Decision) -> dict[str, Any]:
     }
 
 
-def _named(name: str, preset: str, client: MlflowClient) -> Version | None:
-    """Return the version with this alias, or this number as `v7`."""
+def _named(name: str, preset: str, client: MlflowClient) -> Version | ForeignError | None:
+    """Return the version with this alias, or this number as `v7`; for one that this code did not write, the error that says so."""
     get = client.get_model_version_by_alias if name in ALIASES else client.get_model_version
     try:
         return _version(get(f"{MODEL}{preset}", name.removeprefix("v")), preset)
+    except ForeignError as error:
+        return error
     except MlflowException as error:
         if error.error_code in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"):
             return None
@@ -223,7 +313,14 @@ def _named(name: str, preset: str, client: MlflowClient) -> Version | None:
 
 
 def _version(found: Any, preset: str) -> Version:
-    return Version(preset=preset, number=int(found.version), source=found.source, **json.loads(found.tags[_POLICY]))
+    """Return a version of the registry. Raises ForeignError when this code did not write it."""
+    place = f"version {found.version} of {MODEL}{preset} in the registry"
+    try:
+        tag = json.loads(found.tags.get(_POLICY, "null"))
+    except (ValueError, RecursionError):
+        tag = None
+    facts = checked(_FACTS_FORM, tag, place)
+    return Version(preset=preset, number=int(found.version), source=str(found.source), **facts)
 
 
 def is_better_peak(offered: Version, held: Version) -> bool:

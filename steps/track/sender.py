@@ -20,8 +20,7 @@ def journal_of(attempt: Attempt, store: Store) -> list[dict[str, Any]]:
         except FileNotFoundError:  # It had nothing to say.
             return []
     # Another run may go on from the progress of a killed one: its lines are not this one's.
-    rows = read_journal(store.progress(attempt.step, attempt.version))
-    return [row for row in rows if attempt.ended is None or row["time"] <= 1_000 * attempt.ended]
+    return read_journal(store.progress(attempt.step, attempt.version))[: attempt.num_lines]
 
 
 class Sender(threading.Thread):

@@ -10,7 +10,7 @@ from made_documents import made_results
 from made_runs import FIRST, facts_of
 from mlflow.tracking import MlflowClient
 
-from grpo.base.files import write_json, write_manifest
+from grpo.base.files import sha256_text, write_json, write_manifest
 from grpo.diagnosis.records import Record
 from grpo.policy.policy import new_policy
 from grpo.settings.tree import Settings
@@ -55,7 +55,7 @@ class TrackedRun:
         return publish(self.run, self.store, self.machine)
 
     def begin(self, step: str, part: str = "") -> Attempt:
-        return self.runs.begin(self.name, step, part, f"v-{self.name}-{step}{part[:1]}")
+        return self.runs.begin(self.name, step, part, sha256_text(f"{self.name} {step} {part}")[:24])
 
     def work(self, attempt: Attempt, records: Iterable[Record]) -> None:
         """Say records and be killed."""
@@ -166,7 +166,7 @@ def forget(run: TrackedRun) -> None:
     client = client_of(run.machine.home)
     for found in client.search_runs(["1"], "tags.`chess_grpo.logged` != ''"):
         client.delete_tag(found.info.run_id, "chess_grpo.logged")
-    for path in (run.machine.home / "runs" / run.name).glob("*.published"):
+    for path in (run.machine.home / "marks" / run.name).glob("*.published"):
         path.unlink()
 
 

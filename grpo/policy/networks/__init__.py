@@ -15,7 +15,7 @@ from grpo.settings.tree import PolicyConfig
 
 def is_network(name: str) -> bool:
     """Return whether there is a file for a value of `policy.network`."""
-    return find_spec(f"{__name__}.{name}") is not None
+    return name.isidentifier() and find_spec(f"{__name__}.{name}") is not None
 
 
 def make_network(config: PolicyConfig) -> nn.Module:

@@ -12,8 +12,6 @@ from made_runs import MadeRun, machine_of, make_run
 
 from steps.names import FINDINGS, RESULTS
 from steps.run.machine import Machine
-from steps.run.records import Run
-from steps.run.store import Store
 from steps.track import publish as publishing
 
 FASTER = 'preset = "smoke"\ngrpo.learning_rate = 5e-3\nseed = 4'
@@ -46,12 +44,12 @@ def published(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Stand for MLflow: give why a run cannot be published, by its id; all others can. Runs that were are noted."""
     away: dict[str, str] = {}
 
-    def publish(run: Run, store: Store, machine: Machine) -> str:
-        if run.name not in away:
-            run.set_published()
-        return away.get(run.name, "")
+    def publish(view: Any, _: None) -> str:
+        if view._run.name not in away:
+            view._run.set_published()
+        return away.get(view._run.name, "")
 
-    monkeypatch.setattr(publishing, "publish", publish)
+    monkeypatch.setattr(publishing._View, "publish", publish)
     return away
 
 
@@ -105,3 +103,6 @@ def test_everything_is_logged_is_said_only_when_no_run_is_left(typed: Type, publ
     assert "Everything" not in said
     published.clear()
     assert "Everything is logged: 4 runs of" in typed("track")
+    published["1001"] = "its database is empty"
+    assert "Everything is logged: 4 runs of" in typed("track"), "what was logged is not asked for again"
+    assert "run 1001: its database is empty" in typed("track", "--again", code=1)

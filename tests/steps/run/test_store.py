@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from grpo.base.files import CorruptError, json_text, sha256_json, write_manifest
 from steps.run.objects import S3Objects, StoreError
@@ -310,7 +311,9 @@ def test_a_record_is_written_once_and_found_by_its_key(machines: Machines) -> No
     assert store.create("runs/1/start.json", {"who": "first"})
     assert not store.create("runs/1/start.json", {"who": "second"})
     assert store.create("runs/10/start.json", {})
-    assert machines.store("two").read_all(["runs/1/start.json", "runs/2/start.json"]) == {"runs/1/start.json": {"who": "first"}}
+    assert machines.store("two").read_all(["runs/1/start.json", "runs/2/start.json"], TypeAdapter(dict[str, str])) == {
+        "runs/1/start.json": {"who": "first"}
+    }
     assert store.keys("runs/1/") == ["runs/1/start.json"]
     assert store.keys("runs/") == ["runs/1/start.json", "runs/10/start.json"]
     assert store.keys("nothing/") == []
