@@ -51,7 +51,6 @@ import steps  # noqa: E402
 from grpo.settings.tree import DEFAULT_PRESET, ConfigError, read_settings, split_settings  # noqa: E402
 from steps.batch import deployment  # noqa: E402
 from steps.run.processes import NO_RETRY, RESUMABLE  # noqa: E402
-from steps.run.versions import describe_code  # noqa: E402
 
 deployment.name_store()
 
@@ -86,7 +85,6 @@ class ChessGrpo(FlowSpec):
     """Train a chess policy from games and Stockfish evaluations, and measure by games whether GRPO improved it."""
 
     settings = Config("settings", default_value=DEFAULT_PRESET, parser=_parse, help="TOML: a preset and the differences from it")
-    code = Config("code", default_value="", parser=describe_code, help="Internal: the commit from which the run is launched")
     fresh = Parameter("fresh", type=bool, default=False, is_flag=True, help="Compute every step's output again, for this run alone")
     resume_from = Parameter("resume-from", default="", help="peak, champion, v7 (a version), RUN or RUN/STEP: resume from it")
 
@@ -94,7 +92,7 @@ class ChessGrpo(FlowSpec):
     @plainly
     def start(self):
         """Look at all that the run needs, and begin its record."""
-        self.job = steps.start.start(self.settings, self.code, run=current.run_id, is_fresh=self.fresh, resume_from=self.resume_from)
+        self.job = steps.start.start(self.settings, run=current.run_id, is_fresh=self.fresh, resume_from=self.resume_from)
         deployment.tag_run(self.job["settings"])
         self.tasks = steps.task.parts(self.job, "boards")
         self.next(self.build_boards, foreach="tasks")

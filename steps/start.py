@@ -15,15 +15,15 @@ from steps.run.machine import Machine
 from steps.run.processes import LAUNCHER
 from steps.run.records import RunFacts, Runs
 from steps.run.store import Store
+from steps.run.versions import describe_code
 from steps.track.sweep import SWEEP, SWEEP_VARIABLE
 
 
-def start(given: Mapping[str, Any], code: Mapping[str, Any], *, run: str, is_fresh: bool, resume_from: str) -> Job:
+def start(given: Mapping[str, Any], *, run: str, is_fresh: bool, resume_from: str) -> Job:
     """Look at all that the run needs, begin its record, and return what the other steps need.
 
     Args:
         given: what the text of the settings says: the whole `settings`, and the `keys` that it lays over a preset.
-        code: from `describe_code`.
         run: Metaflow's run id.
         is_fresh: compute every output again.
         resume_from: what it resumes from, for `find_origin`; empty for a new training.
@@ -32,7 +32,7 @@ def start(given: Mapping[str, Any], code: Mapping[str, Any], *, run: str, is_fre
     """
     if is_fresh and resume_from:
         raise ResumeError("--fresh and --resume-from: a resumed run takes its origin's boards and policy; give only one of the two")
-    machine = Machine.here()
+    machine, code = Machine.here(), describe_code()
     settings, origin = Settings.model_validate(given["settings"]), None
     if resume_from:
         origin = find_origin(resume_from, launch_of(given["settings"]).preset, machine)

@@ -20,7 +20,7 @@ from steps.run.processes import RESUMABLE
 from steps.run.records import Attempt, Runs, Status
 from steps.run.step import Step, StepOutput
 from steps.run.store import Making, Store
-from steps.run.versions import StepVersion, step_version
+from steps.run.versions import StepVersion, describe_code, step_version
 from steps.run.work import Part, Work
 from steps.terminal import TerminalSink
 from steps.track.find import NotFoundError, named_policy
@@ -74,6 +74,8 @@ class _Task:
         self.job: Job = flow.job
         self.machine = Machine.here()
         self.store = Store.of(self.machine)
+        # The code of this task: a run that is resumed may have another than it was launched with.
+        self.code = {**describe_code(), "fresh": self.job["code"].get("fresh", "")}
         self.settings = Settings.model_validate(self.job["settings"])
         given = getattr(flow, "input", None)
         self.part = Part(number=0, count=1) if given is None else Part(**given)
@@ -115,7 +117,7 @@ class _Task:
         with self.store.making(self.step.name, self.version.version) as making:
             if making.output is None:
                 print(f"{self.step.name}: {_progress(self.step.name)}", flush=True)
-                with making.filling({"parts": self.version.parts, "code": self.job["code"]}) as folder:
+                with making.filling({"parts": self.version.parts, "code": self.code}) as folder:
                     work = self.work(folder, making)
                     self.module.body(work)
                     self.terminal.finish()
@@ -176,7 +178,7 @@ class _Task:
             self.settings.policy,
             settings=self.step.settings(self.settings) | share,
             inputs=dict(self._inputs(label)),
-            code=self.job["code"],
+            code=self.code,
         )
 
     def _inputs(self, champion: str) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """Metaflow decorators of steps on AWS Batch: resources, retries, time-outs, environment, secrets, queue and image."""
 
 import itertools
+import json
 import os
 import signal
 import sys
@@ -23,6 +24,7 @@ from steps.run.processes import LAUNCHER, own_token
 from steps.run.records import Runs
 from steps.run.step import step_of
 from steps.run.store import Store
+from steps.run.versions import CODE, describe_code
 
 _MAX_MINUTES: Final = {"training": 2_880, "games": 720, "others": 720}  # It limits the cost of a hang, and is not a way to end training.
 _NUM_RETRIES: Final = 3  # Of a task whose machine was lost. Errors in settings or code are not retried.
@@ -43,6 +45,8 @@ class Deployment(FlowMutator):  # type: ignore[misc]
             if {"run", "resume"} & set(sys.argv[1:]):
                 os.environ[LAUNCHER] = own_token()
             return
+        if not is_container(os.environ):
+            os.environ.setdefault(CODE, json.dumps(describe_code()))
         given = next(value for name, value in mutable_flow.configs if name == "settings")
         resources = Settings.model_validate(given.to_dict()["settings"]).resources
         for name, step in mutable_flow.steps:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from grpo.base.errors import PlainError
 from grpo.settings.tree import TaskResources
 from steps.run.machine import MIRROR, SECRETS, STORE, sqlite_file, without_secrets
+from steps.run.versions import CODE
 
 GPU_QUEUE: Final = "CHESS_GRPO_BATCH_GPU_QUEUE"
 GPU_IMAGE: Final = "CHESS_GRPO_BATCH_GPU_IMAGE"
@@ -18,7 +19,10 @@ GPU_IMAGE: Final = "CHESS_GRPO_BATCH_GPU_IMAGE"
 _TRACKING: Final = "MLFLOW_TRACKING_URI"
 _MIRROR: Final = "WANDB_BASE_URL"
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
-_BY_VALUE: Final = (_TRACKING, "MLFLOW_TRACKING_INSECURE_TLS", STORE, SECRETS, MIRROR, _MIRROR, "WANDB_ENTITY", "WANDB_PROJECT")
+_BY_VALUE: Final = (
+    *(_TRACKING, "MLFLOW_TRACKING_INSECURE_TLS", STORE, SECRETS, CODE),
+    *(MIRROR, _MIRROR, "WANDB_ENTITY", "WANDB_PROJECT"),
+)
 _BY_NAME_ONLY: Final = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "WANDB_API_KEY")
 
 

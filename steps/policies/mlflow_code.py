@@ -4,9 +4,12 @@ It runs where only the model's own requirements are installed. The model brings 
 `steps.policies.mlflow_model` writes the model.
 """
 
+import sys
 from pathlib import Path
 from typing import Any
 
+if (_LIBRARY := Path(__file__).with_name("code") / "grpo.zip").is_file():
+    sys.path.insert(0, str(_LIBRARY))  # In a model; where the model is written, the library is installed.
 import chess
 import numpy as np
 import pandas as pd

@@ -5,6 +5,8 @@ dependencies (linters and test tools change no output). The same version gives t
 its version is reused.
 """
 
+import json
+import os
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +19,9 @@ from steps.run.step import Step
 
 LOCK: Final = ROOT / "steps" / "run" / "requirements-run.lock"
 """Lock file of the packages that step outputs depend on; in a package, so that an installation has it too."""
+
+CODE: Final = "_CHESS_GRPO_CODE"
+"""Variable: what `describe_code` says where a run is launched or resumed, for its tasks in containers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,12 +56,14 @@ def step_version(
     return StepVersion(version=sha256_json(parts)[:24], parts=parts)
 
 
-def describe_code(_: str = "") -> dict[str, Any]:
-    """Return git commit, dirty flag and hash of the lock file; called where the run is launched, because a container has no git.
+def describe_code() -> dict[str, Any]:
+    """Return git commit, dirty flag and hash of the lock file of the code that runs here.
 
-    The argument is the text of a Metaflow config; it is ignored.
+    A container has no git: there the commit is that of the launching checkout, which hands it on in the variable `CODE`.
     """
     lock = sha256_file(LOCK)
+    if handed_on := os.environ.get(CODE):
+        return {**json.loads(handed_on), "lock": lock}
     try:
         commit = _git("rev-parse", "HEAD")
         is_dirty = bool(_git("status", "--porcelain"))

@@ -214,7 +214,7 @@ def _registered(name: str, preset: str, machine: Machine) -> NamedPolicy:
         what = f"there is {others}" if others else "let a run finish first"
         raise NotFoundError(f"no policy of preset {of} in {machine.shown_uri} is called {name!r}; {what}; give {POLICY_NAMES}")
     if isinstance(version, ForeignError):
-        raise version
+        raise ForeignError(f"{version}; give another policy: {POLICY_NAMES}")
     run = Runs(Store.of(machine)).get(version.run)
     output = None if run is None else run.output_of("select")
     if output is None or output["output_hash"] != version.output_hash:  # Another machine's run can have the same id.

@@ -107,7 +107,6 @@ def do(job: dict[str, Any]) -> None:
 
     import grpo.engine.process
     from steps.run.processes import LAUNCHER, own_token
-    from steps.run.versions import describe_code
 
     os.environ[LAUNCHER] = own_token()  # As the flow does.
     if "silent_seconds" in job:
@@ -119,9 +118,7 @@ def do(job: dict[str, Any]) -> None:
         place = getattr(import_module(module), holder[0]) if holder else import_module(module)
         at(job["nth"], place, name, lambda: _end_by(job["signal"]), is_after=when == "after")
     current._update_env({"card": defaultdict(MagicMock)})
-    given = {"settings": ConfigValue(_parse(job["settings"])), "code": describe_code(), "fresh": False, "resume_from": ""} | job.get(
-        "parameters", {}
-    )
+    given = {"settings": ConfigValue(_parse(job["settings"])), "fresh": False, "resume_from": ""} | job.get("parameters", {})
     (artifacts := Path("artifacts", job["run"])).mkdir(parents=True, exist_ok=True)
     run_steps(ChessGrpo, job["run"], given, artifacts)
 

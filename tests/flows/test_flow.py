@@ -19,7 +19,6 @@ from grpo.settings.metrics import METRICS
 from steps import STEPS
 from steps.run.records import Runs
 from steps.run.store import Store
-from steps.run.versions import describe_code
 from steps.run.work import read_history
 from steps.start import start
 from steps.track.notes import run_name, tracked_name
@@ -119,7 +118,7 @@ def test_a_run_that_resumes_begins_with_its_origins_outputs_and_peak(first_run: 
     monkeypatch.setenv("CHESS_GRPO_HOME", str(first_run.home))
     keys = {"grpo": {"learning_rate": 2e-3}}
     given = {"settings": tiny_settings("grpo.learning_rate = 2e-3").model_dump(mode="json"), "keys": keys}
-    job = start(given, describe_code(), run="resumed", is_fresh=False, resume_from=first_run.run_id)
+    job = start(given, run="resumed", is_fresh=False, resume_from=first_run.run_id)
     peak, made = report(first_run, "select")["peak_step"], outputs(first_run)
     assert job["settings"] == given["settings"]
     assert (job["origin"]["run"], job["origin"]["step"]) == (first_run.run_id, peak)

@@ -13,6 +13,7 @@ from steps.run.machine import Machine
 from steps.run.records import Run, Runs
 from steps.run.step import Step, StepOutput
 from steps.run.store import Store
+from steps.run.versions import describe_code
 from steps.run.work import Work
 from steps.task import run
 
@@ -81,6 +82,13 @@ def test_a_fresh_run_computes_what_the_store_has(store: Store) -> None:
     assert not run(STEP, fresh)["reused"]
     assert run(STEP, fresh)["reused"], "what the run itself has made is fresh"
     assert len(calls) == 2
+
+
+def test_an_output_names_the_code_that_made_it_and_not_that_of_the_runs_first_launch(store: Store) -> None:
+    """R9."""
+    flow = flow_of(store)
+    flow.job["code"]["commit"] = "the commit of the first launch"
+    assert store.manifest(run(STEP, flow))["code"] == {**describe_code(), "fresh": ""}
 
 
 def test_a_step_that_fails_is_recorded_with_cause_and_command_and_the_next_try_ends_it(store: Store) -> None:

@@ -274,6 +274,8 @@ def test_the_code_is_described_by_commit_dirty_flag_and_the_images_lock(tmp_path
     assert described["lock"] == sha256_file(code.ROOT / "requirements-run.lock")
     monkeypatch.setattr(versions, "ROOT", tmp_path)
     assert describe_code() == {"commit": "unknown", "is_dirty": True, "lock": described["lock"]}, "without git"
+    monkeypatch.setenv(versions.CODE, '{"commit": "of the launcher", "is_dirty": false, "lock": "of the launcher"}')
+    assert describe_code() == {"commit": "of the launcher", "is_dirty": False, "lock": described["lock"]}, "in a container"
 
 
 def test_an_installed_package_gives_the_versions_that_a_checkout_gives(tmp_path: Path) -> None:

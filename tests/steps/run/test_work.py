@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from made_work import Listener
 
+from grpo.base.files import CorruptError
 from grpo.diagnosis.records import Event, Record
 from grpo.settings.tree import Settings
 from steps.names import HISTORY
@@ -73,7 +74,7 @@ def test_after_a_kill_the_journal_is_cut_to_where_the_step_goes_on_and_each_line
         b'{"aside": false, "record": {"st',
         b"\0\0\0\0\n",
         b'{"time": 1, "aside": false, "record": {}}\n',
-        b'{"time": 1, "aside": false, "record": {"step": 3, "no/such": 1}}\n',
+        b'{"aside": false, "record": {"grpo/loss": 0.5, "step": 3}, "time": 1}\n',
     ],
 )
 def test_a_journal_counts_up_to_the_first_torn_line_and_the_rest_goes(torn: bytes, tmp_path: Path) -> None:
@@ -89,6 +90,41 @@ def test_a_journal_counts_up_to_the_first_torn_line_and_the_rest_goes(torn: byte
     assert path.read_bytes().startswith(whole)
     assert len(journal(tmp_path)) == 8
     assert list(work.history()) == RECORDS
+
+
+@pytest.mark.parametrize("at", [3, 60, -30])
+def test_a_digit_that_flips_in_the_journal_is_noticed(at: int, tmp_path: Path) -> None:
+    """R12: a step that goes on after a kill would else write another history under the same version."""
+    say(at_work(tmp_path), RECORDS)
+    path = tmp_path / "progress" / HISTORY
+    lines = path.read_bytes().splitlines(keepends=True)
+    place = next(number for number in range(at % len(lines[4]), len(lines[4])) if lines[4][number : number + 1].isalnum())
+    lines[4] = lines[4][:place] + bytes([lines[4][place] ^ 1]) + lines[4][place + 1 :]
+    path.write_bytes(b"".join(lines))
+    assert len(read_journal(tmp_path / "progress")) == 4
+    assert list(at_work(tmp_path).history()) == RECORDS[:2]
+
+
+def test_records_of_other_code_are_read_with_their_names_as_they_are(tmp_path: Path) -> None:
+    """R6."""
+    (tmp_path / HISTORY).write_text('{"step": 3, "no/such": 1, "events": [{"name": "unheard of", "message": "it happened"}]}\n')
+    assert read_history(tmp_path) == [Record(3, {"no/such": 1}, (Event("unheard of", "it happened"),))]
+    for foreign in (
+        "[]",
+        "{}",
+        '{"step": "3"}',
+        '{"step": 3, "a": "b"}',
+        '{"step": 3, "events": [{"name": 1, "message": ""}]}',
+        '{"step": 3, "events": 1}',
+    ):
+        (tmp_path / HISTORY).write_text(f"{foreign}\n")
+        with pytest.raises(CorruptError, match=HISTORY):
+            read_history(tmp_path)
+
+
+def test_a_metric_that_is_not_declared_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no/such"):
+        at_work(tmp_path).log(Record(1, {"no/such": 1.0}))
 
 
 def test_what_a_step_that_begins_anew_does_not_say_again_is_in_no_history(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """Whatever happens to a tracking store: in the end the one that a run belongs to has every row of it once, and no other has any."""
 
 import sqlite3
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from made_runs import machine_of
@@ -12,7 +14,10 @@ from mlflow.tracking import MlflowClient
 from ports import free_port
 from tracked_runs import SETTINGS, TrackedRun, counts, curve, forget, rows_of, told
 
+from grpo.diagnosis.records import Record
 from steps.run.machine import Machine, sqlite_address
+from steps.run.objects import StoreError
+from steps.run.store import Store
 from steps.track.client import TrackingStore
 from steps.track.publish import publish_all
 
@@ -50,6 +55,86 @@ def test_the_environments_address_is_taken_where_it_differs_by_its_secrets_alone
     machine = machine_of(Path("/home"), "http://me:secret@host/mlflow")
     assert TrackingStore.of_run("http://host/mlflow", machine)._uri == machine.tracking_uri
     assert TrackingStore.of_run("http://other/mlflow", machine)._uri == "http://other/mlflow"
+
+
+ACCOUNTS = ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_AUTH")
+
+
+@pytest.mark.parametrize("held", [*ACCOUNTS, "credentials"])
+def test_an_account_goes_to_no_address_but_the_one_that_it_was_given_for(
+    held: str, here: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R2a."""
+    asked: list[str] = []
+    monkeypatch.setattr(TrackingStore, "client", property(lambda store: asked.append(store._uri)))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    theirs = "http://theirs.org/mlflow"
+    run = TrackedRun(here, tracking=theirs)
+    if held == "credentials":
+        (tmp_path / ".mlflow").mkdir()
+        (tmp_path / ".mlflow" / held).write_text("[mlflow]\nmlflow_tracking_username = me\nmlflow_tracking_password = s3cret\n")
+    else:
+        monkeypatch.setenv(held, "s3cret")
+    reason = run.publish()
+    assert f"the account for the tracking store {theirs}, which the run belongs to, is missing" in reason
+    assert f"Set MLFLOW_TRACKING_URI={theirs} and its account, then `chess-grpo track`" in reason
+    assert "s3cret" not in reason
+    assert asked == []
+    assert [each.name for each in run.runs.unpublished()] == [run.name], "the rows wait"
+
+
+def test_the_password_of_a_database_goes_to_no_other_database(here: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = TrackedRun(here, tracking="postgresql://theirs.org/mlflow")
+    monkeypatch.setenv("PGPASSWORD", "s3cret")
+    assert "PGPASSWORD is for sqlite:///" in run.publish()
+
+
+def test_a_damaged_copy_in_the_store_of_outputs_is_not_told_as_a_fault_of_the_tracking_store(here: Machine) -> None:
+    """R10."""
+    run = TrackedRun(here)
+    run.step("finetune", curve("grpo/entropy", 3))
+    with patch.object(Store, "open", side_effect=StoreError("s3://shop: S3 refuses (AccessDenied)")):
+        assert run.publish() == "s3://shop: S3 refuses (AccessDenied)"
+
+
+def test_metrics_of_other_code_are_logged_with_their_names(here: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R6: 0 of 120 rows were logged, and never again."""
+    monkeypatch.setattr("steps.run.work.refuse_undeclared", lambda _: None)
+    run = TrackedRun(here)
+    run.step("finetune", [Record(step, {"grpo/entropie": 0.5, "grpo/loss": 0.25}) for step in range(12)])
+    assert run.publish() == ""
+    assert rows_of(told(here.home), "finetune")["grpo/entropie"] == 12
+    assert Counter(rows_of(told(here.home), "finetune")) == counts(run)["finetune"]
+
+
+def test_a_database_that_is_empty_again_gets_everything_when_it_is_asked_for(here: Machine, give_tables: Any, tmp_path: Path) -> None:
+    """R8."""
+    run = TrackedRun(here)
+    run.select()
+    assert run.publish() == ""
+    before = told(here.home)
+    with sqlite3.connect(give_tables(tmp_path / "new") / "mlflow.db") as new, sqlite3.connect(here.home / "mlflow.db") as database:
+        new.backup(database)
+    assert publish_all(here) == {}
+    assert publish_all(here, again=True) == {"7": ""}
+    assert told(here.home) == before
+    with sqlite3.connect(here.home / "mlflow.db") as database:  # As from a backup: the tags say that all is there.
+        assert database.execute("DELETE FROM metrics WHERE step = 2").rowcount
+    assert publish_all(here, again=True) == {"7": ""}
+    assert told(here.home) == before
+
+
+def test_a_slow_server_costs_a_start_its_limit_and_no_more(here: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R5."""
+    slow = TrackedRun(here, "1", tracking="http://slow.org")
+    release = threading.Event()
+    monkeypatch.setattr("steps.track.publish._View.publish", lambda *_: "" * release.wait())
+    assert publish_all(here, seconds=0.01) == {"1": "the tracking store http://slow.org is slow: not done within 0 s"}
+    release.set()
+    assert publish_all(here, seconds=600.0) == {"1": ""}
+    monkeypatch.setattr("steps.track.publish._View.publish", lambda: "another number of arguments")
+    with pytest.raises(TypeError):
+        publish_all(here, runs=[slow.run], seconds=600.0)
 
 
 def test_a_failed_run_says_what_happened_in_which_step(here: Machine) -> None:

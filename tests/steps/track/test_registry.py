@@ -1,18 +1,25 @@
 """Aliases move as their rule says, each preset has its own, and runs that end together or register twice break none of it."""
 
+import json
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from made_runs import machine_of
+from mlflow.entities import FileInfo
+from mlflow.tracking import MlflowClient
 from tracked_runs import TrackedRun, client_of, forget, told
 
+from grpo.base.door import ForeignError
 from steps.run.machine import Machine, sqlite_address
 from steps.track import registry
 from steps.track.client import TrackingStore
+from steps.track.find import find_policy
+from steps.track.outages import TrackingRefusedError
 from steps.track.publish import publish_all
 from steps.track.registry import Version, is_better_peak
 
@@ -67,7 +74,9 @@ def finished(machine: Machine) -> Callable[..., TrackedRun]:
 
 
 def named(name: str, machine: Machine, preset: str = "default") -> Version:
-    return registry.named(name, machine)[preset]
+    version = registry.named(name, machine)[preset]
+    assert isinstance(version, Version)
+    return version
 
 
 def held(machine: Machine) -> dict[str, int]:
@@ -113,6 +122,129 @@ def test_a_run_that_is_registered_again_has_its_versions_once(finished: Callable
     assert told(machine.home) == before
     assert publish_all(machine) == {}, "all is logged"
     assert registry.named("v3", machine) == {}
+
+
+def test_of_two_homes_that_register_a_policy_at_once_one_version_is_left(
+    finished: Callable[..., TrackedRun], machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R12: both have looked before either has registered."""
+    run, search, is_blind = finished(), MlflowClient.search_model_versions, [True, True]
+    before = told(machine.home)
+    forget(run)
+    monkeypatch.setattr(MlflowClient, "search_model_versions", lambda *given: [] if is_blind and is_blind.pop() else search(*given))
+    is_blind[:] = [True]
+    assert run.publish() == ""
+    assert told(machine.home) == before
+    assert [version.version for version in client_of(machine.home).search_model_versions()] in ([1, 2], [2, 1])
+
+
+# What others may have written.
+
+
+def tag(machine: Machine, number: str, **changed: Any) -> None:
+    """Change what a version says of its policy, as everybody with an account can; None takes a key away."""
+    client = client_of(machine.home)
+    found = client.get_model_version("chess-policy-default", number)
+    facts = {name: fact for name, fact in (json.loads(found.tags["chess_grpo.policy"]) | changed).items() if fact != "none"}
+    client.set_model_version_tag("chess-policy-default", number, "chess_grpo.policy", json.dumps(facts))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"files": "/../../../precious"},
+        {"run": "../precious"},
+        {"role": "../precious"},
+        {"output_hash": "../precious"},
+        {"policy_step": -1},
+        {"policy_step": "1"},
+        {"low": "high"},
+        {"more": 1},
+        {"files": "none"},
+    ],
+)
+def test_a_tag_that_this_code_did_not_write_leads_nowhere(
+    changed: dict[str, Any], finished: Callable[..., TrackedRun], machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """R2b: a tag became part of a path that is deleted before anything is verified."""
+    finished()
+    (precious := machine.home.parent / "precious").mkdir()
+    (precious / "file").write_text("work of years")
+    tag(machine, "2", **changed)
+    for name in ("champion", "v2"):
+        with pytest.raises(ForeignError, match="version 2 of chess-policy-default in the registry was not written by this code"):
+            find_policy(name, replace(machine, store=""))
+    assert named("peak", machine).number == 1, "others are not touched by it"
+    assert (precious / "file").read_text() == "work of years"
+
+
+def test_no_path_below_the_home_is_left_even_by_a_version_that_passed_the_door(machine: Machine) -> None:
+    (machine.home / "registered").mkdir()
+    (machine.home / "registered" / f"p-v3-{'0' * 12}").symlink_to("/")
+    with pytest.raises(ForeignError, match="is outside of"):
+        registry.fetch(replace(HELD, files="0" * 64), machine)
+
+
+@pytest.mark.parametrize("made_by", ["hand", "other code"])
+def test_an_alias_that_a_foreign_version_has_stays_with_it_and_a_model_with_a_strange_name_is_passed_over(
+    made_by: str, finished: Callable[..., TrackedRun], machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """R4."""
+    client = client_of(machine.home)
+    for model in ("chess-policy-default", "chess-policy-", "chess-policy-.. x"):
+        client.create_registered_model(model)
+        version = client.create_model_version(model, "file:///somewhere").version
+        client.set_registered_model_alias(model, "champion", version)
+        if made_by != "hand":
+            client.set_model_version_tag(model, version, "chess_grpo.policy", '{"weights": 3}')
+    finished()
+    assert (
+        "registry: default/champion stays: version 1 of chess-policy-default in the registry was not written by" in capsys.readouterr().out
+    )
+    assert held(machine) == {"champion": 1, "peak": 2}
+    assert registry.named("champion", machine).keys() == {"default"}
+    assert "the registered model 'chess-policy-.. x' was not written by this code" in capsys.readouterr().err
+    with pytest.raises(ForeignError, match="version 1 of chess-policy-default"):
+        find_policy("champion", machine)
+
+
+def test_a_file_that_a_store_names_outside_of_its_folder_is_not_written(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R2b: the listing of a store, or the keys of a bucket, are as foreign as its tags."""
+    from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
+
+    version = replace(HELD, files="0" * 64, source=(machine.home / "files").as_uri())
+    (machine.home / "files" / "artifacts").mkdir(parents=True)
+    for listed in ("../evil", "/evil", "policy/../../evil", "policy\\evil", ""):
+        monkeypatch.setattr(LocalArtifactRepository, "list_artifacts", lambda *_, name=listed: [FileInfo(name, is_dir=False, file_size=1)])
+        with pytest.raises(ForeignError, match="the list of files in a registered version was not written by this code"):
+            registry.fetch(version, machine)
+    monkeypatch.setattr(LocalArtifactRepository, "list_artifacts", lambda *_: [FileInfo("a", is_dir=True, file_size=None)])
+    with pytest.raises(ForeignError, match="a is listed in a, and is not there"):
+        registry.fetch(version, machine)
+    assert not list(machine.home.parent.rglob("evil"))
+
+
+@pytest.mark.parametrize(
+    ("store", "place", "is_taken"),
+    [
+        ("http://mlflow.org:5000", "mlflow-artifacts:/1/artifacts", True),
+        ("http://mlflow.org:5000", "mlflow-artifacts://mlflow.org:5000/1/artifacts", True),
+        ("http://mlflow.org:5000", "s3://bucket/1/artifacts", True),
+        ("http://mlflow.org:5000", "mlflow-artifacts://elsewhere.org/1", False),
+        ("http://mlflow.org:5000", "http://elsewhere.org/1", False),
+        ("http://mlflow.org:5000", "file:///home/me/.ssh", False),
+        ("http://mlflow.org:5000", "/home/me/.ssh", False),
+        ("http://mlflow.org:5000", "sftp://me@elsewhere.org/1", False),
+        ("http://localhost:5000", "file:///home/me/mlartifacts", True),
+        ("sqlite:////home/me/mlflow.db", "file:///home/me/mlartifacts", True),
+        ("sqlite:////home/me/mlflow.db", "file://elsewhere.org/mlartifacts", False),
+        ("sqlite:////home/me/mlflow.db", "http://elsewhere.org/1", False),
+    ],
+)
+def test_a_server_names_no_folder_of_this_machine_and_no_other_host(store: str, place: str, is_taken: bool) -> None:
+    """R2a, R2b: the account goes to the address that it was given for, and files stay where they are."""
+    with nullcontext() if is_taken else pytest.raises(TrackingRefusedError, match="as the place of files"):
+        TrackingStore(store).refuse_foreign_place(place)
 
 
 def test_of_two_runs_that_end_together_neither_takes_what_the_other_has_won(
