@@ -15,7 +15,7 @@ from steps.run.machine import Machine
 from steps.run.processes import LAUNCHER
 from steps.run.records import RunFacts, Runs
 from steps.run.store import Store
-from steps.run.versions import describe_code
+from steps.run.versions import CodeFacts, describe_code
 from steps.track.sweep import SWEEP, SWEEP_VARIABLE
 
 
@@ -54,7 +54,7 @@ def start(given: Mapping[str, Any], *, run: str, is_fresh: bool, resume_from: st
 
 def _facts(
     settings: Settings,
-    code: Mapping[str, Any],
+    code: CodeFacts,
     found: Mapping[str, str],
     origin: Origin | None,
     *,
@@ -81,7 +81,7 @@ def _facts(
         run=run,
         preset=launch.preset,
         settings=plain,
-        code=dict(code),
+        code=code,
         tracking=tracking,
         command=command,
         label=launch.label,
@@ -94,7 +94,7 @@ def _facts(
     )
 
 
-def _head(command: str, differences: Mapping[str, Any], base: str, code: Mapping[str, Any], found: Mapping[str, str]) -> str:
+def _head(command: str, differences: Mapping[str, Any], base: str, code: CodeFacts, found: Mapping[str, str]) -> str:
     """Return the part of the run's description that never changes, in Markdown: command, settings that differ from a base, machine."""
     rows = "\n".join(["| setting | here |", "| --- | --- |", *(f"| `{name}` | {value} |" for name, value in differences.items())])
     dirty = " with uncommitted changes" if code["is_dirty"] else ""

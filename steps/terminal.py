@@ -37,10 +37,12 @@ class Pace:
 def duration(seconds: float) -> str:
     """Return a length of time in its two largest units.
 
-    >>> [duration(each) for each in (0.4, 75, 3_725)]
-    ['0 s', '1 min 15 s', '1 h 02 min']
+    >>> [duration(each) for each in (0.4, 75, 3_725, -9)]
+    ['0 s', '1 min 15 s', '1 h 02 min', 'an unknown time (the clock was set back)']
     """
     whole = round(seconds)
+    if whole < 0:
+        return "an unknown time (the clock was set back)"
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:

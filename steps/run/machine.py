@@ -101,6 +101,11 @@ def store_place(environment: Mapping[str, str]) -> str:
             f"{STORE}={without_secrets(place)}: outputs are written on the condition that there are none, for which there is a client of S3"
             " only: give s3://BUCKET/PREFIX or a folder; unset, it is CHESS_GRPO_HOME"
         )
+    if is_address and (without_secrets(place) != place or not _BUCKET.fullmatch(rest.partition("/")[0])):
+        raise MachineError(
+            f"{STORE}={without_secrets(place)}: give s3://BUCKET/PREFIX without keys, user or query (not shown here): records and logs hold"
+            " the address; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+        )
     return place if is_address or not place else str(Path(place).resolve())
 
 
@@ -129,6 +134,7 @@ def sqlite_file(tracking_uri: str) -> Path | None:
     return Path(unquote(path)).resolve() if tracking_uri.startswith(prefix) else None
 
 
+_BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]*://)(\S*)", re.IGNORECASE)
 
 

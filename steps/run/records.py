@@ -18,13 +18,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import StringConstraints, TypeAdapter
+from pydantic import Field, StringConstraints, TypeAdapter
 from typing_extensions import TypedDict
 
-from grpo.base.door import STRICT, Id, VersionHash
+from grpo.base.door import STRICT, FileName, Id, VersionHash
 from steps.run.processes import LAUNCHER, state_of
 from steps.run.step import StepName, StepOutput
 from steps.run.store import Store
+from steps.run.versions import CodeFacts
 from steps.run.work import read_journal
 
 Status = Literal["running", "finished", "failed", "killed"]
@@ -37,6 +38,20 @@ _RUN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,127}")
 _GONE: Final = "its process is gone: it was killed, or its machine was lost"
 
 
+Seconds = Annotated[float, Field(gt=-1e11, lt=1e11)]
+"""Since 1970, by some machine's clock."""
+
+
+@STRICT
+class OriginFacts(TypedDict):
+    """The checkpoint that a run was resumed from."""
+
+    name: str
+    """As it was typed, such as `peak` or RUN/STEP."""
+    run: Id
+    step: int
+
+
 @STRICT
 class RunFacts(TypedDict):
     """What is known of a run when it starts."""
@@ -45,8 +60,7 @@ class RunFacts(TypedDict):
     """Metaflow's id."""
     preset: Id
     settings: dict[str, Any]
-    code: dict[str, Any]
-    """Of `describe_code`: the commit, and whether files differ from it."""
+    code: CodeFacts
     tracking: str
     """The address of the tracking store that the run belongs to, without secrets."""
     command: str
@@ -57,12 +71,10 @@ class RunFacts(TypedDict):
     """For trackers."""
     head: str
     """What its description begins with, in Markdown."""
-    texts: dict[str, str]
+    texts: dict[FileName, str]
     """Small files, by name: the settings as typed."""
-    origin: dict[str, Any] | None
-    """What it was resumed from."""
-    started: float
-    """Seconds since 1970."""
+    origin: OriginFacts | None
+    started: Seconds
     launcher: str
     """Token of the process that runs it (`steps.run.processes`); empty where a service does."""
 
@@ -76,7 +88,7 @@ class _Begun(TypedDict):
     part: Annotated[str, StringConstraints(pattern=r"^([0-9]{1,4} of [0-9]{1,4})?$")]
     version: VersionHash | Literal[""]
     number: int
-    started: float
+    started: Seconds
     launcher: str
 
 
@@ -85,7 +97,7 @@ class _Ended(TypedDict):
     """The record with which an attempt ends; see `Attempt`."""
 
     status: Literal["finished", "failed", "killed"]
-    ended: float
+    ended: Seconds
     output: StepOutput | None
     error: str
     num_lines: int

@@ -46,6 +46,10 @@ _NUM_AT_ONCE: Final = 16
 """Requests to S3: each waits for the network, not for this machine."""
 
 
+class MissingFileError(CorruptError, FileNotFoundError):
+    """An output is whole, and does not have a file that this code writes."""
+
+
 class Store:
     """Outputs, progress and records: in a folder, or in S3 with a cache of outputs in the home."""
 
@@ -89,9 +93,9 @@ class Store:
         return read_manifest(self.open(output))
 
     def file(self, output: StepOutput, name: str) -> Path:
-        """Return a file or a folder of a verified output; raises CorruptError as `open` does, FileNotFoundError when it has none."""
+        """Return a file or a folder of a verified output; raises CorruptError as `open` does, MissingFileError when it has none."""
         if not (path := self.open(output) / name).exists():
-            raise FileNotFoundError(f"the output of {output['step']} has no {name}")
+            raise MissingFileError(f"the output of {output['step']} in {self.place(output)} has no {name}: other code made it")
         return path
 
     @contextmanager

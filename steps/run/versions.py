@@ -12,6 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from typing_extensions import TypedDict
+
+from grpo.base.door import STRICT
 from grpo.base.files import sha256_file, sha256_json
 from grpo.settings.tree import PolicyConfig
 from steps.run.code import ROOT, code_hash
@@ -22,6 +25,17 @@ LOCK: Final = ROOT / "steps" / "run" / "requirements-run.lock"
 
 CODE: Final = "_CHESS_GRPO_CODE"
 """Variable: what `describe_code` says where a run is launched or resumed, for its tasks in containers."""
+
+
+@STRICT
+class CodeFacts(TypedDict):
+    """What is known of the code that runs."""
+
+    commit: str
+    is_dirty: bool
+    """Whether files differ from the commit."""
+    lock: str
+    """Hash of the lock file."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,20 +70,21 @@ def step_version(
     return StepVersion(version=sha256_json(parts)[:24], parts=parts)
 
 
-def describe_code() -> dict[str, Any]:
-    """Return git commit, dirty flag and hash of the lock file of the code that runs here.
+def describe_code() -> CodeFacts:
+    """Return what is known of the code that runs here.
 
     A container has no git: there the commit is that of the launching checkout, which hands it on in the variable `CODE`.
     """
     lock = sha256_file(LOCK)
     if handed_on := os.environ.get(CODE):
-        return {**json.loads(handed_on), "lock": lock}
+        known = json.loads(handed_on)
+        return CodeFacts(commit=known["commit"], is_dirty=known["is_dirty"], lock=lock)
     try:
         commit = _git("rev-parse", "HEAD")
         is_dirty = bool(_git("status", "--porcelain"))
     except (OSError, subprocess.CalledProcessError):
-        return {"commit": "unknown", "is_dirty": True, "lock": lock}
-    return {"commit": commit, "is_dirty": is_dirty, "lock": lock}
+        return CodeFacts(commit="unknown", is_dirty=True, lock=lock)
+    return CodeFacts(commit=commit, is_dirty=is_dirty, lock=lock)
 
 
 def _git(*words: str) -> str:

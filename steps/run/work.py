@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 JOURNAL: Final = f"{ASIDE}/journal.jsonl"
 """In an output: the same lines with their times, and the records that differ between equal runs."""
+_LARGEST: Final = 2**53
+"""Integers below it are numbers in every tracking store."""
 _SEAL: Final = re.compile(rb', "hash": "([0-9a-f]{16})"\}\n\Z')
 
 
@@ -178,7 +180,7 @@ def _unsealed(line: bytes) -> dict[str, Any] | None:
         record_of(row["record"])
     except (CorruptError, KeyError, AttributeError):
         return None
-    return row if type(row.get("time")) is int and type(row.get("aside")) is bool else None
+    return row if type(row.get("time")) is int and abs(row["time"]) < _LARGEST and type(row.get("aside")) is bool else None
 
 
 def record_row(record: Record) -> dict[str, Any]:
@@ -192,7 +194,8 @@ def record_of(row: Mapping[str, Any], place: object = "a row") -> Record:
     metrics = {name: value for name, value in row.items() if name not in ("step", "events")}
     try:
         events = tuple(Event(**event) for event in row.get("events", ()))
-        is_record = type(row["step"]) is int and all(isinstance(value, int | float) for value in metrics.values())
+        is_record = type(row["step"]) is int and abs(row["step"]) < _LARGEST
+        is_record &= all(isinstance(value, float) or (isinstance(value, int) and abs(value) < _LARGEST) for value in metrics.values())
     except (KeyError, TypeError):
         is_record = False
     if not is_record or any(not isinstance(text, str) for event in events for text in (event.name, event.message)):

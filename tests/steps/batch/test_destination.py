@@ -4,6 +4,7 @@ import pytest
 
 from grpo.settings.tree import TaskResources
 from steps.batch.destination import DestinationError, forwarded, prepare, secret_names, sends_to_batch
+from steps.run.machine import STORE, MachineError, store_place
 
 SERVER = {"MLFLOW_TRACKING_URI": "https://mlflow.internal"}
 RUN = ["run", "--with", "batch"]
@@ -64,3 +65,14 @@ def test_tasks_are_told_addresses_and_names_of_secrets_and_nothing_else_of_this_
     facts = {"CHESS_GRPO_DEVICE": "cpu", "CHESS_GRPO_THREADS": "4"}
     assert forwarded(told | hidden, TaskResources(num_cpus=4)) == told | facts
     assert secret_names(told) == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    "address", ["s3://AKIAKEY:hunter2@bucket/runs", "s3://bucket/runs?key=hunter2", "s3://buck et/x", "gs://me:hunter2@bucket"]
+)
+def test_an_address_of_the_store_holds_no_secret_and_an_error_shows_none(address: str) -> None:
+    """R10: the address stands in records, messages and logs."""
+    with pytest.raises(MachineError, match=r"CHESS_GRPO_STORE=.*: .*give s3://BUCKET/PREFIX") as refusal:
+        store_place({STORE: address})
+    assert "hunter2" not in str(refusal.value)
+    assert store_place({STORE: "s3://my.bucket-1/a/b"}) == "s3://my.bucket-1/a/b"

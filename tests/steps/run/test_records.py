@@ -48,7 +48,8 @@ def token_of(end: Callable[[], object]) -> str:
 
 
 def facts(run: str, launcher: str = "", started: float = 1.0, **more: Any) -> RunFacts:
-    given: dict[str, Any] = {"tracking": "", "command": "", "label": "", "head": "", "settings": {}, "code": {}, "tags": {}, "texts": {}}
+    given: dict[str, Any] = {"tracking": "", "command": "", "label": "", "head": "", "settings": {}, "tags": {}, "texts": {}}
+    given["code"] = {"commit": "", "is_dirty": False, "lock": ""}
     return RunFacts(**{"run": run, "preset": "smoke", "origin": None, "started": started, "launcher": launcher, **given, **more})
 
 
