@@ -83,11 +83,9 @@ class RunFacts(TypedDict):
 class _Begun(TypedDict):
     """The record with which an attempt begins; see `Attempt`."""
 
-    run: Id
     step: StepName
     part: Annotated[str, StringConstraints(pattern=r"^([0-9]{1,4} of [0-9]{1,4})?$")]
     version: VersionHash | Literal[""]
-    number: int
     started: Seconds
     launcher: str
 
@@ -176,7 +174,8 @@ class Run:
         later: dict[tuple[str, str], float] = {}
         found: list[Attempt] = []
         for key, facts in reversed(begun.items()):
-            attempt, end = Attempt(**facts, store=self._store), key.replace(_BEGUN, _ENDED)
+            number, end = int(key.rpartition("/")[2].removesuffix(_BEGUN)), key.replace(_BEGUN, _ENDED)
+            attempt = Attempt(run=self.name, number=number, **facts, store=self._store)
             if end in ended:
                 attempt = replace(attempt, **ended[end])
             elif end in self._ended:
@@ -274,15 +273,15 @@ class Runs:
 
     def begin(self, run: str, step: str, part: str, version: str) -> Attempt:
         """Record that an attempt begins; a run that was over goes on by that."""
-        facts: dict[str, Any] = {"run": run, "step": step, "part": part, "version": version}
+        facts: dict[str, Any] = {"step": step, "part": part, "version": version}
         facts |= {"launcher": os.environ.get(LAUNCHER, ""), "started": time.time()}
         number = sum(key.endswith(_BEGUN) for key in self._store.keys(f"runs/{run}/"))
         marks = self._marks(run).get(run, _Marks())
         if marks.is_over or marks.is_published:
             self._store.create(f"marks/{run}/{max(marks.over, marks.published)}.reopened", {})
-        while not self._store.create(f"runs/{run}/{number:06d}{_BEGUN}", facts | {"number": number}):
+        while not self._store.create(f"runs/{run}/{number:06d}{_BEGUN}", facts):
             number += 1
-        return Attempt(**facts, number=number, store=self._store)
+        return Attempt(run=run, number=number, **facts, store=self._store)
 
     def all(self) -> list[Run]:
         """Return all runs, the newest first; one whose record is damaged is named in a warning, and left out."""
@@ -304,7 +303,7 @@ class Runs:
     def get(self, run: str) -> Run | None:
         """Return a run by Metaflow's id; one whose record is damaged is named in a warning, and not found."""
         found = None if _RUN.fullmatch(run) is None else self._store.read_all([_start(run)], _START_FORM).get(_start(run))
-        if found is None:
+        if found is None or found["run"] != run:
             return None
         return Run(self._store, found, _attempts(self._store.keys(f"runs/{run}/")), self._marks(run).get(run, _Marks()))
 

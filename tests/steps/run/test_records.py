@@ -119,7 +119,7 @@ def changed(data: bytes, how: str) -> bytes:
     if how == "no JSON":
         return b"<html>"
     if how == "a flipped bit":
-        return data.replace(b'"run"', b'"rum"')
+        return data.replace(b'"launcher"', b'"launchar"')
     record = json.loads(data)
     del record["record_hash"]
     record |= {"a key more": {"more": 1}, "a path for a run": {"run": "../../x"}, "text for a number": {"started": "noon"}}.get(how, {})
