@@ -36,6 +36,7 @@ def end(flow: Any) -> tuple[dict[str, Any], str]:
     runs.begin(job["run"], "end", "", "").end("finished")
     left = publish_all(machine, seconds=SECONDS).get(job["run"], "")
     commands = {
+        pasteable(f"chess-grpo play {job['run']}"): "play against the champion",
         pasteable("chess-grpo show last"): "the same in the terminal",
         pasteable("chess-grpo card last"): "the report as a page",
         pasteable("make ui"): "all runs in MLflow",

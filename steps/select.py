@@ -112,6 +112,7 @@ def body(work: Work) -> None:
         "champion_step": contest.step if decision.promoted else PRETRAINED_STEP,
         "peak_step": peak,
         "peak_low": scores[peak].low,
+        "peak_high": scores[peak].high,
     }
     write_json(work.folder / REPORT, facts | _facts(work, contest))
 
@@ -215,7 +216,7 @@ def _facts(work: Work, contest: _Contest) -> dict[str, Any]:
 
 def _nothing_chosen(screened: Screened, initial_weights: str) -> dict[str, Any]:
     """Return the decision where no checkpoint could play: None for what was not measured, and no claim."""
-    measured = ("peak_low", "ladder_gain", "confirmation_best_moves", "confirmation_sampled_moves", "ladder", "ladder_initial")
+    measured = ("peak_low", "peak_high", "ladder_gain", "confirmation_best_moves", "confirmation_sampled_moves", "ladder", "ladder_initial")
     return {
         "verdict": Verdict.NO_IMPROVEMENT,
         "sentence": f"No checkpoint could play, so that none was shown to beat the pretrained policy: {screened['reason']}.",

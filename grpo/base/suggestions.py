@@ -17,8 +17,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return the question "did you mean ...?" with a trailing blank, or "" if no known word is near.
 
-    >>> nearest("smok", ["laptop", "smoke"])
-    'did you mean smoke? '
+    Numbers, such as ids of runs, are near to no other number.
+
+    >>> nearest("smok", ["laptop", "smoke"]), nearest("1795845951095307", ["1795845951095308"])
+    ('did you mean smoke? ', '')
     """
-    close = difflib.get_close_matches(word, list(known), n=1)
+    close = difflib.get_close_matches(word, [each for each in known if not each.isdigit()], n=1)
     return f"did you mean {close[0]}? " if close else ""

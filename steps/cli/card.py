@@ -28,7 +28,10 @@ def command(name: str) -> int:
     step = step or "report"
     if step not in STEPS:
         raise NotFoundError(f"no step is called {step!r}; the steps are {', '.join(STEPS)}")
-    run = find_run(asked, Store.of(machine), has=lambda run: any(attempt.step == step for attempt in run.attempts)).name
+    found = find_run(asked, Store.of(machine), has=lambda run: any(attempt.step == step for attempt in run.attempts))
+    # The card is kept under the id that Metaflow gave the run when the step was last done.
+    ids = [attempt.task.partition("/")[0] for attempt in found.attempts if attempt.step == step]
+    run = (ids[-1] if ids else "") or found.name
     file = machine.home / "cards" / f"{run}-{step}.html"
     file.parent.mkdir(parents=True, exist_ok=True)
     words = [sys.executable, str(ROOT / FLOW_FILE), "--quiet", "card", "get", f"{run}/{step}", str(file)]

@@ -49,6 +49,7 @@ def _head(run: "Run") -> Iterator[str]:
     code = facts["code"]
     rows = {
         "began": when(run.started),
+        "other ids": ", ".join(run.other_ids),
         "resumed": origin_of(run),
         "code": f"commit {code['commit'][:_HASH]}{', with uncommitted changes' if code['is_dirty'] else ''}",
         "sweep": facts["tags"].get(SWEEP, "").partition("/")[0],

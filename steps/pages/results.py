@@ -134,7 +134,8 @@ class Decision(_Facts):
     """0 is the pretrained policy."""
     peak_step: int
     peak_low: float | None
-    """Lower bound of the peak's score against the pretrained policy."""
+    peak_high: float | None
+    """Interval of the peak's score against the pretrained policy, in [0, 1]."""
     claims: tuple[Claim, ...]
     """Those that decide: against the pretrained policy, and against the previous champion if there is one."""
     beside: tuple[Claim, ...]

@@ -7,6 +7,7 @@ shown; nothing is decided by them.
 `marks/RUN/` says in names of empty records what starts and commands need to know of all runs without reading their records:
 `NUMBER.order` is the place of the run among all runs; `COUNT.over` says that the run was over after so many attempts, `COUNT.published`
 that its tracking store had everything then, `COUNT.reopened` that a further attempt began, which makes the other two void.
+`aliases/ID.json` says which run has this other id: Metaflow gives a run that is resumed a new one.
 
 Trackers, pages and commands are views of these records and of the outputs that they name.
 """
@@ -22,6 +23,7 @@ from pydantic import Field, StringConstraints, TypeAdapter
 from typing_extensions import TypedDict
 
 from grpo.base.door import STRICT, FileName, Id, VersionHash
+from steps.run.machine import TASK
 from steps.run.processes import LAUNCHER, state_of
 from steps.run.step import StepName, StepOutput
 from steps.run.store import Store
@@ -80,6 +82,13 @@ class RunFacts(TypedDict):
 
 
 @STRICT
+class _Alias(TypedDict):
+    """Another id of a run."""
+
+    run: Id
+
+
+@STRICT
 class _Begun(TypedDict):
     """The record with which an attempt begins; see `Attempt`."""
 
@@ -88,6 +97,7 @@ class _Begun(TypedDict):
     version: VersionHash | Literal[""]
     started: Seconds
     launcher: str
+    task: str
 
 
 @STRICT
@@ -102,6 +112,7 @@ class _Ended(TypedDict):
 
 
 _START_FORM: Final = TypeAdapter(RunFacts)
+_ALIAS_FORM: Final = TypeAdapter(_Alias)
 _BEGUN_FORM: Final = TypeAdapter(_Begun)
 _ENDED_FORM: Final = TypeAdapter(_Ended)
 
@@ -121,6 +132,8 @@ class Attempt:
     """Seconds since 1970."""
     launcher: str
     """Token of the process that started it, another than the run's own where that was resumed; empty where a service does."""
+    task: str = ""
+    """Metaflow's RUN/STEP/TASK, where RUN is another id than the run's own if the run was resumed; empty outside of a flow."""
     status: Status = "running"
     ended: float | None = None
     """Seconds since 1970; of a killed process, the last that is known of it. None while it is at work."""
@@ -213,6 +226,12 @@ class Run:
         return next((attempt.launcher for attempt in reversed(self.attempts) if attempt.launcher), self.facts["launcher"])
 
     @property
+    def other_ids(self) -> tuple[str, ...]:
+        """The ids that Metaflow gave when the run was resumed."""
+        ids = dict.fromkeys(attempt.task.partition("/")[0] for attempt in self.attempts)
+        return tuple(each for each in ids if each not in ("", self.name))
+
+    @property
     def order(self) -> int:
         """The place of the run among all runs of the store; a later run has a higher one."""
         return self._marks.order
@@ -274,8 +293,10 @@ class Runs:
     def begin(self, run: str, step: str, part: str, version: str) -> Attempt:
         """Record that an attempt begins; a run that was over goes on by that."""
         facts: dict[str, Any] = {"step": step, "part": part, "version": version}
-        facts |= {"launcher": os.environ.get(LAUNCHER, ""), "started": time.time()}
+        facts |= {"launcher": os.environ.get(LAUNCHER, ""), "started": time.time(), "task": os.environ.get(TASK, "")}
         number = sum(key.endswith(_BEGUN) for key in self._store.keys(f"runs/{run}/"))
+        if (other := facts["task"].partition("/")[0]) not in ("", run):
+            self._store.create(_alias(other), {"run": run})
         marks = self._marks(run).get(run, _Marks())
         if marks.is_over or marks.is_published:
             self._store.create(f"marks/{run}/{max(marks.over, marks.published)}.reopened", {})
@@ -301,9 +322,14 @@ class Runs:
         return self._those([run for run, marks in self._marks().items() if not marks.is_published])
 
     def get(self, run: str) -> Run | None:
-        """Return a run by Metaflow's id; one whose record is damaged is named in a warning, and not found."""
-        found = None if _RUN.fullmatch(run) is None else self._store.read_all([_start(run)], _START_FORM).get(_start(run))
-        if found is None or found["run"] != run:
+        """Return a run by any of its ids; one whose record is damaged is named in a warning, and not found."""
+        if _RUN.fullmatch(run) is None:
+            return None
+        if (found := self._store.read_all([_start(run)], _START_FORM).get(_start(run))) is None:
+            # Metaflow gives a run that is resumed a new id.
+            alias = self._store.read_all([_alias(run)], _ALIAS_FORM).get(_alias(run))
+            return None if alias is None or alias["run"] == run else self.get(alias["run"])
+        if found["run"] != run:
             return None
         return Run(self._store, found, _attempts(self._store.keys(f"runs/{run}/")), self._marks(run).get(run, _Marks()))
 
@@ -340,6 +366,10 @@ class Runs:
 def _attempts(keys: "set[str] | list[str]") -> frozenset[str]:
     """Return those of a run's keys that are records of attempts."""
     return frozenset(key for key in keys if _ATTEMPT.fullmatch(key))
+
+
+def _alias(run: str) -> str:
+    return f"aliases/{run}.json"
 
 
 def _start(run: str) -> str:

@@ -1,8 +1,9 @@
 """MLflow's registry: a registered model for each preset, `chess-policy-PRESET`, with the aliases `champion` and `peak`.
 
 `peak` is the policy with the best lower confidence bound against its initial policy. Bounds against different initial policies cannot be
-compared. The alias moves when no version has it, when the initial policy is another (the newest then gets it), or when the lower bound is
-higher. So a later, worse run does not take it from a better one. `champion` is replaced only by a policy that has beaten it in games.
+compared. A version takes the alias if its lower bound is the best of all versions of its initial policy, and if the version that has the
+alias is of the same initial policy or older. A policy that plays worse than its initial policy (its whole interval is below one half) never
+takes it. So no later, worse run takes it from a better one. `champion` is replaced only by a policy that has beaten it in games.
 
 A registry is shared: everybody with an account can write tags, sources and files. All of it passes the door (`grpo.base.door`) before it
 becomes part of a path, and an alias that a version of other code has stays with that version.
@@ -12,7 +13,8 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -48,6 +50,8 @@ MODEL: Final = "chess-policy-"
 ORIGIN: Final = "origin.json"
 _POLICY: Final = "chess_grpo.policy"
 """Tag of a version: what is known of its policy, as JSON."""
+_EVEN: Final = 0.5
+"""The score of two equal policies."""
 _MAX_FILES: Final = 1_000
 """Files of one version; a policy and what a run needs to resume from it are some forty."""
 _WeightsHash = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{0,64}$")]
@@ -64,6 +68,7 @@ class _Facts(TypedDict):
     weights: _WeightsHash
     initial_weights: _WeightsHash
     low: float | None
+    high: float | None
     files: Hash
 
 
@@ -103,7 +108,8 @@ class Version:
     initial_weights: str = ""
     """That of the policy which its run began with."""
     low: float | None = None
-    """Lower bound of its score against the initial policy; None if it is not a peak or was not screened."""
+    high: float | None = None
+    """Interval of its score against the initial policy, in [0, 1]; None if it is not a peak or was not screened."""
     files: str = ""
     """Hash of the hashes of its files in MLflow."""
 
@@ -245,13 +251,19 @@ def register(run: Run, results: Results, store: Store, tracking: TrackingStore, 
             lines.append(f"registry: {preset}/{role} stays: {held}")
             continue
         if role == PEAK:
-            moves = held is None or is_better_peak(offered, held)
+            reason = why_peak_stays(offered, held, _peaks_of(offered.initial_weights, preset, client))
         else:
-            moves = held is None or (decision.replaces_previous and held.weights == decision.previous_weights)
-        if moves or held is None:
+            replaces = held is None or (decision.replaces_previous and held.weights == decision.previous_weights)
+            reason = "" if replaces else f"version {offered.number} has not beaten it"
+        if not reason:
             client.set_registered_model_alias(model, role, str(offered.number))
-            held = offered
-        lines.append(f"registry: {preset}/{role} is version {held.number}")
+            lines.append(f"registry: {preset}/{role} is version {offered.number}")
+        elif held is None:
+            lines.append(f"registry: {preset}/{role} is not set: {reason}")
+        elif held.number == offered.number:
+            lines.append(f"registry: {preset}/{role} is version {held.number}")
+        else:
+            lines.append(f"registry: {preset}/{role} stays version {held.number}: {reason}")
     return "\n".join(lines)
 
 
@@ -296,6 +308,7 @@ def _facts(role: str, run: Run, decision: Decision) -> dict[str, Any]:
         "weights": weights or "",
         "initial_weights": decision.initial_weights,
         "low": decision.peak_low if role == PEAK else None,
+        "high": decision.peak_high if role == PEAK else None,
     }
 
 
@@ -323,8 +336,32 @@ def _version(found: Any, preset: str) -> Version:
     return Version(preset=preset, number=int(found.version), source=str(found.source), **facts)
 
 
-def is_better_peak(offered: Version, held: Version) -> bool:
-    """Return whether the alias `peak` goes to the offered version from the one that has it now."""
-    if held.initial_weights != offered.initial_weights:
-        return offered.number > held.number
-    return offered.low is not None and (held.low is None or offered.low > held.low)
+def _peaks_of(initial_weights: str, preset: str, client: MlflowClient) -> list[Version]:
+    """Return all versions that are peaks of runs from one initial policy; those of other code are left out."""
+    found = []
+    for each in client.search_model_versions(f"name = '{MODEL}{preset}'"):
+        with suppress(ForeignError):
+            version = _version(each, preset)
+            if version.role == PEAK and version.initial_weights == initial_weights:
+                found.append(version)
+    return found
+
+
+def why_peak_stays(offered: Version, held: Version | None, same_start: Sequence[Version]) -> str:
+    """Return why the alias `peak` does not go to the offered version; empty if it does.
+
+    Args:
+        offered: the version of the run that is registered.
+        held: the version that has the alias now.
+        same_start: all peaks of runs from the offered version's initial policy.
+    """
+    if offered.high is not None and offered.high < _EVEN:
+        return f"version {offered.number} plays worse than its own start"
+    best = max((each for each in same_start if each.low is not None), key=lambda each: (each.low or 0.0, -each.number), default=offered)
+    if best.number != offered.number and (offered.low is None or (best.low or 0.0) >= offered.low):
+        return f"version {best.number}, from the same start, has the better lower bound"
+    if held is not None and held.initial_weights != offered.initial_weights and held.number > offered.number:
+        return f"version {held.number} is newer, and from another start"
+    if held is not None and held.initial_weights == offered.initial_weights and offered.low is None:
+        return f"version {offered.number} has played no games"
+    return ""

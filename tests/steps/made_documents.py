@@ -109,6 +109,7 @@ def made_reports(*, score: float = 0.75, elo: float = 10.0) -> dict[str, dict[st
             "champion_step": 100 if decision.promoted else 0,
             "peak_step": 250,
             "peak_low": 0.5123,
+            "peak_high": 0.6123,
             "initial_weights": "1" * 64,
             "candidate_weights": "2" * 64,
             "heldout_regret_best": {"100": {"mean": 0.0485, "stderr": 0.0011}, "250": {"mean": 0.0497, "stderr": 0.0012}},

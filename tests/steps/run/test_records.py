@@ -206,6 +206,20 @@ def test_a_start_reads_no_record_of_runs_that_are_over_and_published(tmp_path: P
     assert not [key for key in asked if key == "runs/" or key.startswith(("runs/1/", "runs/3/"))]
 
 
+def test_a_run_that_was_resumed_is_found_by_each_of_its_ids(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A2: Metaflow gives a resumed run a new id, and that is the one on the screen."""
+    runs.begin_run(facts("1"))
+    for name in ("1", "2", "3"):
+        monkeypatch.setenv("CHESS_GRPO_TASK", f"{name}/finetune/7")
+        runs.begin("1", "finetune", "", VERSION)
+    assert [read(runs, name).name for name in ("1", "2", "3")] == ["1", "1", "1"]
+    assert read(runs, "3").other_ids == ("2", "3")
+    assert [run.name for run in runs.all()] == ["1"]
+    assert runs.get("4") is None
+    runs._store.create("aliases/5.json", {"run": "5"})
+    assert runs.get("5") is None
+
+
 def test_tasks_that_begin_and_end_at_once_lose_no_record_of_each_other(tmp_path: Path) -> None:
     gate = threading.Barrier(8)
 

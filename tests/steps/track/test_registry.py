@@ -21,25 +21,42 @@ from steps.track.client import TrackingStore
 from steps.track.find import find_policy
 from steps.track.outages import TrackingRefusedError
 from steps.track.publish import publish_all
-from steps.track.registry import Version, is_better_peak
+from steps.track.registry import Version, why_peak_stays
 
-HELD = Version(preset="p", number=3, run="7", role="peak", output_hash="h", policy_step=150, initial_weights="w", low=0.55)
+HELD = Version(preset="p", number=3, run="7", role="peak", output_hash="h", policy_step=150, initial_weights="w", low=0.55, high=0.65)
+
+
+NEW = replace(HELD, number=4, run="8")
 
 
 @pytest.mark.parametrize(
-    ("offered", "held", "moves"),
+    ("offered", "held", "others", "why"),
     [
-        (replace(HELD, low=0.5501), HELD, True),
-        (replace(HELD, low=0.5499), HELD, False),
-        (HELD, HELD, False),
-        (replace(HELD, low=None), HELD, False),
-        (replace(HELD, low=0.1), replace(HELD, low=None), True),
-        (replace(HELD, low=None, initial_weights="x", number=5), HELD, True),
-        (replace(HELD, initial_weights="x", number=1), HELD, False),
+        (replace(NEW, low=0.5501), HELD, [], ""),
+        (replace(NEW, low=0.5499), HELD, [], "version 3, from the same start, has the better lower bound"),
+        (NEW, HELD, [], "version 3, from the same start, has the better lower bound"),
+        (replace(NEW, low=None), HELD, [], "version 3, from the same start, has the better lower bound"),
+        (replace(NEW, low=0.1), replace(HELD, low=None), [], ""),
+        (replace(NEW, low=None), replace(HELD, low=None), [], "version 4 has played no games"),
+        (replace(NEW, low=None, initial_weights="x"), HELD, [], ""),
+        (replace(NEW, initial_weights="x", number=2), HELD, [], "version 3 is newer, and from another start"),
+        (NEW, None, [], ""),
+        # A1: a run from another start lay between, and a collapsed run took the alias.
+        (replace(NEW, low=0.08, high=0.21), None, [], "version 4 plays worse than its own start"),
+        (
+            replace(NEW, low=0.3, high=0.7),
+            replace(HELD, initial_weights="x"),
+            [HELD],
+            "version 3, from the same start, has the better lower bound",
+        ),
+        (replace(NEW, low=0.6, high=0.7), replace(HELD, initial_weights="x"), [HELD], ""),
     ],
 )
-def test_peak_moves_to_the_better_of_comparable_policies_and_to_the_newest_of_others(offered: Version, held: Version, moves: bool) -> None:
-    assert is_better_peak(offered, held) == moves
+def test_peak_goes_to_the_best_of_one_start_and_to_the_newest_of_several_and_never_to_a_policy_that_is_worse_than_its_start(
+    offered: Version, held: Version | None, others: list[Version], why: str
+) -> None:
+    of_held = [held] if held is not None and held.initial_weights == offered.initial_weights else []
+    assert why_peak_stays(offered, held, [*of_held, *others, offered]) == why
 
 
 @pytest.fixture
