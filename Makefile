@@ -33,7 +33,7 @@ test: setup  ## All checks and tests.
 
 check: setup checks  ## Lint, types, import contracts.
 
-soak: setup  ## Hundreds of injected faults, an hour or two on 2 cores; the table is in build/soak.md.
+soak: setup  ## Hundreds of injected faults, an hour or two on 2 cores; the table is in build/soak.md. A short part is in `test`.
 	@SOAK_TABLE="$${SOAK_TABLE:-build/soak.md}" $(PY) -m pytest -m soak tests/soak
 
 prove: setup  ## Slow tests and hundreds of injected faults: hours on 2 cores; the faults' table is in build/soak.md.
@@ -69,7 +69,7 @@ checks:
 PYTEST = $(PY) -m pytest $(MARKED)
 
 flows:
-	$(PYTEST) tests/flows
+	$(PYTEST) tests/soak tests/flows
 
 units:
 	$(PYTEST) tests/grpo tests/data_checks tests/docs tests/infra
@@ -78,4 +78,4 @@ steps:
 	$(PYTEST) tests/steps tests/promises
 
 proofs:
-	$(PYTEST) tests/proofs tests/soak
+	$(PYTEST) tests/proofs

@@ -1,5 +1,6 @@
 """Engine self-play games as data."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Final
@@ -10,14 +11,13 @@ import numpy as np
 from grpo.base.seeding import numpy_stream
 from grpo.dataset.games import Game, Reason, Rejection
 from grpo.engine.answers import EngineError
-from grpo.engine.pool import EnginePool
+from grpo.engine.pool import NUM_ATTEMPTS, REMEDY, EnginePool
 
 ENGINE: Final = "engine"
 """The source of engine games."""
 MAX_IDLE_GAMES: Final = 300
 """Number of engine games in a row without a new board after which a unit stops."""
-_NUM_TRIES: Final = 2
-_MAX_FAILED_IN_A_ROW: Final = 5  # Games: one that hangs costs a minute.
+_MAX_FAILED_IN_A_ROW: Final = 5  # Games.
 
 NODES: Final = (60, 240, 960)
 """Node limits. Each side of each game draws one at random, so that strong and weak players meet. Below about 200 nodes the communication
@@ -34,7 +34,7 @@ def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[
     """Yield games without end, deliberately varied.
 
     A game depends only on seed, unit and its number. Games whose id `is_wanted` rejects are not played. A game during which the
-    engine failed is replayed from its seed; after a second failure it is yielded as a Rejection.
+    engine failed is replayed from its seed, until the engine has failed `NUM_ATTEMPTS` times at one ply: then it is yielded as a Rejection.
 
     Raises EngineError if the engine fails in several games in a row.
     """
@@ -43,32 +43,30 @@ def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[
         game_id = f"{ENGINE}-{unit}-{number}"
         if not is_wanted(game_id):
             continue
-        # The engine's hash makes a move depend on earlier searches, so a game that failed half-way is replayed as a whole.
-        for _ in range(_NUM_TRIES):
+        game: Game | None = None
+        failures: Counter[int] = Counter()
+        while game is None:
+            played: list[str] = []
             try:
-                game = _game(number, game_id=game_id, rng=numpy_stream(seed, "engine_game", unit, number), pool=pool)
+                # The engine's hash makes a move depend on earlier searches, so a game that failed half-way is replayed as a whole.
+                game = _game(number, game_id=game_id, rng=numpy_stream(seed, "engine_game", unit, number), pool=pool, played=played)
             except EngineError as error:
-                failure = error
-                continue
-            num_failed_in_a_row = 0
-            yield game
-            break
-        else:
-            num_failed_in_a_row += 1
-            if num_failed_in_a_row >= _MAX_FAILED_IN_A_ROW:
-                raise EngineError(
-                    f"the engine failed in {num_failed_in_a_row} games in a row, last: {failure};"
-                    " run it by hand, reinstall it, or set CHESS_GRPO_STOCKFISH to another engine"
-                )
-            yield Rejection(source=ENGINE, offset=number, reason=Reason.ENGINE_FAILURE, detail=str(failure))
+                failures[len(played)] += 1
+                if failures[len(played)] == NUM_ATTEMPTS:
+                    failure = str(error)
+                    break
+        num_failed_in_a_row = 0 if game else num_failed_in_a_row + 1
+        if num_failed_in_a_row == _MAX_FAILED_IN_A_ROW:
+            raise EngineError(f"the engine failed in {num_failed_in_a_row} games in a row, last: {failure}; {REMEDY}")
+        yield game or Rejection(source=ENGINE, offset=number, reason=Reason.ENGINE_FAILURE, detail=failure)
 
 
-def _game(number: int, *, game_id: str, rng: np.random.Generator, pool: EnginePool) -> Game:
+def _game(number: int, *, game_id: str, rng: np.random.Generator, pool: EnginePool, played: list[str]) -> Game:
+    """Return a game; `played`, empty at first, gets its moves as they are played."""
     nodes = {color: int(rng.choice(NODES)) for color in chess.COLORS}
     board, start = chess.Board(), chess.STARTING_FEN
     num_random = int(rng.integers(0, RANDOM_OPENING_PLIES + 1))
     boards: list[chess.Board] = []
-    played: list[str] = []
     is_label: list[bool] = []
     is_fresh = True
     while len(played) < MAX_PLIES and not _is_over(board):

@@ -7,6 +7,7 @@ third of the speed (benchmarks/engine.py). One thread drives all processes of a 
 import os
 import re
 import select
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -27,7 +28,10 @@ PLAYING_HASH_MIB: Final = 1
 The hash is cleared before each move, so that equal positions get equal answers; a small hash is cheap to clear.
 """
 
-_NUM_ATTEMPTS: Final = 3  # Each on a fresh process.
+NUM_ATTEMPTS: Final = 3
+"""Attempts at one search, each on a fresh process, before the search is given up."""
+REMEDY: Final = "run it by hand, reinstall it, or set CHESS_GRPO_STOCKFISH to another engine"
+"""What to do about an engine that fails again and again."""
 _MAX_FAILURES_IN_A_ROW: Final = 5  # Queries; after so many the engine is at fault, not a position.
 _NEW_GAME: Final = "ucinewgame\n"
 
@@ -74,7 +78,8 @@ def verify(answer: EngineAnswer, query: Query) -> None:
 class _Job:
     index: int
     query: Query
-    num_failures: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    """Failures of each of the query's searches by its limit, and of starts of an engine for the query under ""."""
 
 
 class EnginePool(AbstractContextManager["EnginePool"]):
@@ -111,7 +116,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         return list(self.answers(queries))
 
     def answers(self, queries: Iterable[Query]) -> Iterator[EngineAnswer | EngineError]:
-        """Yield an answer for each query, in order; a query that failed on three fresh processes yields an EngineError instead.
+        """Yield an answer for each query, in order; an EngineError for a query of which one search failed `NUM_ATTEMPTS` times.
 
         The engines keep searching while the caller works on an answer. Raises EngineError if several queries in a row fail, also across
         calls: then the engine is at fault, not a position.
@@ -122,18 +127,17 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         finished: dict[int, EngineAnswer | EngineError] = {}
         num_yielded = 0
 
-        def note(job: _Job, outcome: EngineAnswer | EngineError) -> None:
+        def note(job: _Job, search: str, outcome: EngineAnswer | EngineError) -> None:
             is_failure = isinstance(outcome, EngineError)
-            job.num_failures += is_failure
-            if is_failure and job.num_failures < _NUM_ATTEMPTS:
+            job.failures[search] += is_failure
+            if is_failure and job.failures[search] < NUM_ATTEMPTS:
                 retries.append(job)
                 return
             finished[job.index] = outcome
             self._failed_in_a_row = self._failed_in_a_row + 1 if is_failure else 0
             if self._failed_in_a_row >= _MAX_FAILURES_IN_A_ROW:
                 raise EngineError(
-                    f"{self._path}: {self._failed_in_a_row} searches in a row failed on fresh processes, last: {outcome};"
-                    " run it by hand, reinstall it, or set CHESS_GRPO_STOCKFISH to another engine"
+                    f"{self._path}: {self._failed_in_a_row} searches in a row failed on fresh processes, last: {outcome}; {REMEDY}"
                 )
 
         try:
@@ -144,14 +148,14 @@ class EnginePool(AbstractContextManager["EnginePool"]):
                     except EngineMissingError:
                         raise
                     except EngineError as error:
-                        note(job, error)
+                        note(job, "", error)
                 while num_yielded in finished:
                     yield finished.pop(num_yielded)
                     num_yielded += 1
                 if not self._running:
                     return
-                for job, outcome in self._outcomes():
-                    note(job, outcome)
+                for job, search, outcome in self._outcomes():
+                    note(job, search, outcome)
         finally:
             for process in list(self._running):
                 self._end(process)  # It has an unread answer that nobody waits for.
@@ -207,8 +211,8 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         self._processes.append(EngineProcess(self._path, self._options, start_seconds=SILENT_SECONDS))
         return self._processes[-1]
 
-    def _outcomes(self) -> Iterator[tuple[_Job, EngineAnswer | EngineError]]:
-        """Wait for output, and yield the searches that it ends; a process that failed is killed."""
+    def _outcomes(self) -> Iterator[tuple[_Job, str, EngineAnswer | EngineError]]:
+        """Wait for output, and yield the searches that it ends, each with its limit; a process that failed is killed."""
         poll = select.poll()
         for process in self._running:
             poll.register(process.stdout, select.POLLIN)
@@ -230,10 +234,10 @@ class EnginePool(AbstractContextManager["EnginePool"]):
                     continue
             except EngineError as error:
                 self._end(process)
-                yield job, EngineError(f"{query.fen}: {error}")
+                yield job, query.limit, EngineError(f"{query.fen}: {error}")
             else:
                 del self._running[process]
-                yield job, answer
+                yield job, query.limit, answer
 
     def _end(self, process: EngineProcess) -> None:
         self._processes.remove(process)

@@ -105,12 +105,14 @@ def do(job: dict[str, Any]) -> None:
     from metaflow import current
     from metaflow.user_configs.config_parameters import ConfigValue
 
-    import grpo.engine.process
     from steps.run.processes import LAUNCHER, own_token
 
     os.environ[LAUNCHER] = own_token()  # As the flow does.
-    if "silent_seconds" in job:
-        grpo.engine.process.SILENT_SECONDS = job["silent_seconds"]
+    if "clock" in job:
+        let_clock_jump(job["clock"], Path(os.environ["CHESS_GRPO_HOME"], "progress"))
+    for constant, value in job.get("constants", {}).items():
+        module, _, name = constant.rpartition(".")
+        setattr(import_module(module), name, value)
     if "failpoint" in job:
         when, _, failpoint = job["failpoint"].partition(" ")
         module, name = FAILPOINTS[failpoint]
@@ -154,7 +156,7 @@ if __name__ == "__main__":
     ):
         import_module(name)
     import torch
-    from forking import at, serve
+    from forking import at, let_clock_jump, serve
 
     torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))]).step()  # Imports what torch imports late.
     serve(do, {"resize": resize})

@@ -6,27 +6,29 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from faulty_engine import launcher
 from soaking import ROWS, SEED, Driver, NewPlace, Place, Undisturbed, table
 
 
 @pytest.fixture(scope="session")
-def new_place(give_tables: Callable[[Path], Path]) -> NewPlace:
-    """Return a maker of places whose tracking store has its tables already."""
-
-    def make(folder: Path, *, root: Path = Path("/"), elsewhere: Path | None = None) -> Place:
-        place = Place(folder, elsewhere)
-        give_tables(root / place.home.relative_to("/"))
-        return place
-
-    return make
+def driver(stockfish: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    """Give the process that runs pipelines, with an engine that fails where a run asks for it."""
+    folder = tmp_path_factory.mktemp("driver")
+    driver = Driver(folder, CHESS_GRPO_STOCKFISH=str(launcher(folder, stockfish)))
+    yield driver
+    driver.close()
 
 
 @pytest.fixture(scope="session")
-def driver(stockfish: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    """Give the process that runs pipelines."""
-    driver = Driver(tmp_path_factory.mktemp("driver"), CHESS_GRPO_STOCKFISH=stockfish)
-    yield driver
-    driver.close()
+def new_place(driver: Driver, give_tables: Callable[[Path], Path]) -> NewPlace:
+    """Return a maker of places whose tracking store has its tables already."""
+
+    def make(folder: Path, elsewhere: Path | None = None) -> Place:
+        place = Place(folder, elsewhere)
+        give_tables(place.home if elsewhere is None else driver.seen(elsewhere))
+        return place
+
+    return make
 
 
 @pytest.fixture(scope="session")

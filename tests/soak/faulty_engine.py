@@ -1,7 +1,7 @@
 """A proxy before a real UCI engine that, at some searches, crashes, hangs, lies, floods or says nothing of use.
 
 `python faulty_engine.py ENGINE` with SOAK_ENGINE_FAULTS naming a folder, in which it notes each fault as a file. Without the variable it
-becomes the engine itself.
+becomes the engine itself. SOAK_ENGINE_RARITY, by default 1, makes faults so many times rarer.
 """
 
 import hashlib
@@ -13,8 +13,16 @@ from pathlib import Path
 from typing import Any
 
 KINDS = ("crash midway", "answers, then dies", "closes its output", "illegal best move", "garbage", "flood", "hang midway")
-ONE_IN, ONE_IN_OF_GAMES = 40, 1_000
-"""Of so many searches one fails; a game is played once more from its beginning, and must not fail again and again."""
+ONE_IN, ONE_IN_OF_GAMES = 40, 300
+"""One of so many searches fails; more rarely in a game, which is replayed from its beginning after each fault."""
+
+
+def launcher(folder: Path, engine: str) -> Path:
+    """Write a program that is this proxy before an engine."""
+    program = folder / "stockfish"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "{Path(__file__).resolve()}" "{engine}"\n')
+    program.chmod(0o755)
+    return program
 
 
 def main() -> None:
@@ -50,7 +58,7 @@ def _until(answers: Any, word: bytes) -> bytes:
 def _fault(folder: Path, asked: bytes) -> str:
     """Return what goes wrong with a search, or nothing; each fails once, so that it is answered when it is asked again."""
     number = int.from_bytes(hashlib.sha256(folder.parent.name.encode() + asked).digest()[:6], "big")
-    one_in = ONE_IN_OF_GAMES if b" moves " in asked else ONE_IN
+    one_in = int(os.environ.get("SOAK_ENGINE_RARITY", "1")) * (ONE_IN_OF_GAMES if b" moves " in asked else ONE_IN)
     kind = KINDS[number // one_in % len(KINDS)]
     try:
         if number % one_in == 0:

@@ -3,8 +3,10 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sqlite3
+import subprocess
 import sys
 import time
 import uuid
@@ -21,7 +23,10 @@ from real_flow import DRIVER, outputs_in
 from grpo.base.files import verified_manifest
 from steps.names import HISTORY
 from steps.run.processes import NO_RETRY, RESUMABLE
+from steps.run.records import Runs
+from steps.run.store import Store
 from steps.run.work import read_history
+from steps.track.client import RUN
 from steps.track.notes import tracked_name
 
 SEED: Final = int(os.environ.get("SOAK_SEED", "20261121"))
@@ -31,14 +36,28 @@ PLAIN_ENDS: Final = (NO_RETRY, RESUMABLE)
 _LEAK_SECONDS: Final = 5.0
 _SMALL: Final = f"""
 preset = "{TEST}"
-pretrain.num_steps = 24
+boards.num_train = 60
+boards.num_validation = 15
+boards.num_heldout = 9
+boards.num_units = 1
+pretrain.num_steps = 16
+grpo.num_steps = 4
 grpo.steps_per_checkpoint = 1
-evaluation.max_plies = 24
+grpo.states_per_step = 16
+grpo.group_size = 4
+grpo.self_play_states = 11
+grpo.self_play_steps = 4
+evaluation.max_plies = 8
 evaluation.num_baseline_pairs = 1
 evaluation.num_calibration_pairs = 1
+evaluation.ladder_fractions = [1.0]
+selection.num_candidates = 1
 selection.num_confirmation_pairs = 2
 """
 """The preset `test`, made smaller: every step is there."""
+_SHORT_GAMES: Final = {"grpo.train.self_play.MAX_PLIES": 30}
+SOON_SILENT: Final = {"grpo.engine.process.SILENT_SECONDS": 2.0}
+"""Constants of a job whose engine hangs now and then."""
 
 
 def number_of(name: str, default: int) -> int:
@@ -87,28 +106,61 @@ class Undisturbed:
     seconds: float
 
 
+_OWN_MOUNTS: Final = ("unshare", "--user", "--map-root-user", "--mount", "--")
+
+
+def may_mount() -> bool:
+    """Return whether a process can have a mount namespace of its own here."""
+    tried = [*_OWN_MOUNTS, "mount", "-t", "tmpfs", "none", "/mnt"]
+    return shutil.which("unshare") is not None and not subprocess.run(tried, capture_output=True, check=False).returncode
+
+
 class Driver(Forks):
     """A process that has imported everything, and forks one that runs a whole pipeline for each job."""
 
-    def __init__(self, folder: Path, *, tmpfs: Path | None = None, **variables: str) -> None:
-        """Start it; with `tmpfs`, in a mount namespace of its own with an empty disk there."""
+    def __init__(self, folder: Path, **variables: str) -> None:
+        """Start it, where Linux allows that in a mount namespace of its own with an empty disk."""
         (scratch := folder / "scratch").mkdir(parents=True)
-        self.mark = uuid.uuid4().hex
+        self.mark, self._num_started = uuid.uuid4().hex, 0
+        self.disk = folder / "disk" if may_mount() else None
+        """A small disk that only this driver's processes have mounted; None where Linux does not allow that."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("CHESS_GRPO_", "MLFLOW_", "SOAK_"))}
         ours = {MARK: self.mark, "TMPDIR": str(scratch), "CHESS_GRPO_DEVICE": "cpu", "CHESS_GRPO_THREADS": "1"}
         others = {"GX_ANALYTICS_ENABLED": "false", "MLFLOW_DISABLE_TELEMETRY": "true", "OMP_WAIT_POLICY": "PASSIVE"}
         command = [sys.executable, str(DRIVER)]
-        if tmpfs is not None:
-            tmpfs.mkdir()
-            mounted = f"mount -t tmpfs -o size=8g none '{tmpfs}' && exec \"$@\""
-            command = ["unshare", "--user", "--map-root-user", "--mount", "--", "sh", "-c", mounted, "sh", *command]
+        if self.disk is not None:
+            self.disk.mkdir()
+            mounted = f"mount -t tmpfs -o size=8g none '{self.disk}' && exec \"$@\""
+            command = [*_OWN_MOUNTS, "sh", "-c", mounted, "sh", *command]
         with (folder / "driver.log").open("w") as errors:
             super().__init__(command, stderr=errors, env={**kept, **ours, **others, **variables}, cwd=folder)
-        self.root = Path("/") if tmpfs is None else Path(f"/proc/{self.pid}/root")
-        """Where its file system is seen from here."""
 
-    def start(self, place: Place, *, run: str = "run-1", environment: Mapping[str, str] | None = None, **job: Any) -> int:
-        """Start a run, or go on with it, and return the process id."""
+    def seen(self, path: Path) -> Path:
+        """Return where its processes' file is from here."""
+        return path if self.disk is None else Path(f"/proc/{self.pid}/root") / path.relative_to("/")
+
+    def taken_home(self, place: Place) -> Place:
+        """Move a home from the small disk to where sqlite can open it: sqlite takes /proc/PID/root for a link to /."""
+        if place.elsewhere is None:
+            return place
+        left = Place(place.folder, place.folder / "home-that-was")
+        shutil.move(self.seen(place.home), left.home)
+        return left
+
+    def start(
+        self,
+        place: Place,
+        *,
+        run: str = "run-1",
+        environment: Mapping[str, str] | None = None,
+        constants: Mapping[str, float] | None = None,
+        clock_jumps: bool = False,
+        **job: Any,
+    ) -> int:
+        """Start a run, or go on with it, and return the process id; its clock may be hours off and jump, each time in another way."""
+        self._num_started += 1
+        job |= {"constants": _SHORT_GAMES | dict(constants or {})}
+        job |= {"clock": f"{SEED} {self._num_started}"} if clock_jumps else {}
         variables = {"CHESS_GRPO_HOME": str(place.home), **(environment or {})}
         place.folder.mkdir(parents=True, exist_ok=True)
         with place.log.open("a") as log:
@@ -145,13 +197,19 @@ def lost_of(place: Place, expected: Mapping[str, str], run: str = "run-1", *, tr
     """Return what is missing or other than it should be: in the artifacts, in the store, and in the tracking store."""
     found = place.hashes(run)
     lost = [f"{step}: {found.get(step)} instead of {wanted}" for step, wanted in expected.items() if found.get(step) != wanted]
-    return lost or _missing_of(place.home, expected, tracking or place.home)
+    return lost or _missing_of(place.home, expected, run, tracking or place.home)
 
 
-def _missing_of(home: Path, expected: Mapping[str, str], tracked: Path) -> list[str]:
-    """Return what of these outputs is not in the store as its manifest says, and what rows of the journals MLflow lacks or has twice."""
-    lost = []
+def _missing_of(home: Path, expected: Mapping[str, str], run: str, tracked: Path) -> list[str]:
+    """Return what of these outputs is not in the store as its manifest says, what rows of the journals MLflow lacks or has twice, and how
+    a run that finished is recorded if not as finished.
+    """
+    recorded = Runs(Store(home, home)).get(run)
+    lost = [] if recorded and recorded.status == "finished" else [f"{run} is recorded as {recorded and recorded.status}"]
+    query = "SELECT status FROM runs JOIN tags USING (run_uuid) WHERE tags.key = ? AND tags.value LIKE ?"
     with contextlib.closing(sqlite3.connect(f"file:{tracked / 'mlflow.db'}?mode=ro", uri=True)) as tracking:
+        statuses = [status for (status,) in tracking.execute(query, (RUN, f"{run}@%"))]
+        lost += [] if statuses == ["FINISHED"] else [f"MLflow has {run} as {statuses}"]
         for step, wanted in expected.items():
             version, output_hash = wanted.split()
             folder = home / "outputs" / step / version

@@ -8,6 +8,7 @@ import ctypes
 import faulthandler
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _PATIENCE_SECONDS = 1_000.0
+_HOURS_OFF = 12
+_SECONDS_BETWEEN_JUMPS = 1.0
 
 Job = dict[str, Any]
 
@@ -87,6 +90,23 @@ def at(nth: int, place: Any, name: str, deed: Callable[[], object], *, is_after:
         return found
 
     setattr(place, name, wrapped)
+
+
+def let_clock_jump(seed: str, folder: Path) -> None:
+    """Set this process's clock off by up to 12 hours, each second by another amount; files below the folder were written by such clocks."""
+    real_ns, utime = time.time_ns, os.utime
+
+    def now_ns() -> int:
+        stretch = int(time.monotonic() / _SECONDS_BETWEEN_JUMPS)
+        return real_ns() + int(3_600e9 * random.Random(f"{seed} {stretch}").uniform(-_HOURS_OFF, _HOURS_OFF))
+
+    def touch(path: Any, times: Any = None, **more: Any) -> None:
+        utime(path, **more | ({"ns": (now_ns(), now_ns())} if times is None and "ns" not in more else {"times": times}))
+
+    time.time_ns, time.time, os.utime = now_ns, lambda: now_ns() / 1e9, touch
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            touch(path)
 
 
 class Forks:

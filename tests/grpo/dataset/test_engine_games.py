@@ -1,7 +1,7 @@
 """Games of the engine against itself: legal, varied, and each a function of seed, unit and number alone."""
 
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import islice, pairwise
 
 import chess
 import pytest
@@ -83,21 +83,24 @@ def test_a_game_depends_on_seed_unit_and_number_alone(players: EnginePool) -> No
 
 
 @pytest.mark.usefixtures("short_games")
-def test_a_game_in_which_the_engine_fails_once_is_the_game_without_the_fault(scripted: Scripted) -> None:
+@pytest.mark.parametrize("crashes", [[6], [6, 12], [6, 14, 15, 24]])  # Numbers of searches: at one ply, at one twice, at several.
+def test_a_game_is_the_game_without_faults_unless_one_move_fails_three_times(crashes: list[int], scripted: Scripted) -> None:
     # Engines that remember the game (their hash is kept): asked afresh in the middle they answer otherwise.
-    sound, faulty = scripted(has_memory=True), scripted({"kind": "crash", "nth": 6}, has_memory=True)
+    sound, faulty = scripted(has_memory=True), scripted(*({"kind": "crash", "nth": nth} for nth in crashes), has_memory=True)
     games = []
     for engine in (sound, faulty):
         with EnginePool(engine.path, num_processes=1, options={}) as pool:
             games.append(played(pool, 1))
     assert games[0] == games[1]
     fens = [search["fen"] for search in faulty.searches()]
-    assert fens[6:12] == fens[:6], "played again from its start, and not from the move that failed"
+    whole = fens[crashes[-1] :]
+    for start, end in pairwise([0, *crashes, len(fens)]):
+        assert fens[start:end] == whole[: end - start], "played from its start, not from the move that failed"
 
 
 @pytest.mark.usefixtures("short_games")
-def test_a_game_in_which_the_engine_always_fails_is_left_out_and_counted_and_the_next_one_is_played(scripted: Scripted) -> None:
-    faulty = scripted({"kind": "crash", "times": 2})
+def test_a_game_in_which_one_move_fails_three_times_is_left_out_and_counted_and_the_next_one_is_played(scripted: Scripted) -> None:
+    faulty = scripted({"kind": "crash", "times": 3})
     with EnginePool(faulty.path, num_processes=1, options={}) as pool:
         rejection, game = played(pool, 2)
     assert rejection == Rejection(source="engine", offset=0, reason=Reason.ENGINE_FAILURE, detail="the engine has died")
@@ -109,4 +112,4 @@ def test_an_engine_that_fails_in_game_after_game_is_given_up_with_a_clear_error(
     broken = scripted({"kind": "none", "times": 10_000})
     with EnginePool(broken.path, num_processes=1, options={}) as pool, pytest.raises(EngineError, match="failed in 5 games in a row"):
         list(engine_games(unit=0, seed=0, pool=pool, is_wanted=lambda game_id: True))
-    assert len(broken.searches()) == 10, "soon: one that hangs costs half a minute each time"
+    assert len(broken.searches()) == 5 * 3, "soon: one that hangs costs half a minute each time"

@@ -159,6 +159,13 @@ def test_a_position_that_fails_three_times_is_an_error_in_its_place_and_no_other
     assert len(asked) == len(set(asked)) == 3, "three attempts, each on a process of its own"
 
 
+def test_the_two_searches_of_a_query_are_two_questions_each_of_which_may_fail_twice(scripted: Scripted) -> None:
+    first = Query(fen=FENS[1], limit="depth 1", moves=QUERIES[1].moves, then=lambda _: QUERIES[1])
+    faulty = scripted(*({"kind": "crash", "nth": nth} for nth in (1, 3, 5)))
+    assert answers_of(faulty.path, [first]) == EXPECTED[1:2]
+    assert [search["limit"] for search in faulty.searches()] == ["depth 1", *["depth 1", "depth 2"] * 3]
+
+
 @pytest.mark.usefixtures("patience")
 def test_an_engine_that_computes_in_silence_is_not_taken_for_hung(scripted: Scripted) -> None:
     computing = scripted({"kind": "computes", "nth": 1, "seconds": 2.0})
@@ -168,7 +175,7 @@ def test_an_engine_that_computes_in_silence_is_not_taken_for_hung(scripted: Scri
 
 def test_an_engine_that_never_comes_to_an_end_is_given_up_and_the_depth_blamed(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("grpo.engine.process.BUSY_SECONDS", 0.3)
-    monkeypatch.setattr("grpo.engine.pool._NUM_ATTEMPTS", 1)
+    monkeypatch.setattr("grpo.engine.pool.NUM_ATTEMPTS", 1)
     [answer] = answers_of(scripted({"kind": "chatters for ever"}).path, QUERIES[:1])
     assert "boards.depth" in str(answer)
 
