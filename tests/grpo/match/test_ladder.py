@@ -176,12 +176,19 @@ def test_of_players_alike_the_rungs_errors_cancel_and_of_others_they_widen_the_i
     assert (exact.value, True) == (wider.value, exact.high < wider.high)
 
 
-@pytest.mark.parametrize(("elos", "looks"), [((400, 400), 2), ((440, 360), 2), ((560, 300), 1)])
+@pytest.mark.parametrize(("elos", "looks"), [((400, 400), 2), ((440, 360), 2), ((560, 300), 1), ((300, 560), 1)])
 def test_two_players_stop_at_the_first_look_that_shows_a_difference(elos: tuple[float, float], looks: int) -> None:
     one, other = placed_together(TRUTH, *elos)
     assert one.z == other.z == REPEATED_Z[looks - 1]
     assert {part.result.num_openings for place in (one, other) for part in place.games} == {40 * looks}
-    assert (ladder_difference(TRUTH, one, other, adjudicated=False).low > 0) == (elos[0] > elos[1])
+    found = ladder_difference(TRUTH, one, other, adjudicated=False)
+    assert (found.low > 0, found.high < 0) == (elos[0] > elos[1], elos[0] < elos[1])
+
+
+@pytest.mark.parametrize("elos", [(100, 800), (800, 100)])
+def test_two_players_meet_the_rungs_that_are_nearest_to_the_mean_of_their_levels(elos: tuple[float, float]) -> None:
+    one, other = placed_together(TRUTH, *elos, config=CONFIG.model_copy(update={"num_probe_pairs": 100}))
+    assert [[part.rung for part in place.games] for place in (one, other)] == [[1, 2]] * 2
 
 
 def test_the_adjudicated_difference_is_of_the_adjudicated_scores() -> None:

@@ -9,6 +9,7 @@ import torch
 from doubles import CPU, TINY, MadeUpValues, WrittenPolicy, check_states, fake_arrays, name_of, names_of, some_boards
 
 import grpo.train.self_play as self_playing
+from grpo.board.encoding import position_key
 from grpo.engine.answers import EngineError
 from grpo.engine.move_values import ValueTable
 from grpo.policy.policy import new_policy
@@ -49,13 +50,15 @@ def from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(self_playing, "OPENING_PLIES", 0)
 
 
-def own_games(values: Any = None, *, size: int = 8, first_step: int = 0, **settings: Any) -> SelfPlay:
+def own_games(
+    values: Any = None, *, size: int = 8, first_step: int = 0, exclude: frozenset[str] = frozenset(), **settings: Any
+) -> SelfPlay:
     """Return own games of few and short games."""
     numbers: dict[str, Any] = {"states_per_step": 4, "self_play_fraction": 0.9, "self_play_states": 40, "self_play_steps": 12}
     config = GrpoConfig(**{**numbers, **settings})
     values = values or MadeUpValues()
     return SelfPlay(
-        values=values, config=config, size=size, first_step=first_step, seed=3, exclude=frozenset(), num_processes=2, say=lambda _: None
+        values=values, config=config, size=size, first_step=first_step, seed=3, exclude=exclude, num_processes=2, say=lambda _: None
     )
 
 
@@ -97,6 +100,17 @@ def test_a_game_that_repeats_itself_ends_and_gives_each_position_once() -> None:
         own_games(size=4, self_play_states=5).states(0, always(SHUFFLE))
 
 
+@pytest.mark.usefixtures("from_the_start")
+def test_an_excluded_position_is_no_state_although_the_games_reach_it() -> None:
+    board, line = chess.Board(), list[chess.Board]()
+    for uci in SHUFFLE:
+        board.push_uci(uci)
+        line.append(board.copy())
+    own = own_games(size=3, self_play_fraction=0.7, self_play_states=3, exclude=frozenset({position_key(line[1].mirror())}))
+    states = own.states(0, always(SHUFFLE))
+    assert set(names_of(states)) == {name_of(board) for board in line} - {name_of(line[1])}
+
+
 # Values that fail.
 
 
@@ -134,6 +148,19 @@ def test_a_round_is_played_and_measured_when_it_begins_by_the_policy_as_it_then_
 
     assert set(names_of(shown[5])) == set(names_of(shown[6]))
     assert set(names_of(shown[5])) != set(names_of(shown[7])), "the same policy plays other games in another round"
+
+
+def test_each_purpose_and_each_round_has_a_stream_of_its_own_from_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[tuple[Any, ...]] = []
+    for kind in ("numpy_stream", "torch_stream"):
+        real = getattr(self_playing, kind)
+        monkeypatch.setattr(self_playing, kind, lambda *name, real=real: names.append(name) or real(*name))
+    own, rounds = own_games(self_play_states=4), list[list[str]]()
+    for number in (0, 1):
+        rounds.append([game.opening for game in own._play_games(number, POLICY)[1]])
+    assert len(names) == len(set(names)) == 2 * 3
+    assert {name[0] for name in names} == {own.seed}
+    assert rounds[0] != rounds[1]
 
 
 def test_restored_own_games_go_on_as_if_never_stopped() -> None:

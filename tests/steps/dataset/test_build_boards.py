@@ -17,6 +17,8 @@ from grpo.base.files import file_hashes, read_json
 from grpo.board.encoding import mover_fen
 from grpo.dataset.quotas import boards_per_cell
 from grpo.dataset.table import Split
+from grpo.engine.move_values import NUM_DEEP, ValueTable, engine_options, value_tables
+from grpo.engine.pool import EnginePool
 from grpo.settings.tree import Settings, read_settings, settings_over
 from steps import build_boards, join_boards
 from steps.dataset import position_keys, read_boards, read_game_table
@@ -61,9 +63,25 @@ def checked(folder: Path, settings: Settings) -> dict[str, dict[str, Any]]:
     return by_key
 
 
+def check_judge(rows: dict[str, dict[str, Any]], settings: Settings, engine: str) -> None:
+    """Check that the judge of a held-out board searches all moves deeply, and the reward the best few."""
+    row = max((row for row in rows.values() if row["split"] == Split.HELDOUT), key=lambda row: len(row["moves"]))
+    reward, judge = (settings.boards.depth, NUM_DEEP), (settings.evaluation.heldout_depth, len(row["moves"]))
+    with EnginePool(engine, num_processes=1, options=engine_options()) as pool:
+        found = {
+            (depth, num_deep): table.values.tolist()
+            for depth in (reward[0], judge[0])
+            for num_deep in (reward[1], judge[1])
+            for table in value_tables([chess.Board(row["fen"])], pool, depth=depth, num_deep=num_deep)
+            if isinstance(table, ValueTable)
+        }
+    assert (row["values"], row["strong_values"]) == (found[reward], found[judge])
+    assert found.pop(judge) not in found.values(), "depth and number of moves make a difference"
+
+
 def test_one_task_or_many_give_the_same_bytes(settings: Settings, stockfish: str, tmp_path: Path) -> None:
     one = build(settings, tmp_path / "one", stockfish)
-    checked(one, settings)
+    check_judge(checked(one, settings), settings, stockfish)
     assert file_hashes(build(settings, tmp_path / "more", stockfish, num_tasks=3)) == file_hashes(one)
 
 

@@ -4,7 +4,8 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from made_selection import (
     write_finetuned,
     write_policy,
 )
+from presets import tiny_settings
 
 from grpo.base.files import read_json, sha256_file
 from grpo.board.encoding import position_key
@@ -35,7 +37,7 @@ from grpo.match.verdict import BETTER_THAN_INITIAL, BETTER_THAN_PREVIOUS, Ladder
 from grpo.policy.checkpoints import load_checkpoint
 from grpo.policy.files import FACTS, WEIGHTS
 from grpo.policy.policy import NetworkPolicy, weights_hash
-from steps import select
+from steps import screen, select
 from steps.cards.page import Seen
 from steps.measure import CONFIRMATION, INITIAL, LADDER, PREVIOUS, SAMPLED, SCREENING
 from steps.names import CHAMPION, CHECKPOINTS, PEAK, PRETRAINED_STEP, REPORT
@@ -71,6 +73,28 @@ def test_no_opening_serves_two_stages_and_none_is_a_board_of_the_dataset(selecte
     assert not together & {position_key(board) for board in dataset_boards()}
     for of_match in (games[CONFIRMATION], games[SAMPLED]):
         assert set(Counter(openings_of(of_match)).values()) == {2}, "both colours, once"
+
+
+@pytest.mark.parametrize("is_previous_played", [False, True])
+def test_each_stage_takes_what_the_stages_before_it_and_the_dataset_have_left(is_previous_played: bool) -> None:
+    class FirstOnes:
+        """An arena that gives the first openings that are not used."""
+
+        config = tiny_settings().evaluation
+
+        def openings(self, count: int, exclude: set[str], *stream: str) -> list[str]:
+            streams.append(stream)
+            drawn = [opening for opening in map(str, range(10_000)) if opening not in exclude][:count]
+            exclude.update(drawn)
+            return drawn
+
+    streams: list[tuple[str, ...]] = []
+    work, arena, used = SimpleNamespace(settings=tiny_settings()), FirstOnes(), {"0", "2"}
+    found = screen._openings(cast("Any", work), cast("Any", arena), used, is_previous_played=is_previous_played)
+    assert [*found] == [CONFIRMATION, *([PREVIOUS] if is_previous_played else []), SAMPLED, LADDER]
+    drawn = [opening for openings in found.values() for opening in openings]
+    assert len(drawn) + 2 == len({*drawn, "0", "2"}) == len(used)
+    assert len(set(streams)) == len(found)
 
 
 def test_a_clearly_better_candidate_is_promoted_and_its_weights_are_the_champions(selected: Selection, inputs: dict[str, Path]) -> None:
