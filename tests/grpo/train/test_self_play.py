@@ -133,6 +133,19 @@ def test_positions_that_the_engine_fails_on_are_dropped_and_counted_and_each_ste
     assert set(taken) <= {name_of(board) for board in values.asked if not is_unlucky(board)}
 
 
+def test_a_round_that_leaves_fewer_states_than_a_step_takes_is_an_error_with_both_numbers() -> None:
+    own = own_games(MadeUpValues(fails_on=lambda board: sum(map(ord, name_of(board))) % 10 > 0))
+    with pytest.raises(SelfPlayError, match=r"the engine failed on 3\d of 40 positions, and what is left is fewer than the 8 states"):
+        own.states(0, POLICY)
+
+
+@pytest.mark.usefixtures("from_the_start")
+def test_a_game_that_ends_in_mate_is_counted_as_decided() -> None:
+    own = own_games(size=3, self_play_fraction=0.7, self_play_states=3)
+    own.states(0, always(["f2f3", "e7e5", "g2g4", "d8h4"]))
+    assert (own.round_metrics()["self_play/repeated"], own.round_metrics()["self_play/decisive"]) == (0, 1)
+
+
 # Rounds: only seed, weights and step decide.
 
 

@@ -116,6 +116,16 @@ def test_a_healthy_run_is_on_policy_at_every_temperature_split_and_precision(
     assert is_off == [num_minibatches > 1] * 2, "the second inner step is off-policy"
 
 
+def test_a_rollout_is_sampled_at_the_temperature_of_its_step_and_not_at_that_of_the_settings() -> None:
+    trainer = trainer_of(temperature=1.3)
+    states = trainer.task.states(trainer.policy, 0)
+    rollout = trainer.task.rollout(trainer.policy, states, replace(trainer.control.knobs(0), temperature=0.7), 0)
+    assert rollout.temperature == 0.7
+    with torch.no_grad():
+        expected = trainer.policy.distribution(states.positions, temperature=0.7)
+    assert torch.allclose(rollout.old.log_probs, expected.log_probs, atol=1e-5)
+
+
 Fault = Callable[[Batch[States], MovePolicy], Batch[States]]
 
 
