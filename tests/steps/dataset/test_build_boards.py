@@ -13,8 +13,10 @@ from made_work import work_in
 from presets import TEST
 from scripted_engine import ScriptedEngine
 
-from grpo.base.files import file_hashes, read_json
-from grpo.board.encoding import mover_fen
+from grpo.base.files import file_hashes, read_json, sha256_json
+from grpo.board.encoding import decode, mover_fen, position_key
+from grpo.dataset.exclusions import excluded_positions
+from grpo.dataset.labels import label_arrays
 from grpo.dataset.quotas import boards_per_cell
 from grpo.dataset.table import Split
 from grpo.engine.move_values import NUM_DEEP, ValueTable, engine_options, value_tables
@@ -83,6 +85,37 @@ def test_one_task_or_many_give_the_same_bytes(settings: Settings, stockfish: str
     one = build(settings, tmp_path / "one", stockfish)
     check_judge(checked(one, settings), settings, stockfish)
     assert file_hashes(build(settings, tmp_path / "more", stockfish, num_tasks=3)) == file_hashes(one)
+
+
+def test_what_is_taken_from_games_is_the_same_on_every_machine_and_keeps_to_quotas_and_exclusions(
+    settings: Settings, scripted: Callable[..., ScriptedEngine], tmp_path: Path
+) -> None:
+    (judged := tmp_path / "judged.pgn").write_text(random_pgn(5))  # The first of the sixty.
+    changes = {"seed": 5, "boards": {"num_units": 2, "max_per_game_and_phase": 2, "exclude": [str(judged)]}}
+    given = settings_over(settings.model_dump(mode="json"), changes)
+    folder = build(given, tmp_path / "made", scripted().path)
+    rows = checked(folder, given)
+    assert max(Counter((row["game_id"], row["phase"]) for row in rows.values()).values()) == 2
+    games, excluded = read_game_table(folder), excluded_positions([str(judged)])
+    assert not rows.keys() & excluded
+    report = read_json(folder / REPORT)
+    assert report["used_games"] == games.num_rows
+    labels = label_arrays(read_boards(folder), games, max_positions=45)
+    assert len(labels) == 45
+    assert not {position_key(decode(row)) for row in labels.encodings} & excluded
+    # A hash that moves on purpose is written anew by the commit that moves it.
+    told = [
+        (row["key"], row["split"], row["label"], row["offset"], row["ply"], row["centipawns"]) for row in read_boards(folder).to_pylist()
+    ]
+    hashes = [sha256_json(each)[:12] for each in (told, [labels.encodings.tolist(), labels.played.tolist()])]
+    counted = {name: report[name] for name in ("games", "duplicates", "left_out", "natural_phases")}
+    assert hashes == ["92b385f93a5c", "d0f9d2e0ee14"]
+    assert counted == {
+        "games": 31,
+        "duplicates": 19,
+        "left_out": {"judged": 982},
+        "natural_phases": {"endgame": 3781, "middlegame": 757, "opening": 766},
+    }
 
 
 def test_a_position_on_which_the_engine_always_fails_is_dropped_and_another_takes_its_place(
