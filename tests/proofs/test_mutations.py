@@ -19,7 +19,6 @@ import pytest
 
 pytestmark = pytest.mark.prove
 ROOT: Final = Path(__file__).resolve().parents[2]
-_COPIED: Final = ("grpo", "steps", "data_checks", "flows", "tests", "pyproject.toml", "README.md")
 _NUM_AT_ONCE: Final = 2
 
 
@@ -149,7 +148,7 @@ TABLE: Final = {
         ("steps/run/store", "damaged", "if sha256_file(path) != digests[name]:", "if False:"),
     ],
     "steps/run/versions.py": [
-        ("steps/run/versions", "", '"inputs": dict(inputs),', '"inputs": sorted(inputs),'),
+        ("steps/run/versions", "each_part", '"inputs": dict(inputs),', '"inputs": sorted(inputs),'),
     ],
     "steps/track/registry.py": [
         ("steps/track/registry", "peak_moves", "offered.low > held.low)", "offered.low >= held.low)"),
@@ -164,15 +163,8 @@ MUTATIONS: Final = [
 
 
 def _copy(target: Path) -> Path:
-    """Copy product and tests, nothing that was built."""
-    target.mkdir(parents=True)
-    for name in _COPIED:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, target / name)
-    return target
+    """Copy the checkout, without what was built."""
+    return shutil.copytree(ROOT, target, symlinks=True, ignore=shutil.ignore_patterns(".*", "__pycache__", "build", "*.egg-info"))
 
 
 def _run(tree: Path, tests: str, chosen: str) -> tuple[int, str]:
