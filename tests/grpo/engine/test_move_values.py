@@ -8,7 +8,7 @@ import chess
 import chess.engine
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_engine import ScriptedEngine
 
@@ -16,7 +16,7 @@ from grpo.board.actions import action_id, legal_action_ids, mirror_move
 from grpo.board.draws import drawing_moves
 from grpo.board.encoding import mover_fen, mover_view
 from grpo.engine.answers import EngineError, Score
-from grpo.engine.move_values import MATE_BAND, NUM_DEEP, ValueTable, engine_options, value_of, value_tables
+from grpo.engine.move_values import MATE_BAND, NUM_DEEP, ValueTable, _capped, engine_options, value_of, value_tables
 from grpo.engine.pool import EnginePool, Query
 
 CENTIPAWNS = st.integers(-20_000, 20_000)
@@ -146,6 +146,37 @@ def test_the_best_moves_at_depth_1_have_the_scores_of_a_deep_search_and_the_othe
                 # Below being mated in n there are n - 1 values.
                 assert found[better] >= found[worse]
                 assert (found[better] > found[worse]) is (shallow[better] > shallow[worse]) or min(deep.values()) < MATE_BAND
+
+
+def test_capped_scores_worked_by_hand() -> None:
+    deep = {"a": Score(50), "b": Score(300)}
+    shallow = {"a": Score(0), "b": Score(0), "c": Score(-400), "d": Score(200), "e": Score(-400), "f": Score(49), "g": mate(-3)}
+    # d and f would beat the lowest deep score; c and e are as bad as depth 1 says.
+    assert _capped(shallow, deep) == deep | {"d": Score(49), "f": Score(48), "c": Score(-400), "e": Score(-400), "g": mate(-3)}
+    mated = {"a": mate(-2), "b": Score(9), "c": mate(4), "d": mate(5)}
+    assert _capped(mated, {"a": mate(-3)}) == {"a": mate(-3), "c": mate(-2), "d": mate(-1), "b": mate(-1)}
+    assert _capped({"a": mate(1), "b": mate(1)}, {"a": mate(2)}) == {"a": mate(2), "b": mate(3)}
+
+
+SCORES = st.one_of(st.builds(Score, st.integers(-40, 40)), st.builds(mate, st.integers(-4, 4).filter(bool)))
+
+
+@settings(max_examples=60)
+@given(shallow=st.dictionaries(st.sampled_from("abcdefgh"), SCORES, min_size=2), data=st.data())
+def test_a_move_that_only_depth_1_has_seen_is_worth_no_more_than_there_and_less_than_all_that_were_searched_deeply(
+    shallow: dict[str, Score], data: st.DataObject
+) -> None:
+    searched = data.draw(st.lists(st.sampled_from(sorted(shallow)), min_size=1, unique=True))
+    deep = {move: data.draw(SCORES) for move in searched}
+    found = {move: value_of(score) for move, score in _capped(shallow, deep).items()}
+    assert found.keys() == shallow.keys()
+    assert all(found[move] == value_of(score) for move, score in deep.items())
+    lowest, others = min(map(value_of, deep.values())), shallow.keys() - deep.keys()
+    for move in others:
+        assert found[move] <= value_of(shallow[move])
+        assert found[move] < lowest or found[move] == 0.0
+        for other in others:
+            assert (found[move] > found[other]) is (value_of(shallow[move]) > value_of(shallow[other])) or found[other] == 0.0
 
 
 def score_of(score: chess.engine.Score) -> Score:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from grpo.match.ladder import (
     rate_rungs,
 )
 from grpo.match.matches import End, MatchResult, PlayedGame
+from grpo.match.ratings import rating_difference
 from grpo.settings.tree import EvaluationConfig
 
 CONFIG = EvaluationConfig(ladder_fractions=(1.0, 0.6, 0.2), ladder_nodes=(5, 70), num_rung_pairs=40)
@@ -33,6 +35,21 @@ RUNGS = make_rungs(CONFIG)
 def test_rungs_go_from_a_random_mover_by_diluted_ones_to_ever_more_nodes() -> None:
     assert [(rung.nodes, rung.random_share) for rung in RUNGS] == [(5, 1.0), (5, 0.6), (5, 0.2), (5, 0.0), (70, 0.0)]
     assert [rung.name for rung in RUNGS[:2]] == ["random", "stockfish-5-nodes, 60 % random"]
+    assert [rung.player(cast("Any", None), np.random.default_rng(0)).name for rung in RUNGS] == [rung.name for rung in RUNGS]
+
+
+def test_the_interval_of_a_gap_worked_by_hand() -> None:
+    covariance = np.diag([0.0, 400.0, 900.0, 900.0, 900.0])
+    covariance[1, 2] = covariance[2, 1] = 300.0
+    ladder = Ladder(rungs=RUNGS, ratings=TRUE, covariance=covariance)
+    # Variances 400 and 900 that share 300: 700 are left.
+    assert ladder.interval(2, 1) == pytest.approx((190, 190 - Z95 * 700**0.5, 190 + Z95 * 700**0.5))
+    assert ladder.interval(2) == pytest.approx((420, 420 - Z95 * 30, 420 + Z95 * 30))
+
+
+@pytest.mark.parametrize(("pairs", "tells"), [([1, 0, 0, 0, 0], True), ([1, 1, 1, 1, 0], True), ([0.75, 0, 0, 0, 0], False)])
+def test_a_score_of_a_fifth_still_tells(pairs: list[float], tells: bool) -> None:
+    assert RungGames(rung=1, result=match_of([str(number) for number in range(5)], pairs)).is_informative is tells
 
 
 # Ratings of rungs.
@@ -176,12 +193,22 @@ def test_of_players_alike_the_rungs_errors_cancel_and_of_others_they_widen_the_i
     assert (exact.value, True) == (wider.value, exact.high < wider.high)
 
 
-@pytest.mark.parametrize(("elos", "looks"), [((400, 400), 2), ((440, 360), 2), ((560, 300), 1)])
+@pytest.mark.parametrize(("elos", "looks"), [((400, 400), 2), ((440, 360), 2), ((560, 300), 1), ((300, 560), 1)])
 def test_two_players_stop_at_the_first_look_that_shows_a_difference(elos: tuple[float, float], looks: int) -> None:
     one, other = placed_together(TRUTH, *elos)
     assert one.z == other.z == REPEATED_Z[looks - 1]
     assert {part.result.num_openings for place in (one, other) for part in place.games} == {40 * looks}
-    assert (ladder_difference(TRUTH, one, other, adjudicated=False).low > 0) == (elos[0] > elos[1])
+    found = ladder_difference(TRUTH, one, other, adjudicated=False)
+    assert (found.low > 0, found.high < 0) == (elos[0] > elos[1], elos[0] < elos[1])
+    scores = [[part.result.pair_scores() for part in place.games] for place in (one, other)]
+    exact = rating_difference([TRUE[part.rung] for part in one.games], *scores)
+    assert (found.value, found.high - found.value) == pytest.approx((exact.elo, REPEATED_Z[looks - 1] * exact.standard_error))
+
+
+@pytest.mark.parametrize("elos", [(100, 800), (800, 100)])
+def test_two_players_meet_the_rungs_that_are_nearest_to_the_mean_of_their_levels(elos: tuple[float, float]) -> None:
+    one, other = placed_together(TRUTH, *elos, config=CONFIG.model_copy(update={"num_probe_pairs": 100}))
+    assert [[part.rung for part in place.games] for place in (one, other)] == [[1, 2]] * 2
 
 
 def test_the_adjudicated_difference_is_of_the_adjudicated_scores() -> None:

@@ -13,6 +13,7 @@ from scripted_engine import ScriptedEngine, move_scores
 from grpo.base.seeding import numpy_stream, torch_stream
 from grpo.engine.answers import EngineError
 from grpo.engine.pool import EnginePool
+from grpo.match import players
 from grpo.match.players import BestMovePlayer, DilutedPlayer, EnginePlayer, Player, RandomPlayer, SamplingPlayer
 from grpo.policy.policy import new_policy
 
@@ -56,10 +57,10 @@ def test_every_move_is_legal_on_the_board_at_its_place_and_no_board_is_touched(m
 
 @pytest.mark.parametrize("make", [random_player, sampling_player, diluted_player])
 def test_what_is_drawn_in_a_game_depends_neither_on_the_other_games_nor_on_their_order_nor_on_which_have_ended(
-    make: Callable[..., Player],
+    make: Callable[..., Player], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     games, shuffled = list(range(24)), random.Random(0).sample(range(24), 24)
-    together, alone, mixed, few = make(), make(), make(), make()
+    together, alone, mixed, few, cut = (make() for _ in range(5))
     first = together.choose(BOARDS, games)
     second = together.choose(BOARDS, games)
     assert second != first, "not the same draws over and over"
@@ -68,6 +69,8 @@ def test_what_is_drawn_in_a_game_depends_neither_on_the_other_games_nor_on_their
         move for pair in zip(first, second, strict=True) for move in pair
     ], "each game from its first move to its last before the next"
     assert mixed.choose([BOARDS[game] for game in shuffled], shuffled) == [first[game] for game in shuffled]
+    monkeypatch.setattr(players, "_BOARDS_PER_FORWARD", 5)
+    assert cut.choose(BOARDS, games) == first, "however many boards one forward pass takes"
     few.choose(BOARDS, games)
     assert few.choose(BOARDS[1::3], games[1::3]) == second[1::3], "the others are over"
 

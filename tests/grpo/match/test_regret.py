@@ -9,8 +9,9 @@ import pytest
 from doubles import CPU, TINY, fake_arrays, some_boards, written_probabilities
 
 from grpo.board.phases import PHASES
+from grpo.match import regret
 from grpo.match.decisions import notable_decisions
-from grpo.match.regret import heldout_metrics, heldout_scores
+from grpo.match.regret import heldout_metrics, heldout_scores, move_probabilities
 from grpo.policy.policy import new_policy
 
 # Kings in the corners: three moves each; for Black the board is turned, so that a wrong side would show.
@@ -50,6 +51,17 @@ def test_regret_worked_by_hand() -> None:
         },
         abs=1e-6,
     )
+
+
+def test_the_size_of_a_batch_decides_nothing_and_probabilities_are_those_at_temperature_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    boards, policy = [WHITE_KING, BLACK_KING, *some_boards(9)], new_policy(TINY, seed=0, device=CPU)
+    written, arrays = fake_arrays([WHITE_KING, BLACK_KING], written_value), fake_arrays(boards)
+    whole, columns = heldout_metrics(policy, arrays), move_probabilities(policy, arrays)
+    monkeypatch.setattr(regret, "_BATCH", 4)
+    assert heldout_metrics(policy, arrays) == pytest.approx(whole, abs=1e-6)
+    assert np.allclose(move_probabilities(policy, arrays), columns, atol=1e-6)
+    found = move_probabilities(written_probabilities(PROBABILITIES), written)
+    assert found.tolist() == [pytest.approx([0.25, 0.5, 0.25]), pytest.approx([0.5, 0.25, 0.25])]
 
 
 def test_the_standard_error_worked_by_hand() -> None:

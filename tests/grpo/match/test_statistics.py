@@ -22,7 +22,7 @@ from grpo.match.intervals import (
     p_value,
     paired_interval,
 )
-from grpo.match.ratings import ELO_PER_NAT, fit_ratings, rating_difference
+from grpo.match.ratings import ELO_PER_NAT, fit_ratings, rate_against, rating_difference
 
 PAIRS = st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]), min_size=1, max_size=80)
 # Elo.
@@ -198,6 +198,14 @@ def test_the_difference_of_two_players_worked_by_hand() -> None:
     # With a pair each that one lost and the other won: the first's mean is 7 / 10, slope 1 / 0.21; the second's 1 / 2, slope 4.
     apart = [1 / 0.21 - 2] * 4 + [0.5 / 0.21 - 2] * 4 + [0 - 4, 1 / 0.21 - 0]
     assert found.standard_error == pytest.approx(ELO_PER_NAT * math.sqrt(np.var(apart) / 10))
+
+
+def test_a_rating_follows_each_opponents_by_its_weight_and_the_closer_one_counts_more() -> None:
+    near, far = [0.5, 0.75, 0.25, 0.5] * 100, [1.0, 1.0, 1.0, 0.75] * 100
+    rating = rate_against([200.0, -300.0], [near, far])
+    moved = [rate_against([200.0 + one, -300.0 + other], [near, far]).elo - rating.elo for one, other in ((1.0, 0.0), (0.0, 1.0))]
+    assert rating.weights == pytest.approx(moved, abs=0.01)
+    assert rating.weights[0] > 0.6
 
 
 def test_a_test_that_stops_at_the_first_look_that_shows_something_errs_in_five_cases_of_a_hundred() -> None:

@@ -61,6 +61,9 @@ def test_two_deciding_claims_are_adjusted_by_holm() -> None:
     assert verdict_on(LIKELY).promoted
     assert not verdict_on(LIKELY, previous=EVEN).promoted, "one of two claims must be surer than one alone"
     assert verdict_on(LIKELY, previous=STRONG).replaces_previous, "the second of two is as sure as one alone"
+    unbeaten, only_previous = verdict_on(STRONG, previous=EVEN), verdict_on(EVEN, previous=STRONG)
+    assert (unbeaten.promoted, unbeaten.replaces_previous) == (True, False)
+    assert (only_previous.verdict, only_previous.replaces_previous) == (Verdict.NO_IMPROVEMENT, False)
 
 
 def test_scores_beside_are_reported_and_never_make_or_unmake_a_champion() -> None:
@@ -81,6 +84,7 @@ def test_scores_beside_are_reported_and_never_make_or_unmake_a_champion() -> Non
     [
         (STRONG, 50, Verdict.BETTER),
         (STRONG, 0, Verdict.BETTER),
+        (STRONG, -20, Verdict.BETTER),  # The interval reaches above 0.
         (STRONG, -50, Verdict.WORSE_ON_LADDER),
         (EVEN, 50, Verdict.NO_IMPROVEMENT),
         (EVEN, -50, Verdict.NO_IMPROVEMENT),
@@ -135,6 +139,10 @@ def test_scores_add_up_over_the_rounds_and_the_lower_half_leaves() -> None:
     assert trace.entries[-1].so_far == paired_interval([1.0, 1.0, 0.5, 0.5])
 
 
+def test_of_candidates_with_equal_scores_those_listed_first_stay() -> None:
+    assert sequential_halving([30, 10, 20], lambda *_: [0.5, 0.75]).winner == 30
+
+
 # Phases.
 
 
@@ -166,6 +174,14 @@ def test_worse_within_the_tolerance_worse_on_few_boards_or_worse_by_luck_does_no
     assert not phase_changes({"endgame": [0.3, 0.4] * (FEWEST_BOARDS // 2 - 1)}, tolerance=0.02)[0].blocks
     assert phase_changes({"endgame": [0.3, 0.4] * (FEWEST_BOARDS // 2)}, tolerance=0.02)[0].blocks
     assert not phase_changes({"endgame": [0.9] * 5 + [0.0] * 95}, tolerance=0.02)[0].blocks
+
+
+def test_phases_are_adjusted_by_holm_and_boards_that_all_changed_alike_leave_no_doubt() -> None:
+    likely = [0.02, 0.04] * 50  # One-sided p of 2.05 standard errors above the tolerance: 0.02.
+    tolerance = 0.03 - 2.05 * 0.00100504
+    assert [change.blocks for change in phase_changes({"endgame": likely}, tolerance=tolerance)] == [True]
+    assert [change.blocks for change in phase_changes({"opening": likely, "endgame": likely}, tolerance=tolerance)] == [False, False]
+    assert [phase_changes({"endgame": [change] * 100}, tolerance=0.5)[0].blocks for change in (0.5, 0.75)] == [False, True]
 
 
 EQUAL = dict.fromkeys(range(50, 1_050, 50), 0.0)

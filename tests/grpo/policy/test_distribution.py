@@ -71,6 +71,22 @@ def test_a_temperature_is_a_power_of_the_probabilities_at_one(temperature: float
     assert torch.allclose(of(logits, legal, temperature=temperature).probs, power / power.sum(1, keepdim=True), atol=1e-12)
 
 
+def test_logits_of_low_precision_are_made_probabilities_in_float32() -> None:
+    logits, is_legal = batch(30, 7)
+    low = of(logits.bfloat16(), is_legal)
+    assert low.log_probs.dtype == torch.float32
+    assert torch.allclose(low.probs.sum(1), torch.ones(2), atol=1e-6)
+
+
+def test_a_move_is_marked_where_it_returns_to_a_position_of_its_own_game() -> None:
+    returning, fresh = chess.Board(), chess.Board("4k3/8/8/8/8/8/8/4K2R w K - 0 1")
+    for move in ("g1f3", "g8f6", "f3g1"):
+        returning.push_uci(move)
+    positions = PositionBatch.from_boards([fresh, returning])
+    marked = positions.repeats.nonzero().tolist()
+    assert [(row, action_move(int(positions.action_ids[row, column]), chess.BLACK).uci()) for row, column in marked] == [(1, "f6g8")]
+
+
 def test_the_likeliest_move_is_the_first_among_equals() -> None:
     assert of(torch.tensor([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0], [0.0, 1.0, 2.0]])).best().tolist() == [1, 0, 2]
 

@@ -117,6 +117,32 @@ def test_skipped_steps_cut_the_learning_rate_for_good_and_too_many_in_a_row_are_
     assert control.knobs(0).learning_rate == 0.5 ** (2 * MAX_SKIPPED - 1)
 
 
+def test_schedules_count_from_the_runs_first_step_and_the_kl_coefficient_warms_up_on_a_line_from_above_0() -> None:
+    config = GrpoConfig(kl_coefficient=0.01, learning_rate=1.0, num_steps=8)
+    control = Control(config, first_step=5, kl_warmup_steps=4)
+    knobs = [control.knobs(step) for step in range(5, 11)]
+    assert [each.kl_coefficient for each in knobs] == pytest.approx([0.0025, 0.005, 0.0075, 0.01, 0.01, 0.01])
+    assert [each.learning_rate for each in knobs] == [scheduled_learning_rate(config, steps_done=step) for step in range(6)]
+
+
+def test_a_mean_at_the_critical_value_is_not_below_it_and_neither_is_an_entropy_at_the_floor() -> None:
+    assert not any(stops(control_of(critical_entropy=0.5, **STOPS), [0.5] * 20))
+    notes = FieldNotesController(NOTES["field_notes"], entropy_coefficient=0.1, kl_coefficient=0.01, temperature=1.0)
+    floor, critical = FIELD_NOTES.entropy_floor, FIELD_NOTES.entropy_critical
+    said = [notes.observe(seen(entropy)) for entropy in [1.0, 1.0, floor, 1.0, critical, floor, 1.0, 1.0, 1.0]]
+    assert names(said) == [(9, "entropy_boost")], "only three in a row below the floor"
+    assert not any(outcome.stop for outcome in said)
+
+
+def test_how_often_a_controller_was_at_a_bound_is_a_fraction_of_the_steps() -> None:
+    control = control_of(entropy_schedule="target", entropy_coefficient=0.0499, kl_target=0.1, kl_coefficient=0.01)
+    outcomes(control, [1.0, 1.0, 2.5, 2.5])  # At the upper bound after the first two.
+    assert {name: share for name, share in control.metrics().items() if "saturated" in name} == {
+        "control/entropy_saturated": 0.5,
+        "control/kl_saturated": 0.0,
+    }
+
+
 def test_an_entropy_that_is_not_finite_is_ignored() -> None:
     control = control_of(entropy_schedule="target")
     before = control.state()

@@ -104,6 +104,23 @@ def test_each_epoch_shows_every_board_once_wherever_the_looks_fall(taken: list[S
     assert epochs[0] != epochs[1] != epochs[2] != epochs[0], "in an order of its own"
 
 
+EXPECTED = {
+    "train_loss": [3.49113828022, 3.252714662541, 3.215630579936],
+    "validation_loss": [3.373542595444, 3.357254703789, 3.354437616566],
+    "entropy": [3.397094655174, 3.392324037367, 3.391332975318],
+}
+"""Of a tiny imitation at its looks. A number that moves on purpose is written anew by the commit that moves it."""
+
+
+def test_a_tiny_imitation_is_the_same_on_every_machine_to_the_last_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imitation, "_VALIDATION_BATCH", 7)
+    policy = new_policy(TINY, seed=0, device=CPU)
+    policy.network.double()  # Rounding then differs by less than is compared.
+    looks = list(imitate(policy, TRAIN, VALIDATION, config(num_steps=7), seed=5))
+    found = {name: [look.metrics[f"imitation/{name}"] for look in looks] for name in EXPECTED}
+    assert found == {name: pytest.approx(values, rel=1e-7) for name, values in EXPECTED.items()}
+
+
 def test_a_look_that_is_not_finite_ends_it_with_an_error(losses: list[float]) -> None:
     losses += [3.0, math.inf]
     with pytest.raises(NonFiniteError, match=r"step 6: .*pretrain\.learning_rate"):

@@ -257,9 +257,9 @@ def written(probs_BA: Tensor) -> MoveDistribution:
     return MoveDistribution(log_probs=torch.where(is_legal, probs_BA, 1.0).log(), is_legal=is_legal)
 
 
-def sampled() -> Batch[States]:
+def sampled(temperature: float = 1.0) -> Batch[States]:
     """Return groups of four: three of the first state's first move and one of its second; all four of the second state's last."""
-    old = written(PROBS)
+    old = MoveDistribution.from_logits(written(PROBS).log_probs, PROBS > 0, temperature=temperature)
     positions = PositionBatch(
         encodings=torch.zeros(2, 71, dtype=torch.uint8),
         action_ids=torch.zeros(2, 3, dtype=torch.int64),
@@ -267,14 +267,15 @@ def sampled() -> Batch[States]:
         repeats=torch.zeros_like(old.is_legal),
     )
     states = States(positions=positions, values=VALUES, phases=torch.tensor([0, 2]))
-    return replace(sampled_moves(old, torch.tensor([[0, 0, 1, 0], [2, 2, 2, 2]]), VALUES), states=states, num_dropped=3)
+    return replace(sampled_moves(old, torch.tensor([[0, 0, 1, 0], [2, 2, 2, 2]]), VALUES, temperature), states=states, num_dropped=3)
 
 
-def test_the_metrics_of_sampled_groups_worked_by_hand() -> None:
+@pytest.mark.parametrize("temperature", [1.0, 1.3, 0.5])
+def test_the_metrics_of_sampled_groups_worked_by_hand(temperature: float) -> None:
     normalised = ENTROPY_0 / math.log(2)
     # Rewards .8 .8 .4 .8 and .5 .5 .5 .5; advantages .1 .1 -.3 .1 and 0.
     deviations = (3 * 0.2**2 + 0.2**2 + 4 * 0.1**2) / 8
-    assert rollout_metrics(sampled()) == pytest.approx(
+    assert rollout_metrics(sampled(temperature)) == pytest.approx(
         {
             "grpo/entropy": (ENTROPY_0 + ENTROPY_1) / 2,
             "grpo/entropy/opening": ENTROPY_0,

@@ -75,6 +75,18 @@ def test_shuffled_and_cut_groups_still_belong_to_their_states(num_own_moves: int
         assert torch.allclose(scored.log_prob(part.columns), part.old_log_probs, atol=1e-5) or num_own_moves > 1
 
 
+def test_each_step_ply_purpose_and_seed_draws_from_a_stream_of_its_own_and_one_of_them_again_the_same(policy: NetworkPolicy) -> None:
+    positions = states_of(BOARDS[:2]).positions
+
+    def drawn(seed: int, step: int, purpose: str, ply: int) -> tuple[int, ...]:
+        sampler = Sampler(policy=policy, temperature=1.3, seed=seed, step=step, max_states=3)
+        return tuple(sampler.draw(positions, purpose, ply, count=128)[1].flatten().tolist())
+
+    names = [*[(0, 0, purpose, ply) for purpose in ("moves", "replies") for ply in (0, 1)], (0, 1, "moves", 0), (1, 0, "moves", 0)]
+    assert len({drawn(*name) for name in names}) == len(names)
+    assert drawn(*names[-1]) == drawn(*names[-1])
+
+
 # Trajectories.
 
 

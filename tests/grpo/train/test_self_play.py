@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import chess
+import numpy as np
 import pytest
 import torch
-from doubles import CPU, TINY, MadeUpValues, WrittenPolicy, check_states, fake_arrays, name_of, names_of, some_boards
+from doubles import CPU, TINY, MadeUpValues, WrittenPolicy, check_states, fake_arrays, lively_policy, name_of, names_of, some_boards
 
 import grpo.train.self_play as self_playing
+from grpo.board.encoding import position_key
 from grpo.engine.answers import EngineError
 from grpo.engine.move_values import ValueTable
 from grpo.policy.policy import new_policy
@@ -16,8 +18,9 @@ from grpo.settings.grpo import GrpoConfig
 from grpo.settings.metrics import METRICS
 from grpo.train.batch import States
 from grpo.train.network_task import NetworkTask
-from grpo.train.self_play import SelfPlay, SelfPlayError
+from grpo.train.self_play import SelfPlay, SelfPlayError, taken_plies
 from grpo.train.states import DatasetStates
+from grpo.train.trainer import Trainer
 
 SHUFFLE = ["g1f3", "g8f6", "f3g1", "f6g8"]
 
@@ -49,13 +52,15 @@ def from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(self_playing, "OPENING_PLIES", 0)
 
 
-def own_games(values: Any = None, *, size: int = 8, first_step: int = 0, **settings: Any) -> SelfPlay:
+def own_games(
+    values: Any = None, *, size: int = 8, first_step: int = 0, exclude: frozenset[str] = frozenset(), **settings: Any
+) -> SelfPlay:
     """Return own games of few and short games."""
     numbers: dict[str, Any] = {"states_per_step": 4, "self_play_fraction": 0.9, "self_play_states": 40, "self_play_steps": 12}
     config = GrpoConfig(**{**numbers, **settings})
     values = values or MadeUpValues()
     return SelfPlay(
-        values=values, config=config, size=size, first_step=first_step, seed=3, exclude=frozenset(), num_processes=2, say=lambda _: None
+        values=values, config=config, size=size, first_step=first_step, seed=3, exclude=exclude, num_processes=2, say=lambda _: None
     )
 
 
@@ -97,6 +102,17 @@ def test_a_game_that_repeats_itself_ends_and_gives_each_position_once() -> None:
         own_games(size=4, self_play_states=5).states(0, always(SHUFFLE))
 
 
+@pytest.mark.usefixtures("from_the_start")
+def test_an_excluded_position_is_no_state_although_the_games_reach_it() -> None:
+    board, line = chess.Board(), list[chess.Board]()
+    for uci in SHUFFLE:
+        board.push_uci(uci)
+        line.append(board.copy())
+    own = own_games(size=3, self_play_fraction=0.7, self_play_states=3, exclude=frozenset({position_key(line[1].mirror())}))
+    states = own.states(0, always(SHUFFLE))
+    assert set(names_of(states)) == {name_of(board) for board in line} - {name_of(line[1])}
+
+
 # Values that fail.
 
 
@@ -115,6 +131,19 @@ def test_positions_that_the_engine_fails_on_are_dropped_and_counted_and_each_ste
     assert len(values.asked) == 40
     assert len(set(taken)) == len(taken)
     assert set(taken) <= {name_of(board) for board in values.asked if not is_unlucky(board)}
+
+
+def test_a_round_that_leaves_fewer_states_than_a_step_takes_is_an_error_with_both_numbers() -> None:
+    own = own_games(MadeUpValues(fails_on=lambda board: sum(map(ord, name_of(board))) % 10 > 0))
+    with pytest.raises(SelfPlayError, match=r"the engine failed on 3\d of 40 positions, and what is left is fewer than the 8 states"):
+        own.states(0, POLICY)
+
+
+@pytest.mark.usefixtures("from_the_start")
+def test_a_game_that_ends_in_mate_is_counted_as_decided() -> None:
+    own = own_games(size=3, self_play_fraction=0.7, self_play_states=3)
+    own.states(0, always(["f2f3", "e7e5", "g2g4", "d8h4"]))
+    assert (own.round_metrics()["self_play/repeated"], own.round_metrics()["self_play/decisive"]) == (0, 1)
 
 
 # Rounds: only seed, weights and step decide.
@@ -136,6 +165,19 @@ def test_a_round_is_played_and_measured_when_it_begins_by_the_policy_as_it_then_
     assert set(names_of(shown[5])) != set(names_of(shown[7])), "the same policy plays other games in another round"
 
 
+def test_each_purpose_and_each_round_has_a_stream_of_its_own_from_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[tuple[Any, ...]] = []
+    for kind in ("numpy_stream", "torch_stream"):
+        real = getattr(self_playing, kind)
+        monkeypatch.setattr(self_playing, kind, lambda *name, real=real: names.append(name) or real(*name))
+    own, rounds = own_games(self_play_states=4), list[list[str]]()
+    for number in (0, 1):
+        rounds.append([game.opening for game in own._play_games(number, POLICY)[1]])
+    assert len(names) == len(set(names)) == 2 * 3
+    assert {name[0] for name in names} == {own.seed}
+    assert rounds[0] != rounds[1]
+
+
 def test_restored_own_games_go_on_as_if_never_stopped() -> None:
     straight = own_games(self_play_steps=4)
     straight.states(0, POLICY)
@@ -150,6 +192,82 @@ def test_restored_own_games_go_on_as_if_never_stopped() -> None:
     resumed.restore(saved)
     for step in (4, 5):
         assert raw(resumed.states(step, POLICY)) == raw(straight.states(step, POLICY))
+
+
+MEASURED = ("reward_mean", "entropy", "agreement", "states_dropped", "loss", "kl_old", "gradient_norm", "logit_share/policy")
+TRAINED: list[tuple[dict[str, Any], dict[str, list[float]]]] = [
+    (
+        {"group_size": 4},
+        {
+            "reward_mean": [0.4259227663, 0.5388419945, 0.5383274499],
+            "entropy": [2.245786124, 1.966566396, 1.906552448],
+            "agreement": [0.375, 0.46875, 0.5],
+            "states_dropped": [0.0, 0.0, 0.0],
+            "loss": [0.03389790098, 0.07852394855, 0.05159417337],
+            "kl_old": [0.02483921259, 0.006234055417, 0.0119683825],
+            "gradient_norm": [0.7567593668, 1.055598145, 0.6717386358],
+            "logit_share/policy": [0.8216427272, 0.749489175, 0.7622748417],
+            "weights": [8767.559666, 8767.295119],
+        },
+    ),
+    (
+        {"group_size": 3, "num_own_moves": 2},
+        {
+            "reward_mean": [-0.5378762664, -0.5171336748, -0.4597862143],
+            "entropy": [2.06833565, 2.03752922, 1.975283939],
+            "agreement": [0.4166666667, 0.5416666667, 0.4166666667],
+            "states_dropped": [5.0, 4.0, 2.0],
+            "loss": [0.03496356961, 0.07189593312, 0.03798312306],
+            "kl_old": [0.019176172, 0.007215393567, 0.00498993788],
+            "gradient_norm": [0.5876006999, 0.613283266, 0.5422218006],
+            "logit_share/policy": [0.8254701543, 0.759191064, 0.8120077002],
+            "weights": [8766.432773, 8766.189041],
+        },
+    ),
+]
+"""Kind of training -> what three steps of it measure. A number that moves on purpose is written anew by the commit that moves it."""
+
+
+@pytest.mark.parametrize(("changes", "expected"), TRAINED, ids=["groups", "trajectories"])
+def test_a_tiny_training_is_the_same_on_every_machine_to_the_last_digits(
+    changes: dict[str, Any], expected: dict[str, list[float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In float64, in which no processor's rounding changes a move that is drawn.
+    monkeypatch.setattr(self_playing, "_MIN_OPENINGS_PER_BATCH", 2)
+    own = own_games(size=4, first_step=2, self_play_states=8, self_play_steps=2)
+    config = GrpoConfig(
+        states_per_step=8,
+        num_minibatches=2,
+        num_steps=8,
+        learning_rate=5e-3,
+        learning_rate_decay="cosine",
+        entropy_schedule="target",
+        entropy_coefficient=0.02,
+        kl_coefficient=0.05,
+        temperature=1.3,
+        weight_averaging=0.3,
+        **changes,
+    )
+    policy, reference = lively_policy(), lively_policy(seed=9)
+    for one in (policy, reference):
+        one.network.double()
+    dataset = DatasetStates(fake_arrays(some_boards(16)), states_per_step=4, seed=3)
+    task = NetworkTask(reference, dataset, config, seed=3, self_play=own, values=MadeUpValues(fails_on=is_unlucky))
+    trainer = Trainer(task, policy, config, seed=3, first_step=2)
+    records = [trainer.step() for _ in range(3)]
+    found = {name: [record.metrics[f"grpo/{name}"] for record in records] for name in MEASURED}
+    found["weights"] = [
+        sum(float(parameter.detach().abs().sum()) for parameter in one.network.parameters())
+        for one in (trainer.policy, trainer.evaluation_policy)
+    ]
+    assert found == {name: pytest.approx(values, rel=1e-7) for name, values in expected.items()}
+
+
+@pytest.mark.parametrize(("num_plies", "stride"), [(2, 3), (97, 3), (98, 5), (160, 5), (161, 5), (162, 7)])
+def test_positions_are_taken_at_an_odd_stride_from_every_offset_but_the_first(num_plies: int, stride: int) -> None:
+    rng = np.random.default_rng(0)
+    taken = {taken_plies(num_plies, rng) for _ in range(200)}
+    assert taken == {range(start, num_plies, stride) for start in range(1, stride + 1)}
 
 
 def test_a_step_has_the_datasets_states_first_and_own_ones_after() -> None:

@@ -78,7 +78,8 @@ def steps(trainer: Trainer[NetworkPolicy], count: int) -> list[Record]:
 def state_of(trainer: Trainer[NetworkPolicy]) -> list[Any]:
     """Return all numbers that an optimiser step could change, as plain data."""
     moments = trainer.state({}).tensors_of("optimiser.")
-    return [weights_hash(trainer.policy), {name: tensor.tolist() for name, tensor in sorted(moments.items())}]
+    weights = (weights_hash(trainer.policy), weights_hash(trainer.evaluation_policy))
+    return [weights, {name: tensor.tolist() for name, tensor in sorted(moments.items())}]
 
 
 def event_names(record: Record) -> list[str]:
@@ -113,6 +114,16 @@ def test_a_healthy_run_is_on_policy_at_every_temperature_split_and_precision(
     assert [record.metrics["grpo/optimiser_steps"] for record in records] == [num_minibatches] * 2
     is_off = [abs(record.metrics["grpo/ratio_max"] - 1) > 1e-3 for record in records]
     assert is_off == [num_minibatches > 1] * 2, "the second inner step is off-policy"
+
+
+def test_a_rollout_is_sampled_at_the_temperature_of_its_step_and_not_at_that_of_the_settings() -> None:
+    trainer = trainer_of(temperature=1.3)
+    states = trainer.task.states(trainer.policy, 0)
+    rollout = trainer.task.rollout(trainer.policy, states, replace(trainer.control.knobs(0), temperature=0.7), 0)
+    assert rollout.temperature == 0.7
+    with torch.no_grad():
+        expected = trainer.policy.distribution(states.positions, temperature=0.7)
+    assert torch.allclose(rollout.old.log_probs, expected.log_probs, atol=1e-5)
 
 
 Fault = Callable[[Batch[States], MovePolicy], Batch[States]]
@@ -162,6 +173,10 @@ MIXED: dict[str, Fault] = {
     "rewards": lambda made, _: replace(made, rewards=made.rewards.roll(1, 0)),
     "advantages": lambda made, _: replace(made, advantages=made.advantages.roll(1, 0)),
     "values": lambda made, _: replace(made, states=replace(made.states, values=made.states.values.roll(1, 0))),
+    "entropy below 0": lambda made, _: replace(made, old=replace(made.old, log_probs=made.old.log_probs + 9.0)),
+    "entropy above ln(legal moves)": lambda made, _: replace(
+        made, old=replace(made.old, log_probs=0.3 - made.old.num_legal().log()[:, None].expand_as(made.old.log_probs))
+    ),
     "one advantage": lambda made, _: replace(made, advantages=made.advantages + torch.eye(*made.advantages.shape) * 1e-3),
 }
 
@@ -380,6 +395,14 @@ def test_a_loss_that_is_not_finite_is_left_out_and_counted_and_leaves_every_bit_
     assert after.metrics["grpo/skipped"] == 0
     assert after.metrics["control/learning_rate"] == pytest.approx(1e-3 * SKIPPED_CUT**num_minibatches)
     assert state_of(trainer) != before
+
+
+def test_a_finite_step_between_those_that_are_not_lets_training_go_on() -> None:
+    assert [record.metrics["grpo/skipped"] for record in steps(trainer_with_nan_at(0, 2, 4, 6, num_minibatches=1), 8)] == [1, 0] * 4
+    trainer = trainer_with_nan_at(0, 1, 2, num_minibatches=1)
+    steps(trainer, 2)
+    with pytest.raises(NonFiniteError, match="3 times in a row"):
+        trainer.step()
 
 
 def test_a_finite_loss_with_a_gradient_that_is_not_is_left_out_too() -> None:

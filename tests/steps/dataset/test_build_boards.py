@@ -13,10 +13,14 @@ from made_work import work_in
 from presets import TEST
 from scripted_engine import ScriptedEngine
 
-from grpo.base.files import file_hashes, read_json
-from grpo.board.encoding import mover_fen
+from grpo.base.files import file_hashes, read_json, sha256_json
+from grpo.board.encoding import decode, mover_fen, position_key
+from grpo.dataset.exclusions import excluded_positions
+from grpo.dataset.labels import label_arrays
 from grpo.dataset.quotas import boards_per_cell
 from grpo.dataset.table import Split
+from grpo.engine.move_values import NUM_DEEP, ValueTable, engine_options, value_tables
+from grpo.engine.pool import EnginePool
 from grpo.settings.tree import Settings, read_settings, settings_over
 from steps import build_boards, join_boards
 from steps.dataset import position_keys, read_boards, read_game_table
@@ -61,10 +65,57 @@ def checked(folder: Path, settings: Settings) -> dict[str, dict[str, Any]]:
     return by_key
 
 
+def check_judge(rows: dict[str, dict[str, Any]], settings: Settings, engine: str) -> None:
+    """Check that the judge of a held-out board searches all moves deeply, and the reward the best few."""
+    row = max((row for row in rows.values() if row["split"] == Split.HELDOUT), key=lambda row: len(row["moves"]))
+    reward, judge = (settings.boards.depth, NUM_DEEP), (settings.evaluation.heldout_depth, len(row["moves"]))
+    with EnginePool(engine, num_processes=1, options=engine_options()) as pool:
+        found = {
+            (depth, num_deep): table.values.tolist()
+            for depth in (reward[0], judge[0])
+            for num_deep in (reward[1], judge[1])
+            for table in value_tables([chess.Board(row["fen"])], pool, depth=depth, num_deep=num_deep)
+            if isinstance(table, ValueTable)
+        }
+    assert (row["values"], row["strong_values"]) == (found[reward], found[judge])
+    assert found.pop(judge) not in found.values(), "depth and number of moves make a difference"
+
+
 def test_one_task_or_many_give_the_same_bytes(settings: Settings, stockfish: str, tmp_path: Path) -> None:
     one = build(settings, tmp_path / "one", stockfish)
-    checked(one, settings)
+    check_judge(checked(one, settings), settings, stockfish)
     assert file_hashes(build(settings, tmp_path / "more", stockfish, num_tasks=3)) == file_hashes(one)
+
+
+def test_what_is_taken_from_games_is_the_same_on_every_machine_and_keeps_to_quotas_and_exclusions(
+    settings: Settings, scripted: Callable[..., ScriptedEngine], tmp_path: Path
+) -> None:
+    (judged := tmp_path / "judged.pgn").write_text(random_pgn(5))  # The first of the sixty.
+    changes = {"seed": 5, "boards": {"num_units": 2, "max_per_game_and_phase": 2, "exclude": [str(judged)]}}
+    given = settings_over(settings.model_dump(mode="json"), changes)
+    folder = build(given, tmp_path / "made", scripted().path)
+    rows = checked(folder, given)
+    assert max(Counter((row["game_id"], row["phase"]) for row in rows.values()).values()) == 2
+    games, excluded = read_game_table(folder), excluded_positions([str(judged)])
+    assert not rows.keys() & excluded
+    report = read_json(folder / REPORT)
+    assert report["used_games"] == games.num_rows
+    labels = label_arrays(read_boards(folder), games, max_positions=45)
+    assert len(labels) == 45
+    assert not {position_key(decode(row)) for row in labels.encodings} & excluded
+    # A hash that moves on purpose is written anew by the commit that moves it.
+    told = [
+        (row["key"], row["split"], row["label"], row["offset"], row["ply"], row["centipawns"]) for row in read_boards(folder).to_pylist()
+    ]
+    hashes = [sha256_json(each)[:12] for each in (told, [labels.encodings.tolist(), labels.played.tolist()])]
+    counted = {name: report[name] for name in ("games", "duplicates", "left_out", "natural_phases")}
+    assert hashes == ["92b385f93a5c", "d0f9d2e0ee14"]
+    assert counted == {
+        "games": 31,
+        "duplicates": 19,
+        "left_out": {"judged": 982},
+        "natural_phases": {"endgame": 3781, "middlegame": 757, "opening": 766},
+    }
 
 
 def test_a_position_on_which_the_engine_always_fails_is_dropped_and_another_takes_its_place(

@@ -1,15 +1,19 @@
 """The ladder as `calibrate` leaves it, repeatable whatever else a run does; and what `baseline` knows of the policy before GRPO."""
 
 from pathlib import Path
+from typing import Any, cast
 
+import pytest
 from made_selection import step
-from made_work import Listener
+from made_work import Listener, work_in
 from presets import tiny_settings
 
 from grpo.base.files import read_json
+from grpo.base.seeding import numpy_stream
 from grpo.engine.identity import identify
+from grpo.match.ladder import make_rungs
 from grpo.match.matches import DEPTH
-from steps import baseline, calibrate
+from steps import baseline, calibrate, measure
 from steps.cards.page import Seen
 from steps.measure import read_ladder
 from steps.names import REPORT
@@ -19,8 +23,11 @@ SETTINGS = tiny_settings()
 
 
 def test_each_rung_has_a_rating_with_its_interval_the_same_whatever_the_runs_seed(
-    inputs: dict[str, Path], stockfish: str, tmp_path: Path
+    inputs: dict[str, Path], stockfish: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    met: list[str] = []
+    play = calibrate.play_match
+    monkeypatch.setattr(calibrate, "play_match", lambda *players, **how: met.extend(players[2]) or play(*players, **how))
     calibrated = inputs["calibrated"]
     report, records = read_json(calibrated / REPORT), read_history(calibrated)
     assert [rung["name"] for rung in report["rungs"]] == ["random", "stockfish-1-nodes, 50 % random", "stockfish-1-nodes"]
@@ -30,6 +37,28 @@ def test_each_rung_has_a_rating_with_its_interval_the_same_whatever_the_runs_see
     assert [record.metrics["ladder/rating"] for record in records] == [rung["rating"] for rung in report["rungs"]]
     again = step(calibrate, tmp_path / "again", tiny_settings("seed = 1"), {}, engine=stockfish)
     assert (again / REPORT).read_bytes() == (calibrated / REPORT).read_bytes()
+    assert len(met) == len(set(met)) == 3 * SETTINGS.evaluation.num_calibration_pairs, "each opening serves once"
+
+
+def test_a_rung_draws_alike_against_both_players_by_the_openings_place_and_otherwise_than_another_rung(
+    stockfish: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rungs, numbers, drawn = make_rungs(SETTINGS.evaluation), list[list[int]](), list[tuple[Any, ...]]()
+
+    def place(plays: Any, _: Any, openings: list[str], __: Any) -> tuple[()]:
+        for play in plays:
+            for number, rung in enumerate(rungs[:2]):
+                play(rung, openings[number + 1 : number + 3])
+        return ()
+
+    monkeypatch.setattr(measure, "place_on_ladder", place)
+    monkeypatch.setattr(measure.Arena, "match", lambda *_, **how: numbers.append(how["numbers"]))
+    monkeypatch.setattr(measure, "numpy_stream", lambda *name: drawn.append(name) or numpy_stream(*name))
+    with measure.Arena(SETTINGS, work_in(tmp_path / "work", SETTINGS, stockfish=stockfish).machine, lambda *_: None) as arena:
+        arena.place(cast("Any", ["candidate", "initial"]), cast("Any", None), ["a", "b", "c", "d"], "purpose")
+    assert numbers == [[1, 2], [2, 3]] * 2
+    assert drawn[:2] == drawn[2:]
+    assert drawn[0] != drawn[1]
 
 
 def test_the_baseline_leaves_regret_both_matches_and_a_place_on_the_ladder(inputs: dict[str, Path], stockfish: str, tmp_path: Path) -> None:

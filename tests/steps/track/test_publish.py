@@ -19,7 +19,7 @@ from steps.run.machine import Machine, sqlite_address
 from steps.run.objects import StoreError
 from steps.run.store import Store
 from steps.track.client import TrackingStore
-from steps.track.publish import publish_all
+from steps.track.publish import Known, publish, publish_all
 
 PARENT = "+191 Elo, better · default, seed 0"
 BRIEF = "default, seed 0"
@@ -160,6 +160,18 @@ def test_rows_that_the_store_has_lost_are_found_by_counting_and_sent_again(here:
     forget(run)
     assert run.publish() == ""
     assert told(here.home) == before
+
+
+def test_rows_that_the_store_lost_after_a_call_that_succeeded_are_sent_before_the_step_is_called_logged(here: Machine) -> None:
+    run, known = TrackedRun(here), Known()
+    attempt = run.begin("finetune")
+    run.work(attempt, curve("grpo/entropy", 6))
+    assert publish(run.run, run.store, here, task=("finetune", ""), known=known) == ""
+    with sqlite3.connect(here.home / "mlflow.db") as database:  # A server that answers before it has written.
+        assert database.execute("DELETE FROM metrics WHERE step IN (2, 5)").rowcount > 4
+    run.step("finetune", curve("grpo/entropy", 6), attempt=attempt)
+    assert publish(run.run, run.store, here, task=("finetune", ""), known=known) == ""
+    assert Counter(rows_of(told(here.home), "finetune")) == counts(run)["finetune"]
 
 
 def test_long_texts_are_cut_to_what_every_store_takes(here: Machine) -> None:

@@ -9,11 +9,18 @@ from made_work import Listener, work_in
 from presets import TEST
 from tiny_training import prepare
 
+from grpo.base import seeding
 from grpo.base.files import read_json
+from grpo.base.seeding import named_seed
+from grpo.dataset.table import Split, board_arrays
 from grpo.language.learn.parse_rate_gate import UnreadableError
 from grpo.language.model.policy import LanguagePolicy
+from grpo.policy import policy as policies
+from grpo.policy.distribution import PositionBatch
 from grpo.policy.policy import NetworkPolicy, weights_hash
 from grpo.settings.tree import Settings, read_settings
+from grpo.train.imitation import validation_metrics
+from steps.dataset import read_boards
 from steps.names import ANSWERS, REPORT
 from steps.pretrain import STEP
 
@@ -26,7 +33,9 @@ def boards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def network() -> Settings:
-    return Settings.model_validate({"pretrain": {"num_steps": 6, "steps_per_validation": 2, "batch_size": 8}, "policy": TINY.model_dump()})
+    return Settings.model_validate(
+        {"seed": 5, "pretrain": {"num_steps": 6, "steps_per_validation": 2, "batch_size": 8}, "policy": TINY.model_dump()}
+    )
 
 
 def language(*, min_parse_rate: float, num_steps: int) -> Settings:
@@ -43,12 +52,21 @@ def pretrained(boards: Path, place: Path, given: Settings) -> tuple[Path, Listen
     return place / "output", told
 
 
-def test_a_network_is_left_with_a_report_and_is_the_same_again(boards: Path, tmp_path: Path) -> None:
+def test_a_network_is_left_with_a_report_and_is_the_same_again(boards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    roots: list[int] = []
+    for module in (seeding, policies):
+        monkeypatch.setattr(module, "named_seed", lambda root, *names: roots.append(root) or named_seed(root, *names))
     folder, told = pretrained(boards, tmp_path / "first", network())
+    assert set(roots) == {network().seed}
     report = read_json(folder / REPORT)
     assert report["weights"] == weights_hash(NetworkPolicy.load(folder, CPU))
     assert (report["num_positions"], report["num_steps"]) == (32, 6)
     assert [record.step for record in told.records] == [2, 4, 6]
+    best = min(told.records, key=lambda record: record.metrics["imitation/validation_loss"])
+    assert report["best_step"] == best.step
+    validation = board_arrays(read_boards(boards), split=Split.VALIDATION)
+    measured = validation_metrics(NetworkPolicy.load(folder, CPU), PositionBatch.from_arrays(validation), validation.played)
+    assert measured == pytest.approx({f"imitation/{name}": report[name] for name in ("validation_loss", "top1", "top5", "entropy")})
     assert {"imitation/validation_loss", "imitation/top1", "imitation/entropy"} <= told.metrics.keys()
     assert read_json(pretrained(boards, tmp_path / "again", network())[0] / REPORT) == report
 

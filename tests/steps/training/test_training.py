@@ -1,30 +1,38 @@
 """The step `finetune` within one process: what it leaves, what is told, how it ends. Kills are in tests/promises."""
 
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+import torch
 from doubles import CPU
-from made_work import Listener
+from made_work import Listener, work_in
 from tiny_training import KINDS, finetune, prepare, progress_of, settings
 
 import steps.finetune
 import steps.training_loop
+from grpo.base import seeding
 from grpo.base.errors import NonFiniteError
 from grpo.base.files import read_json
+from grpo.base.seeding import named_seed
+from grpo.dataset.table import Split, board_arrays, board_table
 from grpo.diagnosis.diagnose import diagnose
 from grpo.diagnosis.history import History
 from grpo.diagnosis.records import Record
 from grpo.language.model.policy import LanguagePolicy
+from grpo.match.regret import heldout_metrics
 from grpo.policy.checkpoints import checkpoint_folders, checkpoint_step, load_checkpoint
 from grpo.policy.files import LANGUAGE, NETWORK
 from grpo.policy.policy import NetworkPolicy
 from grpo.train.batch import States
 from grpo.train.states import DatasetStates
 from grpo.train.trainer import Trainer
-from steps.names import ANSWERS, FINDINGS, REPORT
+from steps.dataset import read_boards
+from steps.names import ANSWERS, BOARDS, FINDINGS, REPORT
 from steps.policies.open import open_policy
 from steps.run.work import read_history, read_journal
 
@@ -54,6 +62,36 @@ def test_a_run_leaves_history_report_findings_and_the_checkpoints_that_are_kept(
     assert read_json(folder / FINDINGS)["tag"] == "not judged: 4 rows are too few"
     assert (folder / ANSWERS).exists() == (kind == LANGUAGE)
     assert load_checkpoint(saved[0], CPU, FORMATS[kind])[1].facts == {"settings": steps.finetune.STEP.settings(given)}
+
+
+def test_what_is_saved_is_judged_on_heldout_boards_by_the_judge_and_all_chance_comes_from_the_seed(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roots: list[int] = []
+    monkeypatch.setattr(seeding, "named_seed", lambda root, *names: roots.append(root) or named_seed(root, *names))
+    shutil.copytree(prepared, inputs := tmp_path / "inputs", symlinks=True)
+    rows = read_boards(inputs / "boards").to_pylist()
+    judged_otherwise = [row | {"strong_values": row["strong_values"] and [1 - value for value in row["values"]]} for row in rows]
+    pq.write_table(board_table(judged_otherwise), inputs / "boards" / BOARDS)
+    folder = finetune(tmp_path / "home", inputs, settings(num_steps=2).model_copy(update={"seed": 5}))
+    assert set(roots) == {5}
+    metrics = read_history(folder)[-1].metrics
+    policy, _ = load_checkpoint(checkpoint_folders(folder / "checkpoints")[-1], CPU, NetworkPolicy)
+    judged = board_arrays(read_boards(inputs / "boards"), split=Split.HELDOUT, strong=True)
+    assert metrics == pytest.approx({**metrics, **heldout_metrics(policy, judged)}, rel=1e-6)
+    assert metrics["grpo/kl_reference"] > 0, "the reference stays as it was"
+
+
+def test_own_games_leave_out_all_heldout_boards_and_give_their_share_from_the_runs_first_step(prepared: Path, tmp_path: Path) -> None:
+    table = read_boards(prepared / "boards")
+    train, heldout = (board_arrays(table, split=split) for split in (Split.TRAIN, Split.HELDOUT))
+    given = settings(states_per_step=10, self_play_fraction=0.3).model_copy(update={"seed": 5})
+    dataset, own = steps.finetune._states(work_in(tmp_path / "output", given), train, heldout, lambda _: [], first=7)
+    assert own is not None
+    assert own.exclude == {row["key"] for row in table.to_pylist() if row["split"] == Split.HELDOUT}
+    assert (own.size, own.first_step, own.seed) == (3, 7, 5)
+    expected = DatasetStates(train, states_per_step=7, seed=5)
+    assert torch.equal(dataset.states(0).positions.encodings, expected.states(0).positions.encodings)
 
 
 def test_of_many_checkpoints_the_best_and_the_newest_are_kept(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,226 @@
+"""Mutations: realistic faults of the code that decides. The tests that a mutation names pass without it and fail with it.
+
+`python -m pytest -m prove -s tests/proofs/test_mutations.py` prints the table: file, fault, and the test that kills it. Where the `old`
+text of a mutation has moved, take it along, or take another of its kind.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final, NamedTuple
+
+import pytest
+
+pytestmark = pytest.mark.prove
+ROOT: Final = Path(__file__).resolve().parents[2]
+_NUM_AT_ONCE: Final = 2
+
+
+class Mutation(NamedTuple):
+    """One fault."""
+
+    file: str
+    old: str
+    """Occurs exactly once."""
+    new: str
+    tests: str
+    """File of the tests that kill it."""
+    chosen: str
+    """Words of `pytest -k` that choose them; all without."""
+
+
+TABLE: Final = {
+    "grpo/engine/move_values.py": [
+        ("grpo/engine/move_values", "capped", "min(last, _next_below(lowest), key=value_of)", "_next_below(lowest)"),
+        ("grpo/engine/move_values", "capped", "if shallow[move] != last:", "if True:"),
+        ("grpo/engine/move_values", "capped", "score.value + 1 if score.value > 0", "score.value - 1 if score.value > 0"),
+        ("grpo/engine/move_values", "draw_by_the_rules", "(*drawing_moves(board), *repeating_moves(board))", "drawing_moves(board)"),
+    ],
+    "grpo/train/self_play.py": [
+        ("grpo/train/self_play", "excluded", "(key := position_key(board)) not in self.exclude", "(key := position_key(board))"),
+        ("grpo/train/self_play", "stream", '"own_games", number, "openings")', '"own_games", "openings")'),
+        ("grpo/train/self_play", "tiny_training", "temperature=TEMPERATURE, rng", "temperature=1.0, rng"),
+        ("grpo/train/self_play", "odd_stride", "// _MAX_STATES_PER_GAME)) | 1", "// _MAX_STATES_PER_GAME))"),
+    ],
+    "steps/finetune.py": [
+        ("steps/training/training", "own_games", "position_key(decode(row)) for row", "decode(row).fen() for row"),
+        ("steps/training/training", "judged", "split=Split.HELDOUT, strong=True)", "split=Split.HELDOUT)"),
+        ("steps/training/training", "judged", "policy = reference.copied()", "policy = reference"),
+    ],
+    "steps/build_boards.py": [
+        ("steps/dataset/build_boards", "one_task", "heldout_depth, MAX_LEGAL_MOVES)", "heldout_depth, NUM_DEEP)"),
+    ],
+    "grpo/train/probes.py": [
+        ("grpo/train/objective", "metrics_of_sampled", "batch.old.log_probs * batch.temperature,", "batch.old.log_probs,"),
+        ("grpo/train/self_play", "tiny_training", "(batch.weights * batch.state_weights[:, None])[is_real]", "batch.weights[is_real]"),
+    ],
+    "grpo/train/trainer.py": [
+        ("grpo/train/trainer", "finite_step_between", "                self.control.finite()\n", ""),
+        ("grpo/train/trainer", "every_bit", "self._average is not None and has_learnt", "self._average is not None"),
+        ("grpo/train/self_play", "tiny_training", "mean.lerp_(weights, 1 - decay)", "mean.lerp_(weights, decay)"),
+        ("grpo/train/self_play", "tiny_training", '"minibatches", self.num_steps_done, 0)', '"minibatches", 0)'),
+    ],
+    "grpo/train/rollout.py": [
+        ("grpo/train/rollouts", "stream", "purpose, self.step, ply)", "purpose, self.step)"),
+        ("grpo/train/self_play", "tiny_training", 'sampler.draw(positions, "replies", ply', 'sampler.draw(positions, "moves", ply'),
+        ("grpo/train/self_play", "tiny_training", "uniforms[list(rows)][:, None]", "uniforms[: len(rows)][:, None]"),
+        ("grpo/train/self_play", "tiny_training", ", is_member_BG=is_member.view(-1, size))", ")"),
+    ],
+    "steps/track/publish.py": [
+        ("steps/track/publish", "lost_after", "is_asked=is_over)", "is_asked=False)"),
+    ],
+    "grpo/match/ladder.py": [
+        ("grpo/match/ladder", "mean", ".elo for of_player in probes) / len(probes)", ".elo for of_player in probes[:1])"),
+        ("grpo/match/ladder", "first_look", "difference.low > 0 or difference.high < 0", "difference.low > 0"),
+        ("grpo/match/ladder", "first_look", "half_width = first.z *", "half_width = Z95 *"),
+        ("grpo/match/ladder", "gap", "weights[above] -= 1", "weights[above] = 0"),
+    ],
+    "steps/screen.py": [
+        ("steps/selection/selection", "each_stage_takes", "num_sampled_pairs, used, SAMPLED", "num_sampled_pairs, set(), SAMPLED"),
+        ("steps/selection/selection", "is_a_number", "math.isfinite(best + (sampled or 0.0))", "math.isfinite(best)"),
+    ],
+    "grpo/train/invariants.py": [
+        ("grpo/train/trainer", "swapped", ".log(), -entropies)", ".log(), -99 - entropies)"),
+    ],
+    "grpo/board/draws.py": [
+        ("grpo/board/draws", "", "board.halfmove_clock >= 99 or", "board.halfmove_clock >= 100 or"),
+    ],
+    "grpo/train/objective.py": [
+        ("grpo/train/objective", "by_hand", "to_reference, from_reference = new", "from_reference, to_reference = new"),
+        ("grpo/train/objective", "by_hand", "1 - clip_low, 1 + clip_high)\n", "1 - clip_low, 1 + clip_low)\n"),
+        ("grpo/train/objective", "by_hand", "ratios - 1 - log_ratios", "ratios - 1 + log_ratios"),
+    ],
+    "grpo/train/batch.py": [
+        ("grpo/train/objective", "advantage", "rewards_BG.double(), 0.0)", "rewards_BG, 0.0)"),
+    ],
+    "grpo/policy/distribution.py": [
+        ("grpo/policy/distribution", "precision", "logits_BA.float()", "logits_BA"),
+        ("grpo/policy/distribution", "returns", "[move in back for move in legal]", "True"),
+    ],
+    "grpo/train/control.py": [
+        ("grpo/train/control", "warms_up", "(steps_done + 1) / max(", "steps_done / max("),
+        ("grpo/train/control", "warms_up", "step - self._first_step", "step"),
+        ("grpo/train/control", "critical", "mean < self._critical", "mean <= self._critical"),
+        ("grpo/train/control", "floor", "seen.entropy < settings.entropy_floor else 0", "seen.entropy <= settings.entropy_floor else 0"),
+        ("grpo/train/control", "bound", '(name == "steps" or self._controllers[name].is_saturated)', '(name == "steps")'),
+    ],
+    "grpo/train/imitation.py": [
+        ("grpo/train/imitation", "tiny_imitation", 'group["lr"] = rate', 'group["lr"] = config.learning_rate'),
+        ("grpo/train/imitation", "tiny_imitation", "weight_decay=WEIGHT_DECAY", "weight_decay=0.0"),
+        ("grpo/train/imitation", "tiny_imitation", '"reflection", step - 1)', '"reflection", 0)'),
+    ],
+    "grpo/match/regret.py": [
+        ("grpo/match/regret", "size_of_a_batch", "of_moves = values[rows][:", "of_moves = values[: len(rows)][:"),
+    ],
+    "grpo/match/verdict.py": [
+        ("grpo/match/verdict", "holm", "if not claims[0].is_shown:", "if not claims[-1].is_shown:"),
+        ("grpo/match/verdict", "ladder", "LadderFinding.WORSE if self.played.high < 0", "LadderFinding.WORSE if self.played.value < 0"),
+    ],
+    "grpo/match/phase_guard.py": [
+        ("grpo/match/verdict", "phases_are_adjusted", "adjusted = holm([", "adjusted = list(["),
+        ("grpo/match/verdict", "phases_are_adjusted", "float(mean <= tolerance)", "float(mean > tolerance)"),
+    ],
+    "grpo/match/halving.py": [
+        ("grpo/match/verdict", "listed_first", "set(sorted(left, key", "set(sorted(reversed(left), key"),
+    ],
+    "grpo/match/ratings.py": [
+        ("grpo/match/statistics", "its_weight", "information / information.sum()", "0 * information + 0.5"),
+    ],
+    "grpo/dataset/quotas.py": [
+        ("grpo/dataset/quotas", "", "point -= fractions[split]", "pass"),
+        ("grpo/dataset/quotas", "", "{Split.HELDOUT: 0, Split.VALIDATION: 1,", "{Split.HELDOUT: 3, Split.VALIDATION: 1,"),
+        ("grpo/dataset/quotas", "", "if game.is_label[ply] and key not in self._excluded]", "if game.is_label[ply]]"),
+    ],
+    "grpo/dataset/table.py": [
+        ("grpo/dataset/table", "", 'rows["strong_values" if strong else "values"]', 'rows["values"]'),
+    ],
+    "steps/run/store.py": [
+        ("steps/run/store", "damaged", "manifest = verified_manifest(folder)", "manifest = read_manifest(folder)"),
+        ("steps/run/store", "one_machine_made", '"reused": False})', '"reused": True})'),
+    ],
+    "steps/run/copies.py": [
+        ("steps/run/store", "damaged", "if sha256_file(path) != digests[name]:", "if False:"),
+    ],
+    "steps/run/versions.py": [
+        ("steps/run/versions", "each_part", '"inputs": dict(inputs),', '"inputs": sorted(inputs),'),
+    ],
+    "steps/track/registry.py": [
+        ("steps/track/registry", "peak_moves", "offered.low > held.low)", "offered.low >= held.low)"),
+    ],
+}
+"""File -> its mutations: room and name of the tests that kill one, words of `pytest -k` that choose among them, old text, new text."""
+MUTATIONS: Final = [
+    Mutation(file, old, new, "tests/{}/test_{}.py".format(*tests.rsplit("/", 1)), chosen)
+    for file, rows in TABLE.items()
+    for tests, chosen, old, new in rows
+]
+
+
+def _copy(target: Path) -> Path:
+    """Copy the checkout, without what was built."""
+    return shutil.copytree(ROOT, target, symlinks=True, ignore=shutil.ignore_patterns(".*", "__pycache__", "build", "*.egg-info"))
+
+
+def _run(tree: Path, tests: str, chosen: str) -> tuple[int, str]:
+    """Run tests of a copy with the code of that copy, and return pytest's exit code and what it says."""
+    choice = ["-k", chosen] if chosen else []
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", tests, *choice]
+    temporary = tree.parent / f"{tree.name}.tmp"
+    temporary.mkdir(exist_ok=True)
+    environment = os.environ | {"PYTHONPATH": str(tree), "TMPDIR": str(temporary)}
+    told = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
+    return told.returncode, told.stdout + told.stderr
+
+
+def _mutated(tree: Path, mutation: Mutation) -> tuple[int, str]:
+    """Apply a mutation, run its tests, and take it back."""
+    path = tree / mutation.file
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace(mutation.old, mutation.new), encoding="utf-8")
+    try:
+        return _run(tree, mutation.tests, mutation.chosen)
+    finally:
+        path.write_text(text, encoding="utf-8")
+
+
+def test_every_old_text_occurs_once_and_every_new_text_is_python() -> None:
+    for mutation in MUTATIONS:
+        text = (ROOT / mutation.file).read_text(encoding="utf-8")
+        assert text.count(mutation.old) == 1, mutation
+        compile(text.replace(mutation.old, mutation.new), mutation.file, "exec")
+
+
+def test_the_tests_that_a_mutation_names_pass_without_it_and_fail_with_it(tmp_path: Path) -> None:
+    trees: SimpleQueue[Path] = SimpleQueue()
+    for number in range(_NUM_AT_ONCE):
+        trees.put(_copy(tmp_path / str(number)))
+
+    def on_a_tree(work: Callable[[Path], tuple[int, str]]) -> tuple[int, str]:
+        tree = trees.get()
+        try:
+            return work(tree)
+        finally:
+            trees.put(tree)
+
+    chosen: dict[str, set[str]] = {}
+    for mutation in MUTATIONS:
+        chosen.setdefault(mutation.tests, set()).add(mutation.chosen)
+    # Of a file of which one mutation takes all tests, all.
+    words = {tests: "" if "" in each else " or ".join(sorted(each)) for tests, each in chosen.items()}
+    with ThreadPoolExecutor(_NUM_AT_ONCE) as pool:
+        sound = list(pool.map(lambda tests: on_a_tree(lambda tree: _run(tree, tests, words[tests])), words))
+        assert [told for code, told in sound if code != 0] == [], "red without any mutation"
+        killed = list(pool.map(lambda mutation: on_a_tree(lambda tree: _mutated(tree, mutation)), MUTATIONS))
+    survived = []
+    for mutation, (code, told) in zip(MUTATIONS, killed, strict=True):
+        killer = re.search(r"^FAILED \S+::(\S+)", told, re.MULTILINE)
+        is_killed = code == 1 and killer is not None  # 2 and more: pytest could not collect or run them.
+        print(f"{mutation.file}: {mutation.old.strip()} -> {mutation.new.strip()}: {killer[1] if killer else f'exit code {code}'}")
+        survived += [] if is_killed else [(mutation, code, told[-1_000:])]
+    assert survived == []
