@@ -11,6 +11,7 @@ import pytest
 from bad_disk import KINDS, NUM_BYTES_LEFT, BadDisk, on_bad_disk
 from doubles import CPU, TINY
 from made_run import do_run, forked, hashes, status_of
+from pydantic import TypeAdapter
 from tracked_runs import TrackedRun
 from trainings import Driver, Result, goes_on, progress_of, steps_of
 
@@ -47,7 +48,7 @@ def output(place: Path, number: int) -> None:
 def record(place: Path, number: int) -> None:
     store, facts = Store(place, place), {"texts": NOISE.hex()}
     store.create(f"runs/{number}/start.json", facts)
-    assert store.read_all([key := f"runs/{number}/start.json"]) == {key: facts}
+    assert store.read_all([key := f"runs/{number}/start.json"], TypeAdapter(dict[str, str])) == {key: facts}
 
 
 def file(place: Path, number: int) -> None:
