@@ -9,22 +9,23 @@ import chess
 from grpo.base.files import sha256_text
 from grpo.board.encoding import MAX_HALFMOVE_CLOCK, position_key
 from grpo.dataset.games import Game, Reason, Rejection, SourceError, standard_board
+from grpo.dataset.streams import MAX_LINE, lines_of
 
 _CLOCKS: Final = re.compile(r"(\d+)(?:\s+(\d+))?(?=[\s;]|\Z)")
 _CLOCK_OPERATION: Final = re.compile(r"(?:^|;)\s*(hmvc|fmvn)\s+(\d+)\s*(?=;|$)")
 
 
-def lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield byte offset and text of each line that is neither blank nor a `#` comment.
+def lines(stream: BinaryIO, source: str) -> Iterator[tuple[int, bytes] | Rejection]:
+    """Yield byte offset and text of each line that is neither blank nor a `#` comment, or a Rejection if the line is too long.
 
     White space, NUL bytes (some public suites pad their lines) and a byte order mark around it are left out.
     """
-    offset = 0
-    for line in stream:
+    for offset, line in lines_of(stream):
         text = line.removeprefix(b"\xef\xbb\xbf").strip(b" \t\r\n\0")
-        if text and not text.startswith(b"#"):
+        if len(line) > MAX_LINE:
+            yield Rejection(source=source, offset=offset, reason=Reason.TOO_LONG, detail=f"a line of more than {MAX_LINE:,} bytes")
+        elif text and not text.startswith(b"#"):
             yield offset, text
-        offset += len(line)
 
 
 def read_positions(stream: BinaryIO, source: str, *, is_mine: Callable[[int], bool] = lambda _: True) -> Iterator[Game | Rejection]:
@@ -38,9 +39,13 @@ def read_positions(stream: BinaryIO, source: str, *, is_mine: Callable[[int], bo
         source: Name of the file.
         is_mine: Whether to read the entry with this number; the first is 0. Other entries are skipped.
     """
-    for number, (offset, line) in enumerate(lines(stream)):
+    for number, entry in enumerate(lines(stream, source)):
         if not is_mine(number):
             continue
+        if isinstance(entry, Rejection):
+            yield entry
+            continue
+        offset, line = entry
         found = read_line(line)
         if isinstance(found, chess.Board):
             game_id = sha256_text(f"position/{position_key(found)}")[:20]
@@ -55,7 +60,11 @@ def read_puzzles(stream: BinaryIO, source: str) -> Iterator[chess.Board | Reject
 
     Raises SourceError for a header without the columns `FEN` and `Moves`.
     """
-    for offset, row in puzzle_rows(stream, source, ("FEN", "Moves")):
+    for entry in puzzle_rows(stream, source, ("FEN", "Moves")):
+        if isinstance(entry, Rejection):
+            yield entry
+            continue
+        offset, row = entry
         try:
             positions = puzzle_positions(row["FEN"], row["Moves"])
         except ValueError as error:
@@ -65,8 +74,10 @@ def read_puzzles(stream: BinaryIO, source: str) -> Iterator[chess.Board | Reject
             yield from (board for board, _ in positions[1::2])
 
 
-def puzzle_rows(stream: BinaryIO, source: str, names: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+def puzzle_rows(stream: BinaryIO, source: str, names: Sequence[str]) -> Iterator[tuple[int, dict[str, str]] | Rejection]:
     """Yield byte offset and cells by column of each row of Lichess's table, whose cells are never quoted; a missing cell is "".
+
+    A row that is too long is a Rejection.
 
     Args:
         stream: The decompressed bytes.
@@ -75,15 +86,23 @@ def puzzle_rows(stream: BinaryIO, source: str, names: Sequence[str]) -> Iterator
 
     Raises SourceError if there is no header with all of these columns.
     """
-    rows = ((offset, line.decode("utf-8", "replace").split(",")) for offset, line in lines(stream))
-    _, columns = next(rows, (0, []))
+    rows = lines(stream, source)
+    header = next(rows, None)
+    columns = [] if header is None or isinstance(header, Rejection) else _cells(header[1])
     if not set(names) <= set(columns):
         raise SourceError(
             f"{source}: it does not begin with the header of a puzzle table, with columns {', '.join(names)}; download it again from"
             " https://database.lichess.org"
         )
-    for offset, cells in rows:
-        yield offset, dict.fromkeys(columns, "") | dict(zip(columns, cells, strict=False))
+    for row in rows:
+        if isinstance(row, Rejection):
+            yield row
+        else:
+            yield row[0], dict.fromkeys(columns, "") | dict(zip(columns, _cells(row[1]), strict=False))
+
+
+def _cells(line: bytes) -> list[str]:
+    return line.decode("utf-8", "replace").split(",")
 
 
 def puzzle_positions(fen: str, moves: str) -> list[tuple[chess.Board, chess.Move]]:

@@ -26,6 +26,8 @@ class Reason(StrEnum):
     """Or one that cannot be read."""
     NO_MOVES = "no moves"
     """The detail is the start position, if it is one of the game's own."""
+    TOO_LONG = "too long"
+    """A line or a game longer than any real one."""
     DUPLICATE = "duplicate"
     """The same game was read before."""
     ENGINE_FAILURE = "engine failure"

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import BinaryIO, Final
 
@@ -10,11 +11,21 @@ import chess
 import chess.pgn
 
 from grpo.dataset.games import Game, Reason, Rejection, standard_board
+from grpo.dataset.streams import MAX_LINE, lines_of
 from grpo.settings.tree import BoardsConfig, TimeControl
 
 MAX_RATING: Final = 4_000
 """A higher number in a tag is no rating."""
-_EVENT: Final = '[Event "'
+_TAG: Final = re.compile(r'\[\w+\s+"')
+_ONE_TAG: Final = re.compile(r'\[\w+\s+"[^"]*"\]')
+_TAGS: Final = re.compile(rf"(?:{_ONE_TAG.pattern}\s*)+")
+_BEGINS_MOVES: Final = re.compile(r"[;%0-9{(*a-hKQRBNO$]|\Z")
+_EVENT: Final = re.compile(r'(?=\[Event ")')
+_BRACE: Final = re.compile("[{}]")
+_COMMENT: Final = re.compile(r"\{[^}]*\}")
+_NO_MOVES: Final = re.compile(r"\{[^}]*\}?|;.*|^[%\[].*", re.MULTILINE)
+# A move with a letter before it that is none of English algebraic notation, such as `Sf3`, which python-chess reads as f3.
+_FOREIGN_MOVE: Final = re.compile(r"(?:[^\W\d_NBKRQa-hx]|[♔-♟])[a-h]?[1-8]?[x:-]?[a-h][1-8]")
 _RESULTS: Final = {
     **dict.fromkeys(("1-0", "1:0"), "1-0"),
     **dict.fromkeys(("0-1", "0:1"), "0-1"),
@@ -51,13 +62,20 @@ def read_games(
     """
     number = 0
     for text in _texts(stream):
-        rest = io.StringIO(text)  # Of several games when they have no tags.
+        if text is None:
+            if is_mine(number):
+                detail = f"a game of more than {MAX_LINE:,} bytes"
+                yield Rejection(source=source, offset=number, reason=Reason.TOO_LONG, detail=detail)
+            number += 1
+            continue
+        rest = io.StringIO(text)  # More than one game if blank lines stand between tags and moves.
         while True:
+            begin = rest.tell()
             visitor = _Visitor(source, number, is_mine=is_mine(number), filters=filters)
             try:
                 if chess.pgn.read_game(rest, Visitor=visitor.result) is None:
                     break
-                found = visitor.found()
+                found = visitor.found(text[begin : rest.tell()])
             except IndexError as error:  # Of python-chess 1.11 on some damaged games.
                 found = visitor.rejected(Reason.ILLEGAL_MOVE, str(error))
             if is_mine(number):
@@ -65,23 +83,74 @@ def read_games(
             number += 1
 
 
-def _texts(stream: BinaryIO) -> Iterator[str]:
-    """Yield the texts of a file's games, one after another, so that no damage of a game reaches the next one.
+def _texts(stream: BinaryIO) -> Iterator[str | None]:
+    """Yield the texts of a file's games, one after another, so that no damage of a game reaches the next one; None for a game too long.
 
-    A text begins at an Event tag that follows no other tag, even in a line of moves or in a comment that is not closed.
+    A game ends at a blank line behind its moves, as python-chess ends it, and before a tag that follows no other tag.
     """
     lines: list[str] = []
-    is_after_tag = False
-    with io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace") as text:
-        for line in text:
-            at = 0 if line.startswith("[") else max(0, line.find(_EVENT))
-            if lines and line.startswith(_EVENT, at) and (at or not is_after_tag):
-                yield "".join([*lines, line[:at]])
-                lines.clear()
-            lines.append(line if lines else line[at:])
-            if not line.startswith("%") and not line.isspace():
-                is_after_tag = line.startswith("[", at)
-    yield "".join(lines)
+    size, is_after_tag = 0, False
+    for line, is_comment in _marked(_lines(stream)):
+        is_blank = line.isspace()
+        if lines and not (is_comment or is_after_tag) and (is_blank or _TAG.match(line)):
+            yield "".join(lines) if size <= MAX_LINE else None
+            lines, size = [], 0
+        if is_blank and not lines:
+            continue
+        if size <= MAX_LINE:
+            lines.append(line)
+        size += len(line)
+        if is_comment or not (is_blank or line[0] in "%;"):
+            is_after_tag = line[0] == "[" and not is_comment
+    if lines:
+        yield "".join(lines) if size <= MAX_LINE else None
+
+
+def _marked(lines: Iterator[str]) -> Iterator[tuple[str, bool]]:
+    """Yield each line, and whether it begins in a comment, which stands in braces.
+
+    A comment that contains a tag, and in which another comment begins or the file ends, was not closed: it ends before its first tag.
+    """
+    again, held = deque[str](), list[str]()
+    size, is_open = 0, False
+    while (line := again.popleft() if again else next(lines, None)) is not None or held:
+        if line is not None and not is_open:
+            yield line, False
+            is_open = line[0] not in "[%;" and _opens_comment(line)
+            continue
+        brace = None
+        if line is not None:
+            held.append(line)
+            size += len(line)
+            brace = _BRACE.search(line)
+            if brace is None and size <= MAX_LINE:
+                continue
+        first_tag = next((place for place, each in enumerate(held) if _TAG.match(each)), len(held))
+        if brace is not None and (brace[0] == "}" or first_tag == len(held)):
+            is_open = "}" not in held[-1] or _opens_comment(held[-1].partition("}")[2])
+        elif first_tag < len(held):
+            again.extendleft(reversed(held[first_tag:]))
+            del held[first_tag:]
+            is_open = False
+        yield from ((each, True) for each in held)
+        held, size = [], 0
+
+
+def _opens_comment(text: str) -> bool:
+    return "{" in _COMMENT.sub("", text).partition(";")[0]
+
+
+def _lines(stream: BinaryIO) -> Iterator[str]:
+    """Yield a file's lines, an Event tag always in a new one, and so what follows a tag in its line."""
+    for _, data in lines_of(stream):
+        # A character a byte, so that a line that is too long is still too long as text.
+        line = data.decode("latin-1") if len(data) > MAX_LINE else data.decode("utf-8", "replace").removeprefix("\ufeff")
+        for piece in _EVENT.split(line) if '[Event "' in line else [line]:
+            tags = _TAGS.match(piece)
+            end = tags.end() if tags and _BEGINS_MOVES.match(piece, tags.end()) else 0
+            yield from (f"{tag}\n" for tag in _ONE_TAG.findall(piece[:end]))
+            if end < len(piece):
+                yield piece[end:].rstrip("\r\n") + "\n"
 
 
 class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
@@ -131,10 +200,12 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
         self._rejection = self._rejection or Rejection(source=self._source, offset=self._number, reason=reason, detail=detail)
         return self._rejection
 
-    def found(self) -> Game | Rejection:
-        """Return the game, or why it is rejected."""
+    def found(self, text: str) -> Game | Rejection:
+        """Return the game, or why it is rejected; `text` is what was read."""
         if self._rejection:
             return self._rejection
+        if self._moves and (foreign := _FOREIGN_MOVE.search(_NO_MOVES.sub("", text))):
+            return self.rejected(Reason.ILLEGAL_MOVE, f"{foreign[0]}: no piece of English notation")
         if not self._moves:
             return self.rejected(Reason.NO_MOVES if self._headers else Reason.NOT_A_GAME, self._headers.get("FEN", ""))
         tags = self._headers

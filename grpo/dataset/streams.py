@@ -22,6 +22,8 @@ from grpo.base.files import sha256_file, sha256_text
 from grpo.dataset.games import SourceError
 from grpo.settings.types import S3_SCHEME, refuse_secret
 
+MAX_LINE: Final = 2**20
+"""Longest line in bytes, with its end; also the longest game. What is longer is rejected, so that a file takes little memory."""
 _BUFFER_SIZE: Final = 2**20
 
 
@@ -100,6 +102,18 @@ def opened(file: SourceFile) -> Iterator[BinaryIO]:
         if found != file.kind:
             raise SourceError(f"{where}: its content is {found}, and its name says {file.kind}; give the right file, named by its content")
         yield stream
+
+
+def lines_of(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    r"""Yield byte offset and bytes of each line, ended by \n, \r\n or \r; one longer than `MAX_LINE` is cut to `MAX_LINE` + 1 bytes."""
+    offset = 0
+    with io.TextIOWrapper(stream, encoding="latin-1", newline="") as text:  # A character is a byte.
+        while line := text.readline(MAX_LINE + 1):
+            start, offset, rest = offset, offset + len(line), line
+            while rest and rest[-1] not in "\r\n":
+                rest = text.readline(MAX_LINE)
+                offset += len(rest)
+            yield start, line.encode("latin-1")
 
 
 def fingerprint(file: SourceFile) -> str:

@@ -1,7 +1,8 @@
 """Exercises with known answers: Lichess puzzles (https://database.lichess.org/#puzzles) and EPD suites (`bm`, `am`)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import BinaryIO, Final
 
 import chess
@@ -15,6 +16,8 @@ from grpo.match.replies import Reply, ReplyCounts
 COLUMNS: Final = ("PuzzleId", "FEN", "Moves", "Rating", "Themes")
 """Required columns of a table of puzzles, in any order; others are ignored."""
 _BAND: Final = 200
+_AT_ONCE: Final = 1_000
+"""Exercises in memory at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +38,11 @@ def read_puzzles_with_answers(stream: BinaryIO, source: str) -> Iterator[Exercis
 
     Raises SourceError if there is no header with all of `COLUMNS`.
     """
-    for offset, row in puzzle_rows(stream, source, COLUMNS):
+    for entry in puzzle_rows(stream, source, COLUMNS):
+        if isinstance(entry, Rejection):
+            yield entry
+            continue
+        offset, row = entry
         try:
             steps = tuple((board, frozenset((move,))) for board, move in puzzle_positions(row["FEN"], row["Moves"])[1::2])
             low = int(row["Rating"]) // _BAND * _BAND
@@ -47,13 +54,17 @@ def read_puzzles_with_answers(stream: BinaryIO, source: str) -> Iterator[Exercis
 def read_suite(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:
     """Yield each problem of an EPD file, or the reason why a line is none; skip blank lines and `#` comments.
 
-    The right moves are the best ones (`bm`) or, without those, all but the ones to avoid (`am`).
+    The right moves are the best ones (`bm`), or without those all legal ones, except the ones to avoid (`am`).
 
     Args:
         stream: The decompressed bytes.
         source: Name of the file.
     """
-    for offset, line in lines(stream):
+    for entry in lines(stream, source):
+        if isinstance(entry, Rejection):
+            yield entry
+            continue
+        offset, line = entry
         try:
             board, operations = chess.Board.from_epd(line.decode("utf-8", "replace"))
             best, avoid = (operations.get(name) or [] for name in ("bm", "am"))
@@ -69,16 +80,20 @@ def read_suite(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:
             yield Rejection(source=source, offset=offset, reason=Reason.NOT_AN_EXERCISE, detail=str(error) or type(error).__name__)
 
 
-def solve(player: Player, exercises: Sequence[Exercise]) -> tuple[list[bool], ReplyCounts]:
-    """Return which exercises a player solves, and counts of its answers if it can fail to name a legal move.
+def solve(player: Player, exercises: Iterable[Exercise]) -> Iterator[tuple[Exercise, bool, ReplyCounts]]:
+    """Yield each exercise, whether a player solves it, and counts of its answers, which are not 0 if it can fail to name a legal move.
 
     Each of its moves must be right, or give checkmate, which ends the exercise, as on Lichess.
     """
-    boards = [board for exercise in exercises for board, _ in exercise.steps]
-    answers = player.choose(boards, range(len(boards)))
-    counts = sum((answer.counts for answer in answers if isinstance(answer, Reply)), ReplyCounts())
-    moves = iter([answer.move if isinstance(answer, Reply) else answer for answer in answers])
-    return [_is_solved(exercise, [next(moves) for _ in exercise.steps]) for exercise in exercises], counts
+    remaining, num_boards = iter(exercises), 0
+    while chunk := list(islice(remaining, _AT_ONCE)):
+        boards = [board for exercise in chunk for board, _ in exercise.steps]
+        answers = iter(player.choose(boards, range(num_boards, num_boards + len(boards))))
+        num_boards += len(boards)
+        for exercise in chunk:
+            own = [next(answers) for _ in exercise.steps]
+            counts = sum((answer.counts for answer in own if isinstance(answer, Reply)), ReplyCounts())
+            yield exercise, _is_solved(exercise, [answer.move if isinstance(answer, Reply) else answer for answer in own]), counts
 
 
 def _is_solved(exercise: Exercise, moves: Sequence[chess.Move | None]) -> bool:
@@ -94,11 +109,15 @@ def _is_solved(exercise: Exercise, moves: Sequence[chess.Move | None]) -> bool:
     return True
 
 
-def solved_fraction(solved: Sequence[bool]) -> str:
+def solved_fraction(num_solved: int, num_exercises: int) -> str:
     """Return the fraction that is solved with Wilson's 95 % interval, and the number of exercises.
 
-    >>> solved_fraction([True, False, False, False])
+    Raises ValueError if there are none.
+
+    >>> solved_fraction(1, 4)
     ' 25.0% [4.6%, 69.9%], 4'
     """
-    low, high = wilson_interval(sum(solved), len(solved))
-    return f"{sum(solved) / len(solved):6.1%} [{low:.1%}, {high:.1%}], {len(solved):,}"
+    if not num_exercises:
+        raise ValueError("no exercise, and so no fraction of them: give at least one")
+    low, high = wilson_interval(num_solved, num_exercises)
+    return f"{num_solved / num_exercises:6.1%} [{low:.1%}, {high:.1%}], {num_exercises:,}"

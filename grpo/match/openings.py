@@ -11,7 +11,7 @@ import numpy as np
 from grpo.base.errors import PlainError
 from grpo.board.encoding import position_key
 from grpo.dataset.epd import lines, read_line
-from grpo.dataset.games import SourceError
+from grpo.dataset.games import Rejection, SourceError
 from grpo.dataset.streams import FileKind, SourceFile, find_files, opened
 from grpo.engine.answers import EngineError
 from grpo.engine.pool import EnginePool, Query
@@ -72,7 +72,8 @@ def drawn_openings(book: str, *, count: int, rng: np.random.Generator, exclude: 
     found: set[bytes] = set()
     for file in book_files(book):
         with opened(file) as stream:
-            found.update(line for _, line in lines(stream))
+            # A line that is too long is its rejection, so that it counts as no opening.
+            found.update(str(entry).encode() if isinstance(entry, Rejection) else entry[1] for entry in lines(stream, file.name))
     entries = sorted(found)
     drawn: dict[str, str] = {}
     num_left_out = 0

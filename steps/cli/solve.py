@@ -1,6 +1,8 @@
 """The command `chess-grpo solve`: the fraction of Lichess puzzles and of EPD test suites that a policy solves."""
 
-from collections import defaultdict
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -48,26 +50,31 @@ def command(model: str, files: tuple[str, ...], limit: int | None) -> int:
 def _of_file(file: SourceFile, player: "Player", limit: int | None) -> str:
     """Return the results for one file as text; raises SourceError when there is nothing to solve in it."""
     from grpo.match.exercises import Exercise, read_puzzles_with_answers, read_suite, solve, solved_fraction
+    from grpo.match.replies import ReplyCounts
 
     read = read_puzzles_with_answers if file.kind == FileKind.PUZZLES else read_suite
-    exercises: list[Exercise] = []
-    left_out: list[Rejection] = []
-    with opened(file) as stream:
-        for entry in read(stream, file.name):
-            if isinstance(entry, Rejection):
-                left_out.append(entry)
+    num_left_out, first_left_out = 0, ""
+
+    def usable(entries: Iterable[Exercise | Rejection]) -> Iterator[Exercise]:
+        nonlocal num_left_out, first_left_out
+        for entry in entries:
+            if isinstance(entry, Exercise):
+                yield entry
             else:
-                exercises.append(entry)
-                if len(exercises) == limit:
-                    break  # Lichess's whole table has millions.
-    remark = f"left out: {len(left_out):,}; the first: {left_out[0]}" if left_out else ""
-    if not exercises:
+                num_left_out += 1
+                first_left_out = first_left_out or str(entry)
+
+    num, num_solved, counts = Counter[str](), Counter[str](), ReplyCounts()
+    with opened(file) as stream:
+        for exercise, is_solved, its_counts in solve(player, islice(usable(read(stream, file.name)), limit)):
+            for group in ("", *exercise.groups):
+                num[group] += 1
+                num_solved[group] += is_solved
+            counts += its_counts
+    remark = f"left out: {num_left_out:,}; the first: {first_left_out}" if num_left_out else ""
+    if not num:
         raise SourceError(f"{file.uri}: it has nothing to solve ({remark or 'it is empty'}); give puzzles, or EPD with bm or am")
-    solved, counts = solve(player, exercises)
-    by_group: dict[str, list[bool]] = defaultdict(list)
-    for exercise, is_solved in zip(exercises, solved, strict=True):
-        for group in exercise.groups:
-            by_group[group].append(is_solved)
-    shown = {"solved": solved} | {group: by_group[group] for group in sorted(by_group) if len(by_group[group]) >= _MIN_OF_GROUP}
-    rows = [f"  {name:<{max(map(len, shown))}}  {solved_fraction(of)}" for name, of in shown.items()]
+    shown = [group for group in sorted(num) if not group or num[group] >= _MIN_OF_GROUP]
+    width = max(map(len, ("solved", *shown)))
+    rows = [f"  {group or 'solved':<{width}}  {solved_fraction(num_solved[group], num[group])}" for group in shown]
     return "\n".join([*rows, *([f"  answers: {counts}"] if counts.num_answers else []), *([f"  {remark}"] if remark else [])])

@@ -11,6 +11,7 @@ from grpo.board.encoding import position_key
 from grpo.dataset.epd import read_positions, read_puzzles
 from grpo.dataset.exclusions import excluded_positions
 from grpo.dataset.games import Game, Reason, Rejection, SourceError
+from grpo.dataset.streams import MAX_LINE
 
 START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq -"
 ENDGAME = "8/pp2nkR1/5n1p/3p4/5p2/P2BP3/1PPKN3/8 b - -"
@@ -51,6 +52,26 @@ def test_a_position_is_a_game_without_moves_whose_id_is_of_the_position_whatever
     first, *others = [game for game in entries("\n".join(lines)) if isinstance(game, Game)]
     assert (first.boards, first.moves, first.is_label, first.source, first.offset) == ((board,), (), (True,), "list.epd", 12)
     assert [other.game_id == first.game_id for other in others] == [True, True, False]
+
+
+def test_line_ends_of_all_systems_are_line_ends_and_offsets_count_bytes() -> None:
+    data = "\r".join([f"{ENDGAME} bm e4;", f"{START} 0 1\r\n{ENDGAME} 5 7\n", "rubbish\r"])
+    found = entries(data)
+    assert [data[entry.offset :][:7] for entry in found] == [ENDGAME[:7], START[:7], ENDGAME[:7], "rubbish"]
+    assert [isinstance(entry, Game) for entry in found] == [True, True, True, False]
+
+
+def test_a_line_that_is_too_long_is_a_rejection_in_lists_and_tables_and_the_next_is_read() -> None:
+    long = "x" * (3 * MAX_LINE)
+    first, too_long, last = entries(f'{ENDGAME} id "{long[: MAX_LINE // 2]}";\n{START} id "{long}";\n{ENDGAME}\n')
+    assert isinstance(first, Game)
+    assert isinstance(too_long, Rejection)
+    assert (too_long.reason, too_long.detail) == (Reason.TOO_LONG, "a line of more than 1,048,576 bytes")
+    assert isinstance(last, Game)
+    whole = puzzles(HEADER + MATE_IN_TWO)
+    assert puzzles(f"{HEADER}{long}\n{MATE_IN_TWO}") == ["too long: a line of more than 1,048,576 bytes", *whole]
+    with pytest.raises(SourceError, match=r"puzzles\.csv: it does not begin with the header"):
+        puzzles(long)
 
 
 def test_what_is_written_is_read_back(random_boards: list[chess.Board]) -> None:

@@ -10,6 +10,7 @@ from made_games import HEADER, PLANTED, random_pgn, with_planted_games
 
 from grpo.dataset.games import Game, Reason, Rejection
 from grpo.dataset.pgn import dropped_by, read_games, time_control
+from grpo.dataset.streams import MAX_LINE
 from grpo.settings.tree import BoardsConfig, TimeControl
 
 GAMES = random_pgn(20)
@@ -73,6 +74,58 @@ def test_an_error_inside_python_chess_costs_one_game(monkeypatch: pytest.MonkeyP
 )
 def test_what_is_unusual_and_clear_is_read(text: str | bytes, expected: list[tuple[int, str]]) -> None:
     assert shown(text) == expected
+
+
+COMMENTED = HEADER + '\n1. e4 e5 {copied from\n[Event "there"]\n[Site "?"]\n\n1. d4 d5} 2. Nf3 {and [Event "so"]} 2... Nc6 1-0\n\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (COMMENTED + HEADER + "\n1. d4 *\n", [(4, "1-0"), (1, "*")]),
+        # Not closed: another comment begins before it is, or none is closed.
+        (HEADER + "\n1. e4 {oh\n\n" + HEADER + "\n1. d4 {yes} d5 *\n\n" + COMMENTED, [(1, "*"), (2, "*"), (4, "1-0")]),
+        (HEADER + "\n1. e4 e5 {a {b} 2. Nf3 ; {\n2... Nc6 *\n", [(4, "*")]),
+        ('[Event "X"] [WhiteElo "2400"] [Result "0-1"]\n\n1. e4 e5 2. Nf3 0-1\n', [(3, "0-1")]),
+        ('[Event "Y"]\n[Result "0-1"] 1. d4 d5 0-1\n\n[Event "Z"][Result "1-0"]\n1. c4 1-0\n', [(2, "0-1"), (1, "1-0")]),
+        ('[Event "a "fine" game"]\n[Result "1-0"] ; he resigned\n[White "x"]\n\n1. e4 1-0\n', [(1, "1-0")]),
+        # Tags other than Event, with no blank line before them.
+        ('[White "a"]\n\n1. e4 *\n[White "b"]\n[Black "c"]\n\n1. d4 d5 *\n', [(1, "*"), (2, "*")]),
+        (HEADER.replace("\n", "\r") + "\r1. e4 e5\r2. Nf3 *\r\r" + HEADER.replace("\n", "\r") + "\r1. d4 *\r", [(3, "*"), (1, "*")]),
+    ],
+)
+def test_games_end_where_their_text_ends_whatever_stands_in_comments_and_behind_tags(text: str, expected: list[tuple[int, str]]) -> None:
+    assert shown(text) == expected
+
+
+@pytest.mark.parametrize(
+    "moves", ["2. Sf3 d6 3. Sc3 f5", "2. Cf3 d6 3. d4 f5 4. Cc3 a6", "2. Pf3 Pc6 3. Lc4 Lc5", "2. ♘f3 d6", "2. P@f3 d6"]
+)
+def test_piece_letters_of_another_language_never_become_other_moves(moves: str) -> None:
+    game = HEADER + f"\n1. e4 e5 {moves} *\n"
+    assert shown(game) == [Reason.ILLEGAL_MOVE]
+    assert shown(
+        game.replace(moves, f"2. Nf3 {{not {moves}}} ; nor {moves}\n2... exd4?! 3. O-O".replace("exd4", "d6").replace("O-O", "Bb5+"))
+    ) == [(5, "*")]
+
+
+LONG = "x" * MAX_LINE
+
+
+@pytest.mark.parametrize(
+    "middle",
+    [
+        HEADER + f"\n1. e4 {{{LONG}}} e5 *\n\n",  # A line.
+        HEADER + "\n1. e4 {\n" + "a comment of many lines\n\n" * (MAX_LINE // 20) + "} e5 *\n\n",
+        HEADER + "\n" + "1. Nf3 Nf6 2. Ng1 Ng8\n" * (MAX_LINE // 20) + "*\n\n",
+        HEADER + f'[Annotator "{LONG}"]\n[TimeControl "60"]\n\n1. e4 e5 *\n\n',
+    ],
+)
+def test_a_line_or_a_game_that_is_too_long_is_rejected_and_costs_no_other(middle: str) -> None:
+    game = HEADER + "\n1. e4 e5 2. Nf3 *\n\n"
+    found = entries(game + middle + game)
+    assert [entry.reason if isinstance(entry, Rejection) else len(entry.moves) for entry in found] == [3, Reason.TOO_LONG, 3]
+    assert [entry.offset for entry in found] == [0, 1, 2]
 
 
 def test_only_the_games_of_a_unit_are_read_and_those_that_a_filter_drops_are_counted() -> None:

@@ -1,13 +1,13 @@
 """Exercises: read strictly, with a reason for each entry that is none, and solved as on Lichess."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import chess
 import pytest
 
 from grpo.dataset.games import Rejection
-from grpo.match.exercises import Exercise, read_puzzles_with_answers, read_suite, solve
+from grpo.match.exercises import Exercise, read_puzzles_with_answers, read_suite, solve, solved_fraction
 from grpo.match.replies import Reply, ReplyCounts
 
 HEADER = "PuzzleId,FEN,Moves,Rating,RatingDeviation,Popularity,NbPlays,Themes,GameUrl,OpeningTags"
@@ -83,5 +83,30 @@ class Playing:
 def test_every_own_move_must_be_the_solutions_or_mate(moves: str, played: Sequence[str], solved: bool) -> None:
     (found,) = puzzles(row(moves=moves))
     assert isinstance(found, Exercise)
-    results, counts = solve(Playing(*played), [found])
-    assert (results, counts.num_illegal) == ([solved], int(not played))
+    [(exercise, is_solved, counts)] = solve(Playing(*played), [found])
+    assert (exercise, is_solved, counts.num_illegal) == (found, solved, int(not played))
+
+
+def test_exercises_are_read_and_solved_some_at_a_time_and_the_boards_numbered_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo.match.exercises._AT_ONCE", 2)
+    found = [exercise for exercise in puzzles(*[row(moves=MATE_IN_TWO)] * 5) if isinstance(exercise, Exercise)]
+    num_read, asked = 0, []
+
+    def read() -> Iterator[Exercise]:
+        nonlocal num_read
+        for exercise in found:
+            num_read += 1
+            yield exercise
+
+    class Listening(Playing):
+        def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move | Reply]:
+            asked.append((num_read, list(games)))
+            return super().choose(boards, games)
+
+    assert [is_solved for _, is_solved, _ in solve(Listening("h1h2", "h2h8"), read())] == [True] * 5
+    assert asked == [(2, [0, 1, 2, 3]), (4, [4, 5, 6, 7]), (5, [8, 9])]
+
+
+def test_a_fraction_of_no_exercises_is_refused() -> None:
+    with pytest.raises(ValueError, match="no exercise"):
+        solved_fraction(0, 0)
