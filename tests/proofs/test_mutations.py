@@ -141,17 +141,40 @@ TABLE: Final = {
         ("grpo/dataset/table", "", 'rows["strong_values" if strong else "values"]', 'rows["values"]'),
     ],
     "steps/run/store.py": [
-        ("steps/run/store", "damaged", "manifest = verified_manifest(folder)", "manifest = read_manifest(folder)"),
+        ("steps/run/store", "damaged", "of_output(verified_manifest(folder)", "of_output(read_manifest(folder)"),
         ("steps/run/store", "one_machine_made", '"reused": False})', '"reused": True})'),
     ],
     "steps/run/copies.py": [
         ("steps/run/store", "damaged", "if sha256_file(path) != digests[name]:", "if False:"),
     ],
+    "grpo/base/door.py": [
+        ("steps/track/registry", "no_path_below", "or not path.resolve().is_relative_to(folder.resolve()):", "or False:"),
+        ("steps/track/registry", "outside_of_its_folder", '("", ".", "..")', '("",)'),
+    ],
+    "steps/run/records.py": [
+        ("steps/run/records", "clocks", "tuple(reversed(found))", "tuple(sorted(found, key=lambda each: each.started))"),
+        (
+            "steps/run/records",
+            "clocks",
+            "key=lambda run: run.order, reverse=True)\n\n    def unpublished",
+            "key=lambda run: run.started)\n\n    def unpublished",
+        ),
+        ("steps/run/records", "reads_no_record", "self.over > self.reopened", "self.over >= self.reopened >= 0"),
+    ],
+    "steps/run/work.py": [
+        ("steps/run/work", "digit", "if sha256_text(text)[:16] != seal[1].decode():", "if False:"),
+    ],
+    "steps/track/client.py": [
+        ("steps/track/publish", "goes_to_no_address", "if store._file is None and (held :=", "if False and (held :="),
+    ],
     "steps/run/versions.py": [
         ("steps/run/versions", "each_part", '"inputs": dict(inputs),', '"inputs": sorted(inputs),'),
     ],
     "steps/track/registry.py": [
-        ("steps/track/registry", "peak_moves", "offered.low > held.low)", "offered.low >= held.low)"),
+        ("steps/track/registry", "peak_goes", "(best.low or 0.0) >= offered.low)", "(best.low or 0.0) > offered.low)"),
+        ("steps/track/registry", "peak_goes", "offered.high < _EVEN:", "offered.high > _EVEN:"),
+        ("steps/track/registry", "leads_nowhere", "facts = checked(_FACTS_FORM, tag, place)", "facts = tag"),
+        ("steps/track/registry", "outside_of_its_folder", "checked(_NAME_FORM, entry.path,", "str(entry.path or"),
     ],
 }
 """File -> its mutations: room and name of the tests that kill one, words of `pytest -k` that choose among them, old text, new text."""
