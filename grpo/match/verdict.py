@@ -20,6 +20,7 @@ class Verdict(StrEnum):
 
     BETTER = "better"
     NO_IMPROVEMENT = "no improvement shown"
+    WORSE = "worse than its start"
     WORSE_ON_LADDER = "better than its start only: worse on the ladder"
     WORSE_IN_A_PHASE = "better, but worse in a phase"
 
@@ -92,7 +93,7 @@ class Decision:
     replaces_previous: bool
     """Whether it replaces the registry's champion: it is promoted, and shown to be better than that one if there is one."""
     sentence: str
-    """The verdict in one sentence: against its own start, against other opponents, and whether the two disagree."""
+    """The verdict in one sentence: against its own start, and against other opponents."""
     claims: tuple[Claim, ...]
     """The deciding claims: against the initial policy, and against the previous champion if there is one."""
     beside: tuple[Claim, ...]
@@ -124,6 +125,8 @@ class RegretEstimate:
         return Estimate(value=self.mean, low=max(0.0, self.mean - Z95 * self.stderr), high=self.mean + Z95 * self.stderr)
 
 
+_EVEN = 0.5
+"""The score of two equal policies."""
 BETTER_THAN_INITIAL = "better than the pretrained policy"
 BETTER_THAN_PREVIOUS = "better than the previous champion"
 AGAINST_OTHERS = "against other opponents (ladder rating less the pretrained policy's)"
@@ -143,7 +146,7 @@ def decide(
     ladder_gain: LadderGain,
     phases: Sequence[PhaseChange],
 ) -> Decision:
-    """Return the verdict on a candidate; with "no improvement shown" the initial policy stays champion.
+    """Return the verdict on a candidate; unless the verdict is "better", the initial policy stays champion.
 
     The claim of being better than the initial policy decides. The claim of being better than the registry's previous champion decides
     whether that one is replaced; both claims are adjusted by Holm. Other scores (sampled moves, adjudicated games) are reported but never
@@ -163,11 +166,14 @@ def decide(
         deciding[BETTER_THAN_PREVIOUS] = against_previous
     claims = _claims(deciding)
     worse = [change for change in phases if change.blocks]
-    verdict = Verdict.WORSE_IN_A_PHASE if worse else Verdict.BETTER
-    if ladder_gain.finding == LadderFinding.WORSE:
-        verdict = Verdict.WORSE_ON_LADDER
-    if not claims[0].is_shown:
+    if claims[0].interval.high < _EVEN:
+        verdict = Verdict.WORSE
+    elif not claims[0].is_shown:
         verdict = Verdict.NO_IMPROVEMENT
+    elif ladder_gain.finding == LadderFinding.WORSE:
+        verdict = Verdict.WORSE_ON_LADDER
+    else:
+        verdict = Verdict.WORSE_IN_A_PHASE if worse else Verdict.BETTER
     promoted = verdict == Verdict.BETTER
     return Decision(
         candidate_step=candidate,
@@ -183,18 +189,19 @@ def decide(
 
 
 def _sentence(candidate: int, claim: Claim, gain: LadderGain, worse_phases: Sequence[str]) -> str:
-    own = "beats its own start" if claim.is_shown else "was not shown to beat its own start"
+    is_worse = claim.interval.high < _EVEN
+    own = (
+        "beats its own start" if claim.is_shown else "plays worse than its own start" if is_worse else "was not shown to beat its own start"
+    )
     others = {
         LadderFinding.HIGHER: "it gains too" if claim.is_shown else "it gains",
-        LadderFinding.NOT_SHOWN: "no gain is shown",
+        LadderFinding.NOT_SHOWN: "the games are too few to tell",
         LadderFinding.WORSE: "it is weaker",
     }[gain.finding]
-    disagree = claim.is_shown != (gain.finding == LadderFinding.HIGHER)
+    link = "; but" if gain.finding == (LadderFinding.WORSE if claim.is_shown else LadderFinding.HIGHER) else ", and"
     elo, on_ladder = (found.text(Unit.ELO, suffix=" Elo") for found in (elo_estimate(claim.interval.estimate), gain.played))
-    return (
-        f"Step {candidate:,} {own} ({elo}){'; but' if disagree else ', and'} against other opponents {others} ({on_ladder} on the ladder)."
-        + (" The two disagree." if disagree else "")
-        + (f" Its held-out regret grew in the {' and the '.join(worse_phases)}." if worse_phases else "")
+    return f"Step {candidate:,} {own} ({elo}){link} against other opponents {others} ({on_ladder} on the ladder)." + (
+        f" Its held-out regret grew in the {' and the '.join(worse_phases)}." if worse_phases else ""
     )
 
 

@@ -125,7 +125,7 @@ class Decision(_Facts):
 
     verdict: Verdict
     sentence: str
-    """The verdict in one sentence: against the own start, against other opponents, and whether the two disagree."""
+    """The verdict in one sentence: against the run's own start, and against other opponents."""
     candidate_step: int | None
     promoted: bool
     replaces_previous: bool
