@@ -8,16 +8,18 @@ from typing import Any
 
 import made_run
 import pytest
-from doubles import MadeUpValues
+from doubles import CPU, MadeUpValues
 from made_run import COUNT, STEPS, do_run, forked, hashes, kill_before, progress_left, rows_logged, run_of, status_of
 from tiny_training import finetune, prepare, settings
 from tracked_runs import CHAMPION_AT, PEAK_AT, SETTINGS, TrackedRun
 
+import steps as pipeline
 import steps.finetune
-from grpo.base.files import read_json, verified_manifest
-from grpo.policy.checkpoints import checkpoint_folders
+from grpo.base.files import CorruptError, read_json, verified_manifest
+from grpo.policy.checkpoints import checkpoint_folders, load_checkpoint
+from grpo.policy.policy import NetworkPolicy
 from steps.names import REPORT, RESUMED_WITH
-from steps.resume import Origin, ResumeError, checkpoint_of, find_origin, resumed_settings
+from steps.resume import Origin, ResumeError, checkpoint_of, find_origin, resumed_settings, taken_over
 from steps.run.machine import Machine
 from steps.run.store import Store
 from steps.run.work import read_history
@@ -73,8 +75,9 @@ def test_where_the_store_is_not_the_peak_comes_from_mlflow_whole_and_a_champion_
     empty = replace(registered, home=tmp_path / "empty", store="")
     origin, store = find_origin("peak", "default", empty), Store.of(empty)
     assert (origin["run"], origin["step"], origin["settings"]) == ("7", PEAK_AT, SETTINGS)
-    folder, _ = checkpoint_of(origin, store)
+    folder, digest = checkpoint_of(origin, store)
     assert folder is not None
+    assert digest == verified_manifest(folder)["output_hash"]
     there = TrackedRun(registered)
     selected = there.run.output_of("select")
     assert selected is not None
@@ -84,6 +87,14 @@ def test_where_the_store_is_not_the_peak_comes_from_mlflow_whole_and_a_champion_
         assert store.open(origin["outputs"][each]).is_dir()
     with pytest.raises(ResumeError, match="has no checkpoint in MLflow: resume from default/peak"):
         find_origin("champion", "default", empty)
+    taken = {step: output for step in pipeline.STEPS if (output := taken_over(origin, step, store)) is not None}
+    assert taken == {
+        step: {**origin["outputs"][step], "reused": True} for step in ("build_boards", "join_boards", "check_boards", "pretrain")
+    }
+    assert taken_over(None, "pretrain", store) is None
+    next(store.open(taken["pretrain"]).glob("*.safetensors")).write_bytes(b"damaged")
+    with pytest.raises(CorruptError):
+        taken_over(origin, "pretrain", store)
 
 
 def test_boards_moves_and_network_stay_the_origins_and_what_is_refused_is_told_with_the_command_that_works() -> None:
@@ -108,12 +119,16 @@ def test_training_goes_on_from_a_checkpoint_with_its_optimiser_unless_the_object
 ) -> None:
     prepare(prepared := tmp_path / "prepared")
     monkeypatch.setattr(steps.finetune, "value_tables", lambda boards, *_, **__: MadeUpValues()(boards))
-    origin = checkpoint_folders(finetune(tmp_path / "origin", prepared, settings(num_steps=6)) / "checkpoints")[-1]
+    origin = checkpoint_folders(finetune(tmp_path / "origin", prepared, settings(num_steps=5)) / "checkpoints")[-1]
     said: dict[str, list[str]] = {"same": [], "other": []}
-    for name, change in {"same": {"group_size": 6}, "other": {"num_own_moves": 2}}.items():
-        given = settings(num_steps=2, learning_rate=1e-6, **change)
+    for name, change, num_adam_steps in (("same", {"group_size": 6}, 2 * (5 + 3)), ("other", {"num_own_moves": 2}, 2 * 3)):
+        given = settings(num_steps=3, learning_rate=1e-6, **change)
         folder = finetune(tmp_path / name, prepared, given, checkpoint=origin, say=said[name].append)
-        assert [record.step for record in read_history(folder)] == [6, 7, 8]
-        assert read_json(folder / REPORT)["first_step"] == 6
+        history = read_history(folder)
+        assert [record.step for record in history] == [5, 6, 7, 8]
+        assert [record.step for record in history if "heldout/regret_best" in record.metrics] == [5, 7, 8], "each second step of its own"
+        assert read_json(folder / REPORT)["first_step"] == 5
+        _, state = load_checkpoint(checkpoint_folders(folder / "checkpoints")[-1], CPU, NetworkPolicy)
+        assert {float(count) for key, count in state.tensors_of("optimiser.").items() if key.endswith(".step")} == {num_adam_steps}
     assert not any("optimiser" in line for line in said["same"])
     assert said["other"][0] == "the optimiser begins anew, for the objective is not that of the checkpoint: grpo.num_own_moves"

@@ -239,11 +239,12 @@ def test_the_tests_that_a_mutation_names_pass_without_it_and_fail_with_it(tmp_pa
     with ThreadPoolExecutor(_NUM_AT_ONCE) as pool:
         sound = list(pool.map(lambda tests: on_a_tree(lambda tree: _run(tree, tests, words[tests])), words))
         assert [told for code, told in sound if code != 0] == [], "red without any mutation"
-        killed = list(pool.map(lambda mutation: on_a_tree(lambda tree: _mutated(tree, mutation)), MUTATIONS))
-    survived = []
-    for mutation, (code, told) in zip(MUTATIONS, killed, strict=True):
-        killer = re.search(r"^FAILED \S+::(\S+)", told, re.MULTILINE)
-        is_killed = code == 1 and killer is not None  # 2 and more: pytest could not collect or run them.
-        print(f"{mutation.file}: {mutation.old.strip()} -> {mutation.new.strip()}: {killer[1] if killer else f'exit code {code}'}")
-        survived += [] if is_killed else [(mutation, code, told[-1_000:])]
+        survived = []
+        killed = pool.map(lambda mutation: on_a_tree(lambda tree: _mutated(tree, mutation)), MUTATIONS)
+        for mutation, (code, told) in zip(MUTATIONS, killed, strict=True):
+            killer = re.search(r"^FAILED \S+::(\S+)", told, re.MULTILINE)
+            is_killed = code == 1 and killer is not None  # 2 and more: pytest could not collect or run them.
+            by = killer[1] if killer else f"exit code {code}"
+            print(f"{mutation.file}: {mutation.old.strip()} -> {mutation.new.strip()}: {by}", flush=True)
+            survived += [] if is_killed else [(mutation, code, told[-1_000:])]
     assert survived == []

@@ -203,6 +203,10 @@ def test_each_of_the_three_conditions_counts_by_itself(name: str, value: float) 
         assert_on_policy(SimpleNamespace(**spoilt), max_log_ratio=0.05)
 
 
+def test_the_divergence_from_the_reference_is_watched_where_it_is_in_no_loss() -> None:
+    assert trainer_of(reference=lively_policy(seed=9)).step().metrics["grpo/kl_reference"] > 0.1
+
+
 # It repeats exactly.
 
 
