@@ -236,7 +236,7 @@ def _is_collapsed(look: Look, early: float, late: float) -> bool | Unclear:
             return True
         left, nats = (0.25, 0.8) if look.improves else (0.4, 1.2)
         return late < 0.15 or late < min(nats, left * early)
-    if early <= 0 or (look.is_solved and look.improves and not look.is_live):
+    if early <= 0 or (look.is_high and look.improves and not look.is_live):
         return False
     if late < (0.08 if look.improves else 0.2) * early:
         return True

@@ -7,6 +7,7 @@ import ast
 import io
 import json
 import re
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -88,7 +89,7 @@ def read_table(path: Path) -> Table:
         raise HistoryError(f"{path}: is empty")
     if start.startswith("[") or (start.startswith("{") and not start.startswith("{'")):
         return _json(path, start, lines)
-    if _CONSOLE.search(_ESCAPES.sub("", start)) or _DICTIONARY.search(start):
+    if not start.startswith("#") and (_CONSOLE.search(_ESCAPES.sub("", start)) or _DICTIONARY.search(start)):
         return _of_rows(path, _console_rows(lines))
     return _csv(path, start, lines)
 
@@ -103,8 +104,10 @@ def _csv(path: Path, start: str, lines: io.TextIOWrapper) -> Table:
     delimiter = max(_DELIMITERS, key=head.count)
     options: dict[str, Any] = {"index_col": False, "skipinitialspace": True, "keep_default_na": False, "na_values": [""]}
     try:
-        frame = pd.read_csv(lines, sep=delimiter, skiprows=num_skipped, low_memory=False, **options)
-    except ValueError as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # Rows that have more cells than there are names.
+            frame = pd.read_csv(lines, sep=delimiter, skiprows=num_skipped, low_memory=False, **options)
+    except (ValueError, pd.errors.ParserWarning) as error:
         reason = str(error).strip().removeprefix("Error tokenizing data. C error: ")
         raise HistoryError(f"{path}: is no table of one row a step: {reason}") from None
     if not head.count(delimiter) and not any(pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes):
