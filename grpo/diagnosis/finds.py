@@ -1,23 +1,22 @@
 """What the checks of `checks.toml` look for. Each function has a check's name and answers: found, cannot tell, or not found."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from grpo.diagnosis.history import Series, When
-from grpo.diagnosis.look import Answer, Evidence, Look, Severity, Unclear, span, tail
+from grpo.diagnosis.look import Answer, Evidence, Look, Severity, Unclear, fifth, span, tail
 from grpo.diagnosis.trends import Array, median, rank_correlation, trend
 from grpo.match.intervals import wilson_interval
 from grpo.settings.shared import ENTROPY_CRITICAL, TERM_PAIRS
 
 MOST_LEGAL_MOVES: Final = 218
 """In R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1 (Petrovic, 1964)."""
-_MOST_NATS: Final = math.log(MOST_LEGAL_MOVES)
-_KL_AT_START, _PENALTY_AT_START = 1e-3, 1e-5
-"""Above rounding: a KL in nats, and one times its coefficient, which is unknown."""
+_AT_START: Final = (("kl", 1e-3), ("kl_max", 1e-3), ("kl_penalty", 1e-5))
+"""Quantity and what is above rounding: a KL in nats, and one times its coefficient, which is unknown."""
 _KL_OF_UPDATES, _KL_STAYS = 0.05, 0.3
 """A KL of a first row, whose updates may be in it, counts above this where it is no small fraction of the rows that follow."""
 _KL_BY_SCORING: Final = 0.5
@@ -26,10 +25,9 @@ _FAR, _FAR_FOR_ANSWERS = 0.8, 50.0
 """Nats from the reference, of a move or token and of an answer of many tokens."""
 _FEWEST_FOR_FLAT: Final = 100
 """Rows, and steps; half as many rows where the deviation of a single reward is known."""
-_FLAT, _FLAT_IN_NOISE = 0.25, 1.5
-"""A reward is flat where its rise is surely smaller: in deviations of a single reward, or of the rows where that is unknown."""
-_NOTHING: Final = 0.03
-"""The same for a rise that is certain: in deviations of a single reward."""
+_FLAT, _FLAT_IN_NOISE, _NOTHING = 0.25, 1.5, 0.03
+"""A reward is flat where its rise is surely smaller: in deviations of a single reward, or of the rows where that is unknown. The third: for
+a rise that is certain, in deviations of a single reward."""
 _MISMATCHES: Final = (("sampler_gap", 0.0, 0.05), ("sampler_prob_gap", 0.0, 0.02), ("sampler_ratio", 1.0, 0.3))
 """Quantity, its value where sampler and trainer agree, and by how much it may differ."""
 _EXTREMES: Final = (
@@ -40,6 +38,8 @@ _EXTREMES: Final = (
     ("policy_loss", 1_000, 10.0),
 )
 """Quantity, and how many times the rows around it and how large a single row must be."""
+_RUNAWAYS: Final = (("kl_old", 0.1, 10), ("gradient_norm", 0.0, 10), ("ratio_max", 6.0, 4), ("loss", 1.0, 100), ("policy_loss", 1.0, 100))
+"""Quantity, and how large its end, and how many times its first part it must be."""
 _WORSE, _WORSE_OF_FEW, _FEW_MEASURES = 0.12, 0.3, 6
 """Fraction by which a held-out measure must get worse, and of how few measures by more."""
 
@@ -55,53 +55,43 @@ def nan_steps(look: Look) -> Answer:
         words.append(f"{skipped.column}: optimiser steps were left out at {len(hit):,} steps, first at step {hit[0]:,.0f}")
         bad[skipped.column] = hit.tolist()
     steps = [step for found in bad.values() for step in found]
-    return Evidence(words=tuple(words[:4]), begin=min(steps), end=max(steps)) if steps else None
+    return Evidence(tuple(words[:4]), min(steps), max(steps)) if steps else None
 
 
 def unlearned_language_model(look: Look) -> Answer:
     """Find a language model of which no answer can be read; whether enough can be, the gate before GRPO has judged."""
-    parsed, words = look.get("parsed"), [look.history.random_weights] if look.history.random_weights else []
-    if parsed is None or (parsed.found[0] >= 0.1 and not words):
+    parsed, random = look.history.series["parsed"], look.history.random_weights
+    is_unread = parsed.found[0] == 0 or (parsed.found[0] < 0.1 and not look.is_live and parsed.values.max() <= 0.2)
+    has_learnt = not look.is_live and len(parsed) > 2 and median(parsed.values[-max(1, len(parsed) // 5) :]) > 0.5
+    if not random and (not is_unread or has_learnt):
         return None
-    if not words and not look.is_live and len(parsed) > 2 and median(parsed.values[-max(1, len(parsed) // 5) :]) > 0.5:
-        return None  # It has learnt the format.
-    if not words and parsed.found[0] > 0 and (look.is_live or parsed.values.max() > 0.2):
-        return None
-    words.append(f"{parsed.column} is {parsed.found[0]:.3g} at step {parsed.at[0]:,.0f}")
-    if (truncated := look.get("truncated")) is not None:
-        words.append(f"{truncated.column} is {truncated.found[0]:.3g}")
-    return Evidence(words=tuple(words), begin=float(parsed.at[0]), end=float(parsed.at[0]))
+    series = [each for each in (parsed, look.get("truncated")) if each is not None]
+    words = [f"{each.column} is {each.found[0]:.3g} at step {each.at[0]:,.0f}" for each in series]
+    return Evidence((*([random] if random else []), *words), float(parsed.at[0]), float(parsed.at[0]))
 
 
-def _kl_at_start(look: Look) -> list[tuple[float, str]]:
-    """Return each KL that is not 0 before the first update, with a text."""
-    found = []
-    is_exact = look.history.is_ours or look.history.is_of_windows or "kl_penalty" in look.history.series
-    for name, limit in (("kl", _KL_AT_START), ("kl_max", _KL_AT_START), ("kl_penalty", _PENALTY_AT_START)):
+def _kl_at_start(look: Look) -> Iterator[tuple[float, str]]:
+    """Yield each KL that is not 0 before the first update, with a text."""
+    history = look.history
+    is_exact = history.is_ours or history.is_of_windows or "kl_penalty" in history.series
+    for name, limit in _AT_START:
         value, series = look.at_start(name), look.get(name)
-        if value is None or series is None or abs(value) <= limit:
+        if value is None or series is None or abs(value) <= limit or (name == "kl_penalty" and series.at[0] > 0):
             continue
         rest = series.values[1:11]
         is_by_updates = not is_exact and len(rest) > 0 and (value <= _KL_OF_UPDATES or value < _KL_STAYS * median(rest))
-        if "answer" in series.unit and not look.history.is_ours:
-            is_by_updates = value < 5.0
-        if float(series.at[0]) > 0 and not look.history.is_ours and name == "kl_penalty":
-            continue
-        if is_by_updates and value > 10 * limit and float(series.at[0]) <= 0 and len(rest) >= 5 and value > 0.8 * median(rest):
-            is_by_updates = False  # Rows are counted from 0, and the KL does not grow, as by updates.
-        if not is_by_updates:
-            found.append(
-                (value, f"{series.column} is {value:.3g} in the first row, before or at the first update (step {series.at[0]:,.0f})")
-            )
-    return found
+        is_by_updates = value < 5.0 if "answer" in series.unit and not history.is_ours else is_by_updates
+        # Where rows are counted from 0, a KL that does not grow is none of updates.
+        does_not_grow = value > 10 * limit and series.at[0] <= 0 and len(rest) >= 5 and value > 0.8 * median(rest)
+        if not is_by_updates or does_not_grow:
+            yield value, f"{series.column} is {value:.3g} in the first row, before or at the first update (step {series.at[0]:,.0f})"
 
 
 def kl_at_step_zero(look: Look) -> Answer:
     """Find a KL above 0 before the first update."""
-    if not (found := _kl_at_start(look)):
-        return None
+    words = tuple(words for _, words in _kl_at_start(look))
     step = min(float(series.at[0]) for series in look.history.series.values())
-    return Evidence(words=tuple(words for _, words in found), begin=step, end=step)
+    return Evidence(words, step, step) if words else None
 
 
 def temperature_mismatch(look: Look) -> Answer:
@@ -113,51 +103,46 @@ def temperature_mismatch(look: Look) -> Answer:
     # Updates of the first step may clip too; without a KL, only so many moves show that it was not they.
     if clipped is not None and clipped > (0.2 if words else 0.35):
         words.append(f"{look.history.series['clip_fraction'].column} is {clipped:.3g} before the first update")
-    return Evidence(words=tuple(words), begin=0, end=0) if words else None
+    return Evidence(tuple(words), 0, 0) if words else None
 
 
 def ratio_not_one(look: Look) -> Answer:
     """Find a mean probability ratio that is not 1: over what was sampled it is 1 in expectation, whatever the updates."""
-    series, first = look.get("ratio_mean"), look.at_start("ratio_mean")
-    if series is None:
-        return None
-    end = tail(series.values)
+    series, first = look.history.series["ratio_mean"], look.at_start("ratio_mean")
+    values, noise = series.values, 3 * float(np.std(series.values)) / math.sqrt(len(series))
     if first is not None and abs(first - 1) > 0.1:
         return span(series, f"{series.column} is {first:.3g} in the first row (step {series.at[0]:,.0f}); it must be 1")
-    if max(abs(end - 1), abs(median(series.values) - 1)) > 0.1 + 3 * float(np.std(series.values)) / math.sqrt(len(series)):
-        off = series.steps[np.abs(series.values - 1) > 0.1]
-        return span(series, f"{series.column} ends at {end:.3g}, more than 0.1 from 1", begin=float(off[0]) if len(off) else None)
-    return None
+    if max(abs(tail(values) - 1), abs(median(values) - 1)) <= 0.1 + noise:
+        return None
+    return span(
+        series, f"{series.column} ends at {tail(values):.3g}, more than 0.1 from 1", begin=series.first_step(np.abs(values - 1) > 0.1)
+    )
 
 
 def scored_otherwise(look: Look) -> Answer:
     """Find sampler and trainer that give the same tokens other probabilities, or a KL that is negative beyond noise."""
-    words, begin = list[str](), list[float]()
-    for name, middle, limit in _MISMATCHES:
-        if found := look.beyond(name, above=middle + limit, below=middle - limit):
-            words += found.words
-            begin.append(found.begin)
+    found = [look.beyond(name, above=middle + limit, below=middle - limit) for name, middle, limit in _MISMATCHES]
     kl = look.get("kl")
     if kl is not None and len(kl) >= 10 and not look.is_live and median(kl.values) < -0.02 and float(np.quantile(kl.values, 0.9)) < 0:
-        words.append(f"{kl.column} has a median of {median(kl.values):.3g}; a KL is never negative, beyond the noise of an estimate")
-        begin.append(float(kl.at[0]))
-    end = max(float(series.at[-1]) for series in look.history.series.values())
-    return Evidence(words=tuple(words), begin=min(begin), end=end) if words else None
+        found.append(span(kl, f"{kl.column} has a median of {median(kl.values):.3g}; a KL is never negative, beyond an estimate's noise"))
+    return _joined([each for each in found if each is not None])
+
+
+def _joined(found: list[Evidence]) -> Evidence | None:
+    words = tuple(words for each in found for words in each.words)
+    return Evidence(words, min(each.begin for each in found), max(each.end for each in found)) if found else None
 
 
 def impossible_entropy(look: Look) -> Answer:
-    """Find an entropy that no distribution over legal moves has."""
+    """Find an entropy that no distribution over legal moves has; that of continuous actions may be negative."""
     series = look.history.series["entropy"]
-    if look.is_of_actions:
-        return None  # Of continuous actions it may be negative.
-    most = math.inf if look.history.is_of_language_model else 1.1 * _MOST_NATS  # A vocabulary is larger than any number of moves.
+    most = 1.1 * math.log(MOST_LEGAL_MOVES) if not look.history.is_of_language_model else math.inf  # A vocabulary is larger.
     bad = (series.values < -0.1) | (series.values > most)
-    if not bad.any():
+    if look.is_of_actions or not bad.any():
         return None
-    worst = series.values[bad][np.argmax(np.abs(series.values[bad]))]
-    words = f"{series.column} is {worst:.4g}, and impossible in {bad.sum()} of {len(series)} rows"
-    words += ": an entropy is not negative" if math.isinf(most) else f": ln {MOST_LEGAL_MOVES} is {_MOST_NATS:.2f}"
-    return Evidence(words=(words,), begin=float(series.steps[bad][0]), end=float(series.steps[bad][-1]))
+    steps, values = series.steps[bad], series.values[bad]
+    words = f"{series.column} is {values[np.argmax(np.abs(values))]:.4g}, and impossible in {bad.sum()} of {len(series)} rows"
+    return Evidence((f"{words}: it is at least 0, over moves at most ln {MOST_LEGAL_MOVES} = {most / 1.1:.2f}",), steps[0], steps[-1])
 
 
 def no_gradient(look: Look) -> Answer:
@@ -166,36 +151,44 @@ def no_gradient(look: Look) -> Answer:
     moved = look.get("kl_old") or look.get("kl")
     if norm is not None and len(norm) >= 5:
         still = np.abs(norm.values) <= max(1e-10, 1e-6 * median(np.abs(norm.values[:5])))
-        at_end = len(norm) if still.all() else int(np.argmin(still[::-1]))
+        at_end = _run_at_end(still)
         if still.mean() > 0.5 or (at_end >= max(20, len(norm) / 5) and not look.is_solved):
             words = f"{norm.column} is 0 in {still.sum()} of {len(norm)} rows, in the last {at_end} without a break"
-            return span(norm, words, begin=float(norm.steps[still][0]))
-    if entropy is not None and len(entropy) >= 5 and not look.is_live:
-        same = entropy.values == entropy.values[-1]
-        constant = len(entropy) if same.all() else int(np.argmin(same[::-1]))
-        is_held = moved is not None and norm is None and float(np.abs(moved.values).max()) <= 1e-10
-        if moved is not None and is_held and float(np.ptp(entropy.values)) <= 1e-6:
-            return span(moved, f"{moved.column} is 0 in all {len(moved)} rows, and {entropy.column} is constant")
-        # Of a number with so many digits equal rows are no rounding.
-        if constant >= max(20, len(entropy) / 5) and f"{entropy.values[-1]:.10g}" != f"{entropy.values[-1]:.3g}" and not look.is_solved:
-            words = f"{entropy.column} is {entropy.values[-1]:.10g} in each of the last {constant} rows: the policy does not change"
-            return span(entropy, words, begin=float(entropy.steps[-constant]))
+            return span(norm, words, begin=norm.first_step(still))
+    if entropy is None or len(entropy) < 5 or look.is_live:
+        return None
+    last, constant = float(entropy.found[-1]), _run_at_end(entropy.values == entropy.found[-1])
+    if norm is None and moved is not None and np.abs(moved.values).max() <= 1e-10 and np.ptp(entropy.values) <= 1e-6:
+        return span(moved, f"{moved.column} is 0 in all {len(moved)} rows, and {entropy.column} is constant")
+    # Equal rows of a number with so many digits are no rounding.
+    if constant >= max(20, len(entropy) / 5) and f"{last:.10g}" != f"{last:.3g}" and not look.is_solved:
+        words = f"{entropy.column} is {last:.10g} in each of the last {constant} rows: the policy does not change"
+        return span(entropy, words, begin=float(entropy.at[-constant]))
     return None
+
+
+def _run_at_end(holds: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> int:
+    """Return in how many rows at the end a condition holds without a break."""
+    return len(holds) if holds.all() else int(np.argmin(holds[::-1]))
 
 
 def learning_rate_schedule(look: Look) -> Answer:
     """Find a learning rate that is 0 for most of the run though it was not at first, or that grows without end."""
-    rate = look.get("learning_rate")
-    if rate is None or len(rate) < 16 or rate.values.max() <= 0:
+    rate = look.history.series["learning_rate"]
+    values, middle, end = rate.values, float(rate.found[len(rate) // 2]), tail(rate.values)
+    if len(rate) < 16 or values.max() <= 0:
         return None
-    stopped = rate.values <= 1e-3 * rate.values.max()
+    stopped = values <= 1e-3 * values.max()
     if stopped[len(rate) // 2 :].all() and stopped.mean() > 0.5:
         words = f"{rate.column} is at most a thousandth of its largest value in {stopped.sum()} of {len(rate)} rows: these train nothing"
-        return span(rate, words, begin=float(rate.steps[stopped][0]))
-    quarters = [median(part) for part in np.array_split(rate.values, 4)]
-    if sorted(quarters) == quarters and tail(rate.values) > 3 * float(rate.values[len(rate) // 2]) > 0:
-        return span(rate, f"{rate.column} grows from {rate.values[len(rate) // 2]:.3g} in the middle of the run to {tail(rate.values):.3g}")
-    return None
+        return span(rate, words, begin=rate.first_step(stopped))
+    is_endless = _rises_by_quarters(values) and end > 3 * middle > 0
+    return span(rate, f"{rate.column} grows from {middle:.3g} in the middle of the run to {end:.3g}") if is_endless else None
+
+
+def _rises_by_quarters(values: Array) -> bool:
+    quarters = [median(part) for part in np.array_split(values, 4)]
+    return sorted(quarters) == quarters
 
 
 # --- Entropy ------------------------------------------------------------------------------------------------------------------------------
@@ -211,12 +204,14 @@ def entropy_collapse(look: Look) -> Answer:
         critical = history.limits.get("critical_entropy", 0.0)
         seen = f"{entropy.column} is {late:.2f} nats, critical below grpo.critical_entropy = {critical:g}"
         return span(entropy, seen) if late < critical else None
-    if not history.is_ours:
-        early = max(early, median(entropy.values[:3]), median(entropy.values[: max(1, len(entropy) // 5)]))
+    if history.is_ours:  # Ours acts on a collapse, so that entropy may have come back.
+        late = float(history.blocks(entropy)[:, 2].min())
+    else:
+        early = max(early, median(entropy.values[:3]), median(fifth(entropy.values)))
     answer = _is_collapsed(look, early, late)
     if answer is not True:
         return answer or None
-    words = [entropy.way()]
+    words = [f"{entropy.way()}{f', {late:.3g} at its lowest' if late < entropy.values[-10:].min() else ''}"]
     if look.is_of_moves(early) and impossible_entropy(look) is None:
         words.append(f"from about {math.exp(entropy.found[0]):.0f} effective moves, exp(entropy), to {math.exp(entropy.found[-1]):.1f}")
     loss, series = history.levels("loss"), history.series.get("loss")
@@ -232,10 +227,9 @@ def _is_collapsed(look: Look, early: float, late: float) -> bool | Unclear:
         return True
     if look.is_of_moves(early):
         normalised = look.history.levels("normalised_entropy")
-        if normalised is not None and normalised[1] < 0.15 and not look.improves:
-            return True
         left, nats = (0.25, 0.8) if look.improves else (0.4, 1.2)
-        return late < 0.15 or late < min(nats, left * early)
+        is_low = normalised is not None and normalised[1] < 0.15 and not look.improves
+        return is_low or late < 0.15 or late < min(nats, left * early)
     if early <= 0 or (look.is_high and look.improves and not look.is_live):
         return False
     if late < (0.08 if look.improves else 0.2) * early:
@@ -246,19 +240,19 @@ def _is_collapsed(look: Look, early: float, late: float) -> bool | Unclear:
 
 def entropy_explosion(look: Look) -> Answer:
     """Find an entropy that grows towards that of a uniform policy without a better reward."""
-    series, spread = look.history.series["entropy"], look.get("action_std")
-    early, end = median(series.values[: max(3, len(series) // 5)]), tail(series.values)
-    if len(series) < 8 or look.is_live:
-        return None
-    if spread is not None and tail(spread.values) > 3 * median(spread.values[: max(3, len(spread) // 5)]) and not look.improves:
+    series, spread = look.get("entropy"), look.get("action_std")
+    if spread is not None and len(spread) >= 8 and tail(spread.values) > 3 * median(fifth(spread.values)) and not look.improves:
         return span(spread, spread.way())
+    if series is None or len(series) < 8 or (early := median(fifth(series.values))) <= 0:
+        return None
+    end = tail(series.values)
     if look.is_of_moves(early):
         found = end > early + 0.6 and end > min(1.5 * early, 3.15) and not look.improves
     elif look.is_of_actions:
-        found = early > 0 and end > 2 * early and not look.improves
+        found = end > 2 * early and not look.improves
     else:
         factor, least = (5.0, 1.5) if look.improves else (2.5, 0.5)
-        found = early > 0 and end > factor * early and end - early > least
+        found = end > factor * early and end - early > least
     return span(series, series.way(), begin=series.first_step(series.values > (early + end) / 2)) if found else None
 
 
@@ -272,12 +266,12 @@ def kl_trap(look: Look) -> Answer:
     collapse = entropy_collapse(look)
     if levels is None or not isinstance(collapse, Evidence):
         return None
-    fell = entropy.first_step(entropy.values < 0.8 * levels[0])  # A rise before that is a warm-up.
-    before, after = coefficient.values[coefficient.steps <= fell][-1:], coefficient.values[coefficient.steps > fell]
+    is_after = coefficient.steps > entropy.first_step(entropy.values < 0.8 * levels[0])  # A rise before that is a warm-up.
+    before, after = coefficient.values[~is_after][-1:], coefficient.values[is_after]
     if not len(before) or not len(after) or not 0 < 3 * before[0] <= (most := float(after.max())):
         return None
-    begin = float(coefficient.steps[coefficient.steps > fell][after > before[0]][0])
     words = f"{coefficient.column} was raised from {before[0]:.3g} to {most:.3g}, {most / before[0]:.0f}-fold, while entropy fell"
+    begin = coefficient.first_step(is_after & (coefficient.values > before[0]))
     return span(coefficient, words, *collapse.words[:1], begin=begin)
 
 
@@ -291,12 +285,11 @@ def cancelling_terms(look: Look) -> Answer:
         hit = [step for step, cosine, norm_1, norm_2 in rows if cosine < -0.95 and 0 < norm_1 <= 2 * norm_2 <= 4 * norm_1]
         if len(hit) >= max(3, len(rows) / 2):
             words = f"the gradients of {one} and {other} are opposite and alike in size in {len(hit)} of {len(rows)} steps"
-            return Evidence(words=(words,), begin=hit[0], end=hit[-1])
+            return Evidence((words,), hit[0], hit[-1])
     # Exact terms do not cancel, whatever their values: a KL before any update shows that these are sampled estimates.
-    found = _raised_penalty(look)
     pairs = look.history.together("kl_penalty", "entropy_bonus")
     is_opposite = sum(penalty * bonus < 0 for _, penalty, bonus in pairs) >= 0.8 * len(pairs)
-    return found if is_opposite and _kl_at_start(look) else None
+    return _raised_penalty(look) if is_opposite and any(_kl_at_start(look)) else None
 
 
 def _is_still(values: Array) -> bool:
@@ -310,7 +303,7 @@ def _raised_penalty(look: Look) -> Evidence | None:
     if penalty is None or bonus is None or len(penalty) < 4 or not _is_still(bonus.values) or look.improves:
         return None
     first, rest = float(penalty.found[0]), penalty.values[1:]
-    if not (first > _PENALTY_AT_START and rest.min() >= 3 * first and rest.max() <= 2 * rest.min()):
+    if not (first > 1e-5 and rest.min() >= 3 * first and rest.max() <= 2 * rest.min()):
         return None
     words = f"{penalty.way()}, while {bonus.column} stayed within {bonus.values.min():.3g} and {bonus.values.max():.3g}"
     return span(penalty, f"{words}: the policy hardly moved, so that it is the KL coefficient that rose and stands at its bound")
@@ -318,16 +311,15 @@ def _raised_penalty(look: Look) -> Evidence | None:
 
 def loss_budget(look: Look) -> Answer:
     """Find a regulariser that is nearly all of the loss."""
-    for term in ("entropy", "reference_kl"):
-        if found := look.beyond(f"logit_share/{term}", above=0.9):
-            return found
+    if found := look.beyond("logit_share/entropy", above=0.9) or look.beyond("logit_share/reference_kl", above=0.9):
+        return found
     for name in ("entropy_bonus", "kl_penalty"):
         rows = look.history.together(name, "policy_loss")
         shares = sorted(abs(value) / (abs(value) + abs(policy)) for _, value, policy in rows if value)
         # A surrogate's value is near 0 whatever its gradient, so that it says something only where nothing is learnt.
         if shares and median(shares) > 0.9 and not look.improves:
-            column = look.history.series[name].column
-            return span(look.history.series[name], f"{column} is {shares[0]:.1%} to {shares[-1]:.1%} of itself and the policy term")
+            series = look.history.series[name]
+            return span(series, f"{series.column} is {shares[0]:.1%} to {shares[-1]:.1%} of itself and the policy term")
     return None
 
 
@@ -366,20 +358,23 @@ def dead_monitor(look: Look) -> Answer:
 
 def high_clip_fraction(look: Look) -> Answer:
     """Find clipping of a fifth of the moves or more: of ours in any part, of others in most rows or at the end."""
-    series = look.history.series["clip_fraction"]
-    if look.history.is_ours or len(series) < 10:
-        return look.beyond("clip_fraction", above=0.2)
-    typical, end = median(series.values), median(series.values[-max(5, len(series) // 5) :])
-    return look.beyond("clip_fraction", above=0.2) if typical > 0.2 or end > 0.25 else None
+    values = look.history.series["clip_fraction"].values
+    is_part_enough = look.history.is_ours or len(values) < 10
+    is_high = is_part_enough or median(values) > 0.2 or median(values[-max(5, len(values) // 5) :]) > 0.25
+    return look.beyond("clip_fraction", above=0.2) if is_high else None
+
+
+def stale_policy(look: Look) -> Answer:
+    """Find ratios that spread so far that few samples make up the gradient."""
+    is_stale = median(look.history.series["effective_sample_size"].values) < 0.7
+    return look.beyond("effective_sample_size", below=0.7) if is_stale else None
 
 
 def cut_updates(look: Look) -> Answer:
     """Find a trust region that ends the updates of most rollouts early."""
     steps, rows = look.history.events.get("trust_region", []), look.history.num_rows
-    if len(steps) < max(10, rows / 2):
-        return None
-    words = f"the trust region ended the updates of {len(steps):,} of {rows:,} rollouts early, first at step {steps[0]:,.0f}"
-    return Evidence(words=(words,), begin=steps[0], end=steps[-1])
+    words = f"the trust region ended the updates of {len(steps):,} of {rows:,} rollouts early, first at step {min(steps, default=0):,.0f}"
+    return Evidence((words,), steps[0], steps[-1]) if len(steps) >= max(10, rows / 2) else None
 
 
 # --- Runs that fall apart -----------------------------------------------------------------------------------------------------------------
@@ -387,122 +382,88 @@ def cut_updates(look: Look) -> Answer:
 
 def diverging(look: Look) -> Answer:
     """Find a run whose KL, ratios, gradient norm or loss run away, without a better reward."""
-    if look.is_live:
-        return None
     found = []
-    for name, limit_of in _LIMITS.items():
+    for name, least, times in (("kl", 0.0, 0), *_RUNAWAYS):
         series = look.get(name)
-        if series is not None and len(series) >= 8 and (limit := limit_of(look, series)) is not None:
+        limit = (
+            None if series is None or len(series) < 8 else _kl_limit(look, series) if name == "kl" else _limit(look, series, least, times)
+        )
+        if series is not None and limit is not None:
             words = f"{series.column} is {tail(series.values):.3g} at the end, beyond {limit:.3g}; at first {median(series.values[:3]):.3g}"
-            found.append((words, series.first_step(np.abs(series.values) > limit), float(series.at[-1])))
-    return Evidence(words=tuple(each[0] for each in found), begin=min(each[1] for each in found), end=found[0][2]) if found else None
+            found.append(span(series, words, begin=series.first_step(np.abs(series.values) > limit)))
+    return _joined(found)
 
 
 def _kl_limit(look: Look, series: Series) -> float | None:
+    """Return the KL that the end of a run is beyond, in nats; None if it is not."""
     values, unit = series.values, _FAR_FOR_ANSWERS if "answer" in series.unit else _FAR
-    end, early = tail(values), max(median(values[:3]), median(values[: max(3, len(values) // 5)]))
-    half = median(values[: len(values) // 2])
-    is_quick = end > 6 * max(half, 0.0)  # A straight line from 0 has 4.
-    quarters = [median(part) for part in np.array_split(values, 4)]
-    allowed = 1.0 if not look.improves else 2.0 if look.history.is_of_language_model else 4.0
-    limit = unit * allowed * (0.6 if is_quick else 1.0)
+    end, early, half = tail(values), max(median(values[:3]), median(fifth(values))), max(0.0, median(values[: len(values) // 2]))
+    is_quick = end > 6 * half  # A straight line from 0 has 4.
     if look.improves and not is_quick and look.history.is_ours:
         return None  # Ours is exact; an anchor that grows slowly with the reward is what training is.
+    limit = unit * (1.0 if not look.improves else 2.0 if look.history.is_of_language_model else 4.0) * (0.6 if is_quick else 1.0)
     if end > limit and (end > 4 * early or early > limit):
         return limit
-    return 10 * half if not look.improves and end > 0.2 * limit and end > 10 * half and sorted(quarters) == quarters else None
+    return 10 * half if not look.improves and end > max(0.2 * limit, 10 * half) and _rises_by_quarters(values) else None
 
 
-def _update_kl_limit(_: Look, series: Series) -> float | None:
-    end, early = tail(np.abs(series.values)), median(np.abs(series.values[: max(3, len(series) // 5)]))
-    return 0.5 if end > 0.5 else 0.1 if end > max(0.1, 10 * early) else None
-
-
-def _gradient_limit(look: Look, series: Series) -> float | None:
-    values = series.values
-    first, end = median(values[: max(3, len(values) // 20)]), tail(values)
-    silent = look.history.levels("silent_groups")
-    calm = 100 if silent is not None and silent[0] > 0.5 else 30
-    limit = first * (calm if look.improves and end <= 15 * median(values) else 10)
+def _limit(look: Look, series: Series, least: float, times: float) -> float | None:
+    """Return the limit that the end of a series is beyond; one that grows slowly with the reward may grow three times as far."""
+    sizes, silent = np.abs(series.values), look.history.levels("silent_groups")
+    end, is_slow = tail(sizes), look.improves and tail(sizes) <= 1.5 * times * median(sizes)
+    calm = 10 if silent is not None and silent[0] > 0.5 else 3  # Gradients grow from nothing where groups were silent.
+    limit = max(least, times * (calm if is_slow else 1) * median(sizes[: max(3, len(sizes) // 20)]))
     return limit if 0 < limit < end else None
-
-
-def _loss_limit(look: Look, series: Series) -> float | None:
-    sizes = np.abs(series.values)
-    limit, end = max(1.0, 100 * float(np.quantile(sizes[: max(3, len(sizes) // 5)], 0.9))), tail(sizes)
-    return limit if end > limit and (end > 100 * median(sizes) or not look.improves) else None
-
-
-def _ratio_limit(_: Look, series: Series) -> float | None:
-    return 6.0 if tail(series.values) > max(6.0, 4 * median(series.values[: max(3, len(series) // 5)])) else None
-
-
-_LIMITS: Final[dict[str, Callable[[Look, Series], float | None]]] = {
-    "kl": _kl_limit,
-    "kl_old": _update_kl_limit,
-    "gradient_norm": _gradient_limit,
-    "ratio_max": _ratio_limit,
-    "loss": _loss_limit,
-    "policy_loss": _loss_limit,
-}
-"""Quantity -> the limit that its end is beyond; None if it is not."""
 
 
 def extreme_rows(look: Look) -> Answer:
     """Find single rows far beyond their neighbours."""
-    words, steps = [], list[float]()
+    found = []
     for name, times, least in _EXTREMES:
-        series = look.get(name)
-        if series is None or len(series) < 20 or look.is_live:
+        if (series := look.get(name)) is None or len(series) < 20:
             continue
         sizes = np.abs(series.values)
         limit = max(times * median(sizes), least * (100 if "answer" in series.unit else 1))
         around = {at: median(sizes[max(0, at - 7) : at + 8]) for at in np.flatnonzero(sizes > limit)[:1_000].tolist()}
         if hit := [at for at, level in around.items() if sizes[at] > times * level]:
             largest = max(hit, key=lambda at: float(sizes[at]))
-            value, step = series.values[largest], series.steps[largest]
-            words.append(
-                f"{series.column} is {value:.3g} at step {step:,.0f}, {around[largest]:.3g} around it; so far off in {len(hit)} rows"
-            )
-            steps += series.steps[hit].tolist()
-    return Evidence(words=tuple(words), begin=min(steps), end=max(steps)) if words else None
+            where = f"at step {series.at[largest]:,.0f}, {around[largest]:.3g} around it; so far off in {len(hit)} rows"
+            words = f"{series.column} is {series.found[largest]:.3g} {where}"
+            found.append(Evidence((words,), float(series.at[hit[0]]), float(series.at[hit[-1]])))
+    return _joined(found)
 
 
-# --- Rewards ------------------------------------------------------------------------------------------------------------------------------
+# --- Rewards and answers ------------------------------------------------------------------------------------------------------------------
 
 
 def falling_reward(look: Look) -> Answer:
     """Find a reward that falls, or that has lost half of its gain."""
     if look.reward is None or look.trend is None or look.improves or not look.has_fallen:
         return None
-    found = look.trend
-    blocks = look.history.blocks(look.reward)
-    middle = (max(found.best, found.start) + min(found.end, found.last)) / 2
-    below = blocks[:, 2] <= middle
-    since = len(below) - (len(below) if below.all() else int(np.argmin(below[::-1])))
-    begin = float(blocks[since, 0]) if since < len(blocks) else float(look.reward.at[-1])
+    found, blocks = look.trend, look.history.blocks(look.reward)
+    low = _run_at_end(blocks[:, 2] <= (max(found.best, found.start) + min(found.end, found.last)) / 2)
     words = (
         f"{look.reward.column} is {found.start:.3g} in the first fifth of the rows, {found.best:.3g} at its best, {found.last:.3g} at last"
     )
-    return span(look.reward, words, begin=begin)
+    return span(look.reward, words, begin=float(blocks[-low, 0]) if low else float(look.reward.at[-1]))
 
 
 def flat_reward(look: Look) -> Answer:
     """Find a reward whose rise is surely too small to matter."""
     reward, found, deviation = look.reward, look.trend, look.deviation
-    if reward is None or found is None:
-        return None
+    assert reward is not None
+    assert found is not None
     if look.history.is_of_windows:
-        rest = reward.values[1:]
-        is_flat = len(rest) > 1 and deviation is not None and rest.max() - reward.found[0] <= 0.1 * deviation and not look.improves
-        return span(reward, f"{reward.way()}, at its best {rest.max():.3g} in {len(reward)} windows") if is_flat else None
+        best = max(reward.found[1:], default=math.inf)
+        is_flat = len(reward) > 2 and deviation is not None and best - reward.found[0] <= 0.1 * deviation and not look.improves
+        return span(reward, f"{reward.way()}, at its best {best:.3g} in {len(reward)} windows") if is_flat else None
     fewest = _FEWEST_FOR_FLAT if deviation is None else _FEWEST_FOR_FLAT // 2
     if len(reward) < fewest or reward.at[-1] - reward.at[0] < _FEWEST_FOR_FLAT - 1:
         return Unclear(f"{len(reward)} rows; at least {fewest} over {_FEWEST_FOR_FLAT} steps are needed")
     least, nothing = (_FLAT_IN_NOISE * found.noise, -math.inf) if deviation is None else (_FLAT * deviation, _NOTHING * deviation)
     if "gain" in look.history.series and deviation is not None:
         least = nothing = _NOTHING * deviation / 3  # A gain has no noise of states and their values.
-    is_rise = look.regret_falls or look.heldout_rises or (look.rises and found.most > nothing)
+    is_rise = look.measures_rise or (look.rises and found.most > nothing)
     if look.is_solved or is_rise or look.has_fallen or no_gradient(look) is not None:
         return None
     if found.most > least:
@@ -517,33 +478,25 @@ def silent_groups(look: Look) -> Answer:
     if look.is_solved and not look.is_live:
         return None
     least = 0.5 if look.history.is_ours or not look.rises else 0.8
-    found = look.beyond("silent_groups", above=least, at_end=not look.history.is_ours)
-    if found is not None:
-        is_critical = look.beyond("silent_groups", above=0.95) is not None
-        return replace(found, severity=Severity.CRITICAL) if is_critical else found
-    for name in ("group_std", "reward_std"):
-        series = look.get(name)
-        if series is not None and not look.is_live and len(series) >= 5 and median(series.values[-max(3, len(series) // 5) :]) < 1e-6:
+    if found := look.beyond("silent_groups", above=least, at_end=not look.history.is_ours):
+        return replace(found, severity=Severity.CRITICAL) if look.beyond("silent_groups", above=0.95) else found
+    if look.is_live:
+        return None
+    for series in filter(None, map(look.get, ("group_std", "reward_std"))):
+        if len(series) >= 5 and median(series.values[-max(3, len(series) // 5) :]) < 1e-6:
             return replace(span(series, series.way()), severity=Severity.CRITICAL)
     for low, high in (("reward_worst", "reward_best"), ("advantage_min", "advantage_max")):
         rows = look.history.together(low, high)
-        same = [step for step, least, most in rows if most - least <= 1e-6 * max(abs(least), abs(most))]
+        same = [step for step, lowest, most in rows if most - lowest <= 1e-6 * max(abs(lowest), abs(most))]
         if len(rows) >= 10 and len(same) > len(rows) / 2:
-            names = [look.history.series[name].column for name in (low, high)]
-            words = f"{names[0]} and {names[1]} are equal in {len(same)} of {len(rows)} rows"
-            return Evidence(words=(words,), begin=same[0], end=same[-1], severity=Severity.CRITICAL)
+            columns = " and ".join(look.history.series[name].column for name in (low, high))
+            return Evidence((f"{columns} are equal in {len(same)} of {len(rows)} rows",), same[0], same[-1], Severity.CRITICAL)
     return None
 
 
 def group_agreement(look: Look) -> Answer:
     """Find groups whose moves are nearly all the same."""
     return None if look.is_solved and not look.is_live else look.beyond("agreement", above=0.75)
-
-
-def stale_policy(look: Look) -> Answer:
-    """Find ratios that spread so far that few samples make up the gradient."""
-    series = look.history.series["effective_sample_size"]
-    return look.beyond("effective_sample_size", below=0.7) if median(series.values) < 0.7 else None
 
 
 def exploding_advantages(look: Look) -> Answer:
@@ -558,36 +511,27 @@ def lost_format(look: Look) -> Answer:
     parsed, levels = look.history.series["parsed"], look.history.levels("parsed")
     if levels is None:
         return None
-    early = max(levels[0], median(parsed.values[: max(1, len(parsed) // 5)]))
+    early, late, found = max(levels[0], median(fifth(parsed.values))), levels[1], trend(parsed.values)
     least = 0.2 if look.history.is_ours or early > 0.5 else max(0.4 * early, 0.05)  # A format reward may be worth less than 1.
-    if early - levels[1] <= least or (
-        not look.is_live and len(parsed) >= 15 and trend(parsed.values).change >= 0 and not trend(parsed.values).has_lost
-    ):
-        return None
-    return span(parsed, parsed.way(), begin=parsed.first_step(parsed.values < (early + levels[1]) / 2))
+    is_noise = not look.is_live and len(parsed) >= 15 and found.change >= 0 and not found.has_lost
+    begin = parsed.first_step(parsed.values < (early + late) / 2)
+    return span(parsed, parsed.way(), begin=begin) if early - late > least and not is_noise else None
 
 
 def truncated_answers(look: Look) -> Answer:
     """Find answers most of which are cut at their largest length."""
     series = look.history.series["truncated"]
-    if look.is_live or len(series) < 5:
-        return None
     end, cut = median(series.values[-max(3, len(series) // 5) :]), series.values > 0.5
-    if cut.sum() < 10 or end <= (0.8 if look.improves else 0.6):
-        return None
-    return span(
-        series, f"{series.column} is {end:.0%} at the end, above half in {cut.sum()} of {len(series)} rows", begin=series.first_step(cut)
-    )
+    words = f"{series.column} is {end:.0%} at the end, above half in {cut.sum()} of {len(series)} rows"
+    return span(series, words, begin=series.first_step(cut)) if cut.sum() >= 10 and end > (0.8 if look.improves else 0.6) else None
 
 
 def answer_length(look: Look) -> Answer:
     """Find answers whose length runs away or collapses without a better reward."""
     series = look.history.series["answer_length"]
-    if look.improves or len(series) < 15:
-        return None
     found = trend(series.values)
-    is_off = found.start > 0 and not 0.3 * found.start <= found.end <= 2.5 * found.start
-    return span(series, series.way()) if is_off and found.change else None
+    is_off = len(series) >= 15 and found.change and found.start > 0 and not 0.3 * found.start <= found.end <= 2.5 * found.start
+    return span(series, series.way()) if is_off and not look.improves else None
 
 
 # --- Held-out measures and games ----------------------------------------------------------------------------------------------------------
@@ -596,20 +540,17 @@ def answer_length(look: Look) -> Answer:
 def _got_worse(look: Look) -> Iterator[Evidence]:
     """Yield evidence of each held-out measure that got worse, compared with its beginning or its best part."""
     for name, sign in (("regret", -1), ("regret_best", -1), ("heldout_reward", 1)):
-        series = look.get(name)
-        if series is None or len(series) < 3 or look.is_live:
+        if (series := look.get(name)) is None or len(series) < 3:
             continue
         good, part = sign * series.values, max(1, len(series) // 5)
         before, after = median(good[:part]), median(good[-part:])
         smooth = np.array([median(good[max(0, at - part // 2) : at + part // 2 + 1]) for at in range(len(good))])
-        best = float(smooth.max())
+        best, top = float(smooth.max()), int(np.argmax(smooth))
         least = (_WORSE if len(good) >= _FEW_MEASURES else _WORSE_OF_FEW) * max(abs(before), abs(after) if sign > 0 else 0.0, 1e-12)
-        is_sure, is_turned = _surely_falls(good), best - after > max(least, (best - before) * 0.6)
-        falls = before - after > least and is_sure
-        turns = is_turned and len(good) >= 8 and _surely_falls(good[int(np.argmax(smooth)) :])
-        if falls or turns:
+        turns = best - after > max(least, (best - before) * 0.6) and len(good) >= 8 and _surely_falls(good[top:])
+        if turns or (before - after > least and _surely_falls(good)):
             words = f"{series.column} goes from {abs(before):.3g}{f' by {abs(best):.3g}' if turns else ''} to {abs(after):.3g}"
-            yield span(series, words, begin=float(series.at[int(np.argmax(smooth))]))
+            yield span(series, words, begin=float(series.at[top]))
 
 
 def _surely_falls(good: Array) -> bool:
@@ -617,26 +558,21 @@ def _surely_falls(good: Array) -> bool:
     if len(good) >= 15:
         return trend(good).change < 0
     third = max(1, len(good) // 3)
-    if len(good) < 3 or good[-third:].max() >= good[:third].min():
-        return False
-    return len(good) < 5 or rank_correlation(np.arange(len(good)), good)[1] < 0.1
+    is_below = len(good) >= 3 and bool(good[-third:].max() < good[:third].min())
+    return is_below and (len(good) < 5 or rank_correlation(np.arange(len(good)), good)[1] < 0.1)
 
 
 def reward_hacking(look: Look) -> Answer:
     """Find a reward that rises while a held-out measure gets worse."""
-    rises = look.trend is not None and look.trend.change > 0 and not look.has_fallen
-    found = list(_got_worse(look)) if rises else []
-    if not found or look.reward is None or look.trend is None:
+    if look.reward is None or look.trend is None or look.trend.change <= 0 or look.has_fallen or not (found := [*_got_worse(look)]):
         return None
-    words = f"{look.reward.column} rises from {look.trend.start:.3g} to {look.trend.end:.3g}"
-    return Evidence(
-        words=(words, *(words for each in found for words in each.words)), begin=min(each.begin for each in found), end=found[0].end
-    )
+    rise = span(look.reward, f"{look.reward.column} rises from {look.trend.start:.3g} to {look.trend.end:.3g}")
+    return _joined([rise, *found])
 
 
 def lost_strength(look: Look) -> Answer:
     """Find a policy that plays worse than before, by games or by a held-out measure."""
-    found = [] if reward_hacking(look) is not None else list(_got_worse(look))
+    found = [] if reward_hacking(look) is not None else [*_got_worse(look)]
     looks = look.history.evaluations
     if len(looks) > 1:
         games, steps, scores = (np.array([getattr(each, name) for each in looks]) for name in ("games", "step", "score"))
@@ -646,11 +582,8 @@ def lost_strength(look: Look) -> Answer:
         slope = float(games * (steps - middle) @ (scores - mean)) / (spread * math.sqrt(max(1e-12, float(games @ (steps - middle) ** 2))))
         if scores[0] - scores[-1] > 2.6 * error and (len(looks) < 3 or slope < -2):
             first, last = (f"{scores[at]:.3f} of {games[at]:.0f} games at step {steps[at]:,.0f}" for at in (0, -1))
-            words = f"score {first}, {last}"
-            found.append(Evidence(words=(words,), begin=float(steps[0]), end=float(steps[-1])))
-    if not found:
-        return None
-    return Evidence(words=tuple(words for each in found for words in each.words), begin=found[0].begin, end=found[-1].end)
+            found.append(Evidence((f"score {first}, {last}",), float(steps[0]), float(steps[-1])))
+    return _joined(found)
 
 
 def unbelievable_peak(look: Look) -> Answer:
@@ -673,13 +606,11 @@ def unbelievable_peak(look: Look) -> Answer:
         f"{best.score:.3g} of {best.games:.0f} games at step {best.step:,.0f}: 95 % interval {low:.3f} to {high:.3f}",
         f"if all {len(looks)} checkpoints were equally strong, the best would stand out as far with probability {chance:.2f}",
     )
-    return Evidence(words=words, begin=best.step, end=best.step)
+    return Evidence(words, best.step, best.step)
 
 
 def no_baseline(look: Look) -> Answer:
     """Find games whose first are of a policy that has been trained already."""
-    looks = look.history.evaluations
+    first = look.history.evaluations[0].step
     begun = min((float(series.at[0]) for series in look.history.series.values()), default=0.0)  # A resumed run begins there.
-    if not looks or (first := looks[0]).step <= max(0.0, begun):
-        return None
-    return Evidence(words=(f"the first games are of step {first.step:,.0f}",), begin=first.step, end=first.step)
+    return Evidence((f"the first games are of step {first:,.0f}",), first, first) if first > max(0.0, begun) else None

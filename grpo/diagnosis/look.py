@@ -16,11 +16,7 @@ NOTED: Final = 0.15
 _NOTED_IN_NOISE, _NOTED_OF_LEVEL = 1.0, 0.03
 """The same where that deviation is unknown: in deviations of the rows, and as a fraction of the reward."""
 _SOLVED, _SOLVED_BY_RISE, _LEFT = 0.9, 1.2, 0.25
-"""A task is solved at this fraction of the largest reward, after a rise by so many deviations of a single reward, or where this fraction
-of the regret is left."""
-_REGRET_FELL: Final = 0.15
-_PART: Final = 20
-"""The end of a run is its last twentieth, of 3 to 20 rows: a run is often stopped soon after it falls apart."""
+"""A task is solved at this fraction of the largest reward, after a rise by so many deviations, or with this fraction of the regret left."""
 
 
 class Severity(StrEnum):
@@ -32,14 +28,12 @@ class Severity(StrEnum):
     """The run's measurements or its policy are not reliable; before the first update: it is refused."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a check has seen."""
+    """What a check has seen: words with numbers and steps, and the steps at which it begins and ends."""
 
     words: tuple[str, ...]
-    """With numbers and steps."""
     begin: float
-    """The step at which it begins."""
     end: float
     severity: Severity | None = None
     """Where it is not that of the table."""
@@ -56,9 +50,19 @@ Answer = Evidence | Unclear | None
 """Found, cannot tell, not found."""
 
 
+def span(series: Series, *words: str, begin: float | None = None) -> Evidence:
+    """Return evidence from a step, or the beginning of a series, to its end."""
+    return Evidence(words, float(series.at[0]) if begin is None else begin, float(series.at[-1]))
+
+
 def tail(values: Array) -> float:
-    """Return the median at the end of a series."""
-    return median(values[-max(3, min(20, len(values) // _PART)) :])
+    """Return the median of the last twentieth, of 3 to 20 rows: a run is often stopped soon after it falls apart."""
+    return median(values[-max(3, min(20, len(values) // 20)) :])
+
+
+def fifth(values: Array) -> Array:
+    """Return the first fifth of the rows, or three."""
+    return values[: max(3, len(values) // 5)]
 
 
 class Look:
@@ -67,21 +71,11 @@ class Look:
     def __init__(self, history: History) -> None:
         """Look at a history as it is now."""
         self.history = history
+        self.get = history.series.get
         self.is_live = history.when != When.END
-
-    def get(self, quantity: str) -> Series | None:
-        """Return a quantity's series, if it was recorded."""
-        return self.history.series.get(quantity)
-
-    @cached_property
-    def reward(self) -> Series | None:
-        """The reward; of our networks the gain over the reference on equal states, which new states do not move."""
-        return self.get("gain") or self.get("reward")
-
-    @cached_property
-    def trend(self) -> Trend | None:
-        """The reward's trend."""
-        return None if self.reward is None else trend(self.reward.values)
+        self.is_of_actions = history.dialect.entropy_of == "actions"
+        self.reward = self.get("gain") or self.get("reward")  # New states do not move the gain over the reference on equal states.
+        self.trend: Trend | None = None if self.reward is None else trend(self.reward.values)
 
     @cached_property
     def deviation(self) -> float | None:
@@ -111,38 +105,31 @@ class Look:
         return falls or (self.trend.has_lost and lost > max(self.of_note, (self.trend.best - self.trend.start) / 2))
 
     @cached_property
-    def regret_falls(self) -> bool:
-        """Whether a regret of training states or held-out boards falls."""
-        series = [self.get(name) for name in ("training_regret", "regret", "regret_best")]
-        found = [trend(each.values) for each in series if each is not None and len(each) > 2]
-        return any(-each.change > _REGRET_FELL * abs(each.end - each.change) for each in found)
+    def measures_rise(self) -> bool:
+        """Whether a regret falls by a sixth, or a held-out reward rises."""
+        regrets = [series for name in ("training_regret", "regret", "regret_best") if (series := self.get(name)) is not None]
+        found = [trend(each.values) for each in regrets if len(each) > 2]
+        heldout = self.get("heldout_reward")
+        rises = heldout is not None and len(heldout) > 3 and trend(heldout.values).change > 0
+        return rises or any(-each.change > 0.15 * abs(each.end - each.change) for each in found)
 
     @cached_property
     def rises(self) -> bool:
-        """Whether it is shown that reward rises or a regret falls, by whatever amount."""
-        shown = self.trend is not None and self.trend.change > 0 and not self.has_fallen
-        return shown or self.regret_falls or self.heldout_rises
-
-    @cached_property
-    def heldout_rises(self) -> bool:
-        """Whether a held-out reward rises."""
-        series = self.get("heldout_reward")
-        return series is not None and len(series) > 3 and trend(series.values).change > 0
+        """Whether it is shown that reward or a held-out measure gets better, by whatever amount."""
+        return (self.trend is not None and self.trend.change > 0 and not self.has_fallen) or self.measures_rise
 
     @cached_property
     def improves(self) -> bool:
-        """Whether reward rises by an amount that matters, or a regret falls; while a run goes on, it has the benefit of the doubt."""
-        if self.is_live:
-            return True
-        return (self.trend is not None and self.trend.change > self.of_note and not self.has_fallen) or self.regret_falls
+        """Whether reward rises by an amount that matters, or a held-out measure; while a run goes on, it has the benefit of the doubt."""
+        noted = self.trend is not None and self.trend.change > self.of_note and not self.has_fallen
+        return self.is_live or noted or (self.measures_rise and not self.has_fallen)
 
     @cached_property
     def is_high(self) -> bool:
         """Whether reward is near the largest that it can be, as far as that is known."""
         if self.trend is None or self.reward is None or "gain" in self.history.series:
             return False
-        low, high = np.quantile(self.reward.values, [0.05, 0.95])
-        best = self.get("reward_best")
+        (low, high), best = np.quantile(self.reward.values, [0.05, 0.95]), self.get("reward_best")
         most = 1.0 if best is None else median(best.values)
         is_known = (best is not None and float(np.ptp(self.reward.values)) > 0) or (low >= -0.1 and 0.8 <= high <= 1.1)
         return is_known and most > 0 and min(self.trend.end, self.trend.last) >= _SOLVED * most
@@ -157,20 +144,13 @@ class Look:
         has_risen = self.trend is not None and self.deviation is not None and self.trend.change > _SOLVED_BY_RISE * self.deviation
         return self.is_high or (has_risen and not self.has_fallen)
 
-    @cached_property
-    def is_of_actions(self) -> bool:
-        """Whether entropies are over the actions of an environment, whose number is unknown."""
-        return self.history.dialect.entropy_of == "actions"
-
     def is_of_moves(self, early: float) -> bool:
         """Return whether an entropy is over chess moves, so that nats say something; that of tokens usually begins below 1.2."""
-        history = self.history
-        return not history.is_of_language_model and not self.is_of_actions and (history.is_ours or early >= 1.2)
+        return not self.history.is_of_language_model and not self.is_of_actions and (self.history.is_ours or early >= 1.2)
 
     def beyond(self, quantity: str, *, above: float = math.inf, below: float = -math.inf, at_end: bool = False) -> Evidence | None:
         """Return evidence of a quantity whose level is beyond a limit in a part of the rows, or in the last part."""
-        series = self.get(quantity)
-        if series is None:
+        if (series := self.get(quantity)) is None:
             return None
         blocks = self.history.blocks(series)
         bad = blocks[(blocks[:, 2] > above) | (blocks[:, 2] < below)]
@@ -178,18 +158,12 @@ class Look:
             return None
         worst = bad[np.argmax(np.maximum(bad[:, 2] - above, below - bad[:, 2])), 2]
         words = f"{series.column} is {worst:.3g} between steps {bad[0, 0]:,.0f} and {bad[-1, 1]:,.0f}"
-        return Evidence(words=(words,), begin=float(bad[0, 0]), end=float(bad[-1, 1]))
+        return Evidence((words,), float(bad[0, 0]), float(bad[-1, 1]))
 
     def at_start(self, quantity: str) -> float | None:
         """Return a quantity's value in the first row, if the log begins with the run: at step 0 or 1, or after one interval of logging."""
-        series, dialect = self.get(quantity), self.history.dialect
-        if series is None or dialect.first_row == "later":
+        series = self.get(quantity)
+        if series is None or self.history.dialect.first_row == "later":
             return None
-        first, steps = float(series.at[0]), series.steps
-        interval = 1.0 if len(steps) < 3 or self.history.is_ours else max(1.0, median(np.diff(steps)))
-        return float(series.found[0]) if first <= interval else None
-
-
-def span(series: Series, *words: str, begin: float | None = None) -> Evidence:
-    """Return evidence from a step, or the beginning of a series, to its end."""
-    return Evidence(words=words, begin=float(series.at[0]) if begin is None else begin, end=float(series.at[-1]))
+        interval = 1.0 if len(series) < 3 or self.history.is_ours else max(1.0, median(np.diff(series.steps)))
+        return float(series.found[0]) if series.at[0] <= interval else None

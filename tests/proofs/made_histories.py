@@ -303,52 +303,42 @@ SICK: Final[Mapping[str, tuple[Change, str]]] = {
 }
 """What is wrong -> how it is made, and the finding that names it."""
 
-_COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
-    "plain": {
-        **{
-            "reward": "reward",
-            "reward_std": "reward_std",
-            "entropy": "entropy",
-            "kl": "kl",
-            "kl_old": "approx_kl",
-            "clip": "clip_fraction",
-        },
-        **{"grad": "grad_norm", "loss": "loss", "rate": "lr", "ratio": "ratio_mean", "silent": "silent_groups"},
-        **{"heldout": "heldout_reward", "kl_coefficient": "kl_coef"},
-    },
-    "TRL": {
-        **{
-            "reward": "reward",
-            "reward_std": "reward_std",
-            "entropy": "entropy",
-            "kl": "kl",
-            "clip": "clip_ratio/region_mean",
-            "loss": "loss",
-        },
-        **{"grad": "grad_norm", "rate": "learning_rate", "silent": "frac_reward_zero_std", "cut": "completions/clipped_ratio"},
-        **{"length": "completions/mean_length", "format": "rewards/format_reward/mean", "heldout": "eval_reward"},
-    },
-    "verl": {
-        **{"reward": "critic/score/mean", "entropy": "actor/entropy", "kl": "actor/kl_loss", "kl_old": "actor/ppo_kl", "rate": "actor/lr"},
-        **{"clip": "actor/pg_clipfrac", "grad": "actor/grad_norm", "loss": "actor/pg_loss", "cut": "response_length/clip_ratio"},
-        **{"length": "response_length/mean", "heldout": "val-core/maths/acc/mean@8", "kl_coefficient": "actor/kl_coef"},
-    },
-    "SB3": {
-        **{"reward": "rollout/ep_rew_mean", "entropy": "train/entropy_loss", "kl_old": "train/approx_kl", "clip": "train/clip_fraction"},
-        **{"loss": "train/loss", "rate": "train/learning_rate", "heldout": "eval/mean_reward"},
-    },
+_COLUMNS: Final[Mapping[str, str]] = {
+    "plain": "reward=reward reward_std=reward_std entropy=entropy kl=kl kl_old=approx_kl clip=clip_fraction grad=grad_norm loss=loss"
+    " rate=lr ratio=ratio_mean silent=silent_groups heldout=heldout_reward kl_coefficient=kl_coef",
+    "TRL": "reward=reward reward_std=reward_std entropy=entropy kl=kl clip=clip_ratio/region_mean loss=loss grad=grad_norm"
+    " rate=learning_rate silent=frac_reward_zero_std cut=completions/clipped_ratio length=completions/mean_length"
+    " format=rewards/format_reward/mean"
+    " heldout=eval_reward",
+    "verl": "reward=critic/score/mean entropy=actor/entropy kl=actor/kl_loss kl_old=actor/ppo_kl rate=actor/lr clip=actor/pg_clipfrac"
+    " grad=actor/grad_norm loss=actor/pg_loss cut=response_length/clip_ratio length=response_length/mean"
+    " heldout=val-core/maths/acc/mean@8 kl_coefficient=actor/kl_coef",
+    "SB3": "reward=rollout/ep_rew_mean entropy=train/entropy_loss kl_old=train/approx_kl clip=train/clip_fraction loss=train/loss"
+    " rate=train/learning_rate heldout=eval/mean_reward",
 }
 _SHOWN_BY: Final = {
-    **{"KL explodes": "kl", "another reference": "kl", "gradients explode": "grad", "ratio is not 1": "ratio", "silent groups": "silent"},
-    **{"answers are cut": "cut", "length runs away": "length", "format is lost": "format", "KL coefficient runs away": "kl_coefficient"},
-    **{"longer answers": "cut"},
+    "KL explodes": "kl",
+    "another reference": "kl",
+    "gradients explode": "grad",
+    "ratio is not 1": "ratio",
+    "silent groups": "silent",
+    "answers are cut": "cut",
+    "longer answers": "cut",
+    "length runs away": "length",
+    "format is lost": "format",
+    "KL coefficient runs away": "kl_coefficient",
 }
 """Quantities without whose column nobody sees it."""
 
 
+def columns_of(dialect: str) -> dict[str, str]:
+    """Return the columns of a dialect by quantity."""
+    return dict(pair.split("=") for pair in _COLUMNS[dialect].split())
+
+
 def dialects_of(kind: str) -> list[str]:
     """Return the dialects that log what a kind shows."""
-    return [dialect for dialect in DIALECTS if _SHOWN_BY.get(kind, "reward") in _COLUMNS[dialect]]
+    return [dialect for dialect in DIALECTS if _SHOWN_BY.get(kind, "reward") in columns_of(dialect)]
 
 
 def draw(kind: str, seed: int, number: int, *, num_rows: int = 0) -> Draw:
@@ -363,7 +353,7 @@ def draw(kind: str, seed: int, number: int, *, num_rows: int = 0) -> Draw:
 
 def write(run: Draw, folder: Path) -> Path:
     """Write a run in its dialect: CSV, JSON lines, a console's lines, or progress.csv."""
-    columns = {name: column for name, column in _COLUMNS[run.dialect].items() if name in run.curves}
+    columns = {name: column for name, column in columns_of(run.dialect).items() if name in run.curves}
     curves = {
         column: -run.curves[name] if (run.dialect, name) == ("SB3", "entropy") else run.curves[name] for name, column in columns.items()
     }
