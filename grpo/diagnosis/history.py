@@ -9,43 +9,36 @@ from typing import Final, Self
 
 import numpy as np
 
-from grpo.diagnosis.dialects import FRACTIONS, OURS, Dialect, dialect_of, dialects, is_ambiguous, meaning_of, nearest, plain, step_columns
+from grpo.diagnosis.dialects import (
+    DIALECTS,
+    OURS,
+    TABLES,
+    Dialect,
+    Meaning,
+    dialect_of,
+    is_ambiguous,
+    meaning_of,
+    nearest,
+    plain,
+    step_columns,
+)
 from grpo.diagnosis.records import Record
-from grpo.diagnosis.tables import INFINITE, MISSING, NAN, HistoryError, Table, read_table
+from grpo.diagnosis.tables import INFINITE, LARGEST, MISSING, NAN, HistoryError, Table, read_table
 from grpo.diagnosis.trends import Array, Flags, median
 from grpo.settings.metrics import METRICS
 
-_RUNS: Final = (
-    *(
-        "run",
-        "run_id",
-        "run_name",
-        "run_uuid",
-        "run id",
-        "run name",
-        "runid",
-        "wandb_run",
-        "experiment",
-        "experiment_id",
-        "experiment_name",
-    ),
-    *("exp_name", "trial", "trial_id", "seed"),
-)
-"""Columns that name the run of a row."""
-_SPLITS: Final = ("split", "phase", "mode", "stage", "subset")
-_KEYS: Final = ("key", "metric", "metric_name", "name", "tag", "metric_key")
-_TIMES: Final = ("wall time", "wall_time", "timestamp", "_timestamp")
-"""Columns with the time of a row, by which rows of one step are ordered."""
-_NO_QUANTITY: Final = frozenset({"step_from", "step_to", "score", "games", "epoch", "_runtime", "__index_level_0__", "unnamed: 0"})
-_OF_LANGUAGE_MODELS: Final = ("language/", "completion", "response_length", "sequence_length", "parsed", "truncated", "vllm", "num_tokens")
 _EVALUATION: Final = re.compile(r"(eval|val|valid\w*|test|held_?out)[-_/]|train_(runtime|loss|samples|steps)|total_flos")
 _CHECKED_FOR_NAN: Final = frozenset(
     {"loss", "policy_loss", "kl_penalty", "entropy_bonus", "entropy", "kl", "kl_old", "clip_fraction", "reward", "gradient_norm"}
 )
-_DENSE: Final = 0.5
-"""Fraction of finite cells from which a column is recorded in all rows between its first and its last."""
-_REGULAR: Final = 0.9
-"""Fraction of equal distances between finite cells from which a column is recorded at an interval."""
+_DENSE, _REGULAR = 0.5, 0.9
+"""A column is recorded in all rows where this fraction of the cells is finite; at an interval, where so many distances are equal."""
+_SAME: Final = 0.02
+"""Relative difference of a value that was written twice."""
+_RESUMES: Final = 20
+"""Times that a log may have been appended to."""
+_Parts = Sequence[tuple[Array, Array]]
+"""Steps and cells of a column, a pair a table."""
 
 
 class When(Flag):
@@ -66,19 +59,19 @@ class Series:
     column: str
     """Name in the file."""
     at: list[float] | Array
-    """Steps."""
+    """Steps, rising."""
     found: list[float] | Array
-    """Values."""
+    """Value at each step."""
     unit: str = ""
 
     @property
     def steps(self) -> Array:
-        """Steps, rising."""
+        """Steps as an array."""
         return np.asarray(self.at, dtype=float)
 
     @property
     def values(self) -> Array:
-        """Value at each step."""
+        """Values as an array."""
         return np.asarray(self.found, dtype=float)
 
     def __len__(self) -> int:
@@ -89,9 +82,9 @@ class Series:
         """Return a text with the first and the last value."""
         return f"{self.column} from {self.found[0]:.3g} (step {self.at[0]:,.0f}) to {self.found[-1]:.3g} (step {self.at[-1]:,.0f})"
 
-    def first_step(self, is_there: Flags) -> float:
+    def first_step(self, holds: Flags) -> float:
         """Return the first step where a condition holds; the last step if there is none."""
-        return float(self.at[int(np.argmax(is_there))] if is_there.any() else self.at[-1])
+        return float(self.at[int(np.argmax(holds)) if holds.any() else -1])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,8 +101,8 @@ class History:
     """What was recorded of one run; grows during the run."""
 
     when: When = When.END
-    dialect: Dialect = field(default_factory=lambda: dialects()[0])
-    """Names of the trainer that made it; at first ours: entropy and KL are exact, every step has a row, and its assertions held."""
+    dialect: Dialect = DIALECTS[0]
+    """Names of the trainer that made it. In ours entropy and KL are exact, every step has a row, and its assertions held."""
     is_of_language_model: bool = False
     """Whether entropies are over tokens or answers, which ln(legal moves) does not bound."""
     is_of_windows: bool = False
@@ -153,12 +146,11 @@ class History:
     def add(self, step: float, row: Mapping[str, float]) -> None:
         """Add a row of columns; of two columns of one quantity the first that was seen counts."""
         self.num_rows += 1
+        self.is_of_language_model = self.is_of_language_model or _is_of_language_model(row)
         for column, value in row.items():
-            self.is_of_language_model |= any(word in column.lower() for word in _OF_LANGUAGE_MODELS)
-            meaning = meaning_of(column, self.dialect)
-            if meaning is None:
+            if (meaning := meaning_of(column, self.dialect)) is None:
                 self.unused[column] = None
-            elif not abs(value) <= 1e100:
+            elif not abs(value) <= LARGEST:
                 self.not_finite.setdefault(column, []).append(step)
             elif (series := self.series.setdefault(meaning.quantity, Series(column, [], [], meaning.unit))).column == column:
                 assert isinstance(series.at, list)
@@ -170,50 +162,38 @@ class History:
     def of_tables(cls, tables: Sequence[Table]) -> Self:
         """Return the history of one run from its tables. Raises HistoryError for tables of several runs."""
         tables = [part for table in tables for part in _in_wide_form(_of_training(table))]
-        columns = [column for table in tables for column in table.numbers]
-        ours = any(column in METRICS for column in columns)
-        history = cls(dialect=dialects()[0] if ours else dialect_of([*columns, *(name for table in tables for name in table.texts)]))
-        history.is_of_language_model = history.dialect.entropy_of == "tokens" or any(
-            word in column.lower() for column in columns for word in _OF_LANGUAGE_MODELS
-        )
+        columns = [column for table in tables for column in (*table.numbers, *table.texts)]
+        history = cls(dialect=DIALECTS[0] if METRICS.keys() & set(columns) else dialect_of(columns))
+        history.is_of_language_model = history.dialect.entropy_of == "tokens" or _is_of_language_model(columns)
         parts: dict[str, list[tuple[Array, Array]]] = {}
-        order: dict[str, int] = {}
         for table in tables:
             steps = history._steps(table)
             history.num_rows = max(history.num_rows, table.num_rows)
             history._note(table, steps)
-            _without_evaluations(table, history.dialect)
+            _take_out_evaluations(table, history.dialect)
             for column, cells in table.numbers.items():
-                order.setdefault(column, len(order))
                 parts.setdefault(column, []).append((steps, cells))
         known = {column: meaning for column in parts if (meaning := meaning_of(column, history.dialect)) is not None}
-        history.unused = {column: None for column in parts if column not in known and plain(column) not in _NO_QUANTITY}
-        history._check_order(parts, known)
-        for column in sorted(known, key=lambda each: (history.dialect.meaning(each) is None, known[each].rank, order[each])):
-            history._add_column(column, parts[column])
+        history.unused |= {column: None for column in parts if column not in known and plain(column) not in TABLES["no_quantity"]}
+        history._check_order({column: parts[column] for column in known})
+        for column, meaning in sorted(known.items(), key=lambda item: (history.dialect.meaning(item[0]) is None, item[1].rank)):
+            history._add_column(column, meaning, parts[column])
         return history
 
     def _steps(self, table: Table) -> Array:
         """Return the step of each row, and take out the columns that are steps."""
-        candidates = step_columns([*table.numbers], self.dialect)
-        if not candidates:
+        found = {name: table.numbers.pop(name) for name in step_columns([*table.numbers], self.dialect)}
+        found = {name: cells for name, cells in found.items() if np.isfinite(cells).any()}
+        if not found:
             self.notes.append(f"{table.path.name}: no column is known to be the step, so rows are counted from 1")
             return np.arange(1.0, table.num_rows + 1)
-        shares = {name: float(np.isfinite(table.numbers[name]).mean()) for name in candidates}
-        name = next((each for each in candidates if shares[each] >= 0.5), max(candidates, key=lambda each: shares[each]))
-        if len(candidates) > 1:
-            others = [each for each in candidates if each != name and not np.array_equal(table.numbers[each], table.numbers[name])]
-            self.notes += [f"{table.path.name}: the step is {name}, and not {', '.join(others)}"] if others else []
-        steps = table.numbers[name]
-        for each in candidates:
-            del table.numbers[each]
-        finite = np.isfinite(steps)
-        if finite.all():
-            return steps
-        if not finite.any():
-            return np.arange(1.0, table.num_rows + 1)
-        rows = np.maximum.accumulate(np.where(finite, np.arange(len(steps)), -1))  # A row without a step is of the step before.
-        return steps[np.where(rows < 0, int(np.argmax(finite)), rows)]
+        shares = {name: float(np.isfinite(cells).mean()) for name, cells in found.items()}
+        name = next((each for each in found if shares[each] >= 0.5), max(found, key=lambda each: shares[each]))
+        if others := [each for each in found if not np.array_equal(found[each], found[name])]:
+            self.notes.append(f"{table.path.name}: the step is {name}, and not {', '.join(others)}")
+        finite = np.isfinite(found[name])
+        rows = np.maximum.accumulate(np.where(finite, np.arange(len(finite)), -1))  # A row without a step is of the step before.
+        return found[name][np.where(rows < 0, int(np.argmax(finite)), rows)]
 
     def _note(self, table: Table, steps: Array) -> None:
         """Take events, games, windows and weights of a table."""
@@ -223,71 +203,61 @@ class History:
         self.is_of_windows |= "step_from" in numbers
         if "score" in numbers and "games" in numbers:
             looks = zip(steps, numbers["score"], numbers["games"], strict=True)
-            found = [Evaluation(step=at, score=score, games=games) for at, score, games in looks if 0 <= score <= 1 and np.isfinite(games)]
+            found = [Evaluation(step=at, score=score, games=games) for at, score, games in looks if 0 <= score <= 1 and 0 < games < LARGEST]
             self.evaluations = tuple(sorted((*self.evaluations, *found), key=lambda each: each.step))
         for name, cells in table.texts.items():
             at = next((row for row, cell in enumerate(cells) if cell.lower() in ("random", "untrained", "random weights")), None)
             if "weights" in plain(name) and at is not None:
                 self.random_weights = f"{name} says {cells[at]} at step {steps[at]:,.0f}"
-            elif "weights" not in plain(name):
+            else:
                 self.unused[name] = None
 
-    def _check_order(self, parts: Mapping[str, Sequence[tuple[Array, Array]]], known: Iterable[str]) -> None:
+    def _check_order(self, parts: Mapping[str, _Parts]) -> None:
         """Tell which steps are there twice. Raises HistoryError where they are of several runs."""
-        twice = [found for column in known if (found := _doubled(column, parts[column])) is not None]
+        twice = [found for column in parts if (found := _doubled(column, parts[column])) is not None]
         if not twice:
             return
-        column, doubled, begins_again, is_mixed = max(twice, key=lambda each: len(each[1]))
-        if begins_again or is_mixed:
-            why = "steps begin again" if begins_again else "most steps have several rows"
-            raise HistoryError(
-                f"several runs in one table: {why} ({column} at step {doubled[0]:,.0f} has different values); give the rows of one run"
-            )
+        column, doubled, why = max(twice, key=lambda each: len(each[1]))
+        if why:
+            words = f"{why} ({column} at step {doubled[0]:,.0f} has different values)"
+            raise HistoryError(f"several runs in one table: {words}; give the rows of one run")
         self.notes.append(
             f"{len(doubled):,} steps are there twice ({doubled[0]:,.0f} to {doubled[-1]:,.0f}), as of a log that was appended to after a"
             " resume: the later row counts"
         )
 
-    def _add_column(self, column: str, parts: Sequence[tuple[Array, Array]]) -> None:
-        meaning = meaning_of(column, self.dialect)
-        assert meaning is not None
-        steps, cells = _latest(np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts]))
-        finite = np.isfinite(cells)
-        if meaning.quantity in _CHECKED_FOR_NAN and (bad := _not_finite(cells)).any():
+    def _add_column(self, column: str, meaning: Meaning, parts: _Parts) -> None:
+        steps, cells = _latest(parts)
+        finite, quantity = np.isfinite(cells), meaning.quantity
+        if quantity in _CHECKED_FOR_NAN and (bad := _not_finite(cells)).any():
             self.not_finite.setdefault(column, steps[bad].tolist())
-        if not finite.any() or meaning.quantity in self.series:
+        if not finite.any() or quantity in self.series:
             return
-        at, values = steps[finite], meaning.sign * cells[finite]
-        if meaning.quantity == "entropy" and is_ambiguous(column) and meaning.sign > 0 and (values <= 0).all() and values.any():
+        values, problem = meaning.sign * cells[finite], ""
+        if quantity == "entropy" and meaning.sign > 0 and is_ambiguous(column) and (values <= 0).all() and values.any():
             values = -values
-        if meaning.quantity in FRACTIONS and values.max() > 1 + 1e-6:
-            if values.max() > 100:
-                self.notes.append(f"{column} is no fraction (up to {values.max():.3g}), so it is not read")
-                return
+        if quantity in TABLES["fractions"] and 1 + 1e-6 < values.max() <= 100:
+            self.notes.append(f"{column} is taken for percent: it goes up to {values.max():.3g}")
             values = values / 100
-            self.notes.append(f"{column} is taken for percent: it goes up to {100 * values.max():.3g}")
-        if meaning.quantity == "clip_fraction" and len(values) >= 5 and values[0] > 0 and (values == values[0]).all():
-            self.notes.append(f"{column} is the same number in all rows, as a setting is, so it is not read")
-            return
-        self.series[meaning.quantity] = Series(column, at, values, meaning.unit)
-
-    def block_size(self, series: Series) -> int:
-        """Return how many rows make a level: ten, or a fifth of another trainer's short table."""
-        if self.when == When.BEFORE:
-            return 1
-        return 10 if self.is_ours else min(10, max(1, len(series) // 5))
+        elif quantity in TABLES["fractions"] and values.max() > 100:
+            problem = f"no fraction (up to {values.max():.3g})"
+        if quantity == "clip_fraction" and len(values) >= 5 and values[0] > 0 and (values == values[0]).all():
+            problem = "the same number in all rows, as a setting is"
+        if problem:
+            self.notes.append(f"{column} is {problem}, so it is not read")
+        else:
+            self.series[quantity] = Series(column, steps[finite], values, meaning.unit)
 
     def blocks(self, series: Series) -> Array:
-        """Return first step, last step and median of each whole block of rows, from the beginning on; and of the last rows at the end."""
-        size, number, steps, values = self.block_size(series), len(series), series.steps, series.values
-        whole = number // size
-        ends = [
-            steps[: whole * size : size],
-            steps[size - 1 : whole * size : size],
-            np.median(values[: whole * size].reshape(-1, size), axis=1),
-        ]
-        blocks = np.stack(ends, axis=1)
-        if number % size and whole and self.when == When.END:
+        """Return first step, last step and median of each whole block of rows, from the beginning on; and of the last rows at the end.
+
+        A block has ten rows, or a fifth of another trainer's short table.
+        """
+        number, steps, values = len(series), series.steps, series.values
+        size = 1 if self.when == When.BEFORE else 10 if self.is_ours else min(10, max(1, number // 5))
+        end = number // size * size
+        blocks = np.stack([steps[:end:size], steps[size - 1 : end : size], np.median(values[:end].reshape(-1, size), axis=1)], axis=1)
+        if end < number and len(blocks) and self.when == When.END:
             blocks = np.vstack([blocks, [steps[number - size], steps[-1], median(values[-size:])]])
         return blocks
 
@@ -322,112 +292,103 @@ def read_tables(paths: Sequence[Path]) -> History:
     return History.of_tables([read_table(path) for path in paths])
 
 
+def _is_of_language_model(columns: Iterable[str]) -> bool:
+    return any(word in column.lower() for column in columns for word in TABLES["of_language_models"])
+
+
 # --- Shapes of tables ---------------------------------------------------------------------------------------------------------------------
 
 
 def _of_training(table: Table) -> Table:
     """Return the rows of training, in the order of their time. Raises HistoryError where a column names several runs."""
-    by_name = {plain(name): name for name in (*table.numbers, *table.texts)}
-    for name in (by_name[each] for each in _RUNS if each in by_name):
-        cells = table.texts.get(name) or [f"{cell:g}" for cell in table.numbers[name]]
+    for name in [name for name in (*table.numbers, *table.texts) if plain(name) in TABLES["runs"]]:
+        cells = table.texts.pop(name, None) or [f"{cell:g}" for cell in table.numbers.pop(name)]
         runs = list(dict.fromkeys(cell for cell in cells if cell not in ("", "nan")))
-        if 1 < len(runs) <= max(2, table.num_rows / 3):
+        if 1 < len(runs) <= max(2, len(cells) / 3):
             raise HistoryError(f"{table.path}: holds several runs by its column {name}: {', '.join(runs[:5])}; give the rows of one")
-        table.numbers.pop(name, None)
-        table.texts.pop(name, None)
-    for name in (by_name[each] for each in _SPLITS if each in by_name and by_name[each] in table.texts):
-        cells = [cell.lower() for cell in table.texts[name]]
-        if any(cell.startswith("train") for cell in cells):
-            table = table.taken([row for row, cell in enumerate(cells) if cell.startswith("train") or not cell])
-    for name in (by_name[each] for each in _TIMES if by_name.get(each) in table.numbers):
+    for name in [name for name in table.texts if plain(name) in TABLES["splits"]]:
+        is_training = [cell.lower().startswith("train") for cell in table.texts[name]]
+        table = table.taken(np.flatnonzero(is_training)) if any(is_training) else table
+    for name in [name for name in table.numbers if plain(name) in TABLES["times"]]:
         times = table.numbers[name]
         if np.isfinite(times).all() and (np.diff(times) < 0).any():
             table = table.taken(np.argsort(times, kind="stable"))
-        break
     return table
 
 
 def _in_wide_form(table: Table) -> Iterator[Table]:
     """Yield tables of one row a step and a column a quantity, from a long table, statistics, TensorBoard's or W&B's export."""
     names = {plain(name): name for name in (*table.numbers, *table.texts)}
-    key = next((names[each] for each in _KEYS if each in names and names[each] in table.texts), None)
+    key = next((name for name in table.texts if plain(name) in TABLES["keys"]), None)
     if key is not None and "value" in names:
-        cells = np.array(table.texts[key])
-        step = [("step", names[each]) for each in ("step", "global_step") if each in names][:1]
+        cells, step = np.array(table.texts[key]), [("step", names[each]) for each in ("step", "global_step") if each in names][:1]
         for name in dict.fromkeys(table.texts[key]):
-            rows = np.flatnonzero(cells == name)
-            yield Table(table.path, {to: table.numbers[of][rows] for to, of in (*step, (name, names["value"]))})
+            yield Table(table.path, {to: table.numbers[of][cells == name] for to, of in (*step, (name, names["value"]))})
     elif key is not None and "first" in names and "step" not in names:
         firsts = zip(table.texts[key], table.numbers[names["first"]], strict=True)
         yield Table(table.path, {"step": np.zeros(1), **{name: np.array([first]) for name, first in firsts}})
     elif {"step", "value"} <= names.keys() <= {"step", "value", "wall time", "wall_time"}:
-        yield Table(table.path, {"step": table.numbers[names["step"]], _tag(table.path): table.numbers[names["value"]]})
+        tag = table.path.stem.rpartition("tag-")[2].lower()  # As in `run-a-tag-train_loss.csv`: slashes became underscores.
+        known = {name.replace("/", "_"): name for each in reversed(DIALECTS) for name in each.names}
+        yield Table(table.path, {"step": table.numbers[names["step"]], known.get(tag, tag): table.numbers[names["value"]]})
     else:
         yield _of_panel(table)
 
 
-def _tag(path: Path) -> str:
-    """Return the quantity in a file's name as TensorBoard makes it, such as `run-a-tag-train_loss.csv`: slashes became underscores."""
-    tag = path.stem.rpartition("tag-")[2].lower()
-    known = {name.replace("/", "_"): name for each in reversed(dialects()) for name in each.names}
-    return known.get(tag.replace("/", "_"), tag)
-
-
 def _of_panel(table: Table) -> Table:
     """Return the table of W&B's export of a panel, whose columns are `RUN - COLUMN`, without the run and the minima and maxima."""
-    columns = {name: name.rpartition(" - ") for name in table.numbers if " - " in name}
-    runs = sorted({run for run, _, column in columns.values() if not column.endswith(("__MIN", "__MAX"))})
-    if len(runs) > 1:
-        raise HistoryError(f"{table.path}: holds several runs: {', '.join(runs[:5])}; export the panel with one run")
-    kept = {name: column for name, (_, _, column) in columns.items() if not column.endswith(("__MIN", "__MAX"))}
-    numbers = {kept.get(name, name): cells for name, cells in table.numbers.items() if name not in columns or name in kept}
+    exported = {name: name.rpartition(" - ") for name in table.numbers if " - " in name and not name.endswith(("__MIN", "__MAX"))}
+    if len(runs := {run for run, _, _ in exported.values()}) > 1:
+        raise HistoryError(f"{table.path}: holds several runs: {', '.join(sorted(runs)[:5])}; export the panel with one run")
+    numbers = {exported[name][2] if name in exported else name: cells for name, cells in table.numbers.items()}
+    if exported:
+        numbers = {name: cells for name, cells in numbers.items() if not name.endswith(("__MIN", "__MAX"))}
     return Table(table.path, numbers, table.texts, table.events)
+
+
+def _take_out_evaluations(table: Table, dialect: Dialect) -> None:
+    """Take out of a table what rows of evaluations have in columns of training, which were not measured there."""
+    known = {name for name in table.numbers if (found := meaning_of(name, dialect)) is not None and found.quantity in _CHECKED_FOR_NAN}
+    others = [cells for name, cells in table.numbers.items() if _EVALUATION.match(plain(name)) and name not in known]
+    if others and any((table.numbers[name] == NAN).any() for name in known):
+        is_training = np.any([np.isfinite(table.numbers[name]) for name in known], axis=0)
+        is_evaluation = ~is_training & np.any(np.isfinite(others), axis=0)
+        for name in known:
+            table.numbers[name] = np.where(is_evaluation & (table.numbers[name] == NAN), MISSING, table.numbers[name])
 
 
 # --- Cells --------------------------------------------------------------------------------------------------------------------------------
 
 
-def _latest(steps: Array, cells: Array) -> tuple[Array, Array]:
+def _latest(parts: _Parts) -> tuple[Array, Array]:
     """Return the recorded cells by rising step; of several of one step the latest."""
+    steps, cells = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
     recorded = ~np.isnan(cells)
     steps, cells = steps[recorded], cells[recorded]
-    if len(steps) > 1 and not (np.diff(steps) > 0).all():
+    if not (np.diff(steps) > 0).all():
         order = np.argsort(steps, kind="stable")
-        steps, cells = steps[order], cells[order]
-        is_last = np.append(np.diff(steps) > 0, True)
-        steps, cells = steps[is_last], cells[is_last]
+        is_last = np.append(np.diff(steps[order]) > 0, True)
+        steps, cells = steps[order][is_last], cells[order][is_last]
     return steps, cells
 
 
-def _doubled(column: str, parts: Sequence[tuple[Array, Array]]) -> tuple[str, Array, bool, bool] | None:
-    """Return a column's steps with different values, whether steps begin again, and whether most steps have several rows; None without."""
+def _doubled(column: str, parts: _Parts) -> tuple[str, Array, str] | None:
+    """Return a column's steps with different values, and why they are of several runs or ""; None without such steps."""
     steps, cells = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
     recorded = np.isfinite(cells)
     steps, cells = steps[recorded], cells[recorded]
-    if len(steps) < 2 or (np.diff(steps) > 0).all():
+    if (np.diff(steps) > 0).all():
         return None
     order = np.argsort(steps, kind="stable")
-    of_one = np.diff(steps[order]) == 0
-    differs = ~np.isclose(cells[order][1:], cells[order][:-1], rtol=0.02, atol=1e-12)
-    doubled = np.unique(steps[order][1:][of_one & differs])
+    differs = ~np.isclose(cells[order][1:], cells[order][:-1], rtol=_SAME, atol=1e-12)
+    doubled = np.unique(steps[order][1:][(np.diff(steps[order]) == 0) & differs])
     if not len(doubled):
         return None
     falls = np.flatnonzero(np.diff(steps) < 0) + 1  # Rows at which an earlier step follows.
-    begins_again = bool(len(falls)) and len(doubled) > 1 and float(steps[falls].min()) <= float(steps[: falls[0]].min())
-    is_mixed = len(doubled) >= 5 and len(doubled) > len(np.unique(steps)) / 2 and not 0 < len(falls) <= 20
-    return column, doubled, begins_again, is_mixed or len(falls) > max(20, len(steps) / 5)
-
-
-def _without_evaluations(table: Table, dialect: Dialect) -> None:
-    """Take out of a table what rows of evaluations have in columns of training, which were not measured there."""
-    known = {name for name in table.numbers if (found := meaning_of(name, dialect)) is not None and found.quantity in _CHECKED_FOR_NAN}
-    others = [cells for name, cells in table.numbers.items() if _EVALUATION.match(plain(name)) and name not in known]
-    if not others or not any((table.numbers[name] == NAN).any() for name in known):
-        return
-    is_training = np.any([np.isfinite(table.numbers[name]) for name in known], axis=0)
-    is_evaluation = ~is_training & np.any([np.isfinite(cells) for cells in others], axis=0)
-    for name in known:
-        table.numbers[name] = np.where(is_evaluation & (table.numbers[name] == NAN), MISSING, table.numbers[name])
+    if len(falls) and len(doubled) > 1 and steps[falls].min() <= steps[: falls[0]].min():
+        return column, doubled, "steps begin again"
+    is_mixed = len(doubled) >= 5 and len(doubled) > len(np.unique(steps)) / 2 and not 0 < len(falls) <= _RESUMES
+    return column, doubled, "most steps have several rows" if is_mixed or len(falls) > max(_RESUMES, len(steps) / 5) else ""
 
 
 def _not_finite(cells: Array) -> Flags:
@@ -442,8 +403,7 @@ def _not_finite(cells: Array) -> Flags:
     if not len(finite):
         return bad | is_nan
     gaps = np.diff(finite)
-    interval = median(gaps) if len(gaps) else 1.0
-    is_regular = interval > 1 and float((gaps == interval).mean()) >= _REGULAR
+    is_regular = len(gaps) > 0 and median(gaps) > 1 and float((gaps == median(gaps)).mean()) >= _REGULAR
     is_dense = len(finite) >= _DENSE * (finite[-1] - finite[0] + 1) and not is_regular
     if is_dense:
         bad[finite[0] : finite[-1]] |= is_nan[finite[0] : finite[-1]]

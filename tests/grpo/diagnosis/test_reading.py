@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from grpo.diagnosis.diagnose import diagnose
-from grpo.diagnosis.dialects import dialects
+from grpo.diagnosis.dialects import DIALECTS
 from grpo.diagnosis.history import History, read_tables
 from grpo.diagnosis.tables import HistoryError
 
@@ -235,7 +235,7 @@ HOSTILE = ("", "nan", "-inf", "1e400", "1e308", "-1", "0", "abc", "1,2", "-", "N
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_a_table_holds_it_is_judged_or_refused(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
-    known = [name for dialect in dialects() for name in dialect.names]
+    known = [name for dialect in DIALECTS for name in dialect.names]
     names = rng.sample([*known, "step", "score", "games", "step_to", "colour", "", "run", "weights"], rng.randint(1, 20))
     rows = [",".join(rng.choice(HOSTILE) for _ in names) for _ in range(rng.randint(1, 60))]
     try:
