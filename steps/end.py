@@ -4,7 +4,7 @@ from typing import Any
 
 from steps.names import BOARDS, CHAMPION, GAMES_PAGE, PEAK, PGN, REPORT_PAGE, RESULTS
 from steps.pages.results import read_results
-from steps.pages.templates import verdict_lines
+from steps.pages.templates import finding_lines, verdict_lines
 from steps.resume import Job
 from steps.run.commands import pasteable, shortened
 from steps.run.machine import Machine
@@ -35,7 +35,9 @@ def end(flow: Any) -> tuple[dict[str, Any], str]:
     }
     runs.begin(job["run"], "end", "", "").end("finished")
     left = publish_all(machine, seconds=SECONDS).get(job["run"], "")
+    findings = [] if results.findings is None else results.findings["findings"]
     commands = {
+        **({pasteable("chess-grpo diagnose last"): "what is wrong with the training, and what to change"} if findings else {}),
         pasteable(f"chess-grpo play {job['run']}"): "play against the champion",
         pasteable("chess-grpo show last"): "the same in the terminal",
         pasteable("chess-grpo card last"): "the report as a page",
@@ -46,6 +48,7 @@ def end(flow: Any) -> tuple[dict[str, Any], str]:
         "",
         *verdict_lines(results),
         "",
+        *finding_lines(findings[:1], is_short=True),
         *([f"NOT LOGGED to MLflow yet: {left}. Log it later: {pasteable('chess-grpo track')}"] if left else []),
         f"Champion: {shortened(places['champion'])}",
         f"Report: {shortened(places['report'])}",

@@ -17,6 +17,7 @@ from grpo.policy.checkpoints import load_checkpoint
 from grpo.policy.files import LANGUAGE
 from grpo.policy.policy import NetworkPolicy
 from grpo.settings.metrics import FINDING
+from grpo.settings.tree import Settings
 from grpo.train.network_task import NetworkTask
 from grpo.train.self_play import SelfPlay, state_counts
 from grpo.train.states import DatasetStates, Values
@@ -105,7 +106,7 @@ def card(seen: Seen) -> list[CardPart]:
     report, records, found, num_shown = seen.read(), seen.history(), seen.read(FINDINGS), 40
     events = [(record.step, event) for record in records for event in record.events]
     if not found and any(event.name == FINDING for _, event in events):  # There is no output yet.
-        found = diagnose(History.of_records(records)).facts()
+        found = diagnose(History.of_records(records), Settings.model_validate(seen.settings)).facts()
     ended = Training.model_validate(report).end if report else ""
     head = page_part("finetune", seen=seen, ended=ended, findings=found.get("findings", []))
     tail = page_part("events", events=events[: -num_shown - 1 : -1], num_events=len(events))

@@ -17,7 +17,7 @@ class LiveDiagnosis:
     def __init__(self, settings: Settings) -> None:
         """Begin an empty history."""
         self._limits = {"critical_entropy": settings.grpo.critical_entropy}
-        self._watch = Watch()
+        self._watch = Watch(settings)
 
     def refuse(self, metrics: Mapping[str, float], *, step: int) -> None:
         """Raise NotLearnableError where the rollout of the first step, before its update, shows that nothing could be learnt."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from grpo.diagnosis.records import Record
+from grpo.settings.metrics import FINDING
 
 _SECONDS_TO_FIRST_LINE: Final = 10.0
 _SECONDS_BETWEEN_LINES: Final = 60.0
@@ -59,16 +60,23 @@ class TerminalSink:
         self._pace = Pace()
         self._due = time.monotonic() + _SECONDS_TO_FIRST_LINE
         self._numbers: dict[str, float] = {}
+        self._events: dict[str, int] = {}
+        """Name of an event -> how often it happened again since the last line."""
 
     def say(self, text: str) -> None:
         """Print a line."""
         self._say(f"{self._step}: {text}")
 
     def log(self, record: Record) -> None:
-        """Take the shown metrics of a record, and print what happened."""
+        """Take the shown metrics of a record, and print what happened: an event in full the first time, then only how often."""
         self._numbers |= {name.partition("/")[2]: record.metrics[name] for name in self._shown if name in record.metrics}
         for event in record.events:
+            if event.name in self._events:
+                self._events[event.name] += 1
+                continue
             self.say(f"step {record.step:,}: {event.name}: {event.message}")
+            if event.name != FINDING:  # Each finding is said once and differs from all others.
+                self._events[event.name] = 0
 
     def progress(self, done: int, total: int, unit: str) -> None:
         """Print how far the work is, and the latest numbers, if a minute has passed since the last time."""
@@ -80,6 +88,8 @@ class TerminalSink:
     def finish(self, text: str = "") -> None:
         """Print a text, and the numbers that are not printed yet."""
         numbers = ", ".join(f"{name} {number:.4g}" for name, number in self._numbers.items())
+        again = ", ".join(f"{name} {count:,} more times" for name, count in self._events.items() if count)
         self._numbers.clear()
-        if text or numbers:
-            self.say("; ".join(filter(None, (text, numbers))))
+        self._events = dict.fromkeys(self._events, 0)
+        if text or numbers or again:
+            self.say("; ".join(filter(None, (text, numbers, again))))

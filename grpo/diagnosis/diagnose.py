@@ -1,23 +1,27 @@
 """Asks the checks of a history: before the first update, while a run trains, and of the whole."""
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from grpo.base.errors import PlainError
 from grpo.diagnosis.checks import CHECKS, Check
-from grpo.diagnosis.finds import Evidence, Severity
 from grpo.diagnosis.history import History, When
+from grpo.diagnosis.look import Evidence, Look, Severity, Unclear
 from grpo.diagnosis.records import Record
+from grpo.settings.names import flattened
+from grpo.settings.tree import Settings
 
 HEALTHY: Final = "healthy"
 FINDINGS: Final = "findings"
 NOT_JUDGED: Final = "not judged"
+NOT_SHOWN: Final = "nothing found"
 _LEAST: Final = {
     "a reward": ("reward", "gain", "training_regret", "regret", "regret_best"),
     "an entropy or a KL": ("entropy", "normalised_entropy", "kl", "kl_old"),
 }
-"""What must be known of a run that is called healthy."""
+"""What must be known of a run that is judged."""
 _LEAST_ROWS: Final = 10
 
 
@@ -31,6 +35,9 @@ class Finding:
 
     check: Check
     evidence: Evidence
+    advice: str
+    cause: str = ""
+    """Name of the finding that this one may be a consequence of, or ""."""
 
     @property
     def name(self) -> str:
@@ -40,39 +47,45 @@ class Finding:
     @property
     def severity(self) -> Severity:
         """What it means for the run."""
-        return self.evidence.severity or self.check.consequence
+        return self.evidence.severity or self.check.severity
 
     @property
     def line(self) -> str:
         """The finding in a line."""
-        return f"{self.name}: {'; '.join(self.evidence.words)}. {self.check.advice}"
+        return f"{self.name}: {'; '.join(self.evidence.words)}. {self.advice}"
 
     def facts(self) -> dict[str, Any]:
         """Return the finding as plain data."""
         return {
             "name": self.name,
             "severity": self.severity.value,
+            "cause": self.cause,
             "evidence": list(self.evidence.words),
             "first_step": round(self.evidence.begin),
             "last_step": round(self.evidence.end),
             "means": self.check.means,
-            "advice": self.check.advice,
+            "advice": self.advice,
             "page": f"docs/troubleshooting.md#{self.name}",
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All findings: the critical ones first, then by the step at which each begins."""
+    """All findings: causes before what may follow from them, then the critical ones first, then by the step at which each begins."""
 
     findings: tuple[Finding, ...]
     unknown: str = ""
-    """What a judgement lacks; empty where there is enough."""
+    """What a judgement lacks; "" where there is enough."""
+    is_shown: bool = True
+    """Whether reward is shown to rise or to be high."""
+    num_rows: int = 0
+    not_judged: tuple[str, ...] = ()
+    """Checks that cannot tell, or whose quantity was not recorded, each with the reason."""
 
     @property
     def verdict(self) -> str:
-        """HEALTHY, FINDINGS or NOT_JUDGED."""
-        return FINDINGS if self.findings else NOT_JUDGED if self.unknown else HEALTHY
+        """HEALTHY, FINDINGS, NOT_SHOWN or NOT_JUDGED."""
+        return FINDINGS if self.findings else NOT_JUDGED if self.unknown else HEALTHY if self.is_shown else NOT_SHOWN
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -82,35 +95,76 @@ class Diagnosis:
     @property
     def tag(self) -> str:
         """The value of the run's tag: the verdict, or the names of all findings."""
-        return ", ".join(self.names) or f"{self.verdict}{self.unknown and f': {self.unknown}'}"
+        unshown = f"{NOT_SHOWN}; the reward is not shown to rise in {self.num_rows:,} rows"
+        return ", ".join(self.names) or (unshown if self.verdict == NOT_SHOWN else f"{self.verdict}{self.unknown and f': {self.unknown}'}")
 
     def facts(self) -> dict[str, Any]:
         """Return the diagnosis as plain data."""
         return {"verdict": self.verdict, "tag": self.tag, "findings": [finding.facts() for finding in self.findings]}
 
     def text(self) -> str:
-        """Return the findings with evidence, meaning, advice and page of each."""
-        return "\n\n".join(
-            f"{each['severity'].upper():8}  {each['name']}, from step {each['first_step']:,} to {each['last_step']:,}"
-            + "".join(f"\n  seen    {words}" for words in each["evidence"])
-            + f"\n  means   {each['means']}\n  advice  {each['advice']}\n  more    {each['page']}"
-            for each in map(Finding.facts, self.findings)
-        )
+        """Return the findings, each with evidence, meaning, advice and page; beneath a cause, its consequences in a line each."""
+        parts: list[str] = []
+        for finding in self.findings:
+            each = finding.facts()
+            if finding.cause:
+                parts[-1] += f"\n  then    {each['name']}, from step {each['first_step']:,}: {'; '.join(each['evidence'])}"
+                continue
+            parts.append(
+                f"{each['severity'].upper():8}  {each['name']}, from step {each['first_step']:,} to {each['last_step']:,}"
+                + "".join(f"\n  seen    {words}" for words in each["evidence"])
+                + f"\n  means   {each['means']}\n  advice  {each['advice']}\n  more    {each['page']}"
+            )
+        return "\n\n".join(parts)
 
 
-def diagnose(history: History) -> Diagnosis:
-    """Return what the checks find in a run's history."""
-    found = [
-        Finding(check, evidence)
-        for check in CHECKS
-        if history.when in check.when and all(name in history.series for name in check.needs)
-        if (evidence := check.finds(history)) is not None
-    ]
-    return Diagnosis(_in_order(found), _unknown(history))
+def diagnose(history: History, settings: Settings | None = None) -> Diagnosis:
+    """Return what the checks find in a run's history; with the run's settings the advice names their values and the defaults."""
+    look, found, unclear = Look(history), [], []
+    for check in CHECKS:
+        if history.when not in check.when:
+            continue
+        if missing := check.missing(history):
+            unclear.append(f"{check.name} (no {missing})")
+        elif isinstance(answer := check.finds(look), Evidence):
+            found.append(Finding(check, answer, _with_values(check.advice, settings)))
+        elif isinstance(answer, Unclear):
+            unclear.append(f"{check.name} ({answer.why})")
+    is_shown = look.rises or look.is_high
+    return Diagnosis(_in_order(found), _unknown(history), is_shown, history.num_rows, tuple(unclear))
+
+
+def _with_values(advice: str, settings: Settings | None) -> str:
+    """Return an advice in which each setting has the run's value and the default."""
+    if settings is None:
+        return advice
+    here = flattened(settings.model_dump(mode="json"))
+    defaults = flattened(Settings.model_validate({"policy": {"kind": settings.policy.kind}}).model_dump(mode="json"))
+
+    def named(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in here:
+            return match[0]
+        is_default = here[name] == defaults[name]
+        return f"{match[0]} (here {here[name]}, the default{'' if is_default else f' is {defaults[name]}'})"
+
+    return re.sub(r"`([a-z_.]+)`", named, advice)
 
 
 def _in_order(found: Iterable[Finding]) -> tuple[Finding, ...]:
-    return tuple(sorted(found, key=lambda finding: (finding.severity != Severity.CRITICAL, finding.evidence.begin)))
+    rest = sorted(found, key=lambda finding: (finding.severity != Severity.CRITICAL, finding.evidence.begin))
+    ordered: list[Finding] = []
+    names = {finding.name for finding in rest}
+    while rest:
+        # A finding that may follow from another one waits for that.
+        first = next((each for each in rest if not any(each.name in other.check.leads_to for other in rest if other is not each)), rest[0])
+        ordered.append(first)
+        rest.remove(first)
+        for each in [each for each in rest if each.name in first.check.leads_to]:
+            rest.remove(each)
+            ordered.append(Finding(each.check, each.evidence, each.advice, cause=first.name))
+            names.discard(each.name)
+    return tuple(ordered)
 
 
 def _unknown(history: History) -> str:
@@ -118,7 +172,7 @@ def _unknown(history: History) -> str:
     missing = [words for words, names in _LEAST.items() if not any(name in history.series for name in names)]
     if missing:
         return f"no column is known for {' and for '.join(missing)}"
-    rows = min(max(len(history.series[name].values) for name in names if name in history.series) for names in _LEAST.values())
+    rows = min(max(len(history.series[name]) for name in names if name in history.series) for names in _LEAST.values())
     return "" if rows >= _LEAST_ROWS else f"{rows} rows are too few"
 
 
@@ -130,7 +184,7 @@ def look_before(metrics: Mapping[str, float], *, step: int, limits: Mapping[str,
         step: the number of that step; in the first of a run, policy and reference must be equal.
         limits: `critical_entropy`.
     """
-    history = History(when=When.BEFORE, is_ours=True, limits=limits)
+    history = History(when=When.BEFORE, limits=limits)
     history.add(step, metrics)
     return diagnose(history)
 
@@ -145,9 +199,10 @@ def refuse(found: Diagnosis) -> None:
 class Watch:
     """Asks the checks while a run trains, and tells each finding once."""
 
-    def __init__(self) -> None:
-        """Begin an empty history."""
-        self._history = History(is_ours=True, when=When.DURING)
+    def __init__(self, settings: Settings | None = None) -> None:
+        """Begin an empty history of a run with these settings."""
+        self._history = History(when=When.DURING)
+        self._settings = settings
         self._told: dict[str, Finding] = {}
         self._num_steps = 0
 
@@ -162,14 +217,14 @@ class Watch:
         self._num_steps += 1  # The first record is of what there was before the first step.
         if not is_due and len(self._history.not_finite) == num_bad:
             return ()
-        new = tuple(finding for finding in diagnose(self._history).findings if finding.name not in self._told)
+        new = tuple(finding for finding in diagnose(self._history, self._settings).findings if finding.name not in self._told)
         self._told |= {finding.name: finding for finding in new}
         return new
 
     def diagnosis(self) -> Diagnosis:
         """Return the diagnosis of all records so far; what was told stays in it, with its steps."""
         self._history.when = When.END
-        found = diagnose(self._history)
+        found = diagnose(self._history, self._settings)
         self._history.when = When.DURING
         told = (finding for name, finding in self._told.items() if name not in found.names)
-        return Diagnosis(_in_order((*found.findings, *told)), found.unknown)
+        return replace(found, findings=_in_order((*found.findings, *told)))

@@ -1,415 +1,594 @@
-"""What the checks look for in a history."""
+"""What the checks of `checks.toml` look for. Each function has a check's name and answers: found, cannot tell, or not found."""
 
 import math
-import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from grpo.diagnosis.history import History, Series, When
+from grpo.diagnosis.history import Series, When
+from grpo.diagnosis.look import Answer, Evidence, Look, Severity, Unclear, fifth, span, tail
+from grpo.diagnosis.trends import Array, median, rank_correlation, trend
 from grpo.match.intervals import wilson_interval
 from grpo.settings.shared import ENTROPY_CRITICAL, TERM_PAIRS
 
 MOST_LEGAL_MOVES: Final = 218
 """In R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1 (Petrovic, 1964)."""
-_NOTED, _UNNOTED = 0.15, 0.1
-"""In standard deviations of a single reward: a change of the mean that counts, and a rise that nobody would see."""
-_KL_AT_START, _PENALTY_AT_START = 1e-3, 1e-5
-"""Above rounding: a KL in nats, and one times its coefficient, which is unknown."""
+_AT_START: Final = (("kl", 1e-3), ("kl_max", 1e-3), ("kl_penalty", 1e-5))
+"""Quantity and what is above rounding: a KL in nats, and one times its coefficient, which is unknown."""
+_KL_OF_UPDATES, _KL_STAYS = 0.05, 0.3
+"""A KL of a first row, whose updates may be in it, counts above this where it is no small fraction of the rows that follow."""
 _KL_BY_SCORING: Final = 0.5
 """In nats: more before any update is another model, not another way of scoring (temperature 1.3 against 1.0 gives 0.05)."""
 _FAR, _FAR_FOR_ANSWERS = 0.8, 50.0
 """Nats from the reference, of a move or token and of an answer of many tokens."""
-
-
-class Severity(StrEnum):
-    """What a finding means for the run."""
-
-    WARNING = "warning"
-    """Something does not serve its purpose."""
-    CRITICAL = "critical"
-    """The run's measurements or its policy are not reliable; before the first update: it is refused."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Evidence:
-    """What a check has seen."""
-
-    words: tuple[str, ...]
-    """With numbers and steps."""
-    begin: float
-    """The step at which it begins."""
-    end: float
-    severity: Severity | None = None
-    """Where it is not that of the table."""
-
-
-# --- What a series shows ------------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Trend:
-    """How the level of a noisy series changes."""
-
-    before: float
-    after: float
-    best: float
-    change: float
-    """From the beginning, or its first rows, to the end; 0 where it may be noise."""
-    has_lost: bool
-    """Whether it is more than noise that the end is below the best part."""
-
-
-def _rank_correlation(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
-    """Return Kendall's tau, and the probability of one as far from 0 by chance."""
-    from scipy.stats import kendalltau  # Here, for it takes a second to import.
-
-    found = kendalltau(first, second)
-    return float(found.statistic), float(found.pvalue)
-
-
-def _trend(series: Series) -> Trend:
-    number, parts = len(series.values), np.array_split(np.array(series.values), min(5, len(series.values)))
-    levels = [float(np.median(part)) for part in parts]
-    before, after, best, size = levels[0], levels[-1], max(levels), len(parts[-1])
-    if size < 6:  # Too few rows to measure their noise: they are ranked.
-        chance = _rank_correlation(range(number), series.values)[1] if number > 3 else 1.0
-        return Trend(before, after, best, change=after - before if chance < (0.02 if number < 10 else 0.005) else 0.0, has_lost=False)
-    rests = [part - np.polyval(np.polyfit(range(len(part)), part, 1), range(len(part))) for part in parts]
-    square = sum(float(rest @ rest) for rest in rests)
-    # With a lag-one autocorrelation of r, as of running means, n rows are worth n (1 - r) / (1 + r). Short parts show too little of it.
-    alike = sum(float(rest[1:] @ rest[:-1]) for rest in rests) / square if square else 0.0
-    alike = min(0.95, max(0.0, alike + (1 + 4 * alike) / size))
-    noise = math.sqrt(square / (number - 2 * len(parts)))
-    error = 1.2533 * noise * math.sqrt(2 / size * (1 + alike) / (1 - alike))  # Of the difference of two medians.
-    # What changes quickly is over before the first part is.
-    changes = ((after - before, 3.5 * error), (after - statistics.median(series.values[:3]), 3 * noise))
-    change = max((each for each, least in changes if abs(each) > least), key=abs, default=0.0)
-    return Trend(before, after, best, change=change, has_lost=best - after > 4.5 * error)
-
-
-def _reward(history: History) -> Series | None:
-    """Return the reward; of our networks the gain over the reference on equal states, which new states do not move."""
-    return history.series.get("gain") or history.series.get("reward")
-
-
-def _deviation(history: History) -> float | None:
-    """Return the standard deviation of single rewards, from the history or a percentile of them."""
-    if (levels := history.levels("reward_std")) is not None:
-        return levels[0] or None
-    pairs = history.together("reward", "reward_p90")
-    # 1.2816: the normal distribution's 90th percentile.
-    return statistics.median(upper - mean for _, mean, upper in pairs) / 1.2816 if pairs else None
-
-
-def _of_note(history: History, trend: Trend) -> float:
-    """Return the smallest change of the reward that counts: a twentieth where the deviation of single rewards is unknown."""
-    deviation = _deviation(history)
-    least = max(abs(trend.before), abs(trend.after)) / 20 if deviation is None else _NOTED * deviation
-    return least / 10 if "gain" in history.series else least  # A gain has no noise of states and their values.
-
-
-def _improves(history: History) -> bool:
-    """Return whether reward rises for certain, or a regret falls; while a run goes on, it has the benefit of the doubt."""
-    if history.when == When.DURING:
-        return True
-    if (reward := _reward(history)) is not None:
-        trend = _trend(reward)
-        if trend.change > _of_note(history, trend) and not _has_fallen(history, trend):
-            return True
-    found = [_trend(history.series[name]) for name in ("training_regret", "regret", "regret_best") if name in history.series]
-    return any(-trend.change > 0.15 * (trend.after - trend.change) for trend in found)
-
-
-def _has_fallen(history: History, trend: Trend) -> bool:
-    """Return whether a reward fell for certain, a gain below 0, or it lost half of what it had gained."""
-    least = _of_note(history, trend)
-    falls = -trend.change > least and (trend.after < 0 or "gain" not in history.series)
-    return falls or (trend.has_lost and trend.best - trend.after > max(least, (trend.best - trend.before) / 2))
-
-
-def _beyond(history: History, quantity: str, *, above: float = math.inf, below: float = -math.inf) -> Evidence | None:
-    """Return evidence of a quantity whose level is beyond a limit in a part of the rows."""
-    series = history.series.get(quantity)
-    if series is None or not (bad := [block for block in history.blocks(series) if block[2] > above or block[2] < below]):
-        return None
-    worst = max((median for _, _, median in bad), key=lambda median: max(median - above, below - median))
-    words = f"{series.column} is {worst:.3g} between steps {bad[0][0]:,.0f} and {bad[-1][1]:,.0f}"
-    return Evidence(words=(words,), begin=bad[0][0], end=bad[-1][1])
-
-
-def level(quantity: str, *, above: float = math.inf, below: float = -math.inf) -> Callable[[History], Evidence | None]:
-    """Return a check of a quantity's level."""
-    return lambda history: _beyond(history, quantity, above=above, below=below)
-
-
-def _span(series: Series, *words: str, begin: float | None = None) -> Evidence:
-    """Return evidence from a step, or the beginning of a series, to its end."""
-    return Evidence(words=words, begin=series.steps[0] if begin is None else begin, end=series.steps[-1])
-
-
-def _is_still(series: Series) -> bool:
-    """Return whether a series hardly moves."""
-    return max(series.values) - min(series.values) < 0.15 * abs(statistics.median(series.values))
+_FEWEST_FOR_FLAT: Final = 100
+"""Rows, and steps; half as many rows where the deviation of a single reward is known."""
+_FLAT, _FLAT_IN_NOISE, _NOTHING = 0.25, 1.5, 0.03
+"""A reward is flat where its rise is surely smaller: in deviations of a single reward, or of the rows where that is unknown. The third: for
+a rise that is certain, in deviations of a single reward."""
+_MISMATCHES: Final = (("sampler_gap", 0.0, 0.05), ("sampler_prob_gap", 0.0, 0.02), ("sampler_ratio", 1.0, 0.3))
+"""Quantity, its value where sampler and trainer agree, and by how much it may differ."""
+_EXTREMES: Final = (
+    ("kl", 100, 1.0),
+    ("kl_old", 100, 1.0),
+    ("gradient_norm", 500, 10.0),
+    ("loss", 1_000, 10.0),
+    ("policy_loss", 1_000, 10.0),
+)
+"""Quantity, and how many times the rows around it and how large a single row must be."""
+_RUNAWAYS: Final = (("kl_old", 0.1, 10), ("gradient_norm", 0.0, 10), ("ratio_max", 6.0, 4), ("loss", 1.0, 100), ("policy_loss", 1.0, 100))
+"""Quantity, and how large its end, and how many times its first part it must be."""
+_WORSE, _WORSE_OF_FEW, _FEW_MEASURES = 0.12, 0.3, 6
+"""Fraction by which a held-out measure must get worse, and of how few measures by more."""
 
 
 # --- Values and scoring -------------------------------------------------------------------------------------------------------------------
 
 
-def nan_steps(history: History) -> Evidence | None:
+def nan_steps(look: Look) -> Answer:
     """Find NaN and infinite values, and optimiser steps that were left out because of them."""
-    words = [
-        f"{column} is not finite at {len(steps):,} steps, first at step {steps[0]:,.0f}" for column, steps in history.not_finite.items()
-    ]
-    hit = [step for steps in history.not_finite.values() for step in steps]
-    if (skipped := history.series.get("skipped")) is not None:
-        bad = [step for step, value in zip(skipped.steps, skipped.values, strict=True) if value > 0]
-        words += [f"{skipped.column}: optimiser steps were left out at {len(bad):,} steps, first at step {bad[0]:,.0f}"] if bad else []
-        hit += bad
-    return Evidence(words=tuple(words[:4]), begin=min(hit), end=max(hit)) if hit else None
+    bad = dict(look.history.not_finite)
+    words = [f"{column} is not finite at {len(steps):,} steps, first at step {steps[0]:,.0f}" for column, steps in bad.items()]
+    if (skipped := look.get("skipped")) is not None and (hit := skipped.steps[skipped.values > 0]).size:
+        words.append(f"{skipped.column}: optimiser steps were left out at {len(hit):,} steps, first at step {hit[0]:,.0f}")
+        bad[skipped.column] = hit.tolist()
+    steps = [step for found in bad.values() for step in found]
+    return Evidence(tuple(words[:4]), min(steps), max(steps)) if steps else None
 
 
-def _kl_at_start(history: History) -> list[tuple[float, str]]:
-    """Return each KL that is not 0 before the first update, with a text."""
-    limits = {"kl": _KL_AT_START, "kl_max": _KL_AT_START, "kl_penalty": _PENALTY_AT_START}
-    found = {name: value for name, limit in limits.items() if (value := history.at_start(name)) is not None and not abs(value) <= limit}
-    return [(value, f"{history.series[name].column} is {value:.3g} before the first update") for name, value in found.items()]
-
-
-def kl_at_step_zero(history: History) -> Evidence | None:
-    """Find a KL above 0 before the first update."""
-    if not (found := _kl_at_start(history)):
+def unlearned_language_model(look: Look) -> Answer:
+    """Find a language model of which no answer can be read; whether enough can be, the gate before GRPO has judged."""
+    parsed, random = look.history.series["parsed"], look.history.random_weights
+    is_unread = parsed.found[0] == 0 or (parsed.found[0] < 0.1 and not look.is_live and parsed.values.max() <= 0.2)
+    has_learnt = not look.is_live and len(parsed) > 2 and median(parsed.values[-max(1, len(parsed) // 5) :]) > 0.5
+    if not random and (not is_unread or has_learnt):
         return None
-    step = min(series.steps[0] for series in history.series.values())
-    return Evidence(words=tuple(words for _, words in found), begin=step, end=step)
+    series = [each for each in (parsed, look.get("truncated")) if each is not None]
+    words = [f"{each.column} is {each.found[0]:.3g} at step {each.at[0]:,.0f}" for each in series]
+    return Evidence((*([random] if random else []), *words), float(parsed.at[0]), float(parsed.at[0]))
 
 
-def temperature_mismatch(history: History) -> Evidence | None:
+def _kl_at_start(look: Look) -> Iterator[tuple[float, str]]:
+    """Yield each KL that is not 0 before the first update, with a text."""
+    history = look.history
+    is_exact = history.is_ours or history.is_of_windows or "kl_penalty" in history.series
+    for name, limit in _AT_START:
+        value, series = look.at_start(name), look.get(name)
+        if value is None or series is None or abs(value) <= limit or (name == "kl_penalty" and series.at[0] > 0):
+            continue
+        rest = series.values[1:11]
+        is_by_updates = not is_exact and len(rest) > 0 and (value <= _KL_OF_UPDATES or value < _KL_STAYS * median(rest))
+        is_by_updates = value < 5.0 if "answer" in series.unit and not history.is_ours else is_by_updates
+        # Where rows are counted from 0, a KL that does not grow is none of updates.
+        does_not_grow = value > 10 * limit and series.at[0] <= 0 and len(rest) >= 5 and value > 0.8 * median(rest)
+        if not is_by_updates or does_not_grow:
+            yield value, f"{series.column} is {value:.3g} in the first row, before or at the first update (step {series.at[0]:,.0f})"
+
+
+def kl_at_step_zero(look: Look) -> Answer:
+    """Find a KL above 0 before the first update."""
+    words = tuple(words for _, words in _kl_at_start(look))
+    step = min(float(series.at[0]) for series in look.history.series.values())
+    return Evidence(words, step, step) if words else None
+
+
+def temperature_mismatch(look: Look) -> Answer:
     """Find moves that are scored by another distribution than they were sampled from."""
-    if history.is_of_language_model or history.is_ours:
+    if look.history.is_of_language_model or look.history.is_ours:
         return None  # More than the temperature can differ, see scored_otherwise; ours asserts ratios of 1 in every rollout.
-    words = [words for value, words in _kl_at_start(history) if value < _KL_BY_SCORING]
-    clipped = history.at_start("clip_fraction")
+    words = [words for value, words in _kl_at_start(look) if value < _KL_BY_SCORING]
+    clipped = look.at_start("clip_fraction")
     # Updates of the first step may clip too; without a KL, only so many moves show that it was not they.
     if clipped is not None and clipped > (0.2 if words else 0.35):
-        words.append(f"{history.series['clip_fraction'].column} is {clipped:.3g} before the first update")
-    return Evidence(words=tuple(words), begin=0, end=0) if words else None
+        words.append(f"{look.history.series['clip_fraction'].column} is {clipped:.3g} before the first update")
+    return Evidence(tuple(words), 0, 0) if words else None
 
 
-def impossible_entropy(history: History) -> Evidence | None:
-    """Find an entropy that no distribution over legal moves has."""
-    series, most = history.series["entropy"], math.log(MOST_LEGAL_MOVES)
-    rows = zip(series.steps, series.values, strict=True)
-    bad = [(step, value) for step, value in rows if not -0.1 <= value <= 1.1 * most]
-    if not bad or history.is_of_language_model:  # A vocabulary is larger than any number of moves.
+def ratio_not_one(look: Look) -> Answer:
+    """Find a mean probability ratio that is not 1: over what was sampled it is 1 in expectation, whatever the updates."""
+    series, first = look.history.series["ratio_mean"], look.at_start("ratio_mean")
+    values, noise = series.values, 3 * float(np.std(series.values)) / math.sqrt(len(series))
+    if first is not None and abs(first - 1) > 0.1:
+        return span(series, f"{series.column} is {first:.3g} in the first row (step {series.at[0]:,.0f}); it must be 1")
+    if max(abs(tail(values) - 1), abs(median(values) - 1)) <= 0.1 + noise:
         return None
-    words = f"{series.column} is {max(bad, key=lambda row: abs(row[1]))[1]:.4g}, and impossible in {len(bad)} of {len(series.values)} rows"
-    return Evidence(words=(f"{words}: ln {MOST_LEGAL_MOVES} is {most:.2f}",), begin=bad[0][0], end=bad[-1][0])
+    return span(
+        series, f"{series.column} ends at {tail(values):.3g}, more than 0.1 from 1", begin=series.first_step(np.abs(values - 1) > 0.1)
+    )
 
 
-def no_gradient(history: History) -> Evidence | None:
-    """Find a policy that no update reaches."""
-    found = history.series
-    moved = found.get("gradient_norm") or found.get("kl") or found.get("kl_old")
-    if moved is None or len(moved.values) < 5 or max(map(abs, moved.values)) > 1e-10:
+def scored_otherwise(look: Look) -> Answer:
+    """Find sampler and trainer that give the same tokens other probabilities, or a KL that is negative beyond noise."""
+    found = [look.beyond(name, above=middle + limit, below=middle - limit) for name, middle, limit in _MISMATCHES]
+    kl = look.get("kl")
+    if kl is not None and len(kl) >= 10 and not look.is_live and median(kl.values) < -0.02 and float(np.quantile(kl.values, 0.9)) < 0:
+        found.append(span(kl, f"{kl.column} has a median of {median(kl.values):.3g}; a KL is never negative, beyond an estimate's noise"))
+    return _joined([each for each in found if each is not None])
+
+
+def _joined(found: list[Evidence]) -> Evidence | None:
+    words = tuple(words for each in found for words in each.words)
+    return Evidence(words, min(each.begin for each in found), max(each.end for each in found)) if found else None
+
+
+def impossible_entropy(look: Look) -> Answer:
+    """Find an entropy that no distribution over legal moves has; that of continuous actions may be negative."""
+    series = look.history.series["entropy"]
+    most = 1.1 * math.log(MOST_LEGAL_MOVES) if not look.history.is_of_language_model else math.inf  # A vocabulary is larger.
+    bad = (series.values < -0.1) | (series.values > most)
+    if look.is_of_actions or not bad.any():
         return None
-    words = f"{moved.column} is 0 in all {len(moved.values)} rows"
-    if "gradient_norm" not in found:  # One update a rollout leaves a KL of 0 too, but not one entropy.
-        if "entropy" not in found or max(found["entropy"].values) - min(found["entropy"].values) > 1e-6:
-            return None
-        words += f", and {found['entropy'].column} is constant"
-    return _span(moved, words)
+    steps, values = series.steps[bad], series.values[bad]
+    words = f"{series.column} is {values[np.argmax(np.abs(values))]:.4g}, and impossible in {bad.sum()} of {len(series)} rows"
+    return Evidence((f"{words}: it is at least 0, over moves at most ln {MOST_LEGAL_MOVES} = {most / 1.1:.2f}",), steps[0], steps[-1])
+
+
+def no_gradient(look: Look) -> Answer:
+    """Find a policy that no update reaches, in all rows or for a long time at the end."""
+    norm, entropy = look.get("gradient_norm"), look.get("entropy")
+    moved = look.get("kl_old") or look.get("kl")
+    if norm is not None and len(norm) >= 5:
+        still = np.abs(norm.values) <= max(1e-10, 1e-6 * median(np.abs(norm.values[:5])))
+        at_end = _run_at_end(still)
+        if still.mean() > 0.5 or (at_end >= max(20, len(norm) / 5) and not look.is_solved):
+            words = f"{norm.column} is 0 in {still.sum()} of {len(norm)} rows, in the last {at_end} without a break"
+            return span(norm, words, begin=norm.first_step(still))
+    if entropy is None or len(entropy) < 5 or look.is_live:
+        return None
+    last, constant = float(entropy.found[-1]), _run_at_end(entropy.values == entropy.found[-1])
+    if norm is None and moved is not None and np.abs(moved.values).max() <= 1e-10 and np.ptp(entropy.values) <= 1e-6:
+        return span(moved, f"{moved.column} is 0 in all {len(moved)} rows, and {entropy.column} is constant")
+    # Equal rows of a number with so many digits are no rounding.
+    if constant >= max(20, len(entropy) / 5) and f"{last:.10g}" != f"{last:.3g}" and not look.is_solved:
+        words = f"{entropy.column} is {last:.10g} in each of the last {constant} rows: the policy does not change"
+        return span(entropy, words, begin=float(entropy.at[-constant]))
+    return None
+
+
+def _run_at_end(holds: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> int:
+    """Return in how many rows at the end a condition holds without a break."""
+    return len(holds) if holds.all() else int(np.argmin(holds[::-1]))
+
+
+def learning_rate_schedule(look: Look) -> Answer:
+    """Find a learning rate that is 0 for most of the run though it was not at first, or that grows without end."""
+    rate = look.history.series["learning_rate"]
+    values, middle, end = rate.values, float(rate.found[len(rate) // 2]), tail(rate.values)
+    if len(rate) < 16 or values.max() <= 0:
+        return None
+    stopped = values <= 1e-3 * values.max()
+    if stopped[len(rate) // 2 :].all() and stopped.mean() > 0.5:
+        words = f"{rate.column} is at most a thousandth of its largest value in {stopped.sum()} of {len(rate)} rows: these train nothing"
+        return span(rate, words, begin=rate.first_step(stopped))
+    is_endless = _rises_by_quarters(values) and end > 3 * middle > 0
+    return span(rate, f"{rate.column} grows from {middle:.3g} in the middle of the run to {end:.3g}") if is_endless else None
+
+
+def _rises_by_quarters(values: Array) -> bool:
+    quarters = [median(part) for part in np.array_split(values, 4)]
+    return sorted(quarters) == quarters
 
 
 # --- Entropy ------------------------------------------------------------------------------------------------------------------------------
 
 
-def entropy_collapse(history: History) -> Evidence | None:
+def entropy_collapse(look: Look) -> Answer:
     """Find an entropy that is lost, or before the first update too small to begin with."""
-    entropy, normalised = history.series["entropy"], history.levels("normalised_entropy")
+    entropy, history = look.history.series["entropy"], look.history
     if (levels := history.levels("entropy")) is None:
         return None
     early, late = levels
     if history.when == When.BEFORE:
         critical = history.limits.get("critical_entropy", 0.0)
         seen = f"{entropy.column} is {late:.2f} nats, critical below grpo.critical_entropy = {critical:g}"
-        return _span(entropy, seen) if late < critical else None
-    if not _is_collapsed(history, early, late, math.inf if normalised is None else normalised[1]):
-        return None
-    begin = entropy.first_step(below=(early + late) / 2)
-    words = [entropy.way()]
-    if _is_of_moves(history, early) and impossible_entropy(history) is None:
-        words.append(f"from about {math.exp(entropy.values[0]):.0f} effective moves, exp(entropy), to {math.exp(entropy.values[-1]):.1f}")
-    loss = history.levels("loss")
-    if loss is not None and abs(loss[1]) < abs(loss[0]):
-        words.append(f"{history.series['loss'].way()}: it vanishes with the entropy, because equal moves have no advantage")
-    return _span(entropy, *words, begin=begin)
+        return span(entropy, seen) if late < critical else None
+    if history.is_ours:  # Ours acts on a collapse, so that entropy may have come back.
+        late = float(history.blocks(entropy)[:, 2].min())
+    else:
+        early = max(early, median(entropy.values[:3]), median(fifth(entropy.values)))
+    answer = _is_collapsed(look, early, late)
+    if answer is not True:
+        return answer or None
+    words = [f"{entropy.way()}{f', {late:.3g} at its lowest' if late < entropy.values[-10:].min() else ''}"]
+    if look.is_of_moves(early) and impossible_entropy(look) is None:
+        words.append(f"from about {math.exp(entropy.found[0]):.0f} effective moves, exp(entropy), to {math.exp(entropy.found[-1]):.1f}")
+    loss, series = history.levels("loss"), history.series.get("loss")
+    if loss is not None and series is not None and abs(loss[1]) < abs(loss[0]):
+        words.append(f"{series.way()}: it vanishes with the entropy, because equal moves have no advantage")
+    return span(entropy, *words, begin=entropy.first_step(entropy.values < (early + late) / 2))
 
 
-def _is_of_moves(history: History, early: float) -> bool:
-    """Return whether an entropy is over chess moves, so that nats say something; that of tokens usually begins below 1.2."""
-    return not history.is_of_language_model and (history.is_ours or early >= 1.2)
-
-
-def _is_collapsed(history: History, early: float, late: float, normalised: float) -> bool:
+def _is_collapsed(look: Look, early: float, late: float) -> bool | Unclear:
     """Return whether so little entropy is left that it was lost; a policy that gets better may be surer."""
-    if history.when == When.END and history.events.get(ENTROPY_CRITICAL, -1) > history.events.get("recovery_ended", -1):
+    events = {name: steps[-1] for name, steps in look.history.events.items()}
+    if not look.is_live and events.get(ENTROPY_CRITICAL, -1) > events.get("recovery_ended", -1):
         return True
-    improves = _improves(history)
-    if not _is_of_moves(history, early):
-        return late < (0.08 if improves else 0.2) * early
-    left, nats = (0.25, 0.8) if improves else (0.4, 1.2)
-    return late < 0.15 or late < min(nats, left * early) or (normalised < 0.15 and not improves)
+    if look.is_of_moves(early):
+        normalised = look.history.levels("normalised_entropy")
+        left, nats = (0.25, 0.8) if look.improves else (0.4, 1.2)
+        is_low = normalised is not None and normalised[1] < 0.15 and not look.improves
+        return is_low or late < 0.15 or late < min(nats, left * early)
+    if early <= 0 or (look.is_high and look.improves and not look.is_live):
+        return False
+    if late < (0.08 if look.improves else 0.2) * early:
+        return True
+    is_low = late < 0.3 * early and not look.rises and not look.is_live
+    return Unclear(f"{late / early:.0%} of the entropy is left, and reward is not shown to rise") if is_low else False
 
 
-def kl_trap(history: History) -> Evidence | None:
-    """Find a collapse in spite of an entropy coefficient that was raised."""
-    coefficient, entropy, levels = history.series["entropy_coefficient"], history.series["entropy"], history.levels("entropy")
-    if levels is None or (collapse := entropy_collapse(history)) is None:
+def entropy_explosion(look: Look) -> Answer:
+    """Find an entropy that grows towards that of a uniform policy without a better reward."""
+    series, spread = look.get("entropy"), look.get("action_std")
+    if spread is not None and len(spread) >= 8 and tail(spread.values) > 3 * median(fifth(spread.values)) and not look.improves:
+        return span(spread, spread.way())
+    if series is None or len(series) < 8 or (early := median(fifth(series.values))) <= 0:
         return None
-    fell = entropy.first_step(below=0.8 * levels[0])  # A rise before that is a warm-up.
-    rows = list(zip(coefficient.steps, coefficient.values, strict=True))
-    before = [value for step, value in rows if step <= fell][-1:]
-    raised = [(step, value) for step, value in rows if step > fell and before and value > before[0]]
-    if not raised or not 0 < 3 * before[0] <= (most := max(value for _, value in raised)):
+    end = tail(series.values)
+    if look.is_of_moves(early):
+        found = end > early + 0.6 and end > min(1.5 * early, 3.15) and not look.improves
+    elif look.is_of_actions:
+        found = end > 2 * early and not look.improves
+    else:
+        factor, least = (5.0, 1.5) if look.improves else (2.5, 0.5)
+        found = end > factor * early and end - early > least
+    return span(series, series.way(), begin=series.first_step(series.values > (early + end) / 2)) if found else None
+
+
+def kl_trap(look: Look) -> Answer:
+    """Find a collapse in spite of an entropy coefficient that was raised."""
+    coefficient, entropy, levels = (
+        look.history.series["entropy_coefficient"],
+        look.history.series["entropy"],
+        look.history.levels("entropy"),
+    )
+    collapse = entropy_collapse(look)
+    if levels is None or not isinstance(collapse, Evidence):
+        return None
+    is_after = coefficient.steps > entropy.first_step(entropy.values < 0.8 * levels[0])  # A rise before that is a warm-up.
+    before, after = coefficient.values[~is_after][-1:], coefficient.values[is_after]
+    if not len(before) or not len(after) or not 0 < 3 * before[0] <= (most := float(after.max())):
         return None
     words = f"{coefficient.column} was raised from {before[0]:.3g} to {most:.3g}, {most / before[0]:.0f}-fold, while entropy fell"
-    return _span(coefficient, words, *collapse.words[:1], begin=raised[0][0])
+    begin = coefficient.first_step(is_after & (coefficient.values > before[0]))
+    return span(coefficient, words, *collapse.words[:1], begin=begin)
 
 
 # --- Terms and controllers ----------------------------------------------------------------------------------------------------------------
 
 
-def cancelling_terms(history: History) -> Evidence | None:
+def cancelling_terms(look: Look) -> Answer:
     """Find two terms whose gradients cancel; of other trainers by their values."""
     for one, other in TERM_PAIRS:
-        rows = history.together(f"logit_cosine/{one}_{other}", f"logit_gradient/{one}", f"logit_gradient/{other}")
+        rows = look.history.together(f"logit_cosine/{one}_{other}", f"logit_gradient/{one}", f"logit_gradient/{other}")
         hit = [step for step, cosine, norm_1, norm_2 in rows if cosine < -0.95 and 0 < norm_1 <= 2 * norm_2 <= 4 * norm_1]
         if len(hit) >= max(3, len(rows) / 2):
             words = f"the gradients of {one} and {other} are opposite and alike in size in {len(hit)} of {len(rows)} steps"
-            return Evidence(words=(words,), begin=hit[0], end=hit[-1])
+            return Evidence((words,), hit[0], hit[-1])
     # Exact terms do not cancel, whatever their values: a KL before any update shows that these are sampled estimates.
-    found = _raised_penalty(history)
-    pairs = history.together("kl_penalty", "entropy_bonus")
+    pairs = look.history.together("kl_penalty", "entropy_bonus")
     is_opposite = sum(penalty * bonus < 0 for _, penalty, bonus in pairs) >= 0.8 * len(pairs)
-    return found if is_opposite and _kl_at_start(history) else None
+    return _raised_penalty(look) if is_opposite and any(_kl_at_start(look)) else None
 
 
-def _raised_penalty(history: History) -> Evidence | None:
+def _is_still(values: Array) -> bool:
+    """Return whether a series hardly moves."""
+    return float(np.ptp(values)) < 0.15 * abs(median(values))
+
+
+def _raised_penalty(look: Look) -> Evidence | None:
     """Return evidence of an adaptive KL coefficient at its bound, by a penalty that rose and stayed while the bonus stood still."""
-    penalty, bonus = history.series.get("kl_penalty"), history.series.get("entropy_bonus")
-    if penalty is None or bonus is None or len(penalty.values) < 4 or not _is_still(bonus) or _improves(history):
+    penalty, bonus = look.get("kl_penalty"), look.get("entropy_bonus")
+    if penalty is None or bonus is None or len(penalty) < 4 or not _is_still(bonus.values) or look.improves:
         return None
-    first, *rest = penalty.values
-    if not (first > _PENALTY_AT_START and min(rest) >= 3 * first and max(rest) <= 2 * min(rest)):
+    first, rest = float(penalty.found[0]), penalty.values[1:]
+    if not (first > 1e-5 and rest.min() >= 3 * first and rest.max() <= 2 * rest.min()):
         return None
-    words = f"{penalty.way()}, while {bonus.column} stayed within {min(bonus.values):.3g} and {max(bonus.values):.3g}"
-    return _span(penalty, f"{words}: the policy hardly moved, so that it is the KL coefficient that rose and stands at its bound")
+    words = f"{penalty.way()}, while {bonus.column} stayed within {bonus.values.min():.3g} and {bonus.values.max():.3g}"
+    return span(penalty, f"{words}: the policy hardly moved, so that it is the KL coefficient that rose and stands at its bound")
 
 
-def loss_budget(history: History) -> Evidence | None:
+def loss_budget(look: Look) -> Answer:
     """Find a regulariser that is nearly all of the loss."""
-    for term in ("entropy", "reference_kl"):
-        if found := _beyond(history, f"logit_share/{term}", above=0.9):
-            return found
+    if found := look.beyond("logit_share/entropy", above=0.9) or look.beyond("logit_share/reference_kl", above=0.9):
+        return found
     for name in ("entropy_bonus", "kl_penalty"):
-        rows = history.together(name, "policy_loss")
+        rows = look.history.together(name, "policy_loss")
         shares = sorted(abs(value) / (abs(value) + abs(policy)) for _, value, policy in rows if value)
         # A surrogate's value is near 0 whatever its gradient, so that it says something only where nothing is learnt.
-        if shares and statistics.median(shares) > 0.9 and not _improves(history):
-            column = history.series[name].column
-            return _span(history.series[name], f"{column} is {shares[0]:.1%} to {shares[-1]:.1%} of itself and the policy term")
+        if shares and median(shares) > 0.9 and not look.improves:
+            series = look.history.series[name]
+            return span(series, f"{series.column} is {shares[0]:.1%} to {shares[-1]:.1%} of itself and the policy term")
     return None
 
 
-def saturated_controller(history: History) -> Evidence | None:
-    """Find a controller that stands at its bound."""
+def saturated_controller(look: Look) -> Answer:
+    """Find a controller that stands at its bound, or a coefficient that it raised without end."""
     for name in ("entropy_saturated", "kl_saturated"):
-        if (share := history.series.get(name)) is not None and share.steps[-1] - share.steps[0] >= 19 and share.values[-1] > 0.9:
-            return _span(share, f"{share.column} is {share.values[-1]:.2f} at the end")
-    return _raised_penalty(history)
+        if (share := look.get(name)) is not None and share.at[-1] - share.at[0] >= 19 and share.found[-1] > 0.9:
+            return span(share, f"{share.column} is {share.found[-1]:.2f} at the end")
+    is_trap = {"entropy", "entropy_coefficient"} <= look.history.series.keys() and kl_trap(look) is not None
+    # Ours moves the entropy coefficient within tenfold bounds.
+    for name in ("kl_coefficient",) if look.history.is_ours or is_trap else ("kl_coefficient", "entropy_coefficient"):
+        if (series := look.get(name)) is not None and (words := _raised(series.values)):
+            return span(series, f"{series.way()}: {words}")
+    return _raised_penalty(look)
 
 
-def dead_monitor(history: History) -> Evidence | None:
+def _raised(values: Array) -> str:
+    """Return how a coefficient was raised tenfold by a controller; "" if it was not, or in a straight line, as in a warm-up."""
+    if len(values) < 20 or not (start := median(values[: max(3, len(values) // 20)])) > 0:
+        return ""
+    most = float(values.max())
+    ramp = values[: int(np.argmax(values >= 0.95 * most)) + 1]
+    is_straight = len(ramp) < 4 or ramp[len(ramp) // 2] > 0.35 * (ramp[0] + ramp[-1])
+    if most < 10 * start or tail(values) < 5 * start or is_straight:
+        return ""
+    return "it stands at its bound" if _is_still(values[-len(values) // 4 :]) else "it is raised without end"
+
+
+def dead_monitor(look: Look) -> Answer:
     """Find an entropy bonus that nothing has moved in a long run."""
-    bonus = history.series["entropy_bonus"]
-    if bonus.steps[-1] - bonus.steps[0] < 1_000 or not _is_still(bonus) or loss_budget(history) is None:
+    bonus = look.history.series["entropy_bonus"]
+    if bonus.at[-1] - bonus.at[0] < 1_000 or not _is_still(bonus.values) or loss_budget(look) is None:
         return None
-    return _span(bonus, f"{bonus.way()}, nearly all of the loss: whatever watches entropy has not moved it once")
+    return span(bonus, f"{bonus.way()}, nearly all of the loss: whatever watches entropy has not moved it once")
 
 
-# --- Rewards, groups and answers ----------------------------------------------------------------------------------------------------------
+def high_clip_fraction(look: Look) -> Answer:
+    """Find clipping of a fifth of the moves or more: of ours in any part, of others in most rows or at the end."""
+    values = look.history.series["clip_fraction"].values
+    is_part_enough = look.history.is_ours or len(values) < 10
+    is_high = is_part_enough or median(values) > 0.2 or median(values[-max(5, len(values) // 5) :]) > 0.25
+    return look.beyond("clip_fraction", above=0.2) if is_high else None
 
 
-def diverging(history: History) -> Evidence | None:
-    """Find a policy that is far from its reference and no better."""
-    levels = history.levels("kl")
-    limit = _FAR_FOR_ANSWERS if history.series["kl"].column == "language/kl_reference" else _FAR
-    is_far = levels is not None and levels[1] > max(limit, 4 * levels[0])
-    return _beyond(history, "kl", above=limit) if is_far and not _improves(history) else None
+def stale_policy(look: Look) -> Answer:
+    """Find ratios that spread so far that few samples make up the gradient."""
+    is_stale = median(look.history.series["effective_sample_size"].values) < 0.7
+    return look.beyond("effective_sample_size", below=0.7) if is_stale else None
 
 
-def falling_reward(history: History) -> Evidence | None:
+def cut_updates(look: Look) -> Answer:
+    """Find a trust region that ends the updates of most rollouts early."""
+    steps, rows = look.history.events.get("trust_region", []), look.history.num_rows
+    words = f"the trust region ended the updates of {len(steps):,} of {rows:,} rollouts early, first at step {min(steps, default=0):,.0f}"
+    return Evidence((words,), steps[0], steps[-1]) if len(steps) >= max(10, rows / 2) else None
+
+
+# --- Runs that fall apart -----------------------------------------------------------------------------------------------------------------
+
+
+def diverging(look: Look) -> Answer:
+    """Find a run whose KL, ratios, gradient norm or loss run away, without a better reward."""
+    found = []
+    for name, least, times in (("kl", 0.0, 0), *_RUNAWAYS):
+        series = look.get(name)
+        limit = (
+            None if series is None or len(series) < 8 else _kl_limit(look, series) if name == "kl" else _limit(look, series, least, times)
+        )
+        if series is not None and limit is not None:
+            words = f"{series.column} is {tail(series.values):.3g} at the end, beyond {limit:.3g}; at first {median(series.values[:3]):.3g}"
+            found.append(span(series, words, begin=series.first_step(np.abs(series.values) > limit)))
+    return _joined(found)
+
+
+def _kl_limit(look: Look, series: Series) -> float | None:
+    """Return the KL that the end of a run is beyond, in nats; None if it is not."""
+    values, unit = series.values, _FAR_FOR_ANSWERS if "answer" in series.unit else _FAR
+    end, early, half = tail(values), max(median(values[:3]), median(fifth(values))), max(0.0, median(values[: len(values) // 2]))
+    is_quick = end > 6 * half  # A straight line from 0 has 4.
+    if look.improves and not is_quick and look.history.is_ours:
+        return None  # Ours is exact; an anchor that grows slowly with the reward is what training is.
+    limit = unit * (1.0 if not look.improves else 2.0 if look.history.is_of_language_model else 4.0) * (0.6 if is_quick else 1.0)
+    if end > limit and (end > 4 * early or early > limit):
+        return limit
+    return 10 * half if not look.improves and end > max(0.2 * limit, 10 * half) and _rises_by_quarters(values) else None
+
+
+def _limit(look: Look, series: Series, least: float, times: float) -> float | None:
+    """Return the limit that the end of a series is beyond; one that grows slowly with the reward may grow three times as far."""
+    sizes, silent = np.abs(series.values), look.history.levels("silent_groups")
+    end, is_slow = tail(sizes), look.improves and tail(sizes) <= 1.5 * times * median(sizes)
+    calm = 10 if silent is not None and silent[0] > 0.5 else 3  # Gradients grow from nothing where groups were silent.
+    limit = max(least, times * (calm if is_slow else 1) * median(sizes[: max(3, len(sizes) // 20)]))
+    return limit if 0 < limit < end else None
+
+
+def extreme_rows(look: Look) -> Answer:
+    """Find single rows far beyond their neighbours."""
+    found = []
+    for name, times, least in _EXTREMES:
+        if (series := look.get(name)) is None or len(series) < 20:
+            continue
+        sizes = np.abs(series.values)
+        limit = max(times * median(sizes), least * (100 if "answer" in series.unit else 1))
+        around = {at: median(sizes[max(0, at - 7) : at + 8]) for at in np.flatnonzero(sizes > limit)[:1_000].tolist()}
+        if hit := [at for at, level in around.items() if sizes[at] > times * level]:
+            largest = max(hit, key=lambda at: float(sizes[at]))
+            where = f"at step {series.at[largest]:,.0f}, {around[largest]:.3g} around it; so far off in {len(hit)} rows"
+            words = f"{series.column} is {series.found[largest]:.3g} {where}"
+            found.append(Evidence((words,), float(series.at[hit[0]]), float(series.at[hit[-1]])))
+    return _joined(found)
+
+
+# --- Rewards and answers ------------------------------------------------------------------------------------------------------------------
+
+
+def falling_reward(look: Look) -> Answer:
     """Find a reward that falls, or that has lost half of its gain."""
-    reward = _reward(history)
-    if reward is None or _improves(history) or not _has_fallen(history, trend := _trend(reward)):
+    if look.reward is None or look.trend is None or look.improves or not look.has_fallen:
         return None
-    blocks = history.blocks(reward)
-    middle = (max(trend.best, trend.before) + trend.after) / 2
-    above = [end for _, end, level in blocks if level > middle]
-    begin = next((first for first, _, _ in blocks if not above or first > above[-1]), reward.steps[-1])
-    words = f"{reward.column} is {trend.before:.3g} in the first fifth of the rows, {trend.best:.3g} at its best, {trend.after:.3g} at last"
-    return _span(reward, words, begin=begin)
+    found, blocks = look.trend, look.history.blocks(look.reward)
+    low = _run_at_end(blocks[:, 2] <= (max(found.best, found.start) + min(found.end, found.last)) / 2)
+    words = (
+        f"{look.reward.column} is {found.start:.3g} in the first fifth of the rows, {found.best:.3g} at its best, {found.last:.3g} at last"
+    )
+    return span(look.reward, words, begin=float(blocks[-low, 0]) if low else float(look.reward.at[-1]))
 
 
-def flat_reward(history: History) -> Evidence | None:
-    """Find a reward that does not rise."""
-    reward, deviation = _reward(history), _deviation(history)
-    blocks = [] if reward is None else [level for _, _, level in history.blocks(reward)]
-    if reward is None or deviation is None or reward.steps[-1] - reward.steps[0] < 100 or len(blocks) < 3:
+def flat_reward(look: Look) -> Answer:
+    """Find a reward whose rise is surely too small to matter."""
+    reward, found, deviation = look.reward, look.trend, look.deviation
+    assert reward is not None
+    assert found is not None
+    if look.history.is_of_windows:
+        best = max(reward.found[1:], default=math.inf)
+        is_flat = len(reward) > 2 and deviation is not None and best - reward.found[0] <= 0.1 * deviation and not look.improves
+        return span(reward, f"{reward.way()}, at its best {best:.3g} in {len(reward)} windows") if is_flat else None
+    fewest = _FEWEST_FOR_FLAT if deviation is None else _FEWEST_FOR_FLAT // 2
+    if len(reward) < fewest or reward.at[-1] - reward.at[0] < _FEWEST_FOR_FLAT - 1:
+        return Unclear(f"{len(reward)} rows; at least {fewest} over {_FEWEST_FOR_FLAT} steps are needed")
+    least, nothing = (_FLAT_IN_NOISE * found.noise, -math.inf) if deviation is None else (_FLAT * deviation, _NOTHING * deviation)
+    if "gain" in look.history.series and deviation is not None:
+        least = nothing = _NOTHING * deviation / 3  # A gain has no noise of states and their values.
+    is_rise = look.measures_rise or (look.rises and found.most > nothing)
+    if look.is_solved or is_rise or look.has_fallen or no_gradient(look) is not None:
         return None
-    first, *rest = blocks
-    if _improves(history) or falling_reward(history) or max(rest) - first > _UNNOTED * deviation:
-        return None
-    words = f"{reward.way()}, at its best {max(rest):.3g}, where the deviation of a single reward is {deviation:.2g}"
-    return _span(reward, words)
+    if found.most > least:
+        return Unclear(f"{reward.column} may have risen by up to {found.most:.3g} in {len(reward)} rows")
+    words = f"{reward.way()}; by a straight line through {len(reward)} rows it rises by at most {found.most:.2g}"
+    size = f"the rows is {found.noise:.2g}" if deviation is None else f"a single reward is {deviation:.2g}"
+    return span(reward, f"{words}, where the deviation of {size}")
 
 
-def silent_groups(history: History) -> Evidence | None:
+def silent_groups(look: Look) -> Answer:
     """Find groups with equal rewards."""
-    found = _beyond(history, "silent_groups", above=0.5)
-    is_critical = _beyond(history, "silent_groups", above=0.95) is not None
-    return replace(found, severity=Severity.CRITICAL) if found and is_critical else found
-
-
-def unlearned_language_model(history: History) -> Evidence | None:
-    """Find a language model of which no answer can be read; whether enough can be, the gate before GRPO has judged."""
-    parsed = history.series["parsed"]
-    if parsed.values[0]:
+    if look.is_solved and not look.is_live:
         return None
-    words = [f"{parsed.column} is 0 at step {parsed.steps[0]:,.0f}"]
-    if (truncated := history.series.get("truncated")) is not None:
-        words.append(f"{truncated.column} is {truncated.values[0]:.3g}")
-    return Evidence(words=tuple(words), begin=parsed.steps[0], end=parsed.steps[0])
+    least = 0.5 if look.history.is_ours or not look.rises else 0.8
+    if found := look.beyond("silent_groups", above=least, at_end=not look.history.is_ours):
+        return replace(found, severity=Severity.CRITICAL) if look.beyond("silent_groups", above=0.95) else found
+    if look.is_live:
+        return None
+    for series in filter(None, map(look.get, ("group_std", "reward_std"))):
+        if len(series) >= 5 and median(series.values[-max(3, len(series) // 5) :]) < 1e-6:
+            return replace(span(series, series.way()), severity=Severity.CRITICAL)
+    for low, high in (("reward_worst", "reward_best"), ("advantage_min", "advantage_max")):
+        rows = look.history.together(low, high)
+        same = [step for step, lowest, most in rows if most - lowest <= 1e-6 * max(abs(lowest), abs(most))]
+        if len(rows) >= 10 and len(same) > len(rows) / 2:
+            columns = " and ".join(look.history.series[name].column for name in (low, high))
+            return Evidence((f"{columns} are equal in {len(same)} of {len(rows)} rows",), same[0], same[-1], Severity.CRITICAL)
+    return None
 
 
-def lost_format(history: History) -> Evidence | None:
+def group_agreement(look: Look) -> Answer:
+    """Find groups whose moves are nearly all the same."""
+    return None if look.is_solved and not look.is_live else look.beyond("agreement", above=0.75)
+
+
+def exploding_advantages(look: Look) -> Answer:
+    """Find advantages that are far larger than differences of rewards."""
+    best, worst = look.get("reward_best"), look.get("reward_worst")
+    scale = 1.0 if best is None or worst is None else max(1.0, median(best.values) - median(worst.values))
+    return look.beyond("advantage_max", above=30 * scale) or look.beyond("advantage_min", below=-30 * scale)
+
+
+def lost_format(look: Look) -> Answer:
     """Find a language model whose answers can be read less and less."""
-    parsed, levels = history.series["parsed"], history.levels("parsed")
-    if levels is None or levels[0] - levels[1] <= 0.2:
+    parsed, levels = look.history.series["parsed"], look.history.levels("parsed")
+    if levels is None:
         return None
-    return _span(parsed, parsed.way(), begin=parsed.first_step(below=(levels[0] + levels[1]) / 2))
+    early, late, found = max(levels[0], median(fifth(parsed.values))), levels[1], trend(parsed.values)
+    least = 0.2 if look.history.is_ours or early > 0.5 else max(0.4 * early, 0.05)  # A format reward may be worth less than 1.
+    is_noise = not look.is_live and len(parsed) >= 15 and found.change >= 0 and not found.has_lost
+    begin = parsed.first_step(parsed.values < (early + late) / 2)
+    return span(parsed, parsed.way(), begin=begin) if early - late > least and not is_noise else None
 
 
-# --- Games --------------------------------------------------------------------------------------------------------------------------------
+def truncated_answers(look: Look) -> Answer:
+    """Find answers most of which are cut at their largest length."""
+    series = look.history.series["truncated"]
+    end, cut = median(series.values[-max(3, len(series) // 5) :]), series.values > 0.5
+    words = f"{series.column} is {end:.0%} at the end, above half in {cut.sum()} of {len(series)} rows"
+    return span(series, words, begin=series.first_step(cut)) if cut.sum() >= 10 and end > (0.8 if look.improves else 0.6) else None
 
 
-def unbelievable_peak(history: History) -> Evidence | None:
+def answer_length(look: Look) -> Answer:
+    """Find answers whose length runs away or collapses without a better reward."""
+    series = look.history.series["answer_length"]
+    found = trend(series.values)
+    is_off = len(series) >= 15 and found.change and found.start > 0 and not 0.3 * found.start <= found.end <= 2.5 * found.start
+    return span(series, series.way()) if is_off and not look.improves else None
+
+
+# --- Held-out measures and games ----------------------------------------------------------------------------------------------------------
+
+
+def _got_worse(look: Look) -> Iterator[Evidence]:
+    """Yield evidence of each held-out measure that got worse, compared with its beginning or its best part."""
+    for name, sign in (("regret", -1), ("regret_best", -1), ("heldout_reward", 1)):
+        if (series := look.get(name)) is None or len(series) < 3:
+            continue
+        good, part = sign * series.values, max(1, len(series) // 5)
+        before, after = median(good[:part]), median(good[-part:])
+        smooth = np.array([median(good[max(0, at - part // 2) : at + part // 2 + 1]) for at in range(len(good))])
+        best, top = float(smooth.max()), int(np.argmax(smooth))
+        least = (_WORSE if len(good) >= _FEW_MEASURES else _WORSE_OF_FEW) * max(abs(before), abs(after) if sign > 0 else 0.0, 1e-12)
+        turns = best - after > max(least, (best - before) * 0.6) and len(good) >= 8 and _surely_falls(good[top:])
+        if turns or (before - after > least and _surely_falls(good)):
+            words = f"{series.column} goes from {abs(before):.3g}{f' by {abs(best):.3g}' if turns else ''} to {abs(after):.3g}"
+            yield span(series, words, begin=float(series.at[top]))
+
+
+def _surely_falls(good: Array) -> bool:
+    """Return whether a series of measures falls beyond noise; of a few, all of the last third must be below all of the first."""
+    if len(good) >= 15:
+        return trend(good).change < 0
+    third = max(1, len(good) // 3)
+    is_below = len(good) >= 3 and bool(good[-third:].max() < good[:third].min())
+    return is_below and (len(good) < 5 or rank_correlation(np.arange(len(good)), good)[1] < 0.1)
+
+
+def reward_hacking(look: Look) -> Answer:
+    """Find a reward that rises while a held-out measure gets worse."""
+    if look.reward is None or look.trend is None or look.trend.change <= 0 or look.has_fallen or not (found := [*_got_worse(look)]):
+        return None
+    rise = span(look.reward, f"{look.reward.column} rises from {look.trend.start:.3g} to {look.trend.end:.3g}")
+    return _joined([rise, *found])
+
+
+def lost_strength(look: Look) -> Answer:
+    """Find a policy that plays worse than before, by games or by a held-out measure."""
+    found = [] if reward_hacking(look) is not None else [*_got_worse(look)]
+    looks = look.history.evaluations
+    if len(looks) > 1:
+        games, steps, scores = (np.array([getattr(each, name) for each in looks]) for name in ("games", "step", "score"))
+        mean, middle = float(games @ scores / games.sum()), float(games @ steps / games.sum())
+        spread = math.sqrt(max(1e-9, mean * (1 - mean)))  # Draws make the true variance smaller, so that these tests are conservative.
+        error = spread * math.sqrt(1 / games[0] + 1 / games[-1])
+        slope = float(games * (steps - middle) @ (scores - mean)) / (spread * math.sqrt(max(1e-12, float(games @ (steps - middle) ** 2))))
+        if scores[0] - scores[-1] > 2.6 * error and (len(looks) < 3 or slope < -2):
+            first, last = (f"{scores[at]:.3f} of {games[at]:.0f} games at step {steps[at]:,.0f}" for at in (0, -1))
+            found.append(Evidence((f"score {first}, {last}",), float(steps[0]), float(steps[-1])))
+    return _joined(found)
+
+
+def unbelievable_peak(look: Look) -> Answer:
     """Find a best evaluation of few games that chance explains, where scores do not rise as a whole."""
-    looks = [each for each in history.evaluations if 1 <= each.games < 200]  # Of more, a best one that chance explains is no peak.
+    looks = [each for each in look.history.evaluations if 1 <= each.games < 200]  # Of more, a best one that chance explains is no peak.
     if len(looks) < 2:
         return None
     best = max(looks, key=lambda each: each.score)
@@ -417,10 +596,9 @@ def unbelievable_peak(history: History) -> Evidence | None:
     games = sum(each.games for each in others)
     rest = sum(each.score * each.games for each in others) / games
     pooled = (rest * games + best.score * best.games) / (games + best.games)
-    # Draws make the true variance smaller, so that this test is conservative.
     error = math.sqrt(max(pooled * (1 - pooled), 1e-9) * (1 / games + 1 / best.games))
     chance = min(1.0, len(looks) * math.erfc((best.score - rest) / error / math.sqrt(2)) / 2)
-    tau, by_chance = _rank_correlation([each.step for each in looks], [each.score for each in looks])
+    tau, by_chance = rank_correlation([each.step for each in looks], [each.score for each in looks])
     if best.score - rest < 0.03 or chance < 0.05 or (tau > 0 and by_chance < 0.02):
         return None
     low, high = wilson_interval(round(best.score * best.games), round(best.games))
@@ -428,12 +606,11 @@ def unbelievable_peak(history: History) -> Evidence | None:
         f"{best.score:.3g} of {best.games:.0f} games at step {best.step:,.0f}: 95 % interval {low:.3f} to {high:.3f}",
         f"if all {len(looks)} checkpoints were equally strong, the best would stand out as far with probability {chance:.2f}",
     )
-    return Evidence(words=words, begin=best.step, end=best.step)
+    return Evidence(words, best.step, best.step)
 
 
-def no_baseline(history: History) -> Evidence | None:
+def no_baseline(look: Look) -> Answer:
     """Find games whose first are of a policy that has been trained already."""
-    begun = min((series.steps[0] for series in history.series.values()), default=0.0)  # A resumed run begins there.
-    if not history.evaluations or (first := history.evaluations[0]).step <= max(0.0, begun):
-        return None
-    return Evidence(words=(f"the first games are of step {first.step:,.0f}",), begin=first.step, end=first.step)
+    first = look.history.evaluations[0].step
+    begun = min((float(series.at[0]) for series in look.history.series.values()), default=0.0)  # A resumed run begins there.
+    return Evidence((f"the first games are of step {first:,.0f}",), first, first) if first > max(0.0, begun) else None

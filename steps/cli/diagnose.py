@@ -6,18 +6,19 @@ from pathlib import Path
 import click
 
 from grpo.base.errors import PlainError
-from grpo.base.files import read_lines
-from grpo.diagnosis.diagnose import FINDINGS, HEALTHY, NOT_JUDGED, diagnose
-from grpo.diagnosis.history import History, HistoryError, read_tables
-from grpo.diagnosis.records import Record
+from grpo.diagnosis.diagnose import FINDINGS, HEALTHY, NOT_JUDGED, NOT_SHOWN, diagnose
+from grpo.diagnosis.history import History, read_tables
+from grpo.diagnosis.tables import HistoryError
+from grpo.settings.metrics import METRICS
+from grpo.settings.tree import Settings
 from steps.names import HISTORY
 from steps.run.machine import Machine
 from steps.run.records import Run
 from steps.run.store import Store
-from steps.run.work import read_history, read_journal, record_of
+from steps.run.work import JOURNAL
 from steps.track.find import LAST, NotFoundError, find_run, is_folder
 
-EXIT_CODES = {HEALTHY: 0, FINDINGS: 1, NOT_JUDGED: 3}
+EXIT_CODES = {HEALTHY: 0, FINDINGS: 1, NOT_JUDGED: 3, NOT_SHOWN: 4}
 UNUSABLE = 2
 
 
@@ -26,39 +27,42 @@ UNUSABLE = 2
 def command(names: tuple[str, ...]) -> int:
     """Diagnose a run from its training history: named findings, each with evidence, meaning and advice.
 
-    RUN is an id, `last` (default), or a folder with a history.jsonl. FILEs are tables of one run, CSV or JSON lines, also of another
-    trainer. The exit code is 0 when healthy, 1 with findings, 2 when the input is unusable, 3 when it says too little to judge.
+    RUN is an id, `last` (default), or a folder with a history.jsonl. FILEs are tables of one run, CSV or JSON, also of another
+    trainer. The exit code is 0 when healthy, 1 with findings, 2 when the input is unusable, 3 when too little was recorded to
+    judge, 4 when nothing is found but the reward is not shown to rise.
     """
     try:
-        shown, history = _input(names or (LAST,))
+        shown, history, settings = _input(names or (LAST,))
     except PlainError as error:
         click.echo(f"chess-grpo diagnose: {error}", err=True)
         return UNUSABLE
-    found = diagnose(history)
-    click.echo("\n\n".join(part for part in (f"{shown}: {found.tag}", _columns(history), found.text()) if part))
+    found = diagnose(history, settings)
+    not_judged = f"not judged: {', '.join(found.not_judged)}" if found.not_judged and not history.is_ours else ""
+    parts = (f"{shown}: {found.tag}", _columns(history), found.text(), not_judged)
+    click.echo("\n\n".join(part for part in parts if part))
     return EXIT_CODES[found.verdict]
 
 
 def _columns(history: History) -> str:
-    """Return which columns of a foreign table were read and which not."""
-    if history.is_ours:
-        return ""
-    used = {series.column for series in history.series.values()} | history.not_finite.keys()
-    return f"columns used: {', '.join(sorted(used)) or 'none'}; not used: {', '.join(history.unused) or 'none'}"
+    """Return which columns of a foreign table were read and which not; of ours those that this code does not know."""
+    if not history.is_ours:
+        return history.columns_text()
+    unknown = [column for column in history.unused if column not in METRICS and column not in ("time", "aside", "record")]
+    return f"not used: {', '.join(unknown)}" if unknown else ""
 
 
-def _input(names: Sequence[str]) -> tuple[str, History]:
+def _input(names: Sequence[str]) -> tuple[str, History, Settings | None]:
     paths = [Path(name) for name in names]
     if all(path.is_file() for path in paths):
-        return ", ".join(path.name for path in paths), read_tables(paths)
+        return ", ".join(path.name for path in paths), read_tables(paths), None
     if len(names) > 1:
         missing = next(path for path in paths if not path.is_file())
         raise HistoryError(f"{missing} is not a file; give tables of one run, or the id of one run")
     return _run_history(names[0], Store.of(Machine.here()))
 
 
-def _run_history(name: str, store: Store) -> tuple[str, History]:
-    """Return whose history of GRPO it is, and the history.
+def _run_history(name: str, store: Store) -> tuple[str, History, Settings | None]:
+    """Return whose history of GRPO it is, the history, and the run's settings if they are known.
 
     Args:
         name: a folder with a history (an output of `finetune`, or the folder of one in progress), or one of `RUN_NAMES`; `last` is the
@@ -68,25 +72,28 @@ def _run_history(name: str, store: Store) -> tuple[str, History]:
     Raises NotFoundError.
     """
     if is_folder(name):
-        if not (records := _logged(Path(name))):
+        if (path := _file_of(Path(name))) is None:
             raise NotFoundError(f"{name} has no {HISTORY} with records in it; give an output of finetune, or a run's id")
-        return name, History.of_records(records)
-    run = find_run(name, store, has=lambda run: bool(_trained(run, store)))
-    if not (records := _trained(run, store)):
+        return name, read_tables([path]), None
+    run = find_run(name, store, has=lambda run: _trained(run, store) is not None)
+    if (path := _trained(run, store)) is None:
         raise NotFoundError(f"run {run.name} has no history of GRPO here: it has not completed the first step of finetune")
-    return f"run {run.name}", History.of_records(records)
+    try:
+        settings = Settings.model_validate(run.facts["settings"])
+    except (KeyError, ValueError):
+        settings = None  # Settings of another version of the code.
+    return f"run {run.name}", read_tables([path]), settings
 
 
-def _trained(run: Run, store: Store) -> list[Record]:
-    """Return what a run's GRPO recorded: in its output, else in the progress folder of its latest attempt on this disk."""
+def _trained(run: Run, store: Store) -> Path | None:
+    """Return the file with what a run's GRPO recorded: in its output, else in the progress folder of its latest attempt on this disk."""
     if (finetuned := run.output_of("finetune")) is not None:
-        return read_history(store.file(finetuned, HISTORY).parent)
+        return store.file(finetuned, HISTORY)
     attempts = [attempt for attempt in run.attempts if attempt.step == "finetune"]
-    return _logged(store.progress(attempts[-1].step, attempts[-1].version)) if attempts else []
+    return _file_of(store.progress(attempts[-1].step, attempts[-1].version)) if attempts else None
 
 
-def _logged(folder: Path) -> list[Record]:
-    """Return the records of a step at work or done, up to the first that is torn; of a copied history too, which is no journal."""
-    if rows := read_journal(folder):
-        return [record_of(row["record"]) for row in rows if not row["aside"]]
-    return [record_of(row) for row in read_lines(folder / HISTORY) if "step" in row]
+def _file_of(folder: Path) -> Path | None:
+    """Return the file of a step at work or done, or a copied one; None without records in it."""
+    paths = (folder / HISTORY, folder / JOURNAL)
+    return next((path for path in paths if path.is_file() and path.stat().st_size), None)

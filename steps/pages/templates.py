@@ -115,16 +115,19 @@ def _bars(estimates: Mapping[str, Estimate], left: int, right: int) -> Iterator[
         yield f"{label:<{_LABEL_WIDTH}} {''.join(bar)} {each.text(Unit.ELO)}"
 
 
-def finding_lines(findings: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the findings of the diagnosis.
+def finding_lines(findings: Iterable[Mapping[str, Any]], *, is_short: bool = False) -> list[str]:
+    """Return the findings of the diagnosis, each in a line: a cause with meaning and advice (short: without), then what may follow.
 
     >>> finding_lines([{"name": "kl_trap", "severity": "critical", "evidence": ["1", "2"], "means": "Bad.", "advice": "Do.", "page": "p"}])
     ['critical: kl_trap: 1; 2. Bad. Advice: Do. (p)']
     """
-    return [
-        f"{each['severity']}: {each['name']}: {'; '.join(each['evidence'])}. {each['means']} Advice: {each['advice']} ({each['page']})"
-        for each in findings
-    ]
+    lines = []
+    for each in findings:
+        seen = f"{each['name']}: {'; '.join(each['evidence'])}"
+        cause = each.get("cause", "")
+        advice = f"It may follow from {cause}" if cause else f"{each['means']} Advice: {each['advice']}"
+        lines.append(f"{each['severity']}: {seen}" if is_short else f"{each['severity']}: {seen}. {advice} ({each['page']})")
+    return lines
 
 
 def _estimate_text(estimate: Estimate, unit: Unit) -> str:

@@ -141,4 +141,4 @@ def test_an_error_says_from_where_the_same_command_resumes_and_that_tells_its_fi
     assert [(step, event.message.split(": ")[1]) for step, event in found] == [(6, "nan_steps")], (
         "a card that began anew is told of it again"
     )
-    assert read_json(folder / FINDINGS) == diagnose(History.of_records(read_history(folder))).facts()
+    assert read_json(folder / FINDINGS) == diagnose(History.of_records(read_history(folder)), sick).facts()
