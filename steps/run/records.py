@@ -335,8 +335,8 @@ class Runs:
 
     def close_gone(self) -> list[Run]:
         """Record that the runs are over whose launchers are gone, and return those that this ended; of another machine nobody is judged."""
-        not_over = self._those([run for run, marks in self._marks().items() if not marks.is_over])
-        gone = [run for run in not_over if state_of(run.launcher) == "gone"]
+        open_runs = self._those([run for run, marks in self._marks().items() if not (marks.is_over or marks.is_published)])
+        gone = [run for run in open_runs if state_of(run.launcher) == "gone"]
         return [over for run in gone if (over := self.close(run)).status != "finished"]
 
     def close(self, run: Run) -> Run:

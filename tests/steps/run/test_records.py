@@ -195,7 +195,7 @@ def test_a_start_reads_no_record_of_runs_that_are_over_and_published(tmp_path: P
     for name in ("1", "2", "3"):
         runs.begin_run(facts(name))
         runs.begin(name, "end", "", "").end("finished")
-        runs.close(read(runs, name)).set_published()
+        (runs.close(read(runs, name)) if name == "1" else read(runs, name)).set_published()
     runs.begin("2", "end", "", "")
     get = store._objects.get
     monkeypatch.setattr(store._objects, "get", lambda key: asked.append(key) or get(key))
