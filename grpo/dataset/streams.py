@@ -5,8 +5,10 @@ It detects truncation, damage, and content of another kind than the name says.
 
 import hashlib
 import io
+import lzma
 import os
 import re
+import struct
 import sys
 import zipfile
 import zlib
@@ -93,7 +95,8 @@ def opened(file: SourceFile) -> Iterator[BinaryIO]:
     with _in_words(where), _opened_packed(file.uri) as raw:
         unpacked = raw
         if file.member:
-            unpacked = zipfile.ZipFile(raw).open(file.member)  # noqa: SIM115
+            with _zip_in_words(where):
+                unpacked = zipfile.ZipFile(raw).open(file.member)  # noqa: SIM115
         elif codec := _CODECS.get(PurePosixPath(file.uri).suffix.lower()):
             unpacked = pa.CompressedInputStream(raw, codec)
         stream = io.BufferedReader(unpacked, _BUFFER_SIZE)
@@ -155,7 +158,7 @@ def _matches(pattern: str) -> tuple[bool, list[str]]:
     filesystem, path = _filesystem(pattern)
     try:
         # Asked first: the searches below pass over what they may not read.
-        is_named = filesystem.info(path)["type"] == "file"
+        is_named = filesystem.info(path)["type"] != "directory"  # A pipe too.
         matches = [path] if is_named else filesystem.find(path)
     except FileNotFoundError:
         is_named, matches = False, [file for match in filesystem.glob(path) for file in filesystem.find(match)]
@@ -191,16 +194,21 @@ def _kind(uri: str) -> FileKind | str | None:
 def _files_of(uri: str) -> Iterator[SourceFile]:
     """Yield the file itself, or the members of an archive that have a known suffix."""
     kind, name = _kind(uri), PurePosixPath(uri).name
+    if "://" not in uri and not Path(uri).is_file():
+        raise SourceError(f"{uri}: a pipe, a socket or a device, and no file; write what it gives to a file, and give that")
     if isinstance(kind, FileKind):
         yield SourceFile(name=name, uri=uri, kind=kind)
         return
-    with _in_words(uri), _opened_packed(uri) as stream, zipfile.ZipFile(stream) as archive:
-        members = {member: _KINDS.get(PurePosixPath(member).suffix.lower()) for member in archive.namelist()}
+    with _in_words(uri), _opened_packed(uri) as stream, _zip_in_words(uri), zipfile.ZipFile(stream) as archive:
+        names = archive.namelist()
+    members = {member: _KINDS.get(PurePosixPath(member).suffix.lower()) for member in names}
     # Hidden files are left out, and macOS metadata (`__MACOSX/._games.pgn`).
     usable = {member: kind for member, kind in members.items() if kind and not PurePosixPath(member).name.startswith(".")}
     if not usable:
         raise SourceError(f"{uri}: the archive has no member in {', '.join(_KINDS)} (but {len(members)} others); give another file")
     for member, kind in usable.items():
+        if names.count(member) > 1:
+            raise SourceError(f"{uri}: {names.count(member)} members are called {member}; unpack the archive, and give the right files")
         yield SourceFile(name=f"{name}/{member}", uri=uri, kind=kind, member=member)
 
 
@@ -224,13 +232,24 @@ def _version(uri: str) -> str:
 
 
 @contextmanager
+def _zip_in_words(where: str) -> Iterator[None]:
+    """Turn what `zipfile` raises about an archive or a member that it cannot unpack into a SourceError."""
+    try:
+        yield
+    except RuntimeError as error:  # Encrypted, or packed by another method.
+        raise SourceError(f"{where}: cannot be unpacked here ({error}); unpack it, and give the files in it") from error
+    except (ValueError, struct.error) as error:
+        raise SourceError(f"{where}: damaged or cut short ({error}); download it again") from error
+
+
+@contextmanager
 def _in_words(where: str) -> Iterator[None]:
     """Turn what the libraries raise into a SourceError that says where and what to do."""
     try:
         yield
     except FileNotFoundError as error:
         raise SourceError(f"{where}: no file found; correct the address") from error
-    except (EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (EOFError, lzma.LZMAError, zipfile.BadZipFile, zlib.error) as error:
         raise SourceError(f"{where}: damaged or cut short ({error}); download it again") from error
     except _reading_errors() as error:
         if isinstance(error, OSError) and error.errno is None and "://" not in where:  # pyarrow's, of what it unpacks.

@@ -3,10 +3,12 @@
 import bz2
 import gzip
 import io
+import os
+import warnings
 import zipfile
 from collections.abc import Callable
 from functools import partial
-from http.server import SimpleHTTPRequestHandler
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
 from pathlib import Path
 from unittest.mock import patch
 
@@ -107,6 +109,48 @@ def test_folders_globs_and_archives_stand_for_files_of_known_suffixes(tmp_path: 
     assert find_files(["../b.pgn"]) == find_files([str(tmp_path / "b.pgn")])
 
 
+def archive(*members: tuple[str, bytes]) -> bytearray:
+    packed = io.BytesIO()
+    with warnings.catch_warnings(), zipfile.ZipFile(packed, "w") as written:
+        warnings.simplefilter("ignore")  # Of two members of one name.
+        for name, data in members:
+            written.writestr(name, data)
+    return bytearray(packed.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("offsets", "value", "message"),
+    [
+        ((6, 8), 1, "is encrypted"),  # Where a member's header and its entry of the directory have the flags, and the method.
+        ((8, 10), 9, "compression method is not supported"),
+    ],
+)
+def test_a_zip_that_cannot_be_unpacked_here_is_told(offsets: tuple[int, int], value: int, message: str, tmp_path: Path) -> None:
+    data = archive(("games.pgn", TEXT[:100]))
+    for signature, offset in zip((b"PK\3\4", b"PK\1\2"), offsets, strict=True):
+        data[data.index(signature) + offset] = value
+    (tmp_path / "x.zip").write_bytes(data)
+    with pytest.raises(SourceError, match=rf"x\.zip \(member games\.pgn\): cannot be unpacked here \(.*{message}.*unpack it, and give"):
+        read(tmp_path)
+
+
+def test_members_of_one_name_are_refused_and_a_member_whose_name_leads_outside_is_only_read(tmp_path: Path) -> None:
+    (folder := tmp_path / "deep" / "er").mkdir(parents=True)
+    (folder / "x.zip").write_bytes(archive(("../a.pgn", TEXT[:10]), (f"{tmp_path}/b.pgn", TEXT[10:20])))
+    assert read(folder) == TEXT[:20]
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["x.zip"]
+    (folder / "x.zip").write_bytes(archive(("a.pgn", TEXT), ("b.txt", b""), ("a.pgn", b"")))
+    with pytest.raises(SourceError, match=r"x\.zip: 2 members are called a\.pgn; unpack the archive"):
+        read(folder)
+
+
+@pytest.mark.parametrize("name", ["x.pgn", "x.pgn.gz", "x.zip", ""])
+def test_a_pipe_is_refused_and_not_waited_for(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / (name or "y.epd"))
+    with pytest.raises(SourceError, match="a pipe, a socket or a device, and no file"):
+        read(tmp_path / name)
+
+
 def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
     for place in ("1", "2"):
         (tmp_path / place).mkdir()
@@ -163,3 +207,36 @@ def test_objects_are_found_by_key_prefix_and_glob_and_read_as_files_are() -> Non
         for address in ("s3://shop/x.pgn", "s3://nobody-has-this/"):
             with pytest.raises(SourceError, match=f"^{address}: no file found"):
                 find_files([address])
+
+
+@pytest.mark.parametrize(("num_cut", "is_read"), [(1, True), (1_000, False)])
+def test_an_object_whose_transfer_is_cut_is_asked_for_again_and_in_the_end_told(num_cut: int, is_read: bool) -> None:
+    cut: list[str] = []
+
+    class Cutting(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            for name, value in {"Content-Length": f"{len(TEXT)}", "ETag": '"e"', "Last-Modified": "Sat, 28 Nov 2020 09:45:46 GMT"}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            is_cut = self.command == "GET" and len(cut) < num_cut
+            cut.extend([self.path] * is_cut)
+            self.wfile.write(b"" if self.command == "HEAD" else TEXT[: len(TEXT) // (1 + is_cut)])
+            self.close_connection = True
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    variables = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "a") | {"AWS_DEFAULT_REGION": "us-east-1"}
+    with served(Cutting) as address, patch.dict("os.environ", variables | {"AWS_ENDPOINT_URL": address}):
+        if is_read:
+            assert read("s3://shop/x.pgn") == TEXT
+        else:
+            with pytest.raises(SourceError, match=r"^s3://shop/x\.pgn: cannot be read .*check the address, the network"):
+                read("s3://shop/x.pgn")
+        assert 1 <= len(cut) <= 10
