@@ -21,12 +21,9 @@ _KL_OF_UPDATES, _KL_STAYS = 0.05, 0.3
 """A KL of a first row, whose updates may be in it, counts above this where it is no small fraction of the rows that follow."""
 _KL_BY_SCORING: Final = 0.5
 """In nats: more before any update is another model, not another way of scoring (temperature 1.3 against 1.0 gives 0.05)."""
-_FAR, _FAR_FOR_ANSWERS = 0.8, 50.0
-"""Nats from the reference, of a move or token and of an answer of many tokens."""
-_FAR_PER_UPDATE: Final = 0.15
-"""Nats from the sampled policy; usual targets are 0.01 to 0.05."""
-_FEWEST_FOR_FLAT: Final = 100
-"""Rows, and steps; half as many rows where the deviation of a single reward is known."""
+_FAR, _FAR_FOR_ANSWERS = 0.8, 50.0  # Nats from the reference, of a move or token and of an answer of many tokens.
+_FAR_PER_UPDATE: Final = 0.15  # Nats from the sampled policy; usual targets are 0.01 to 0.05.
+_FEWEST_FOR_FLAT: Final = 100  # Rows, and steps; half as many rows where the deviation of a single reward is known.
 _FLAT, _FLAT_IN_NOISE, _NOTHING = 0.25, 1.5, 0.03
 """A reward is flat where its rise is surely smaller: in deviations of a single reward, or of the rows where that is unknown. The third: for
 a rise that is certain, in deviations of a single reward."""
@@ -42,8 +39,7 @@ _EXTREMES: Final = (
 """Quantity, and how many times the rows around it and how large a single row must be."""
 _RUNAWAYS: Final = (("kl_old", 0.1, 10), ("gradient_norm", 0.0, 10), ("ratio_max", 6.0, 4), ("loss", 1.0, 100), ("policy_loss", 1.0, 100))
 """Quantity, and how large its end, and how many times its first part it must be."""
-_WORSE, _WORSE_OF_FEW, _FEW_MEASURES = 0.12, 0.3, 6
-"""Fraction by which a held-out measure must get worse, and of how few measures by more."""
+_WORSE, _WORSE_OF_FEW, _FEW_MEASURES = 0.12, 0.3, 6  # Fraction by which a held-out measure must get worse, and of how few measures by more.
 
 
 # --- Values and scoring -------------------------------------------------------------------------------------------------------------------
