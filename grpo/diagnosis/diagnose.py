@@ -37,7 +37,7 @@ class Finding:
     evidence: Evidence
     advice: str
     cause: str = ""
-    """Name of the finding that this one may be a consequence of, or ""."""
+    """Name of the finding that this one may follow from, or ""."""
 
     @property
     def name(self) -> str:
@@ -68,24 +68,27 @@ class Finding:
             "page": f"docs/troubleshooting.md#{self.name}",
         }
 
+    def text(self) -> str:
+        """Return evidence, meaning, advice and page; of what follows from another finding a line."""
+        first, last, words = round(self.evidence.begin), round(self.evidence.end), self.evidence.words
+        if self.cause:
+            return f"\n  then    {self.name}, from step {first:,}: {'; '.join(words)}"
+        head = f"\n\n{self.severity.value.upper():8}  {self.name}, from step {first:,} to {last:,}"
+        seen = "".join(f"\n  seen    {each}" for each in words)
+        return f"{head}{seen}\n  means   {self.check.means}\n  advice  {self.advice}\n  more    docs/troubleshooting.md#{self.name}"
+
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All findings: causes before what may follow from them, then the critical ones first, then by the step at which each begins."""
+    """All findings: a cause before what may follow from it, then the critical ones first, then by the step at which each begins."""
 
     findings: tuple[Finding, ...]
-    unknown: str = ""
-    """What a judgement lacks; "" where there is enough."""
-    is_shown: bool = True
-    """Whether reward is shown to rise or to be high."""
-    num_rows: int = 0
+    verdict: str
+    """HEALTHY, FINDINGS, NOT_SHOWN or NOT_JUDGED."""
+    words: str
+    """The verdict of a run without findings, with the reason."""
     not_judged: tuple[str, ...] = ()
     """Checks that cannot tell, or whose quantity was not recorded, each with the reason."""
-
-    @property
-    def verdict(self) -> str:
-        """HEALTHY, FINDINGS, NOT_SHOWN or NOT_JUDGED."""
-        return FINDINGS if self.findings else NOT_JUDGED if self.unknown else HEALTHY if self.is_shown else NOT_SHOWN
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -94,33 +97,21 @@ class Diagnosis:
 
     @property
     def tag(self) -> str:
-        """The value of the run's tag: the verdict, or the names of all findings."""
-        unshown = f"{NOT_SHOWN}; the reward is not shown to rise in {self.num_rows:,} rows"
-        return ", ".join(self.names) or (unshown if self.verdict == NOT_SHOWN else f"{self.verdict}{self.unknown and f': {self.unknown}'}")
+        """The value of the run's tag: the names of all findings, else the verdict."""
+        return ", ".join(self.names) or self.words
 
     def facts(self) -> dict[str, Any]:
         """Return the diagnosis as plain data."""
         return {"verdict": self.verdict, "tag": self.tag, "findings": [finding.facts() for finding in self.findings]}
 
     def text(self) -> str:
-        """Return the findings, each with evidence, meaning, advice and page; beneath a cause, its consequences in a line each."""
-        parts: list[str] = []
-        for finding in self.findings:
-            each = finding.facts()
-            if finding.cause:
-                parts[-1] += f"\n  then    {each['name']}, from step {each['first_step']:,}: {'; '.join(each['evidence'])}"
-                continue
-            parts.append(
-                f"{each['severity'].upper():8}  {each['name']}, from step {each['first_step']:,} to {each['last_step']:,}"
-                + "".join(f"\n  seen    {words}" for words in each["evidence"])
-                + f"\n  means   {each['means']}\n  advice  {each['advice']}\n  more    {each['page']}"
-            )
-        return "\n\n".join(parts)
+        """Return the findings; beneath a cause, what may follow from it in a line each."""
+        return "".join(finding.text() for finding in self.findings).strip()
 
 
 def diagnose(history: History, settings: Settings | None = None) -> Diagnosis:
     """Return what the checks find in a run's history; with the run's settings the advice names their values and the defaults."""
-    look, found, unclear = Look(history), [], []
+    look, found, unclear = Look(history), list[Finding](), list[str]()
     for check in CHECKS:
         if history.when not in check.when:
             continue
@@ -130,23 +121,25 @@ def diagnose(history: History, settings: Settings | None = None) -> Diagnosis:
             found.append(Finding(check, answer, _with_values(check.advice, settings)))
         elif isinstance(answer, Unclear):
             unclear.append(f"{check.name} ({answer.why})")
-    is_shown = look.rises or look.is_high
-    return Diagnosis(_in_order(found), _unknown(history), is_shown, history.num_rows, tuple(unclear))
+    unknown = _unknown(history)
+    verdict = NOT_JUDGED if unknown else HEALTHY if look.rises or look.is_high else NOT_SHOWN
+    reason = (
+        f"; the reward is not shown to rise in {history.num_rows:,} rows" if verdict == NOT_SHOWN else f": {unknown}" if unknown else ""
+    )
+    return Diagnosis(_in_order(found), FINDINGS if found else verdict, f"{verdict}{reason}", tuple(unclear))
 
 
 def _with_values(advice: str, settings: Settings | None) -> str:
     """Return an advice in which each setting has the run's value and the default."""
     if settings is None:
         return advice
-    here = flattened(settings.model_dump(mode="json"))
-    defaults = flattened(Settings.model_validate({"policy": {"kind": settings.policy.kind}}).model_dump(mode="json"))
+    kind = Settings.model_validate({"policy": {"kind": settings.policy.kind}})
+    here, defaults = (flattened(each.model_dump(mode="json")) for each in (settings, kind))
 
     def named(match: re.Match[str]) -> str:
-        name = match[1]
-        if name not in here:
-            return match[0]
-        is_default = here[name] == defaults[name]
-        return f"{match[0]} (here {here[name]}, the default{'' if is_default else f' is {defaults[name]}'})"
+        value, default = (each.get(match[1]) for each in (here, defaults))
+        words = f"here {value}, the default{'' if value == default else f' is {default}'}"
+        return f"{match[0]} ({words})" if match[1] in here else match[0]
 
     return re.sub(r"`([a-z_.]+)`", named, advice)
 
@@ -154,16 +147,12 @@ def _with_values(advice: str, settings: Settings | None) -> str:
 def _in_order(found: Iterable[Finding]) -> tuple[Finding, ...]:
     rest = sorted(found, key=lambda finding: (finding.severity != Severity.CRITICAL, finding.evidence.begin))
     ordered: list[Finding] = []
-    names = {finding.name for finding in rest}
     while rest:
         # A finding that may follow from another one waits for that.
         first = next((each for each in rest if not any(each.name in other.check.leads_to for other in rest if other is not each)), rest[0])
-        ordered.append(first)
-        rest.remove(first)
-        for each in [each for each in rest if each.name in first.check.leads_to]:
-            rest.remove(each)
-            ordered.append(Finding(each.check, each.evidence, each.advice, cause=first.name))
-            names.discard(each.name)
+        following = [each for each in rest if each is not first and each.name in first.check.leads_to]
+        ordered += [replace(first, cause=""), *(replace(each, cause=first.name) for each in following)]
+        rest = [each for each in rest if each is not first and each not in following]
     return tuple(ordered)
 
 
@@ -226,5 +215,5 @@ class Watch:
         self._history.when = When.END
         found = diagnose(self._history, self._settings)
         self._history.when = When.DURING
-        told = (finding for name, finding in self._told.items() if name not in found.names)
-        return replace(found, findings=_in_order((*found.findings, *told)))
+        told = [finding for name, finding in self._told.items() if name not in found.names]
+        return replace(found, findings=_in_order((*found.findings, *told)), verdict=FINDINGS if told else found.verdict)

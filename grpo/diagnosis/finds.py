@@ -21,10 +21,9 @@ _KL_OF_UPDATES, _KL_STAYS = 0.05, 0.3
 """A KL of a first row, whose updates may be in it, counts above this where it is no small fraction of the rows that follow."""
 _KL_BY_SCORING: Final = 0.5
 """In nats: more before any update is another model, not another way of scoring (temperature 1.3 against 1.0 gives 0.05)."""
-_FAR, _FAR_FOR_ANSWERS = 0.8, 50.0
-"""Nats from the reference, of a move or token and of an answer of many tokens."""
-_FEWEST_FOR_FLAT: Final = 100
-"""Rows, and steps; half as many rows where the deviation of a single reward is known."""
+_FAR, _FAR_FOR_ANSWERS = 0.8, 50.0  # Nats from the reference, of a move or token and of an answer of many tokens.
+_FAR_PER_UPDATE: Final = 0.15  # Nats from the sampled policy; usual targets are 0.01 to 0.05.
+_FEWEST_FOR_FLAT: Final = 100  # Rows, and steps; half as many rows where the deviation of a single reward is known.
 _FLAT, _FLAT_IN_NOISE, _NOTHING = 0.25, 1.5, 0.03
 """A reward is flat where its rise is surely smaller: in deviations of a single reward, or of the rows where that is unknown. The third: for
 a rise that is certain, in deviations of a single reward."""
@@ -40,8 +39,7 @@ _EXTREMES: Final = (
 """Quantity, and how many times the rows around it and how large a single row must be."""
 _RUNAWAYS: Final = (("kl_old", 0.1, 10), ("gradient_norm", 0.0, 10), ("ratio_max", 6.0, 4), ("loss", 1.0, 100), ("policy_loss", 1.0, 100))
 """Quantity, and how large its end, and how many times its first part it must be."""
-_WORSE, _WORSE_OF_FEW, _FEW_MEASURES = 0.12, 0.3, 6
-"""Fraction by which a held-out measure must get worse, and of how few measures by more."""
+_WORSE, _WORSE_OF_FEW, _FEW_MEASURES = 0.12, 0.3, 6  # Fraction by which a held-out measure must get worse, and of how few measures by more.
 
 
 # --- Values and scoring -------------------------------------------------------------------------------------------------------------------
@@ -413,6 +411,7 @@ def _limit(look: Look, series: Series, least: float, times: float) -> float | No
     end, is_slow = tail(sizes), look.improves and tail(sizes) <= 1.5 * times * median(sizes)
     calm = 10 if silent is not None and silent[0] > 0.5 else 3  # Gradients grow from nothing where groups were silent.
     limit = max(least, times * (calm if is_slow else 1) * median(sizes[: max(3, len(sizes) // 20)]))
+    limit = min(limit, _FAR_PER_UPDATE) if series is look.get("kl_old") else limit
     return limit if 0 < limit < end else None
 
 
@@ -482,6 +481,8 @@ def silent_groups(look: Look) -> Answer:
         return replace(found, severity=Severity.CRITICAL) if look.beyond("silent_groups", above=0.95) else found
     if look.is_live:
         return None
+    if look.reward is not None and len(look.reward) >= 20 and np.ptp(look.reward.values) == 0 and not look.history.is_ours:
+        return replace(span(look.reward, f"{look.reward.column} is {look.reward.found[0]:.3g} in all rows"), severity=Severity.CRITICAL)
     for series in filter(None, map(look.get, ("group_std", "reward_std"))):
         if len(series) >= 5 and median(series.values[-max(3, len(series) // 5) :]) < 1e-6:
             return replace(span(series, series.way()), severity=Severity.CRITICAL)
@@ -559,7 +560,7 @@ def _surely_falls(good: Array) -> bool:
         return trend(good).change < 0
     third = max(1, len(good) // 3)
     is_below = len(good) >= 3 and bool(good[-third:].max() < good[:third].min())
-    return is_below and (len(good) < 5 or rank_correlation(np.arange(len(good)), good)[1] < 0.1)
+    return is_below and (len(good) < 5 or rank_correlation(np.arange(len(good)), good)[1] < (0.1 if len(good) == 5 else 0.05))
 
 
 def reward_hacking(look: Look) -> Answer:

@@ -33,10 +33,8 @@ _CHECKED_FOR_NAN: Final = frozenset(
 )
 _DENSE, _REGULAR = 0.5, 0.9
 """A column is recorded in all rows where this fraction of the cells is finite; at an interval, where so many distances are equal."""
-_SAME: Final = 0.02
-"""Relative difference of a value that was written twice."""
-_RESUMES: Final = 20
-"""Times that a log may have been appended to."""
+_SAME: Final = 0.02  # Relative difference of a value that was written twice.
+_RESUMES: Final = 20  # Times that a log may have been appended to.
 _Parts = Sequence[tuple[Array, Array]]
 """Steps and cells of a column, a pair a table."""
 

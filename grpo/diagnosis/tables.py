@@ -25,19 +25,15 @@ NAN: Final = np.inf
 INFINITE: Final = -np.inf
 LARGEST: Final = 1e100
 """Squares of larger numbers overflow: they count as infinite."""
-_CHUNK: Final = 20_000
-"""Rows of JSON that are held as Python objects."""
+_CHUNK: Final = 20_000  # Rows of JSON that are held as Python objects.
 _DELIMITERS: Final = (",", ";", "\t", "|")
 _WRAPPERS: Final = frozenset({"data", "metrics", "record", "log", "logs", "scalars", "values", "summary"})
 """Nested objects whose name is not part of a column's name."""
 _ENCODINGS: Final = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
-_DECODER: Final = json.JSONDecoder(parse_constant=str)
-"""Gives NaN and infinity as words."""
+_DECODER: Final = json.JSONDecoder(parse_constant=str)  # Gives NaN and infinity as words.
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*m")
-_CONSOLE: Final = re.compile(r"\bstep:(\d+) - (\S.*)")
-"""A line of verl's console."""
-_DICTIONARY: Final = re.compile(r"\{'[^{}]*\}")
-"""A dictionary that a program has printed, as the Trainer of Hugging Face and slime do."""
+_CONSOLE: Final = re.compile(r"\bstep:(\d+) - (\S.*)")  # A line of verl's console.
+_DICTIONARY: Final = re.compile(r"\{'[^{}]*\}")  # A dictionary that a program has printed, as the Trainer of Hugging Face and slime do.
 _WRAPPED_NUMBER: Final = re.compile(r"(?:\w+\.)*\w+\(([^()]*)\)")
 _DECIMAL_COMMA: Final = r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?"
 _THOUSANDS: Final = r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?"

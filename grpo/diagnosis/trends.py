@@ -17,13 +17,10 @@ SURE: Final = 4.0
 """Standard errors of a change that is no noise, in the largest of three contrasts."""
 SURE_FROM_BEST: Final = 4.5
 """The same for a fall from the best of ten parts."""
-_FEW: Final = 15
-"""Fewer rows do not show how their noise is correlated: they are ranked."""
-_RANKED: Final = (0.02, 0.005)
-"""Largest probability by chance of a rank correlation that counts: of fewer than ten rows, and of more."""
+_FEW: Final = 15  # Fewer rows do not show how their noise is correlated: they are ranked.
+_RANKED: Final = (0.02, 0.005)  # Largest probability by chance of a rank correlation that counts: of fewer than ten rows, and of more.
 _MOST_ALIKE: Final = 0.97
-_MEDIAN: Final = 1.2533
-"""Standard error of a median over that of a mean, sqrt(pi / 2)."""
+_MEDIAN: Final = 1.2533  # Standard error of a median over that of a mean, sqrt(pi / 2).
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from grpo.diagnosis.diagnose import Watch, diagnose
 from grpo.diagnosis.history import Evaluation, History, read_tables
 from grpo.diagnosis.records import Event, Record
 from grpo.diagnosis.tables import Table
+from grpo.settings.tree import Settings
 
 TESTS = Path(__file__).parents[2]
 Column = Callable[[float], float]
@@ -292,3 +293,72 @@ def test_a_healthy_run_of_1_200_steps_is_told_nothing_about_and_called_so(seed: 
         }
         rows.append(Record(step, metrics))
     assert told(rows) == ({}, ())
+
+
+# What a reader is told.
+
+
+def test_a_cause_is_told_first_with_the_runs_settings_and_what_follows_in_a_line_beneath() -> None:
+    rows = told_otherwise(
+        120,
+        grpo__entropy=lambda step: 2.0 * math.exp(-step / 30),
+        grpo__zero_variance_groups=lambda step: min(1.0, step / 60),
+        grpo__reward_mean=lambda step: 0.5 - step / 600,
+    )
+    settings = Settings.model_validate({"grpo": {"learning_rate": 0.05}})
+    found = diagnose(History.of_records(rows), settings)
+    assert found.names[0] == "entropy_collapse"
+    assert {finding.cause for finding in found.findings[1:]} == {"entropy_collapse"}
+    assert "`grpo.learning_rate` (here 0.05, the default is 0.001)" in found.findings[0].advice
+    assert "`grpo.entropy_coefficient` (here 0.015, the default)" in found.findings[0].advice
+    assert len(found.text().splitlines()) == len(found.findings[0].text().strip().splitlines()) + len(found.findings) - 1
+    assert "\n  then    silent_groups, from step " in found.text()
+
+
+def test_what_cannot_be_told_and_what_was_not_recorded_is_listed() -> None:
+    found = diagnose(made())
+    assert "ratio_not_one (no ratio_mean)" in found.not_judged
+    few = History.of_records(ours(30))
+    assert any(each.startswith("flat_reward (30 rows; at least") for each in diagnose(few).not_judged)
+    assert diagnose(few).tag == "nothing found; the reward is not shown to rise in 31 rows"
+
+
+def test_metrics_of_other_names_are_no_error() -> None:
+    history = History()
+    for step in range(30):
+        history.add(step, {"grpo/entropy_of_old": 1.0, "grpo/reward_mean": 0.1 * step})
+    assert list(history.unused) == ["grpo/entropy_of_old"]
+    assert diagnose(history).verdict == "not judged"
+
+
+TURNS: Mapping[str, tuple[Mapping[str, Column], str]] = {
+    "held-out regret that doubles": ({"regret": lambda step: 0.05 * (1 + share(step)) + 1e-3 * math.sin(7 * step)}, "reward_hacking"),
+    "a coefficient without end": ({"kl_coef": lambda step: 0.001 * 500 ** share(step)}, "saturated_controller"),
+    "a warm-up of a coefficient": ({"kl_coef": lambda step: 0.02 * min(1.0, 0.001 + 3 * share(step))}, ""),
+    "learning rate 0 after a fifth": ({"lr": lambda step: 1e-5 if share(step) < 0.2 else 0.0}, "learning_rate_schedule"),
+    "a learning rate that is off": ({"lr": lambda _: 0.0}, ""),
+    "a ratio off 1": ({"ratio_mean": lambda step: 1.4 + 0.01 * math.sin(step)}, "ratio_not_one"),
+    "a negative KL": ({"kl": lambda step: -0.1 + 0.01 * math.sin(step)}, "scored_otherwise"),
+    "entropy near that of chance": ({"entropy": lambda step: 2.0 + 1.4 * share(step), "reward": lambda step: 0.1}, "entropy_explosion"),
+    "stale rollouts": ({"ess": lambda _: 0.4}, "stale_policy"),
+    "exploding advantages": ({"advantages/max": lambda _: 900.0}, "exploding_advantages"),
+    "updates of half a nat": ({"approx_kl": lambda step: 0.5 + 0.1 * math.sin(step)}, "diverging"),
+}
+
+
+@pytest.mark.parametrize("case", TURNS)
+def test_each_further_check_finds_its_fault_and_not_what_is_like_it(case: str) -> None:
+    changed, name = TURNS[case]
+    found = diagnose(made(**changed)).names
+    assert name in found if name else found == ()
+
+
+def test_games_that_get_worse_are_told() -> None:
+    history = made()
+    history.evaluations = tuple(Evaluation(step=step, score=0.52 - step * 1.4e-4, games=200) for step in range(0, 1_300, 300))
+    assert diagnose(history).names == ("lost_strength",)
+
+
+def test_a_trust_region_that_ends_most_rollouts_is_a_finding() -> None:
+    rows = [Record(row.step, row.metrics, (Event("trust_region", "KL"),) * (row.step > 3)) for row in ours(40)]
+    assert diagnose(History.of_records(rows)).names == ("cut_updates",)
