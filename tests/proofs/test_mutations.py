@@ -86,7 +86,7 @@ TABLE: Final = {
         ("steps/selection/selection", "is_a_number", "math.isfinite(best + (sampled or 0.0))", "math.isfinite(best)"),
     ],
     "grpo/train/invariants.py": [
-        ("grpo/train/trainer", "swapped", ".log(), -entropies)", ".log(), -99 - entropies)"),
+        ("grpo/train/trainer", "swapped", ".log(), -entropies)", ".log(), 0 * entropies)"),
     ],
     "grpo/board/draws.py": [
         ("grpo/board/draws", "", "board.halfmove_clock >= 99 or", "board.halfmove_clock >= 100 or"),
