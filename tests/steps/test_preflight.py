@@ -64,7 +64,7 @@ def test_a_run_that_lacks_something_ends_in_start_and_leaves_nothing(home: Path,
     monkeypatch.setenv("CHESS_GRPO_STOCKFISH", "/nowhere/stockfish")
     given = {"settings": tiny_settings().model_dump(mode="json"), "keys": {}}
     with pytest.raises(PreflightError, match=r"cannot start:\n.*no engine at '/nowhere/stockfish'"):
-        start(given, {}, run="1", is_fresh=False, resume_from="")
+        start(given, run="1", is_fresh=False, resume_from="")
     assert not (home / "runs").exists()
 
 

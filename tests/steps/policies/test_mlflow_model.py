@@ -23,7 +23,7 @@ from grpo.board.actions import action_move
 from grpo.policy.distribution import PositionBatch
 from grpo.policy.policy import new_policy
 from grpo.settings.language import LanguageConfig
-from steps.policies.mlflow_model import _LIBRARY
+from steps.policies.mlflow_model import _LIBRARY, LIBRARY, write_archive
 from steps.run.machine import Machine, sqlite_address
 from steps.track import registry
 
@@ -80,6 +80,15 @@ def test_a_fresh_process_without_this_checkout_gets_the_policys_probabilities(ru
         assert found == pytest.approx([by_move.pop(move) for move in named], abs=1e-6)
         assert found == sorted(found, reverse=True)
         assert not by_move, "every legal move is named"
+
+
+def test_the_library_is_one_file_of_a_model_and_equal_code_gives_equal_bytes(run: TrackedRun, tmp_path: Path) -> None:
+    """R5: a store takes each file in a call of its own, and a slow one took minutes for a model."""
+    champion = registry.named("champion", run.machine)["default"]
+    assert isinstance(champion, registry.Version)
+    [archive] = (Path(champion.source.removeprefix("file://")) / "code").iterdir()
+    write_archive(_LIBRARY, again := tmp_path / LIBRARY)
+    assert (archive.name, archive.read_bytes()) == (LIBRARY, again.read_bytes())
 
 
 def test_a_policy_is_fetched_whole_or_not_at_all(run: TrackedRun, tmp_path: Path) -> None:
