@@ -166,6 +166,8 @@ class History:
         parts: dict[str, list[tuple[Array, Array]]] = {}
         for table in tables:
             steps = history._steps(table)
+            if len(steps) > 2 and float((np.diff(steps) < 0).mean()) > 0.5:  # The newest row is the first.
+                steps, table.numbers = steps[::-1], {name: cells[::-1] for name, cells in table.numbers.items()}
             history.num_rows = max(history.num_rows, table.num_rows)
             history._note(table, steps)
             _take_out_evaluations(table, history.dialect)
@@ -218,7 +220,7 @@ class History:
         column, doubled, why = max(twice, key=lambda each: len(each[1]))
         if why:
             words = f"{why} ({column} at step {doubled[0]:,.0f} has different values)"
-            raise HistoryError(f"several runs in one table: {words}; give the rows of one run")
+            raise HistoryError(f"several runs in one table: {words}; give the rows of one run, one a step")
         self.notes.append(
             f"{len(doubled):,} steps are there twice ({doubled[0]:,.0f} to {doubled[-1]:,.0f}), as of a log that was appended to after a"
             " resume: the later row counts"

@@ -262,7 +262,7 @@ def test_every_data_file_of_the_packages_counts_or_is_a_view_or_a_value() -> Non
     files = {path for package in ("steps", "data_checks", "grpo") for path in (code.ROOT / package).rglob("*.*") if path.is_file()}
     counted = {path for pattern in code._DATA.values() for path in code.ROOT.glob(pattern)}
     others = {path.relative_to(code.ROOT).parent.as_posix() for path in files - counted if path.suffix not in (".py", ".pyc")}
-    assert others == {"grpo/settings/presets", "steps/cards", "steps/run"}
+    assert others == {"grpo/diagnosis", "grpo/settings/presets", "steps/cards", "steps/run"}
 
 
 # Locks.
