@@ -347,14 +347,16 @@ def _of_panel(table: Table) -> Table:
 
 
 def _take_out_evaluations(table: Table, dialect: Dialect) -> None:
-    """Take out of a table what rows of evaluations have in columns of training, which were not measured there."""
+    """Take out of a table what rows in which no quantity of training was measured have in its columns, such as rows of evaluations."""
     known = {name for name in table.numbers if (found := meaning_of(name, dialect)) is not None and found.quantity in _CHECKED_FOR_NAN}
     others = [cells for name, cells in table.numbers.items() if _EVALUATION.match(plain(name)) and name not in known]
-    if others and any((table.numbers[name] == NAN).any() for name in known):
-        is_training = np.any([np.isfinite(table.numbers[name]) for name in known], axis=0)
-        is_evaluation = ~is_training & np.any(np.isfinite(others), axis=0)
-        for name in known:
-            table.numbers[name] = np.where(is_evaluation & (table.numbers[name] == NAN), MISSING, table.numbers[name])
+    if len(known) < 2 or not any((table.numbers[name] == NAN).any() for name in known):
+        return
+    is_training = np.any([np.isfinite(table.numbers[name]) for name in known], axis=0)
+    last = len(is_training) - int(np.argmax(is_training[::-1])) if is_training.any() else 0
+    is_other = (np.arange(len(is_training)) < last) | (np.any(np.isfinite(others), axis=0) if others else False)
+    for name in known:
+        table.numbers[name] = np.where(~is_training & is_other & (table.numbers[name] == NAN), MISSING, table.numbers[name])
 
 
 # --- Cells --------------------------------------------------------------------------------------------------------------------------------

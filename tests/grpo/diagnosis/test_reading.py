@@ -54,6 +54,7 @@ SHAPES = {
     "evaluations between, which say nan": text_of(
         [line for row in ROWS for line in (row | {"eval_reward": "nan"}, {"step": row["step"], **NOTHING, "eval_reward": 0.5})]
     ),
+    "rows in which nothing was measured": text_of([line for row in ROWS for line in ({"step": row["step"], **NOTHING}, row)]),
     "train and evaluation in a column": text_of(
         [line for row in ROWS for line in ({**row, "split": "train"}, {**row, "reward": 0.0, "split": "eval"})]
     ),
