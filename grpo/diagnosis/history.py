@@ -54,12 +54,9 @@ class When(Flag):
 class Series:
     """The finite values of one quantity by step; never empty."""
 
-    column: str
-    """Name in the file."""
-    at: list[float] | Array
-    """Steps, rising."""
-    found: list[float] | Array
-    """Value at each step."""
+    column: str  # Name in the file.
+    at: list[float] | Array  # Steps, rising.
+    found: list[float] | Array  # Value at each step.
     unit: str = ""
 
     @property
@@ -101,25 +98,16 @@ class History:
     when: When = When.END
     dialect: Dialect = DIALECTS[0]
     """Names of the trainer that made it. In ours entropy and KL are exact, every step has a row, and its assertions held."""
-    is_of_language_model: bool = False
-    """Whether entropies are over tokens or answers, which ln(legal moves) does not bound."""
-    is_of_windows: bool = False
-    """Whether a row is the mean of many steps."""
-    limits: Mapping[str, float] = field(default_factory=dict)
-    """Settings that checks compare with: `critical_entropy`."""
-    series: dict[str, Series] = field(default_factory=dict)
-    """By quantity."""
-    not_finite: dict[str, list[float]] = field(default_factory=dict)
-    """Column -> steps at which it was recorded as NaN or infinite."""
-    events: dict[str, list[float]] = field(default_factory=dict)
-    """Event of our trainer -> its steps."""
+    is_of_language_model: bool = False  # Whether entropies are over tokens or answers, which ln(legal moves) does not bound.
+    is_of_windows: bool = False  # Whether a row is the mean of many steps.
+    limits: Mapping[str, float] = field(default_factory=dict)  # Settings that checks compare with: `critical_entropy`.
+    series: dict[str, Series] = field(default_factory=dict)  # By quantity.
+    not_finite: dict[str, list[float]] = field(default_factory=dict)  # Column -> steps at which it was recorded as NaN or infinite.
+    events: dict[str, list[float]] = field(default_factory=dict)  # Event of our trainer -> its steps.
     evaluations: tuple[Evaluation, ...] = ()
-    random_weights: str = ""
-    """Words on a model that began with random weights."""
-    unused: dict[str, None] = field(default_factory=dict)
-    """Columns that no check reads, in their order."""
-    notes: list[str] = field(default_factory=list)
-    """What a reader should know of how the files were read."""
+    random_weights: str = ""  # Words on a model that began with random weights.
+    unused: dict[str, None] = field(default_factory=dict)  # Columns that no check reads, in their order.
+    notes: list[str] = field(default_factory=list)  # What a reader should know of how the files were read.
     num_rows: int = 0
 
     @property
