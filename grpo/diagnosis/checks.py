@@ -17,15 +17,12 @@ class Check:
 
     name: str
     when: When
-    needs: tuple[tuple[str, ...], ...]
-    """Quantities: of each group one must have been recorded."""
+    needs: tuple[tuple[str, ...], ...]  # Quantities: of each group one must have been recorded.
     finds: Callable[[Look], Answer]
     severity: Severity
-    means: str
-    """What is wrong, and why."""
+    means: str  # What is wrong, and why.
     advice: str
-    leads_to: frozenset[str]
-    """Names of findings that may be its consequences."""
+    leads_to: frozenset[str]  # Names of findings that may be its consequences.
 
     def missing(self, history: History) -> str:
         """Return the quantities that the check lacks, or ""."""

@@ -36,8 +36,7 @@ class Finding:
     check: Check
     evidence: Evidence
     advice: str
-    cause: str = ""
-    """Name of the finding that this one may follow from, or ""."""
+    cause: str = ""  # Name of the finding that this one may follow from, or "".
 
     @property
     def name(self) -> str:
@@ -83,12 +82,9 @@ class Diagnosis:
     """All findings: a cause before what may follow from it, then the critical ones first, then by the step at which each begins."""
 
     findings: tuple[Finding, ...]
-    verdict: str
-    """HEALTHY, FINDINGS, NOT_SHOWN or NOT_JUDGED."""
-    words: str
-    """The verdict of a run without findings, with the reason."""
-    not_judged: tuple[str, ...] = ()
-    """Checks that cannot tell, or whose quantity was not recorded, each with the reason."""
+    verdict: str  # HEALTHY, FINDINGS, NOT_SHOWN or NOT_JUDGED.
+    words: str  # The verdict of a run without findings, with the reason.
+    not_judged: tuple[str, ...] = ()  # Checks that cannot tell, or whose quantity was not recorded, each with the reason.
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -26,8 +26,7 @@ class Meaning:
     quantity: str
     sign: int
     unit: str
-    rank: int
-    """Place among the quantity's columns; 0 is preferred."""
+    rank: int  # Place among the quantity's columns; 0 is preferred.
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,12 +54,9 @@ class When(Flag):
 class Series:
     """The finite values of one quantity by step; never empty."""
 
-    column: str
-    """Name in the file."""
-    at: list[float] | Array
-    """Steps, rising."""
-    found: list[float] | Array
-    """Value at each step."""
+    column: str  # Name in the file.
+    at: list[float] | Array  # Steps, rising.
+    found: list[float] | Array  # Value at each step.
     unit: str = ""
 
     @property
@@ -101,25 +98,16 @@ class History:
     when: When = When.END
     dialect: Dialect = DIALECTS[0]
     """Names of the trainer that made it. In ours entropy and KL are exact, every step has a row, and its assertions held."""
-    is_of_language_model: bool = False
-    """Whether entropies are over tokens or answers, which ln(legal moves) does not bound."""
-    is_of_windows: bool = False
-    """Whether a row is the mean of many steps."""
-    limits: Mapping[str, float] = field(default_factory=dict)
-    """Settings that checks compare with: `critical_entropy`."""
-    series: dict[str, Series] = field(default_factory=dict)
-    """By quantity."""
-    not_finite: dict[str, list[float]] = field(default_factory=dict)
-    """Column -> steps at which it was recorded as NaN or infinite."""
-    events: dict[str, list[float]] = field(default_factory=dict)
-    """Event of our trainer -> its steps."""
+    is_of_language_model: bool = False  # Whether entropies are over tokens or answers, which ln(legal moves) does not bound.
+    is_of_windows: bool = False  # Whether a row is the mean of many steps.
+    limits: Mapping[str, float] = field(default_factory=dict)  # Settings that checks compare with: `critical_entropy`.
+    series: dict[str, Series] = field(default_factory=dict)  # By quantity.
+    not_finite: dict[str, list[float]] = field(default_factory=dict)  # Column -> steps at which it was recorded as NaN or infinite.
+    events: dict[str, list[float]] = field(default_factory=dict)  # Event of our trainer -> its steps.
     evaluations: tuple[Evaluation, ...] = ()
-    random_weights: str = ""
-    """Words on a model that began with random weights."""
-    unused: dict[str, None] = field(default_factory=dict)
-    """Columns that no check reads, in their order."""
-    notes: list[str] = field(default_factory=list)
-    """What a reader should know of how the files were read."""
+    random_weights: str = ""  # Words on a model that began with random weights.
+    unused: dict[str, None] = field(default_factory=dict)  # Columns that no check reads, in their order.
+    notes: list[str] = field(default_factory=list)  # What a reader should know of how the files were read.
     num_rows: int = 0
 
     @property
@@ -166,6 +154,8 @@ class History:
         parts: dict[str, list[tuple[Array, Array]]] = {}
         for table in tables:
             steps = history._steps(table)
+            if len(steps) > 2 and float((np.diff(steps) < 0).mean()) > 0.5:  # The newest row is the first.
+                steps, table.numbers = steps[::-1], {name: cells[::-1] for name, cells in table.numbers.items()}
             history.num_rows = max(history.num_rows, table.num_rows)
             history._note(table, steps)
             _take_out_evaluations(table, history.dialect)
@@ -218,7 +208,7 @@ class History:
         column, doubled, why = max(twice, key=lambda each: len(each[1]))
         if why:
             words = f"{why} ({column} at step {doubled[0]:,.0f} has different values)"
-            raise HistoryError(f"several runs in one table: {words}; give the rows of one run")
+            raise HistoryError(f"several runs in one table: {words}; give the rows of one run, one a step")
         self.notes.append(
             f"{len(doubled):,} steps are there twice ({doubled[0]:,.0f} to {doubled[-1]:,.0f}), as of a log that was appended to after a"
             " resume: the later row counts"
@@ -345,14 +335,16 @@ def _of_panel(table: Table) -> Table:
 
 
 def _take_out_evaluations(table: Table, dialect: Dialect) -> None:
-    """Take out of a table what rows of evaluations have in columns of training, which were not measured there."""
+    """Take out of a table what rows in which no quantity of training was measured have in its columns, such as rows of evaluations."""
     known = {name for name in table.numbers if (found := meaning_of(name, dialect)) is not None and found.quantity in _CHECKED_FOR_NAN}
     others = [cells for name, cells in table.numbers.items() if _EVALUATION.match(plain(name)) and name not in known]
-    if others and any((table.numbers[name] == NAN).any() for name in known):
-        is_training = np.any([np.isfinite(table.numbers[name]) for name in known], axis=0)
-        is_evaluation = ~is_training & np.any(np.isfinite(others), axis=0)
-        for name in known:
-            table.numbers[name] = np.where(is_evaluation & (table.numbers[name] == NAN), MISSING, table.numbers[name])
+    if len(known) < 2 or not any((table.numbers[name] == NAN).any() for name in known):
+        return
+    is_training = np.any([np.isfinite(table.numbers[name]) for name in known], axis=0)
+    last = len(is_training) - int(np.argmax(is_training[::-1])) if is_training.any() else 0
+    is_other = (np.arange(len(is_training)) < last) | (np.any(np.isfinite(others), axis=0) if others else False)
+    for name in known:
+        table.numbers[name] = np.where(~is_training & is_other & (table.numbers[name] == NAN), MISSING, table.numbers[name])
 
 
 # --- Cells --------------------------------------------------------------------------------------------------------------------------------

@@ -35,8 +35,7 @@ class Evidence:
     words: tuple[str, ...]
     begin: float
     end: float
-    severity: Severity | None = None
-    """Where it is not that of the table."""
+    severity: Severity | None = None  # Where it is not that of the table.
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,12 +48,9 @@ class Table:
     """The rows of one file, in their order."""
 
     path: Path
-    numbers: dict[str, Array]
-    """Column -> a value a row: a number, MISSING, NAN or INFINITE."""
-    texts: dict[str, list[str]] = field(default_factory=dict)
-    """Columns without a number -> their cells."""
-    events: list[tuple[int, str]] = field(default_factory=list)
-    """Row and name of each event of this trainer."""
+    numbers: dict[str, Array]  # Column -> a value a row: a number, MISSING, NAN or INFINITE.
+    texts: dict[str, list[str]] = field(default_factory=dict)  # Columns without a number -> their cells.
+    events: list[tuple[int, str]] = field(default_factory=list)  # Row and name of each event of this trainer.
 
     @property
     def num_rows(self) -> int:

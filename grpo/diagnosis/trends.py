@@ -27,22 +27,14 @@ _MEDIAN: Final = 1.2533  # Standard error of a median over that of a mean, sqrt(
 class Trend:
     """How the level of a series changes."""
 
-    start: float
-    """Median of the first fifth of the rows, or of the first three where a change is over before."""
-    end: float
-    """Median of the last fifth."""
-    best: float
-    """Median of the highest tenth of the run."""
-    last: float
-    """Median of the last tenth of the run."""
-    change: float
-    """From start to end; 0 where it may be noise."""
-    most: float
-    """Upper 95 % bound of the rise of a straight line through all rows; infinite of few rows."""
-    noise: float
-    """Standard deviation of the rows around their level."""
-    has_lost: bool
-    """Whether it is no noise that the last tenth is below the best one."""
+    start: float  # Median of the first fifth of the rows, or of the first three where a change is over before.
+    end: float  # Median of the last fifth.
+    best: float  # Median of the highest tenth of the run.
+    last: float  # Median of the last tenth of the run.
+    change: float  # From start to end; 0 where it may be noise.
+    most: float  # Upper 95 % bound of the rise of a straight line through all rows; infinite of few rows.
+    noise: float  # Standard deviation of the rows around their level.
+    has_lost: bool  # Whether it is no noise that the last tenth is below the best one.
 
 
 def median(values: Any) -> float:

@@ -54,6 +54,7 @@ SHAPES = {
     "evaluations between, which say nan": text_of(
         [line for row in ROWS for line in (row | {"eval_reward": "nan"}, {"step": row["step"], **NOTHING, "eval_reward": 0.5})]
     ),
+    "rows in which nothing was measured": text_of([line for row in ROWS for line in ({"step": row["step"], **NOTHING}, row)]),
     "train and evaluation in a column": text_of(
         [line for row in ROWS for line in ({**row, "split": "train"}, {**row, "reward": 0.0, "split": "eval"})]
     ),
@@ -138,9 +139,10 @@ def test_a_file_of_tensorboard_is_named_after_its_quantity_and_a_panel_after_its
 
 def test_of_a_log_that_was_appended_to_the_later_row_counts_and_the_reader_is_told(tmp_path: Path) -> None:
     again = [{**row, "reward": 9.0} for row in ROWS[7:]]
-    history = read(tmp_path, text_of([*ROWS[:10], *again]))
-    assert history.series["reward"].values.tolist() == [*EXPECTED["reward"][1][:7], *[9.0] * 5]
-    assert "3 steps are there twice (8 to 10)" in history.notes[0]
+    for rows in ([*ROWS[:10], *again], [*ROWS[:10], *again][::-1]):
+        history = read(tmp_path, text_of(rows))
+        assert history.series["reward"].values.tolist() == [*EXPECTED["reward"][1][:7], *[9.0] * 5]
+        assert "3 steps are there twice (8 to 10)" in history.notes[0]
 
 
 SEVERAL_RUNS = {
