@@ -22,7 +22,6 @@ _TAGS: Final = re.compile(rf"(?:{_ONE_TAG.pattern}\s*)+")
 _BEGINS_MOVES: Final = re.compile(r"[;%0-9{(*a-hKQRBNO$]|\Z")
 _EVENT: Final = re.compile(r'(?=\[Event ")')
 _BRACE: Final = re.compile("[{}]")
-_COMMENT: Final = re.compile(r"\{[^}]*\}")
 _NO_MOVES: Final = re.compile(r"\{[^}]*\}?|;.*|^[%\[].*", re.MULTILINE)
 # A move with a letter before it that is none of English algebraic notation, such as `Sf3`, which python-chess reads as f3.
 _FOREIGN_MOVE: Final = re.compile(r"(?:[^\W\d_NBKRQa-hx]|[♔-♟])[a-h]?[1-8]?[x:-]?[a-h][1-8]")
@@ -137,7 +136,7 @@ def _marked(lines: Iterator[str]) -> Iterator[tuple[str, bool]]:
 
 
 def _opens_comment(text: str) -> bool:
-    return "{" in _COMMENT.sub("", text).partition(";")[0]
+    return "{" in text.rpartition("}")[2].partition(";")[0]
 
 
 def _lines(stream: BinaryIO) -> Iterator[str]:
