@@ -120,6 +120,8 @@ def finding_lines(findings: Iterable[Mapping[str, Any]], *, is_short: bool = Fal
 
     >>> finding_lines([{"name": "kl_trap", "severity": "critical", "evidence": ["1", "2"], "means": "Bad.", "advice": "Do.", "page": "p"}])
     ['critical: kl_trap: 1; 2. Bad. Advice: Do. (p)']
+    >>> finding_lines([{"name": "a", "severity": "critical", "evidence": ["1"], "means": "", "advice": "", "page": ""}], is_short=True)
+    ['critical: a: 1']
     """
     lines = []
     for each in findings:
