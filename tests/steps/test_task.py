@@ -1,5 +1,6 @@
 """A step's output comes from the store if its version is there, else from its body; each try is recorded with what came of it."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,19 +9,22 @@ from made_runs import facts_of
 from ports import free_port
 
 from grpo.base.errors import PlainError
-from steps.resume import Job
+from grpo.base.files import write_manifest
+from steps.names import CHECKPOINTS
+from steps.resume import Job, Origin
 from steps.run.machine import Machine
+from steps.run.processes import RESUMABLE
 from steps.run.records import Run, Runs
 from steps.run.step import Step, StepOutput
 from steps.run.store import Store
 from steps.run.versions import describe_code
 from steps.run.work import Work
-from steps.task import run
+from steps.task import _Task, run
 
 STEP = Step(name="check_boards", variants={"network": __name__}, says="Counts.", reads="check_boards", takes=("boards",))
 calls: list[str] = []
 """What the body has seen of its input."""
-fails: list[Exception] = []
+fails: list[BaseException] = []
 """Raised by the next calls, one each."""
 
 
@@ -74,6 +78,39 @@ def test_what_the_store_has_is_not_computed_again_and_both_runs_have_it_on_recor
     assert first["output_hash"] == second["output_hash"]
     for name in ("run-1", "run-2"):
         assert recorded(store, name).output_of("check_boards") is not None
+
+
+def test_what_a_run_resumes_from_is_taken_over_and_its_checkpoint_and_a_part_are_in_the_version(store: Store) -> None:
+    def checkpoint(content: str) -> StepOutput:
+        with store.making("finetune", content) as making, making.filling({}) as folder:
+            (place := folder / CHECKPOINTS / "step-00000002").mkdir(parents=True)
+            (place / "weights").write_text(content)
+            write_manifest(place, {})
+        assert making.output is not None
+        return making.output
+
+    def flow(name: str, *, boards: dict[str, StepOutput], content: str, number: int = 0) -> SimpleNamespace:
+        found = flow_of(store, name)
+        outputs = {"finetune": checkpoint(content), **boards}
+        found.job["origin"] = Origin(name="peak", run="7", step=2, settings={}, outputs=outputs)
+        found.input = {"number": number, "count": 2}
+        return found
+
+    theirs = {STEP.name: boards_in(store, "theirs")}
+    assert run(STEP, flow("run-1", boards=theirs, content="one")) == {**theirs[STEP.name], "reused": True}
+    assert calls == []
+    taking = replace(STEP, name="finetune", takes=("boards", "checkpoint"))
+    flows = [
+        flow(f"run-{content}-{number}", boards={}, content=content, number=number) for content in ("two", "three") for number in (0, 1)
+    ]
+    assert len({_Task(taking, each, ()).version.version for each in flows}) == 4
+
+
+def test_a_step_that_is_told_to_end_is_killed_and_not_failed(store: Store) -> None:
+    fails.append(SystemExit(RESUMABLE))
+    with pytest.raises(SystemExit):
+        run(STEP, flow_of(store))
+    assert [attempt.status for attempt in recorded(store).attempts] == ["killed"]
 
 
 def test_a_fresh_run_computes_what_the_store_has(store: Store) -> None:
