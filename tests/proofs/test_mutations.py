@@ -49,6 +49,7 @@ TABLE: Final = {
         ("grpo/train/self_play", "odd_stride", "// _MAX_STATES_PER_GAME)) | 1", "// _MAX_STATES_PER_GAME))"),
     ],
     "steps/finetune.py": [
+        ("promises/5_lost_machine_and_resume", "optimiser", "takes_optimiser=then == now", "takes_optimiser=True"),
         ("steps/training/training", "own_games", "position_key(decode(row)) for row", "decode(row).fen() for row"),
         ("steps/training/training", "judged", "split=Split.HELDOUT, strong=True)", "split=Split.HELDOUT)"),
         ("steps/training/training", "judged", "policy = reference.copied()", "policy = reference"),
@@ -61,6 +62,7 @@ TABLE: Final = {
         ("grpo/train/self_play", "tiny_training", "(batch.weights * batch.state_weights[:, None])[is_real]", "batch.weights[is_real]"),
     ],
     "grpo/train/trainer.py": [
+        ("grpo/train/trainer", "watched", "is_first=not taken)", "is_first=False)"),
         ("grpo/train/trainer", "finite_step_between", "                self.control.finite()\n", ""),
         ("grpo/train/trainer", "every_bit", "self._average is not None and has_learnt", "self._average is not None"),
         ("grpo/train/self_play", "tiny_training", "mean.lerp_(weights, 1 - decay)", "mean.lerp_(weights, decay)"),
@@ -111,6 +113,7 @@ TABLE: Final = {
         ("grpo/train/control", "bound", '(name == "steps" or self._controllers[name].is_saturated)', '(name == "steps")'),
     ],
     "grpo/train/imitation.py": [
+        ("grpo/train/imitation", "tiny_imitation", "played[rows])", "played[: len(rows)])"),
         ("grpo/train/imitation", "tiny_imitation", 'group["lr"] = rate', 'group["lr"] = config.learning_rate'),
         ("grpo/train/imitation", "tiny_imitation", "weight_decay=WEIGHT_DECAY", "weight_decay=0.0"),
         ("grpo/train/imitation", "tiny_imitation", '"reflection", step - 1)', '"reflection", 0)'),
@@ -175,6 +178,23 @@ TABLE: Final = {
         ("steps/track/registry", "peak_goes", "offered.high < _EVEN:", "offered.high > _EVEN:"),
         ("steps/track/registry", "leads_nowhere", "facts = checked(_FACTS_FORM, tag, place)", "facts = tag"),
         ("steps/track/registry", "outside_of_its_folder", "checked(_NAME_FORM, entry.path,", "str(entry.path or"),
+    ],
+    "grpo/train/network_task.py": [
+        ("grpo/train/trainer", "of_its_step", "temperature=knobs.temperature,", "temperature=config.temperature,"),
+    ],
+    "steps/training_loop.py": [
+        ("promises/5_lost_machine_and_resume", "optimiser", "(record.step - self._first) %", "record.step %"),
+    ],
+    "steps/resume.py": [
+        ("promises/5_lost_machine_and_resume", "not_the_peak", 'STEPS.index("calibrate")]', 'STEPS.index("baseline")]'),
+        ("promises/5_lost_machine_and_resume", "not_the_peak", "    store.open(output)\n    return", "    return"),
+        ("promises/5_lost_machine_and_resume", "not_the_peak", 'str(verified_manifest(folder)["output_hash"])', '""'),
+    ],
+    "steps/task.py": [
+        ("steps/task", "taken_over", "or task.made()", "and task.made()"),
+        ("steps/task", "taken_over", '"part": self.part.number, ', ""),
+        ("steps/task", "taken_over", "checkpoint_of(origin, self.store)[1]", 'origin["run"]'),
+        ("steps/task", "told_to_end", "error.code == RESUMABLE", "error.code != RESUMABLE"),
     ],
 }
 """File -> its mutations: room and name of the tests that kill one, words of `pytest -k` that choose among them, old text, new text."""
