@@ -47,4 +47,7 @@ def test_every_fault_at_once(
             row.injected += len(list(struck.iterdir()))
             row.leaked += driver.leaked()
             left = driver.taken_home(place)
-            row.lost += other_outputs(left, undisturbed) + lost_of(left, left.hashes(), tracking=server.folder) + leftovers_of(left)
+            row.lost += other_outputs(left, undisturbed) + lost_of(left, left.hashes(), tracking=server.folder)
+            # `screen` has another version where no registry answers. Of a version that no run asks for again the progress stays.
+            asked_for = {output["version"] for run in ("run-1", "run-2") for output in left.outputs(run).values()}
+            row.lost += [path for path in leftovers_of(left) if any(version in path for version in asked_for)]
