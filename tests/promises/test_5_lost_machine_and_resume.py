@@ -87,6 +87,11 @@ def test_where_the_store_is_not_the_peak_comes_from_mlflow_whole_and_a_champion_
         assert store.open(origin["outputs"][each]).is_dir()
     with pytest.raises(ResumeError, match="has no checkpoint in MLflow: resume from default/peak"):
         find_origin("champion", "default", empty)
+    [cached] = (empty.home / "registered").glob("default-v1-*/policy/policy.safetensors")
+    whole = cached.read_bytes()
+    cached.write_bytes(b"damaged")
+    find_origin("peak", "default", empty)
+    assert cached.read_bytes() == whole, "fetched again"
     taken = {step: output for step in pipeline.STEPS if (output := taken_over(origin, step, store)) is not None}
     assert taken == {
         step: {**origin["outputs"][step], "reused": True} for step in ("build_boards", "join_boards", "check_boards", "pretrain")
@@ -95,6 +100,10 @@ def test_where_the_store_is_not_the_peak_comes_from_mlflow_whole_and_a_champion_
     next(store.open(taken["pretrain"]).glob("*.safetensors")).write_bytes(b"damaged")
     with pytest.raises(CorruptError):
         taken_over(origin, "pretrain", store)
+    for path in (registered.home / "mlartifacts").rglob("policy.safetensors"):
+        path.write_bytes(b"damaged")
+    with pytest.raises(CorruptError, match="in MLflow are damaged"):
+        find_origin("peak", "default", replace(empty, home=tmp_path / "another"))
 
 
 def test_boards_moves_and_network_stay_the_origins_and_what_is_refused_is_told_with_the_command_that_works() -> None:

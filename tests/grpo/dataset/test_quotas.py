@@ -16,6 +16,7 @@ from grpo.dataset.quotas import (
     QuotaCell,
     SourceReport,
     cut_to_quota,
+    refusal,
     split_of_game,
 )
 from grpo.dataset.table import Position, Split
@@ -140,6 +141,23 @@ def test_what_is_given_back_is_wanted_again_counted_and_never_taken_again() -> N
     [other] = quota.offer(listed("8/5k2/8/8/4R3/8/5K2/8 w - - 0 1"))
     assert other.fen != position.fen
     assert quota.missing[cell] == 0
+
+
+def test_a_game_is_needed_as_long_as_one_phase_of_its_split_is() -> None:
+    quota, _ = new_quota(1)
+    split = quota.offer(listed(ROOK_ENDING))[0].split
+    assert quota.needs("listed")
+    quota.missing.update({(split, phase): 0 for phase in PHASES})
+    assert not quota.needs("listed")
+
+
+def test_fewer_boards_than_were_wanted_are_refused_below_the_least_number_and_below_a_step() -> None:
+    few, many = in_each_cell(3), in_each_cell(20)
+    assert refusal(few, in_each_cell(0), states_per_step=9) == ""
+    assert "states_per_step = 10" in refusal(few, in_each_cell(0), states_per_step=10)
+    assert "train/opening has 2" in refusal(few, in_each_cell(1), states_per_step=1)
+    assert refusal(many, in_each_cell(10), states_per_step=30) == ""
+    assert "heldout/endgame has 9" in refusal(many, in_each_cell(11), states_per_step=1)
 
 
 def position(number: int, split: Split, phase: Phase, *, key: int | None = None) -> Position:

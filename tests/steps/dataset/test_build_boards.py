@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from scripted_engine import ScriptedEngine
 from grpo.base.files import file_hashes, read_json, sha256_json
 from grpo.board.encoding import decode, mover_fen, position_key
 from grpo.dataset.exclusions import excluded_positions
+from grpo.dataset.games import SourceError
 from grpo.dataset.labels import label_arrays
 from grpo.dataset.quotas import boards_per_cell
 from grpo.dataset.table import Split
@@ -116,6 +118,26 @@ def test_what_is_taken_from_games_is_the_same_on_every_machine_and_keeps_to_quot
         "left_out": {"judged": 982},
         "natural_phases": {"endgame": 3781, "middlegame": 757, "opening": 766},
     }
+
+
+def test_a_board_of_two_parts_is_joined_once_and_the_limit_of_a_game_holds_over_all_parts(
+    settings: Settings, scripted: Callable[..., ScriptedEngine], tmp_path: Path
+) -> None:
+    given = settings_over(settings.model_dump(mode="json"), {"boards": {"num_units": 1, "max_per_game_and_phase": 2}})
+    build(given, tmp_path / "made", scripted().path)
+    part = tmp_path / "made" / "part-0"
+    once, twice = (work_in(tmp_path / name, given, parts=[part] * count) for count, name in ((1, "once"), (2, "twice")))
+    for work in (once, twice):
+        join_boards.body(work)
+    assert read_boards(twice.folder) == read_boards(once.folder)
+    num_duplicates = [read_json(work.folder / REPORT)["duplicates"] for work in (once, twice)]
+    assert num_duplicates[1] == 2 * num_duplicates[0] + read_boards(once.folder).num_rows
+    stricter = settings_over(given.model_dump(mode="json"), {"boards": {"max_per_game_and_phase": 1}})
+    work = work_in(tmp_path / "stricter", stricter, parts=[part])
+    with suppress(SourceError):
+        join_boards.body(work)
+        rows = read_boards(work.folder).to_pylist()
+        assert set(Counter((row["game_id"], row["phase"]) for row in rows).values()) == {1}
 
 
 def test_a_position_on_which_the_engine_always_fails_is_dropped_and_another_takes_its_place(

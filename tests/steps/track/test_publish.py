@@ -174,6 +174,18 @@ def test_rows_that_the_store_lost_after_a_call_that_succeeded_are_sent_before_th
     assert Counter(rows_of(told(here.home), "finetune")) == counts(run)["finetune"]
 
 
+def test_what_a_second_try_of_a_logged_step_adds_is_logged_too(here: Machine) -> None:
+    run = TrackedRun(here)
+    attempt = run.begin("finetune")
+    run.work(attempt, curve("grpo/entropy", 3))
+    attempt.end("failed", error="the disk was full")
+    assert run.publish() == ""
+    run.step("finetune", curve("grpo/entropy", 6))
+    assert run.publish() == ""
+    assert Counter(rows_of(told(here.home), "finetune")) == counts(run)["finetune"]
+    assert told(here.home)["runs"]["07 finetune"]["status"] == "FINISHED"
+
+
 def test_long_texts_are_cut_to_what_every_store_takes(here: Machine) -> None:
     """B1: on PostgreSQL a tag of more than 8,000 characters refused the whole run."""
     files = [f"/data/games-{number}-{'x' * 80}.pgn" for number in range(200)]
