@@ -55,6 +55,7 @@ TABLE: Final = {
         ("steps/training/training", "judged", "policy = reference.copied()", "policy = reference"),
     ],
     "steps/build_boards.py": [
+        ("steps/dataset/build_boards", "same_on_every", ", seed=settings.seed, excluded=excluded)", ", seed=settings.seed)"),
         ("steps/dataset/build_boards", "one_task", "heldout_depth, MAX_LEGAL_MOVES)", "heldout_depth, NUM_DEEP)"),
     ],
     "grpo/train/probes.py": [
@@ -75,6 +76,7 @@ TABLE: Final = {
         ("grpo/train/self_play", "tiny_training", ", is_member_BG=is_member.view(-1, size))", ")"),
     ],
     "steps/track/publish.py": [
+        ("steps/track/publish", "second_try", "== str(attempt.number):", "is not None:"),
         ("steps/track/publish", "lost_after", "is_asked=is_over)", "is_asked=False)"),
     ],
     "grpo/match/ladder.py": [
@@ -136,6 +138,9 @@ TABLE: Final = {
         ("grpo/match/statistics", "its_weight", "information / information.sum()", "0 * information + 0.5"),
     ],
     "grpo/dataset/quotas.py": [
+        ("grpo/dataset/quotas", "needed", "return any(self.missing[split", "return all(self.missing[split"),
+        ("grpo/dataset/quotas", "fewer_boards", "== Split.TRAIN) < states", "== Split.TRAIN) <= states"),
+        ("grpo/dataset/quotas", "fewer_boards", "min(wanted[cell], LEAST_PER_CELL)", "LEAST_PER_CELL"),
         ("grpo/dataset/quotas", "", "point -= fractions[split]", "pass"),
         ("grpo/dataset/quotas", "", "{Split.HELDOUT: 0, Split.VALIDATION: 1,", "{Split.HELDOUT: 3, Split.VALIDATION: 1,"),
         ("grpo/dataset/quotas", "", "if game.is_label[ply] and key not in self._excluded]", "if game.is_label[ply]]"),
@@ -178,6 +183,8 @@ TABLE: Final = {
         ("steps/track/registry", "peak_goes", "offered.high < _EVEN:", "offered.high > _EVEN:"),
         ("steps/track/registry", "leads_nowhere", "facts = checked(_FACTS_FORM, tag, place)", "facts = tag"),
         ("steps/track/registry", "outside_of_its_folder", "checked(_NAME_FORM, entry.path,", "str(entry.path or"),
+        ("promises/5_lost_machine_and_resume", "not_the_peak", "if target.is_dir() and sha256", "if target.is_dir() or sha256"),
+        ("promises/5_lost_machine_and_resume", "not_the_peak", "if sha256_json(file_hashes(found)) != version.files", "if False"),
     ],
     "grpo/train/network_task.py": [
         ("grpo/train/trainer", "of_its_step", "temperature=knobs.temperature,", "temperature=config.temperature,"),
@@ -195,6 +202,13 @@ TABLE: Final = {
         ("steps/task", "taken_over", '"part": self.part.number, ', ""),
         ("steps/task", "taken_over", "checkpoint_of(origin, self.store)[1]", 'origin["run"]'),
         ("steps/task", "told_to_end", "error.code == RESUMABLE", "error.code != RESUMABLE"),
+    ],
+    "grpo/dataset/labels.py": [
+        ("steps/dataset/build_boards", "same_on_every", "sorted(found, key=sha256_text)", "sorted(found)"),
+    ],
+    "steps/join_boards.py": [
+        ("steps/dataset/build_boards", "two_parts", "=settings.boards.max_per_game_and_phase", "=10_000"),
+        ("steps/dataset/build_boards", "two_parts", "report.duplicates += num_joined_duplicates", "pass"),
     ],
 }
 """File -> its mutations: room and name of the tests that kill one, words of `pytest -k` that choose among them, old text, new text."""
