@@ -76,7 +76,7 @@ TABLE: Final = {
         ("grpo/train/self_play", "tiny_training", ", is_member_BG=is_member.view(-1, size))", ")"),
     ],
     "steps/track/publish.py": [
-        ("steps/track/publish", "second_try", "== str(attempt.number):", "is not None:"),
+        ("steps/track/publish", "second_try", "== str(attempt.number) and", "is not None and"),
         ("steps/track/publish", "lost_after", "is_asked=is_over)", "is_asked=False)"),
     ],
     "grpo/match/ladder.py": [
