@@ -76,6 +76,8 @@ TABLE: Final = {
         ("grpo/train/self_play", "tiny_training", ", is_member_BG=is_member.view(-1, size))", ")"),
     ],
     "steps/track/publish.py": [
+        ("steps/track/publish", "refusal_is_told", "if not self._problems:", "if True:"),
+        ("steps/track/registry", "logged_together", "key=lambda run: run.order)", "key=lambda run: -run.order)"),
         ("steps/track/publish", "second_try", "== str(attempt.number) and", "is not None and"),
         ("steps/track/publish", "lost_after", "is_asked=is_over)", "is_asked=False)"),
     ],
@@ -165,9 +167,9 @@ TABLE: Final = {
             "steps/run/records",
             "clocks",
             "key=lambda run: run.order, reverse=True)\n\n    def unpublished",
-            "key=lambda run: run.started)\n\n    def unpublished",
+            "key=lambda run: run.started, reverse=True)\n\n    def unpublished",
         ),
-        ("steps/run/records", "reads_no_record", "self.over > self.reopened", "self.over >= self.reopened >= 0"),
+        ("steps/run/records", "is_resumed", "self.over > self.reopened", "self.over >= self.reopened"),
     ],
     "steps/run/work.py": [
         ("steps/run/work", "digit", "if sha256_text(text)[:16] != seal[1].decode():", "if False:"),

@@ -200,7 +200,7 @@ def test_long_texts_are_cut_to_what_every_store_takes(here: Machine) -> None:
 
 def test_a_refusal_is_told_as_one_and_the_rest_is_logged(here: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     run = TrackedRun(here)
-    run.step("finetune", curve("grpo/entropy", 3))
+    run.select()
     log_batch = MlflowClient.log_batch
 
     def refuse(self: MlflowClient, run_id: str, **given: Any) -> Any:
@@ -213,6 +213,7 @@ def test_a_refusal_is_told_as_one_and_the_rest_is_logged(here: Machine, monkeypa
     assert "refuses what describes run 7 (" in reason
     assert "does not answer" not in reason
     assert Counter(rows_of(told(here.home), "finetune")) == counts(run)["finetune"]
+    assert [each.name for each in run.runs.unpublished()] == [run.name], "not all of it is there"
 
 
 def test_a_home_with_any_characters_has_its_store_there(tmp_path: Path) -> None:

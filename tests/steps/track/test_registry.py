@@ -141,6 +141,13 @@ def test_a_run_that_is_registered_again_has_its_versions_once(finished: Callable
     assert registry.named("v3", machine) == {}
 
 
+def test_runs_that_are_logged_together_are_registered_in_the_order_in_which_they_began(machine: Machine) -> None:
+    for name in ("9", "10"):
+        TrackedRun(machine, name).select()
+    assert publish_all(machine) == {"9": "", "10": ""}
+    assert (named("v1", machine).run, named("v3", machine).run) == ("9", "10")
+
+
 def test_of_two_homes_that_register_a_policy_at_once_one_version_is_left(
     finished: Callable[..., TrackedRun], machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
