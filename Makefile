@@ -69,10 +69,10 @@ checks:
 PYTEST = $(PY) -m pytest $(MARKED)
 
 flows:
-	$(PYTEST) tests/soak tests/flows
+	$(PYTEST) tests/flows
 
 units:
-	$(PYTEST) tests/grpo tests/data_checks tests/docs tests/infra
+	$(PYTEST) tests/grpo tests/data_checks tests/docs tests/infra tests/soak
 
 steps:
 	$(PYTEST) tests/steps tests/promises

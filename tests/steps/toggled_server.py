@@ -80,6 +80,8 @@ class ToggledServer:
         handlers._get_tracking_store()  # It makes its tables now, and not when it is first asked.
         handlers._get_model_registry_store()
         # MLflow names the stores of its server to the whole process: here others have their own.
+        mlflow.tracking._tracking_service.utils._tracking_uri = None
+        mlflow.tracking._model_registry.utils._registry_uri = None
         for name in _STORES:
             os.environ.pop(name, None)
         os.environ.update(stores)
