@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, TypeAdapter, ValidationError, with_config
+from pydantic import AfterValidator, ConfigDict, StringConstraints, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from grpo.base.errors import PlainError
@@ -28,7 +28,8 @@ def _inside(name: str) -> str:
     return name
 
 
-Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,127}$")]
+ID_PATTERN: Final = "[A-Za-z0-9_][A-Za-z0-9_-]{0,127}"
+Id = Annotated[str, StringConstraints(pattern=f"^{ID_PATTERN}$")]
 """Name of a run or of a preset."""
 VersionHash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{24}$")]
 """Version of a step's output."""
@@ -40,14 +41,8 @@ FILES: Final = TypeAdapter(dict[FileName, Hash], config=ConfigDict(strict=True))
 """Relative path -> SHA-256."""
 
 
-class Strict(BaseModel):
-    """A document from outside: no unknown key, no conversion of types, no NaN."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-STRICT: Final = with_config(Strict.model_config)
-"""Decorator that makes a TypedDict as strict."""
+STRICT: Final = with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
+"""Decorator that makes a TypedDict a form without unknown keys, conversions of types, and NaN."""
 
 
 @with_config(ConfigDict(strict=True))

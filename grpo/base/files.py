@@ -302,19 +302,6 @@ def append_line(path: Path, line: str) -> None:
             raise
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the JSON objects of a file of lines, {} for a damaged line, without an incomplete last one; none when there is no file."""
-    rows = []
-    with suppress(FileNotFoundError), path.open("rb") as file:
-        for line in file:
-            if line.endswith(b"\n"):
-                try:
-                    rows.append(parse_json_object(line, path))
-                except CorruptError:
-                    rows.append({})
-    return rows
-
-
 def _sync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:

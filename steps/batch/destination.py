@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from grpo.base.errors import PlainError
 from grpo.settings.tree import TaskResources
-from steps.run.machine import MIRROR, SECRETS, STORE, sqlite_file, without_secrets
+from steps.run.machine import LOOPBACK, MIRROR, SECRETS, STORE, sqlite_file, without_secrets
 from steps.run.versions import CODE
 
 GPU_QUEUE: Final = "CHESS_GRPO_BATCH_GPU_QUEUE"
@@ -18,7 +18,6 @@ GPU_IMAGE: Final = "CHESS_GRPO_BATCH_GPU_IMAGE"
 """Variables: queue and image of tasks that request a GPU."""
 _TRACKING: Final = "MLFLOW_TRACKING_URI"
 _MIRROR: Final = "WANDB_BASE_URL"
-_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _BY_VALUE: Final = (
     *(_TRACKING, "MLFLOW_TRACKING_INSECURE_TLS", STORE, SECRETS, CODE),
     *(MIRROR, _MIRROR, "WANDB_ENTITY", "WANDB_PROJECT"),
@@ -72,7 +71,7 @@ def _not_reached(address: str) -> str:
         return "it is not set"
     if sqlite_file(address) is not None or "://" not in address:
         return f"{without_secrets(address)} is a file of this machine"
-    return f"{without_secrets(address)} is a port of this machine" if urlsplit(address).hostname in _LOOPBACK else ""
+    return f"{without_secrets(address)} is a port of this machine" if urlsplit(address).hostname in LOOPBACK else ""
 
 
 def forwarded(environment: Mapping[str, str], task: TaskResources) -> dict[str, str]:

@@ -21,6 +21,8 @@ SECRETS: Final = "CHESS_GRPO_SECRETS"
 """Variable: comma-separated names of secrets in AWS Secrets Manager; they hold variables of tasks in containers."""
 MIRROR: Final = "CHESS_GRPO_WANDB"
 """Variable: whether runs are mirrored to Weights & Biases (`steps.track.wandb`)."""
+LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+"""Hosts that are this machine."""
 OFF: Final = "off"
 OFFLINE: Final = "offline"
 """In a folder of the home, for `wandb sync` to upload."""

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, StringConstraints, TypeAdapter
 from typing_extensions import TypedDict
 
-from grpo.base.door import STRICT, FileName, Id, VersionHash
+from grpo.base.door import ID_PATTERN, STRICT, FileName, Id, VersionHash
 from steps.run.machine import TASK
 from steps.run.processes import LAUNCHER, state_of
 from steps.run.step import StepName, StepOutput
@@ -36,7 +36,6 @@ LAST: Final = "end"
 _BEGUN, _ENDED = ".begun.json", ".ended.json"
 _ATTEMPT: Final = re.compile(r"runs/(?P<run>[^/]+)/(?P<number>[0-9]{6,9})\.(?:begun|ended)\.json")
 _MARK: Final = re.compile(r"marks/(?P<run>[^/]+)/(?P<number>[0-9]{1,9})\.(?P<name>order|over|published|reopened)")
-_RUN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,127}")
 _GONE: Final = "its process is gone: it was killed, or its machine was lost"
 
 
@@ -323,7 +322,7 @@ class Runs:
 
     def get(self, run: str) -> Run | None:
         """Return a run by any of its ids; one whose record is damaged is named in a warning, and not found."""
-        if _RUN.fullmatch(run) is None:
+        if re.fullmatch(ID_PATTERN, run) is None:
             return None
         if (found := self._store.read_all([_start(run)], _START_FORM).get(_start(run))) is None:
             # Metaflow gives a run that is resumed a new id.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from steps.run.machine import Machine, sqlite_file, without_secrets
+from steps.run.machine import LOOPBACK, Machine, sqlite_file, without_secrets
 from steps.track.outages import TrackingAwayError, TrackingRefusedError
 
 # Must precede MLflow's import, which reads some of these once. By default it sends telemetry, and waits 244 s for a server that is down.
@@ -38,7 +38,6 @@ METAFLOW_RUN: Final = "metaflow.run"
 """Tag of parents and children."""
 _SECONDS_FOR_FILES: Final = 120  # A server with artifacts in S3 answers after it has forwarded the whole file.
 _CLOUDS: Final = ("s3", "gs", "wasbs", "abfss")
-_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _OF_SERVERS: Final = (
     *("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_AUTH"),
     *("MLFLOW_TRACKING_AWS_SIGV4", "MLFLOW_TRACKING_CLIENT_CERT_PATH"),
@@ -88,7 +87,7 @@ class TrackingStore:
         is_server = own.scheme in ("http", "https")
         is_local = parts.scheme in ("", "file") and parts.netloc in ("", "localhost")
         is_kept_there = parts.scheme == "mlflow-artifacts" and parts.netloc in ("", own.netloc.rpartition("@")[2])
-        if parts.scheme in _CLOUDS or is_kept_there or (is_local and (not is_server or own.hostname in _LOOPBACK)):
+        if parts.scheme in _CLOUDS or is_kept_there or (is_local and (not is_server or own.hostname in LOOPBACK)):
             return
         raise TrackingRefusedError(
             f"the tracking store {without_secrets(self._uri)} names {without_secrets(address)!r} as the place of files, which this machine"
