@@ -15,7 +15,7 @@ from typing import Any, Final, TypedDict
 from grpo.base.errors import PlainError
 from grpo.base.files import verified_manifest
 from grpo.policy.files import policy_facts
-from grpo.settings.names import IN_NO_VERSION, flattened, is_within
+from grpo.settings.names import flattened, is_within
 from grpo.settings.tree import Settings, settings_over
 from steps import STEPS
 from steps.names import PEAK, PRETRAINED_STEP, RESUMED_WITH
@@ -29,7 +29,7 @@ from steps.track.find import named_policy
 _TAKEN_OVER: Final = STEPS[STEPS.index("build_boards") : STEPS.index("calibrate")]
 """Steps whose output a resumed run takes from its origin, whatever code it has; what measures is found again by its version."""
 _MAX_SHOWN: Final = 200
-_FREE: Final = (*IN_NO_VERSION, "language.answers_per_forward", "language.min_parse_rate")
+_FREE: Final = ("language.answers_per_forward", "language.min_parse_rate")
 """Settings that make neither boards nor network, although the steps read them that make these."""
 
 
@@ -142,13 +142,11 @@ def checkpoint_of(origin: Origin, store: Store) -> tuple[Path | None, str]:
     return folder, str(verified_manifest(folder)["output_hash"])
 
 
-def taken_over(origin: Origin | None, step: str, store: Store) -> StepOutput | None:
-    """Return the origin's output of a step, verified; None for a step that the run does by itself."""
+def taken_over(origin: Origin | None, step: str) -> StepOutput | None:
+    """Return the origin's output of a step, not verified; None for a step that the run does by itself."""
     if origin is None or step not in _TAKEN_OVER:
         return None
-    output = origin["outputs"][step]
-    store.open(output)
-    return StepOutput(**{**output, "reused": True})
+    return StepOutput(**{**origin["outputs"][step], "reused": True})
 
 
 def _changed(origin: Origin, settings: Settings) -> dict[str, tuple[Any, Any]]:

@@ -37,7 +37,9 @@ def start(given: Mapping[str, Any], *, run: str, is_fresh: bool, resume_from: st
     if resume_from:
         origin = find_origin(resume_from, launch_of(given["settings"]).preset, machine)
         settings = resumed_settings(origin, given["keys"])
-    checks = preflight(settings, machine)
+    # A resumed run takes its origin's boards: the files that those were made from need not be on this machine.
+    no_files = {"boards": settings.boards.model_copy(update={"files": (), "exclude": ()})}
+    checks = preflight(settings if origin is None else settings.model_copy(update=no_files), machine)
     print(f"Preflight\n{table(checks)}", flush=True)
     if failed := [check for check in checks if not check.is_fine]:
         raise PreflightError(f"cannot start:\n{table(failed)}")

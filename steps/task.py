@@ -58,7 +58,10 @@ def run(step: Step, flow: Any, parts: Sequence[StepOutput] = ()) -> StepOutput:
     """
     task = _Task(step, flow, parts)
     with task.recorded() as attempt:
-        output = taken_over(task.job["origin"], step.name, task.store) or task.made()
+        if (output := task.taken_over) is None:
+            output = task.made()
+        else:
+            task.store.open(output)
         if output["reused"]:
             print(f"{step.name}: {_progress(step.name)}: reusing version {output['version'][:12]}", flush=True)
         attempt.end("finished", output=output)
@@ -77,6 +80,7 @@ class _Task:
         # The code of this task: a run that is resumed may have another than it was launched with.
         self.code = {**describe_code(), "fresh": self.job["code"].get("fresh", "")}
         self.settings = Settings.model_validate(self.job["settings"])
+        self.taken_over = taken_over(self.job["origin"], step.name)
         given = getattr(flow, "input", None)
         self.part = Part(number=0, count=1) if given is None else Part(**given)
         self.taken = {name: getattr(flow, name) for name in step.takes if name not in (*OUTSIDE, *_OF_RUN)}
@@ -153,7 +157,9 @@ class _Task:
     def recorded(self) -> Iterator[Attempt]:
         """Record the attempt and how it ends, while trackers are told of it."""
         part = f"{self.part.number + 1} of {self.part.count}" if self.part.count > 1 else ""
-        attempt = Runs(self.store).begin(self.job["run"], self.step.name, part, self.version.version)
+        # What it takes over keeps its version: the files that the origin was made from need not be on this machine.
+        version = self.version.version if self.taken_over is None else self.taken_over["version"]
+        attempt = Runs(self.store).begin(self.job["run"], self.step.name, part, version)
         with sending(self.machine, attempt):
             try:
                 yield attempt

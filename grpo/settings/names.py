@@ -2,16 +2,13 @@
 
 import json
 from collections.abc import Container, Iterable, Mapping
+from pathlib import PurePath
 from typing import Any, Final
 
 from grpo.settings.tree import Settings
 
-IN_NO_VERSION: Final = (
-    "boards.files",
-    "boards.exclude",
-    "evaluation.opening_book",
-    "resources",
-)
+_PATHS: Final = ("boards.files", "boards.exclude", "evaluation.opening_book")
+IN_NO_VERSION: Final = (*_PATHS, "resources")
 """Where files are and how the work is divided: no step's version has them. A file counts by its content, not by its path."""
 MAIN: Final[Container[str]] = frozenset(
     (
@@ -22,7 +19,7 @@ MAIN: Final[Container[str]] = frozenset(
     )
 )
 """Shown on the pages of a run even where they are the defaults."""
-_NOT_COMPARED: Final = ("boards.files", "boards.exclude", "boards.num_units", "resources")
+_NOT_COMPARED: Final = ("boards.num_units", "resources")
 _MAX_LENGTH: Final = 60
 
 
@@ -59,19 +56,25 @@ def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def is_compared(name: str) -> bool:
-    """Return whether runs are compared by a setting."""
-    return not is_within(name, _NOT_COMPARED)
-
-
 def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings by which runs are compared, as short texts; settings that are off are left out.
 
     >>> compared_settings({"seed": 1, "resources": {"num_tasks": 2}, "evaluation": {"ladder_nodes": [1, 300]}})
     {'seed': '1', 'evaluation.ladder_nodes': '1 300'}
     """
-    compared = {name: value for name, value in flattened(settings).items() if is_compared(name)}
-    return {name: _short(value) for name, value in compared.items() if value not in (None, "", [], ())}
+    compared = {name: value for name, value in flattened(settings).items() if not is_within(name, _NOT_COMPARED)}
+    return {name: short(name, value) for name, value in compared.items() if value not in (None, "", [], ())}
+
+
+def short(name: str, value: Any) -> str:
+    """Return a setting's value as a text of at most 60 characters; of files the names, because the same file has another folder elsewhere.
+
+    >>> short("boards.files", ["/data/a.pgn", "b.epd"]), short("grpo.num_steps", 40), short("boards.files", [])
+    ('a.pgn b.epd', '40', 'none')
+    """
+    if name in _PATHS:
+        value = [PurePath(each).name for each in ([value] if isinstance(value, str) else value)]
+    return _short(value) if value not in (None, "", [], ()) else "none"
 
 
 def _short(value: Any) -> str:

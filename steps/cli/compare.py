@@ -50,6 +50,10 @@ def comparison(first: Results, second: Results) -> Iterator[str]:
     """Yield a line for each setting and each result of two runs that differs, and one for all that cannot be compared."""
     before, after = compared_settings(first.settings), compared_settings(second.settings)
     pairs = {name: (before.get(name, "-"), after.get(name, "-")) for name in sorted(before.keys() | after.keys())}
+    if first.dataset == second.dataset:
+        yield f"Data, the same: {first.dataset}"
+    else:
+        yield from ["Data differ:", f"  A: {first.dataset}", f"  B: {second.dataset}"]
     changed = [f"  {name}: A {one}, B {other}" for name, (one, other) in pairs.items() if one != other]
     yield from ["Settings that differ:", *changed] if changed else ["Settings that differ: none"]
     here, there = ({each.name: each for each in results.measurements} for results in (first, second))

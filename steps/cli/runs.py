@@ -97,12 +97,26 @@ def origin_of(run: "Run") -> str:
     return "" if origin is None else f"run {origin['run']}, step {origin['step']:,}"
 
 
+def data_of(run: "Run", store: "Store") -> str:
+    """Return which boards a run has, and the hash of their dataset; empty before `join_boards` has ended or where its output is gone."""
+    from steps.names import REPORT
+    from steps.pages.results import ResultsError, read_dataset
+
+    if (joined := run.output_of("join_boards")) is None:
+        return ""
+    try:
+        return str(read_dataset(store.file(joined, REPORT), joined["output_hash"]))
+    except (CorruptError, ResultsError):
+        return ""
+
+
 def _lines(run: "Run", store: "Store") -> str:
     """Return id and status, settings, origin, verdict, findings, and why it failed."""
     results = results_of(run, store)
     found = findings_of(run, results, store)
     rows = {
         "settings": run.facts["label"],
+        "data": data_of(run, store),
         "resumed": origin_of(run),
         "verdict": "" if results is None else f"{results.decision.verdict}. {results.decision.sentence}",
         "findings": "" if found is None else found["tag"],

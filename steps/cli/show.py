@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from steps.cli.runs import findings_of, origin_of, results_of, status_of
+from steps.cli.runs import data_of, findings_of, origin_of, results_of, status_of
 from steps.cli.tables import text_table, when
 from steps.run.commands import pasteable, resume_command
 from steps.run.machine import Machine
@@ -35,12 +35,12 @@ def command(name: str) -> int:
     store = Store.of(machine)
     run = find_run(name, store, has=lambda _: True)
     results = results_of(run, store)
-    print("\n".join([*_head(run), *_steps(run), *_results(results), *_findings(run, results, store), "\nWhere"]))
+    print("\n".join([*_head(run, store), *_steps(run), *_results(results), *_findings(run, results, store), "\nWhere"]))
     print(text_table(_places(run, store), indent="  "))
     return 0
 
 
-def _head(run: "Run") -> Iterator[str]:
+def _head(run: "Run", store: "Store") -> Iterator[str]:
     """Yield status, cause and remedy of a failure, command, and the settings that differ from the preset."""
     from steps.track.sweep import SWEEP
 
@@ -50,6 +50,8 @@ def _head(run: "Run") -> Iterator[str]:
     rows = {
         "began": when(run.started),
         "other ids": ", ".join(run.other_ids),
+        "settings": facts["label"],
+        "data": data_of(run, store),
         "resumed": origin_of(run),
         "code": f"commit {code['commit'][:_HASH]}{', with uncommitted changes' if code['is_dirty'] else ''}",
         "sweep": facts["tags"].get(SWEEP, "").partition("/")[0],

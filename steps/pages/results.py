@@ -5,12 +5,13 @@ views of it (`steps.pages.templates`). A part that was not measured is None: `De
 """
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from grpo.base.errors import PlainError
 from grpo.base.files import read_json
+from grpo.dataset.engine_games import ENGINE
 from grpo.match.halving import HalvingEntry
 from grpo.match.intervals import Estimate, ScoreInterval, Unit, elo_estimate
 from grpo.match.phase_guard import PhaseChange
@@ -18,9 +19,14 @@ from grpo.match.verdict import Claim, LadderGain, RegretEstimate, Verdict
 from grpo.settings.metrics import ENDS
 from steps.names import PRETRAINED_STEP
 
+_MAX_SOURCES: Final = 3
+
 
 class ResultsError(PlainError, ValueError):
     """The document was written by another version of the code; the message says what to do."""
+
+
+_Form = TypeVar("_Form", bound="_Facts")
 
 
 class _Facts(BaseModel):
@@ -224,6 +230,23 @@ class Boards(_Facts):
     labels: dict[str, int]
 
 
+class Dataset(_Facts):
+    """The dataset of a run: the boards that `join_boards` made."""
+
+    boards: Boards
+    output_hash: str
+
+    @property
+    def name(self) -> str:
+        """Names of the sources, such as "own.pgn, engine games": at most three, the one with most boards first."""
+        found = sorted(self.boards.sources, key=lambda source: -self.boards.sources[source])
+        names = ["engine games" if source == ENGINE else source for source in found]
+        return ", ".join(names[:_MAX_SOURCES]) + (f" and {len(names) - _MAX_SOURCES} more" if len(names) > _MAX_SOURCES else "")
+
+    def __str__(self) -> str:
+        return f"{self.boards.rows:,} boards of {self.name}; dataset {self.output_hash[:12]}"
+
+
 class Origin(_Facts):
     """The run and the step that a run was resumed from."""
 
@@ -262,12 +285,26 @@ class Results(_Facts):
     outputs: dict[str, dict[str, str]]
     """Step -> `version` and `output_hash` of its output."""
 
+    @property
+    def dataset(self) -> Dataset:
+        """The boards that it was trained and measured on."""
+        return Dataset(boards=self.boards, output_hash=self.outputs["join_boards"]["output_hash"])
+
 
 def read_results(path: Path) -> Results:
     """Read the document; raises ResultsError if another version of the code wrote it."""
+    return _read(path, Results)
+
+
+def read_dataset(path: Path, output_hash: str) -> Dataset:
+    """Return what the report of `join_boards` says of the dataset; raises ResultsError if another version of the code wrote it."""
+    return Dataset(boards=_read(path, Boards), output_hash=output_hash)
+
+
+def _read(path: Path, form: type[_Form]) -> _Form:
     found = read_json(path)
     try:
-        return Results.model_validate(found)
+        return form.model_validate(found)
     except ValidationError:
         remedy = "run the flow again, or use the commit that the output's manifest names"
         raise ResultsError(f"{path} was written by other code, in another form: {remedy}") from None

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from grpo.settings.names import flattened
+from grpo.settings.names import flattened, short
 from grpo.settings.tree import DEFAULT_PRESET, preset_names, read_settings
 from steps.run.commands import FLOW_FILE
 
 _SEED: Final = "seed"
+_MAX_NAMED: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,10 +31,10 @@ class Launch:
 
     @property
     def label(self) -> str:
-        """Preset and seed: what a run is called before its verdict is known."""
-        num_changed = len(self.differences.keys() - {_SEED})
-        changed = f" with {num_changed} changed setting{'s' * (num_changed > 1)}" if num_changed else ""
-        return f"{self.preset}{changed}, seed {self.seed}"
+        """Preset, at most three changed settings with their values, and seed: the run's name before its verdict is known."""
+        changed = [f"{name} = {short(name, value)}" for name, value in self.differences.items() if name != _SEED]
+        more = [f"{len(changed) - _MAX_NAMED} more"] if len(changed) > _MAX_NAMED else []
+        return ", ".join([self.preset, *changed[:_MAX_NAMED], *more, f"seed {self.seed}"])
 
     def command(self, words: Sequence[str] = ()) -> str:
         """Return the shell command that starts such a run.

@@ -6,6 +6,7 @@ asks once more before a step is called logged. Rows are compared by name and ste
 killed step again says its lines at other times.
 """
 
+import json
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,8 +17,8 @@ from grpo.base.files import CorruptError
 from grpo.match.intervals import elo
 from grpo.settings.names import compared_settings
 from steps import STEPS
-from steps.names import RESULTS
-from steps.pages.results import Results, read_results
+from steps.names import REPORT, RESULTS
+from steps.pages.results import Dataset, Results, ResultsError, read_dataset, read_results
 from steps.pages.templates import page
 from steps.run.commands import resume_command
 from steps.run.machine import Machine, sqlite_file
@@ -32,7 +33,8 @@ from steps.track.sender import journal_of
 
 # isort: split
 # After `steps.track.client`, which sets what MLflow reads once.
-from mlflow.entities import Metric, Param, RunTag
+from mlflow.entities import Dataset as LoggedDataset
+from mlflow.entities import DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.entities import Run as Logged
 
 _LOGGED: Final = "chess_grpo.logged"
@@ -43,6 +45,9 @@ _RUN_NAME: Final = "mlflow.runName"
 _LONGEST_TAG: Final = 7_500  # MLflow takes 8,000 (mlflow.utils.validation), and so do its columns.
 _METRICS_PER_CALL: Final = 500  # MLflow takes 1,000; a call costs 28 ms whether it carries one or many.
 _FINETUNE: Final = "finetune"
+_DIGEST: Final = 36
+_LONGEST_NAME: Final = 500
+"""Characters that MLflow's columns take of a dataset's digest and name."""
 SECONDS: Final = 30.0
 """How long a start, an end and a list of runs wait for a server; as long as a step does (`steps.track.sender`)."""
 
@@ -147,6 +152,9 @@ class _View:
             for file, text in run.facts["texts"].items() if task is None else ():
                 tracking.refuse_foreign_place(str(parent.info.artifact_uri))
                 self._client.log_text(parent.info.run_id, text, file)
+        if (joined := run.output_of("join_boards")) is not None:
+            with self._taking(f"the dataset of run {run.name}"):
+                self._dataset(parent, read_dataset(self._store.file(joined, REPORT), joined["output_hash"]), self._store.place(joined))
         for name, attempt in run.latest().items():
             if task in (None, name) and attempt.step not in (STEPS[0], STEPS[-1]):
                 with self._taking(f"the step {attempt.step}"):
@@ -167,8 +175,23 @@ class _View:
         try:
             with failures_of(self._run.facts["tracking"], what):
                 yield
-        except (TrackingRefusedError, CorruptError) as error:
+        except (TrackingRefusedError, CorruptError, ResultsError) as error:
             self._problems.append(str(error))
+
+    def _dataset(self, parent: Logged, dataset: Dataset, place: str) -> None:
+        """Log the dataset as an input of the run, which MLflow lists in a column of its own, and its hash as a parameter."""
+        self._describe(parent, {}, {"dataset": dataset.output_hash})
+        if any(each.dataset.digest == dataset.output_hash[:_DIGEST] for each in parent.inputs.dataset_inputs):
+            return
+        profile = {"num_rows": dataset.boards.rows, "splits": dataset.boards.splits, "sources": dataset.boards.sources}
+        logged = LoggedDataset(
+            name=dataset.name[:_LONGEST_NAME],
+            digest=dataset.output_hash[:_DIGEST],
+            source_type="s3" if place.startswith("s3:") else "local",
+            source=json.dumps({"uri": place}),
+            profile=json.dumps(profile),
+        )
+        self._client.log_inputs(parent.info.run_id, [DatasetInput(logged, [InputTag("mlflow.data.context", "training")])])
 
     def _attempt(self, attempt: Attempt, parent: Logged) -> None:
         """Log what the store lacks of an attempt; of one that is over the store is asked, and a tag says in the end that all is there."""

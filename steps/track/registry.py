@@ -50,6 +50,8 @@ MODEL: Final = "chess-policy-"
 ORIGIN: Final = "origin.json"
 _POLICY: Final = "chess_grpo.policy"
 """Tag of a version: what is known of its policy, as JSON."""
+_DATASET: Final = "chess_grpo.dataset"
+"""Tag of a version: hash of the dataset that its run trained on."""
 _EVEN: Final = 0.5
 """The score of two equal policies."""
 _MAX_FILES: Final = 1_000
@@ -234,7 +236,11 @@ def register(run: Run, results: Results, store: Store, tracking: TrackingStore, 
                 model,
                 source=source,
                 run_id=parent.info.run_id,
-                tags={CHILD: key, _POLICY: json.dumps(_facts(role, run, decision) | {"files": files})},
+                tags={
+                    CHILD: key,
+                    _POLICY: json.dumps(_facts(role, run, decision) | {"files": files}),
+                    _DATASET: results.dataset.output_hash,
+                },
                 description=page("version", results=results, role=role),
                 await_creation_for=0,  # Creation is immediate: nothing is copied.
             )

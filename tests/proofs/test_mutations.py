@@ -200,7 +200,7 @@ TABLE: Final = {
         ("promises/5_lost_machine_and_resume", "not_the_peak", 'str(verified_manifest(folder)["output_hash"])', '""'),
     ],
     "steps/task.py": [
-        ("steps/task", "taken_over", "or task.made()", "and task.made()"),
+        ("steps/task", "taken_over", "(output := task.taken_over) is None", "(output := task.taken_over) is not None"),
         ("steps/task", "taken_over", '"part": self.part.number, ', ""),
         ("steps/task", "taken_over", "checkpoint_of(origin, self.store)[1]", 'origin["run"]'),
         ("steps/task", "told_to_end", "error.code == RESUMABLE", "error.code != RESUMABLE"),

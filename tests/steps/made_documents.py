@@ -6,6 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from made_runs import JOINED
+
 from grpo.base.files import write_json, write_manifest
 from grpo.match.halving import sequential_halving
 from grpo.match.intervals import Estimate, paired_interval
@@ -67,15 +69,7 @@ def made_reports(*, score: float = 0.75, elo: float = 10.0) -> dict[str, dict[st
         {"name": "weak", "rating": 225.0, "low": 160.0, "high": 290.0, "gap": 225.0, "gap_low": 160.0, "gap_high": 290.0},
     ]
     return {
-        "join_boards": {
-            "rows": 3_300,
-            "used_games": 421,
-            "splits": {"train": 3_000, "validation": 210, "heldout": 90},
-            "natural_phases": {"opening": 7_001, "middlegame": 7_002, "endgame": 7_003},
-            "phases": {"opening": 1_100, "middlegame": 1_101, "endgame": 1_099},
-            "sources": {"engine": 3_300},
-            "labels": {"game": 3_300},
-        },
+        "join_boards": dict(JOINED),
         "pretrain": {
             "num_steps": 1_400,
             "best_step": 1_250,

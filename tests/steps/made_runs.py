@@ -18,6 +18,16 @@ from steps.run.store import Store
 
 PEAK_AT, CHAMPION_AT = KEPT = (2, 6)
 """Steps of the checkpoints that retention left."""
+JOINED = {
+    "rows": 3_300,
+    "used_games": 421,
+    "splits": {"train": 3_000, "validation": 210, "heldout": 90},
+    "natural_phases": {"opening": 7_001, "middlegame": 7_002, "endgame": 7_003},
+    "phases": {"opening": 1_100, "middlegame": 1_101, "endgame": 1_099},
+    "sources": {"engine": 3_300},
+    "labels": {"game": 3_300},
+}
+"""The report of `join_boards`."""
 FIRST = 1_700_000_000.0
 """When the first run started, in seconds since 1970."""
 
@@ -81,6 +91,8 @@ def write_policy(folder: Path, step: int) -> None:
 
 def write_step(folder: Path, step: str) -> None:
     """Write the files of a step's output that others look at."""
+    if step == "join_boards":
+        write_json(folder / REPORT, JOINED)
     if step == "pretrain":
         write_policy(folder, 0)
     if step == "finetune":

@@ -9,7 +9,7 @@ from made_runs import facts_of
 from ports import free_port
 
 from grpo.base.errors import PlainError
-from grpo.base.files import write_manifest
+from grpo.base.files import CorruptError, sha256_text, write_manifest
 from steps.names import CHECKPOINTS
 from steps.resume import Job, Origin
 from steps.run.machine import Machine
@@ -21,7 +21,7 @@ from steps.run.versions import describe_code
 from steps.run.work import Work
 from steps.task import _Task, run
 
-STEP = Step(name="check_boards", variants={"network": __name__}, says="Counts.", reads="check_boards", takes=("boards",))
+STEP = Step(name="check_boards", variants={"network": __name__}, says="Counts.", takes=("boards",))
 calls: list[str] = []
 """What the body has seen of its input."""
 fails: list[BaseException] = []
@@ -51,7 +51,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 def boards_in(store: Store, content: str = "boards") -> StepOutput:
-    with store.making("join_boards", f"version of {content}") as making, making.filling({}) as folder:
+    with store.making("join_boards", sha256_text(content)[:24]) as making, making.filling({}) as folder:
         (folder / "boards.txt").write_text(content)
     assert making.output is not None
     return making.output
@@ -99,6 +99,10 @@ def test_what_a_run_resumes_from_is_taken_over_and_its_checkpoint_and_a_part_are
     theirs = {STEP.name: boards_in(store, "theirs")}
     assert run(STEP, flow("run-1", boards=theirs, content="one")) == {**theirs[STEP.name], "reused": True}
     assert calls == []
+    assert recorded(store, "run-1").attempts[-1].version == theirs[STEP.name]["version"]
+    (store.open(theirs[STEP.name]) / "boards.txt").write_text("damaged")
+    with pytest.raises(CorruptError):
+        run(STEP, flow("run-1", boards=theirs, content="one"))
     taking = replace(STEP, name="finetune", takes=("boards", "checkpoint"))
     flows = [
         flow(f"run-{content}-{number}", boards={}, content=content, number=number) for content in ("two", "three") for number in (0, 1)

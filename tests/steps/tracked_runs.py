@@ -7,7 +7,7 @@ from typing import Any
 
 from doubles import CPU, TINY
 from made_documents import made_results
-from made_runs import FIRST, facts_of
+from made_runs import FIRST, JOINED, facts_of
 from mlflow.tracking import MlflowClient
 
 from grpo.base.files import sha256_text, write_json, write_manifest
@@ -70,7 +70,8 @@ class TrackedRun:
         with self.store.making(step, attempt.version) as making, making.filling({"parts": {"step": step}, "code": {}}) as folder:
             work = self._say(making, folder, records)
             (fill or (lambda _: None))(folder)
-            write_json(folder / REPORT, {"step": step}) if not (folder / REPORT).exists() else None
+            if not (folder / REPORT).exists():
+                write_json(folder / REPORT, JOINED if step == "join_boards" else {"step": step})
             work.write_history()
         assert making.output is not None
         return attempt.end("finished", output=making.output)
@@ -148,6 +149,7 @@ def told(place: Path) -> dict[str, Any]:
         tags = {name: tag for name, tag in run.data.tags.items() if name not in _IDS}
         files = _files(place, run.info.run_id)
         runs[run.info.run_name] = {"status": run.info.status, "tags": tags, "params": run.data.params, "rows": rows, "files": files}
+        runs[run.info.run_name]["inputs"] = [(each.dataset.name, each.dataset.digest) for each in run.inputs.dataset_inputs]
     models = client.search_registered_models()
     return {"runs": runs, "aliases": {model.name: dict(model.aliases) for model in models}}
 

@@ -18,6 +18,9 @@ FASTER = 'preset = "smoke"\ngrpo.learning_rate = 5e-3\nseed = 4'
 ERROR = "rewards: every group is silent, so that there is nothing to learn"
 
 
+DATA = "3,300 boards of engine games; dataset "
+
+
 def document(folder: Path, **changes: Any) -> dict[str, dict[str, Any]]:
     """Return the files of a step `report`."""
     return {"report": {RESULTS: made_results(folder, made_reports(**changes)).model_dump(mode="json")}}
@@ -76,14 +79,22 @@ def test_runs_are_listed_with_verdict_origin_and_cause_and_one_whose_process_is_
     assert "run 1004 is over: its processes are gone" in listed
     places = [listed.index(f"{run} 20") for run in ("1004", "1003", "1002", "1001")]
     assert places == sorted(places), "the newest first"
-    for words in ("killed in finetune", ERROR, "findings kl_trap", "run 1001, step 60", "1 changed setting", "verdict better. "):
+    for words in (
+        "killed in finetune",
+        ERROR,
+        "findings kl_trap",
+        "run 1001, step 60",
+        "grpo.learning_rate = 0.005",
+        "verdict better. ",
+        DATA,
+    ):
         assert words in listed, words
     assert "is over: " not in typed("runs"), "said once"
 
 
 def test_a_failed_run_is_shown_with_step_cause_remedy_and_the_command_that_goes_on(typed: Type) -> None:
     shown = typed("show", "1003")
-    for words in ("failed in screen", ERROR, "resume --origin-run-id 1003` goes on", "Diagnosis: kl_trap"):
+    for words in (DATA, "failed in screen", ERROR, "resume --origin-run-id 1003` goes on", "Diagnosis: kl_trap"):
         assert words in shown, words
     assert "grpo.learning_rate = 0.005" in typed("show", "1002")
 

@@ -105,6 +105,23 @@ def test_text_of_files_is_shown_and_not_obeyed(tmp_path: Path) -> None:
         assert "&lt;script&gt;alert(1)&lt;/script&gt;" in shown
 
 
+def test_data_are_a_setting_by_which_runs_are_compared(tmp_path: Path) -> None:
+    """A3: runs on generated games and on files of an own PGN differ in nothing else."""
+    own = made_reports()
+    own["join_boards"] |= {"sources": {"own.pgn": 3_200, "b.pgn": 50, "c.pgn": 25, "d.epd": 25}}
+    first, second = made_results(tmp_path / "a"), made_results(tmp_path / "b", own)
+    same, *_ = comparison(first, first)
+    assert same == f"Data, the same: 3,300 boards of engine games; dataset {first.dataset.output_hash[:12]}"
+    assert list(comparison(first, second))[:3] == [
+        "Data differ:",
+        f"  A: {first.dataset}",
+        f"  B: 3,300 boards of own.pgn, b.pgn, c.pgn and 1 more; dataset {second.dataset.output_hash[:12]}",
+    ]
+    assert f"Trained on 3,300 boards of own.pgn, b.pgn, c.pgn and 1 more; dataset {second.dataset.output_hash[:12]}" in page(
+        "version", results=second, role="champion"
+    )
+
+
 def test_what_has_one_yardstick_is_compared_and_the_rest_is_named_with_the_reason(tmp_path: Path) -> None:
     other = made_reports(score=0.5)
     other["pretrain"] |= {"top1": 0.31}

@@ -12,9 +12,11 @@ from made_runs import machine_of
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from ports import free_port
-from tracked_runs import SETTINGS, TrackedRun, counts, curve, forget, rows_of, told
+from tracked_runs import SETTINGS, TrackedRun, client_of, counts, curve, forget, rows_of, told
 
 from grpo.diagnosis.records import Record
+from steps.names import RESULTS
+from steps.pages.results import read_results
 from steps.run.machine import Machine, sqlite_address
 from steps.run.objects import StoreError
 from steps.run.store import Store
@@ -43,6 +45,26 @@ def test_a_run_is_there_with_parameters_curves_pages_and_its_verdict(here: Machi
     assert parent["files"] == ["settings.json"]
     assert runs["11 report"]["files"] == ["report.md", "results.json"]
     assert found["aliases"] == {"chess-policy-default": {"peak": 1, "champion": 2}}
+
+
+def test_the_dataset_is_an_input_and_a_parameter_of_the_run_and_the_registered_policies_name_it(here: Machine) -> None:
+    """A3."""
+    files = {**SETTINGS, "boards": {**SETTINGS["boards"], "files": ["games/own.pgn"]}}
+    run = TrackedRun(here, settings=files)
+    run.step("join_boards")
+    assert run.publish() == ""
+    run.select()
+    assert run.publish() == ""
+    joined, reported = run.run.output_of("join_boards"), run.run.output_of("report")
+    assert joined is not None
+    assert reported is not None
+    parent = told(here.home)["runs"][PARENT]
+    assert parent["inputs"] == [("engine games", joined["output_hash"][:36])], "logged once"
+    assert parent["params"]["dataset"] == joined["output_hash"]
+    assert parent["params"]["boards.files"] == "own.pgn"
+    trained_on = read_results(run.store.file(reported, RESULTS)).dataset.output_hash
+    versions = client_of(here.home).search_model_versions("name = 'chess-policy-default'")
+    assert {each.tags["chess_grpo.dataset"] for each in versions} == {trained_on}
 
 
 def test_a_run_that_belongs_to_another_disk_creates_nothing_here(here: Machine, tmp_path: Path) -> None:
