@@ -19,6 +19,7 @@ from grpo.settings.names import flattened, is_within
 from grpo.settings.tree import Settings, settings_over
 from steps import STEPS
 from steps.names import PEAK, PRETRAINED_STEP, RESUMED_WITH
+from steps.pages.known import summary_of
 from steps.run.commands import FLOW_FILE, resume_command
 from steps.run.machine import Machine
 from steps.run.step import StepOutput, step_of
@@ -48,6 +49,8 @@ class Origin(TypedDict):
     settings: dict[str, Any]
     outputs: dict[str, StepOutput]
     """By step; the parts of the dataset are the dataset."""
+    known: dict[str, str]
+    """What the run had come to: `data`, `verdict`, `findings`, a line each, as far as it had come."""
 
 
 class Job(TypedDict):
@@ -60,6 +63,8 @@ class Job(TypedDict):
     """Commit, dirty flag and locks of the launching checkout, and the run whose outputs nobody else has, if it has such (`--fresh`)."""
     origin: Origin | None
     """What the run resumes from."""
+    usual: dict[str, float]
+    """Step -> seconds that it took in earlier runs of the preset; empty if there is none."""
 
 
 def find_origin(name: str, preset: str, machine: Machine) -> Origin:
@@ -82,9 +87,9 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
             )
         from steps.track.registry import fetch_origin  # MLflow takes seconds to import.
 
-        settings, outputs = fetch_origin(found.version, machine)
+        settings, outputs, known = fetch_origin(found.version, machine)
     else:
-        settings, outputs = found.run.facts["settings"], {}
+        settings, outputs, known = found.run.facts["settings"], {}, summary_of(found.run, store)
         for step in (*RESUMED_WITH, *(["finetune"] if found.policy_step != PRETRAINED_STEP else [])):
             output = found.run.output_of(step)
             if output is None:
@@ -93,7 +98,7 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
                 )
             outputs[step] = output
     outputs["build_boards"] = outputs["join_boards"]  # The parts of the dataset are the dataset.
-    origin = Origin(name=name, run=found.run_id, step=found.policy_step, settings=dict(settings), outputs=outputs)
+    origin = Origin(name=name, run=found.run_id, step=found.policy_step, settings=dict(settings), outputs=outputs, known=known)
     policy_facts(store.open(outputs["pretrain"]))  # It raises where this code numbers moves otherwise.
     checkpoint_of(origin, store)
     return origin

@@ -5,7 +5,7 @@ import os
 import platform
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from grpo.settings.tree import Settings
 from steps.preflight import PreflightError, preflight, table
@@ -15,8 +15,12 @@ from steps.run.machine import Machine
 from steps.run.processes import LAUNCHER
 from steps.run.records import RunFacts, Runs
 from steps.run.store import Store
+from steps.run.time_left import usual_seconds
 from steps.run.versions import CodeFacts, describe_code
 from steps.track.sweep import SWEEP, SWEEP_VARIABLE
+
+_NUM_TIMED: Final = 10
+"""Runs whose records are read for the time that a run takes."""
 
 
 def start(given: Mapping[str, Any], *, run: str, is_fresh: bool, resume_from: str) -> Job:
@@ -47,11 +51,12 @@ def start(given: Mapping[str, Any], *, run: str, is_fresh: bool, resume_from: st
     for gone in runs.close_gone():
         print(f"run {gone.name} is over: its processes are gone", flush=True)
     facts = _facts(settings, code, found, origin, run=run, is_fresh=is_fresh, tracking=machine.shown_uri)
+    usual = usual_seconds(runs.newest(_NUM_TIMED), facts["preset"])
     runs.begin_run(facts)
     from steps.track.publish import SECONDS, publish_all  # MLflow takes seconds to import, and each process of a run imports this module.
 
     publish_all(machine, seconds=SECONDS)
-    return Job(run=run, settings=facts["settings"], code={**code, "fresh": run if is_fresh else ""}, origin=origin)
+    return Job(run=run, settings=facts["settings"], code={**code, "fresh": run if is_fresh else ""}, origin=origin, usual=usual)
 
 
 def _facts(
@@ -75,8 +80,9 @@ def _facts(
         base = f"run {origin['run']}, from whose step {origin['step']:,} it resumes"
         tags |= {"chess_grpo.origin": origin["run"], "chess_grpo.origin_step": str(origin["step"])}
         tags |= {f"chess_grpo.changed.{name}": change for name, change in differences.items()}
-        lines = [f"Resuming from {origin['name']}: {base}", *(f"  {name}: {change}" for name, change in differences.items())]
-        print("\n".join(lines), flush=True)
+        told = {name: origin["known"][name] for name in ("data", "verdict", "findings") if name in origin["known"]} | differences
+        print(f"Resuming from {origin['name']}: step {origin['step']:,} of run {origin['run']}", flush=True)
+        print("\n".join(f"  {name}: {text}" for name, text in told.items()), flush=True)
     if sweep := os.environ.get(SWEEP_VARIABLE):
         tags[SWEEP] = sweep
     return RunFacts(

@@ -20,9 +20,10 @@ from steps.run.processes import RESUMABLE
 from steps.run.records import Attempt, Runs, Status
 from steps.run.step import Step, StepOutput
 from steps.run.store import Making, Store
+from steps.run.time_left import seconds_left
 from steps.run.versions import StepVersion, describe_code, step_version
 from steps.run.work import Part, Work
-from steps.terminal import TerminalSink
+from steps.terminal import TerminalSink, duration
 from steps.track.find import NotFoundError, named_policy
 from steps.track.trackers import sending
 
@@ -86,7 +87,7 @@ class _Task:
         self.taken = {name: getattr(flow, name) for name in step.takes if name not in (*OUTSIDE, *_OF_RUN)}
         self.module = import_module(step.module_for(self.settings.policy.kind))
         self.card = self._live_card() if self.machine.task else None
-        self.terminal = TerminalSink(step.name, step.shows, lambda text: print(text, flush=True))
+        self.terminal = TerminalSink(step.name, step.shows, lambda text: print(text, flush=True), lambda: self._seconds_after)
 
     @cached_property
     def version(self) -> StepVersion:
@@ -120,7 +121,9 @@ class _Task:
         """Return the output of its version, which the body makes if the store does not have it."""
         with self.store.making(self.step.name, self.version.version) as making:
             if making.output is None:
-                print(f"{self.step.name}: {_progress(self.step.name)}", flush=True)
+                left = self._seconds_left(self.step.name)
+                estimate = "" if left is None else f"; the run takes about {duration(left)} more"
+                print(f"{self.step.name}: {_progress(self.step.name)}{estimate}", flush=True)
                 with making.filling({"parts": self.version.parts, "code": self.code}) as folder:
                     work = self.work(folder, making)
                     self.module.body(work)
@@ -176,6 +179,16 @@ class _Task:
             # What was made just now has been verified where it was taken in.
             folder = self.store.open(output) if output["reused"] else self.store.folder(output["step"], output["version"])
             self.card.finished(folder, is_reused=output["reused"])
+
+    def _seconds_left(self, step: str) -> float | None:
+        """Return about how long the run still takes when a step begins."""
+        run = Runs(self.store).get(self.job["run"])
+        return None if run is None else seconds_left(run, step, self.job["usual"])
+
+    @cached_property
+    def _seconds_after(self) -> float | None:
+        """About how long the run still takes when this step has ended."""
+        return self._seconds_left(STEPS[STEPS.index(self.step.name) + 1])
 
     def _version(self, label: str) -> StepVersion:
         share = {} if self.part.count == 1 else {"part": self.part.number, "of": self.part.count}

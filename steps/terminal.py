@@ -21,8 +21,15 @@ class Pace:
         self._first: tuple[float, int] | None = None
         self._last = 0
 
-    def text(self, done: int, total: int, unit: str) -> str:
-        """Return "1,200 of 3,000 steps, 14/s, about 2 min 08 s left"; without rate and estimate until there is something to go by."""
+    def text(self, done: int, total: int, unit: str, after: Callable[[], float | None] = lambda: None) -> str:
+        """Return "1,200 of 3,000 steps, 14/s, about 2 min 08 s left, of the run 5 min 10 s"; without estimates while there is no pace.
+
+        Args:
+            done: units that are done.
+            total: all units.
+            unit: their name, in the plural.
+            after: returns about how many seconds the run takes after this work; None if that is not known.
+        """
         now = time.monotonic()
         if self._first is None or done < self._last:
             self._first = now, done  # Other work, or the same again.
@@ -32,7 +39,8 @@ class Pace:
             return text
         rate = (done - at_first) / (now - since)
         shown = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
-        return f"{text}, {shown}/s, about {duration((total - done) / rate)} left"
+        left, rest = (total - done) / rate, after()
+        return f"{text}, {shown}/s, about {duration(left)} left" + (f", of the run {duration(left + rest)}" if rest is not None else "")
 
 
 def duration(seconds: float) -> str:
@@ -54,9 +62,11 @@ def duration(seconds: float) -> str:
 class TerminalSink:
     """Prints at most a line a minute: progress, and the latest of the numbers that a step asks to see. Events are printed at once."""
 
-    def __init__(self, step: str, shown: Iterable[str], say: Callable[[str], None]) -> None:
-        """Show the metrics of these names, and begin each line with the step's."""
-        self._step, self._shown, self._say = step, tuple(shown), say
+    def __init__(
+        self, step: str, shown: Iterable[str], say: Callable[[str], None], after: Callable[[], float | None] = lambda: None
+    ) -> None:
+        """Show the metrics of these names, and begin each line with the step's; `after` is that of `Pace.text`."""
+        self._step, self._shown, self._say, self._after = step, tuple(shown), say, after
         self._pace = Pace()
         self._due = time.monotonic() + _SECONDS_TO_FIRST_LINE
         self._numbers: dict[str, float] = {}
@@ -80,7 +90,7 @@ class TerminalSink:
 
     def progress(self, done: int, total: int, unit: str) -> None:
         """Print how far the work is, and the latest numbers, if a minute has passed since the last time."""
-        now, text = time.monotonic(), self._pace.text(done, total, unit)
+        now, text = time.monotonic(), self._pace.text(done, total, unit, self._after)
         if now >= self._due:
             self._due = now + _SECONDS_BETWEEN_LINES
             self.finish(text)

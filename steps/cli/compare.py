@@ -10,8 +10,9 @@ import click
 
 from grpo.match.intervals import Unit, difference
 from grpo.settings.names import compared_settings
-from steps.cli.runs import results_of, status_of
+from steps.cli.runs import status_of
 from steps.cli.tables import text_table, when
+from steps.pages.known import results_of
 from steps.pages.results import Measurement, Results
 from steps.run.machine import Machine
 from steps.run.store import Store

@@ -40,7 +40,7 @@ def command(model: str, out: Path) -> int:
 
 def _results(name: str, model: FoundPolicy, machine: Machine) -> "Results | None":
     """Return the results of the run behind a policy; None where they are not known, such as those of a folder."""
-    from steps.cli.runs import results_of
+    from steps.pages.known import results_of
     from steps.run.records import Runs
     from steps.run.store import Store
 

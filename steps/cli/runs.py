@@ -1,18 +1,16 @@
 """The command `chess-grpo runs`: lists the runs of the store with settings, status and results."""
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from grpo.base.files import CorruptError
 from steps.cli.options import COUNT
 from steps.cli.tables import when
 from steps.run.machine import Machine
 from steps.terminal import duration
 
 if TYPE_CHECKING:
-    from steps.pages.results import Results
     from steps.run.records import Run, Runs
     from steps.run.store import Store
 
@@ -55,35 +53,6 @@ def _close_gone(runs: "Runs", machine: Machine) -> None:
         click.echo(f"run {run.name} is over: its processes are gone" + (f"; not logged to MLflow yet ({left})" if left else ""), err=True)
 
 
-def results_of(run: "Run", store: "Store") -> "Results | None":
-    """Return the results of a run; None when it has none, and, said on stderr, when they are nowhere whole or of another code."""
-    from steps.names import RESULTS
-    from steps.pages.results import ResultsError, read_results
-
-    if (reported := run.output_of("report")) is None:
-        return None
-    try:
-        return read_results(store.file(reported, RESULTS))
-    except (CorruptError, ResultsError) as error:
-        click.echo(f"run {run.name} without its results: {error}", err=True)
-        return None
-
-
-def findings_of(run: "Run", results: "Results | None", store: "Store") -> dict[str, Any] | None:
-    """Return what the diagnosis found: by the results, else by the output of `finetune`; None if it did not run."""
-    from grpo.base.files import read_json
-    from steps.names import FINDINGS
-
-    if results is not None:
-        return results.findings
-    if (finetuned := run.output_of("finetune")) is None:
-        return None
-    try:
-        return dict(read_json(store.file(finetuned, FINDINGS)))
-    except (CorruptError, FileNotFoundError):
-        return None
-
-
 def status_of(run: "Run") -> str:
     """Return how a run is or ended, and after how long."""
     took = "" if run.ended is None else f" after {duration(run.ended - run.started)}"
@@ -97,30 +66,10 @@ def origin_of(run: "Run") -> str:
     return "" if origin is None else f"run {origin['run']}, step {origin['step']:,}"
 
 
-def data_of(run: "Run", store: "Store") -> str:
-    """Return which boards a run has, and the hash of their dataset; empty before `join_boards` has ended or where its output is gone."""
-    from steps.names import REPORT
-    from steps.pages.results import ResultsError, read_dataset
-
-    if (joined := run.output_of("join_boards")) is None:
-        return ""
-    try:
-        return str(read_dataset(store.file(joined, REPORT), joined["output_hash"]))
-    except (CorruptError, ResultsError):
-        return ""
-
-
 def _lines(run: "Run", store: "Store") -> str:
     """Return id and status, settings, origin, verdict, findings, and why it failed."""
-    results = results_of(run, store)
-    found = findings_of(run, results, store)
-    rows = {
-        "settings": run.facts["label"],
-        "data": data_of(run, store),
-        "resumed": origin_of(run),
-        "verdict": "" if results is None else f"{results.decision.verdict}. {results.decision.sentence}",
-        "findings": "" if found is None else found["tag"],
-        "error": run.error,
-    }
+    from steps.pages.known import summary_of
+
+    rows = {"settings": run.facts["label"], "resumed": origin_of(run), **summary_of(run, store), "error": run.error}
     head = f"{run.name}  {when(run.started)}  {status_of(run)}"
     return "\n".join([head, *(f"    {name:<8}  {text}" for name, text in rows.items() if text)])

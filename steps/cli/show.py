@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from steps.cli.runs import data_of, findings_of, origin_of, results_of, status_of
+from steps.cli.runs import origin_of, status_of
 from steps.cli.tables import text_table, when
 from steps.run.commands import pasteable, resume_command
 from steps.run.machine import Machine
@@ -28,6 +28,7 @@ def command(name: str) -> int:
     Its command with the settings that differ from its preset, its steps, its results with 95 % intervals, findings of the diagnosis, and
     where champion, report and card are; why it failed, if it did.
     """
+    from steps.pages.known import results_of
     from steps.run.store import Store
     from steps.track.find import find_run
 
@@ -42,6 +43,7 @@ def command(name: str) -> int:
 
 def _head(run: "Run", store: "Store") -> Iterator[str]:
     """Yield status, cause and remedy of a failure, command, and the settings that differ from the preset."""
+    from steps.pages.known import dataset_of
     from steps.track.sweep import SWEEP
 
     facts = run.facts
@@ -51,7 +53,7 @@ def _head(run: "Run", store: "Store") -> Iterator[str]:
         "began": when(run.started),
         "other ids": ", ".join(run.other_ids),
         "settings": facts["label"],
-        "data": data_of(run, store),
+        "data": str(dataset_of(run, store) or ""),
         "resumed": origin_of(run),
         "code": f"commit {code['commit'][:_HASH]}{', with uncommitted changes' if code['is_dirty'] else ''}",
         "sweep": facts["tags"].get(SWEEP, "").partition("/")[0],
@@ -93,6 +95,7 @@ def _results(results: "Results | None") -> Iterator[str]:
 
 
 def _findings(run: "Run", results: "Results | None", store: "Store") -> Iterator[str]:
+    from steps.pages.known import findings_of
     from steps.pages.templates import finding_lines
 
     found = findings_of(run, results, store)

@@ -316,6 +316,11 @@ class Runs:
         ]
         return sorted(runs, key=lambda run: run.order, reverse=True)
 
+    def newest(self, count: int) -> list[Run]:
+        """Return this many runs, the newest first; of older runs no record is read."""
+        marks = self._marks()
+        return self._those(sorted(marks, key=lambda run: marks[run].order)[-count:])
+
     def unpublished(self) -> list[Run]:
         """Return the runs of which no tracking store has all as they ended, the newest first; of other runs no record is read."""
         return self._those([run for run, marks in self._marks().items() if not marks.is_published])

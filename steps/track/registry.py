@@ -26,6 +26,7 @@ from grpo.base.door import STRICT, FileName, ForeignError, Hash, Id, VersionHash
 from grpo.base.files import MANIFEST, CorruptError, file_hashes, read_json, read_manifest, sha256_json, verified_manifest, write_json
 from grpo.policy.files import copy_policy
 from steps.names import ALIASES, CHAMPION, CHECKPOINTS, PEAK, PRETRAINED_STEP, RESUMED_WITH
+from steps.pages.known import summary_of
 from steps.pages.results import Decision, Results
 from steps.pages.templates import page
 from steps.run.copies import of_output
@@ -81,6 +82,7 @@ class _Origin(TypedDict):
     settings: dict[str, Any]
     code: dict[str, Any]
     versions: dict[StepName, VersionHash]
+    known: dict[Literal["data", "verdict", "findings"], Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f-\x9f]{0,2000}$")]]
 
 
 _FACTS_FORM: Final = TypeAdapter(_Facts)
@@ -180,10 +182,10 @@ def _names(files: ArtifactRepository, folder: str) -> Iterator[str]:
             yield name
 
 
-def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], dict[str, StepOutput]]:
+def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], dict[str, StepOutput], dict[str, str]]:
     """Bring what a run needs to resume from a registered peak into the store, from MLflow, verified by its hashes.
 
-    Returns the settings of its run, and step -> output: those before `finetune` whole, of `finetune` this checkpoint alone.
+    Returns the settings of its run; step -> output, of `finetune` this checkpoint alone; and the run's data, verdict and findings in lines.
     Raises CorruptError, ForeignError, TrackingAwayError.
     """
     folder, store, outputs = fetch(version, machine), Store.of(machine), dict[str, StepOutput]()
@@ -201,7 +203,7 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
         facts = {"parts": {"step": "finetune", "checkpoint": whole}, "code": origin["code"]}
         place = f"{CHECKPOINTS}/{checkpoint_name(version.policy_step)}"
         outputs["finetune"] = _stored(store, "finetune", whole[:24], facts, {place: folder / "policy"})
-    return origin["settings"], outputs
+    return origin["settings"], outputs, {str(name): text for name, text in origin["known"].items()}
 
 
 def _stored(store: Store, step: str, version: str, facts: Mapping[str, Any], folders: Mapping[str, Path]) -> StepOutput:
@@ -291,7 +293,8 @@ def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: 
             for step, output in outputs.items():
                 shutil.copytree(store.open(output), files / "origin" / step)
             versions = {step: output["version"] for step, output in outputs.items()}
-            write_json(files / "origin" / ORIGIN, {"settings": run.facts["settings"], "code": run.facts["code"], "versions": versions})
+            facts = {"settings": run.facts["settings"], "code": run.facts["code"], "versions": versions, "known": summary_of(run, store)}
+            write_json(files / "origin" / ORIGIN, facts)
         else:
             copy_policy(store.file(output, role), files / POLICY)
         write_model(files, folder)

@@ -50,7 +50,7 @@ def do_run(name: str) -> Run:
     runs = Runs(Store.of(Machine.here()))
     facts = facts_of(name, Machine.here())
     runs.begin_run(facts)
-    job = Job(run=name, settings=facts["settings"], code=facts["code"], origin=None)
+    job = Job(run=name, settings=facts["settings"], code=facts["code"], origin=None, usual={})
     flow = SimpleNamespace(job=job, input=None)
     for attribute, step in STEPS.items():
         setattr(flow, attribute, run_step(step, flow))

@@ -19,6 +19,7 @@ from grpo.base.files import CorruptError, read_json, verified_manifest
 from grpo.policy.checkpoints import checkpoint_folders, load_checkpoint
 from grpo.policy.policy import NetworkPolicy
 from steps.names import REPORT, RESUMED_WITH
+from steps.pages.known import summary_of
 from steps.resume import Origin, ResumeError, checkpoint_of, find_origin, resumed_settings, taken_over
 from steps.run.machine import Machine
 from steps.run.store import Store
@@ -75,6 +76,8 @@ def test_where_the_store_is_not_the_peak_comes_from_mlflow_whole_and_a_champion_
     empty = replace(registered, home=tmp_path / "empty", store="")
     origin, store = find_origin("peak", "default", empty), Store.of(empty)
     assert (origin["run"], origin["step"], origin["settings"]) == ("7", PEAK_AT, SETTINGS)
+    assert origin["known"] == summary_of(TrackedRun(registered).run, Store.of(registered))
+    assert origin["known"].keys() == {"data", "verdict", "findings"}
     folder, digest = checkpoint_of(origin, store)
     assert folder is not None
     assert digest == verified_manifest(folder)["output_hash"]
@@ -104,7 +107,7 @@ def test_where_the_store_is_not_the_peak_comes_from_mlflow_whole_and_a_champion_
 
 
 def test_boards_moves_and_network_stay_the_origins_and_what_is_refused_is_told_with_the_command_that_works() -> None:
-    origin = Origin(name="peak", run="7", step=PEAK_AT, settings=SETTINGS, outputs={})
+    origin = Origin(name="peak", run="7", step=PEAK_AT, settings=SETTINGS, outputs={}, known={})
     assert resumed_settings(origin, {"grpo": {"learning_rate": 0.5}}).grpo.learning_rate == 0.5
     refused: dict[str, dict[str, Any]] = {
         "boards.num_train": {"boards": {"num_train": 3_000}},

@@ -60,7 +60,7 @@ def boards_in(store: Store, content: str = "boards") -> StepOutput:
 def flow_of(store: Store, name: str = "run-1", *, boards: str = "boards", fresh: str = "") -> SimpleNamespace:
     facts = facts_of(name, Machine.here())
     Runs(store).begin_run(facts)
-    job = Job(run=name, settings=facts["settings"], code={**facts["code"], "fresh": fresh}, origin=None)
+    job = Job(run=name, settings=facts["settings"], code={**facts["code"], "fresh": fresh}, origin=None, usual={})
     return SimpleNamespace(job=job, boards=boards_in(store, boards), input=None)
 
 
@@ -92,7 +92,7 @@ def test_what_a_run_resumes_from_is_taken_over_and_its_checkpoint_and_a_part_are
     def flow(name: str, *, boards: dict[str, StepOutput], content: str, number: int = 0) -> SimpleNamespace:
         found = flow_of(store, name)
         outputs = {"finetune": checkpoint(content), **boards}
-        found.job["origin"] = Origin(name="peak", run="7", step=2, settings={}, outputs=outputs)
+        found.job["origin"] = Origin(name="peak", run="7", step=2, settings={}, outputs=outputs, known={})
         found.input = {"number": number, "count": 2}
         return found
 

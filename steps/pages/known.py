@@ -1,0 +1,57 @@
+"""What is known of a run from its outputs, whichever code wrote them and however far the run came."""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from grpo.base.files import CorruptError, read_json
+from steps.names import FINDINGS, REPORT, RESULTS
+from steps.pages.results import Dataset, Results, ResultsError, read_dataset, read_results
+
+if TYPE_CHECKING:
+    from steps.run.records import Run
+    from steps.run.store import Store
+
+
+def results_of(run: "Run", store: "Store") -> Results | None:
+    """Return the results of a run. None before `report` has ended; None with a line on stderr if they are damaged or of other code."""
+    if (reported := run.output_of("report")) is None:
+        return None
+    try:
+        return read_results(store.file(reported, RESULTS))
+    except (CorruptError, ResultsError) as error:
+        print(f"run {run.name} without its results: {error}", file=sys.stderr)
+        return None
+
+
+def findings_of(run: "Run", results: Results | None, store: "Store") -> dict[str, Any] | None:
+    """Return what the diagnosis found, from the results or else from the output of `finetune`; None if there is neither."""
+    if results is not None:
+        return results.findings
+    if (finetuned := run.output_of("finetune")) is None:
+        return None
+    try:
+        return dict(read_json(store.file(finetuned, FINDINGS)))
+    except CorruptError:
+        return None
+
+
+def dataset_of(run: "Run", store: "Store") -> Dataset | None:
+    """Return the dataset of a run; None before `join_boards` has ended, or if its report is damaged or of other code."""
+    if (joined := run.output_of("join_boards")) is None:
+        return None
+    try:
+        return read_dataset(store.file(joined, REPORT), joined["output_hash"])
+    except (CorruptError, ResultsError):
+        return None
+
+
+def summary_of(run: "Run", store: "Store") -> dict[str, str]:
+    """Return a line each for `data`, `verdict` and `findings` of a run; what is not known is left out."""
+    results, lines = results_of(run, store), dict[str, str]()
+    if (dataset := dataset_of(run, store)) is not None:
+        lines["data"] = str(dataset)
+    if results is not None:
+        lines["verdict"] = f"{results.decision.verdict}. {results.decision.sentence}"
+    if (found := findings_of(run, results, store)) is not None:
+        lines["findings"] = found["tag"]
+    return lines

@@ -1,0 +1,64 @@
+"""How long a run will still take: by earlier runs of its preset, else by the pace of its own finished steps."""
+
+from collections.abc import Iterable, Mapping
+from statistics import median
+from typing import Final
+
+from steps import STEPS
+from steps.run.records import Run
+
+_MEASURED: Final = {
+    "build_boards": 95.0,
+    "join_boards": 5.0,
+    "check_boards": 10.0,
+    "pretrain": 57.0,
+    "baseline": 25.0,
+    "finetune": 130.0,
+    "screen": 26.0,
+    "confirm": 20.0,
+    "select": 64.0,
+    "report": 6.0,
+}
+"""Seconds of each step in a default run on two cores (docs/results.md); only their ratios count. `calibrate` runs beside `pretrain`."""
+
+
+def usual_seconds(runs: Iterable[Run], preset: str) -> dict[str, float]:
+    """Return step -> median seconds that it took in these runs, of those that finished with this preset; without reused outputs."""
+    found: dict[str, list[float]] = {}
+    for run in runs:
+        if run.facts["preset"] == preset and run.status == "finished":
+            for step, seconds in _computed(run).items():
+                found.setdefault(step, []).append(seconds)
+    return {step: median(seconds) for step, seconds in found.items()}
+
+
+def seconds_left(run: Run, step: str, usual: Mapping[str, float]) -> float | None:
+    """Return about how many seconds a run still takes when `step` begins; None while there is nothing to estimate it from.
+
+    An estimate counts every step to come, although the outputs of some may be reused.
+
+    Args:
+        run: the run, with the steps that it has finished.
+        step: the step that begins.
+        usual: from `usual_seconds`; empty if no earlier run tells.
+    """
+    to_come = [name for name in STEPS[STEPS.index(step) :] if name in _MEASURED]
+    if usual:
+        return sum(usual.get(name, 0.0) for name in to_come)
+    done = _computed(run)
+    if not done:
+        return None
+    pace = sum(done.values()) / sum(_MEASURED[name] for name in done)
+    return pace * sum(_MEASURED[name] for name in to_come)
+
+
+def _computed(run: Run) -> dict[str, float]:
+    """Return step -> seconds of its longest task that has ended and reused nothing."""
+    found: dict[str, float] = {}
+    for attempt in run.latest().values():
+        is_computed = attempt.output is not None and not attempt.output["reused"] and attempt.ended is not None
+        if is_computed and attempt.step in _MEASURED:
+            assert attempt.ended is not None
+            # A clock that was set back gives no time.
+            found[attempt.step] = max(found.get(attempt.step, 0.0), attempt.ended - attempt.started)
+    return found
