@@ -22,6 +22,8 @@ class Reason(StrEnum):
     """Text outside any game."""
     ILLEGAL_POSITION = "illegal position"
     """A start, or a listed entry, that cannot occur in standard chess."""
+    VARIANT = "variant"
+    """A game of a variant of chess; the detail names it."""
     ILLEGAL_MOVE = "illegal move"
     """Or one that cannot be read."""
     NO_MOVES = "no moves"
@@ -49,7 +51,7 @@ class Rejection:
     """Number of the game in the file, the first being 0; for a list, byte offset of the line."""
     reason: Reason
     detail: str = ""
-    """What was found; for `FILTERED`, the filter's name."""
+    """What was found; for `FILTERED` and `VARIANT`, the name of filter or variant."""
 
     def __str__(self) -> str:
         place = f"game {self.offset + 1:,}" if ".pgn" in self.source.lower() else f"byte {self.offset:,}"

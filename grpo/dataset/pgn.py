@@ -172,6 +172,8 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
     def end_headers(self) -> chess.pgn.SkipType | None:
         if name := dropped_by(self._headers, self._filters):
             self.rejected(Reason.FILTERED, name)
+        elif variant := _variant(self._headers.get("Variant", "")):
+            self.rejected(Reason.VARIANT, variant)
         elif fault := _start_fault(self._headers):
             self.rejected(Reason.ILLEGAL_POSITION, fault)
         return chess.pgn.SKIP if self._rejection else None
@@ -222,14 +224,23 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
         )
 
 
+def _variant(tag: str) -> str:
+    """Return the variant of chess that a Variant tag names; "" for standard chess."""
+    tags = chess.pgn.Headers({"Variant": tag} if tag else {})
+    if tags.is_chess960():
+        return "Chess960"
+    try:
+        board = tags.variant()
+    except ValueError:
+        return "unknown"
+    return "" if board is chess.Board else board.aliases[0]
+
+
 def _start_fault(headers: Mapping[str, str]) -> str:
     """Return why a game does not start from a position of standard chess; "" if it does."""
-    tags = chess.pgn.Headers({"Variant": headers["Variant"]} if "Variant" in headers else {})
     try:
-        if tags.is_chess960() or tags.variant() is not chess.Board:
-            return tags["Variant"]
         standard_board(headers.get("FEN", chess.STARTING_FEN))
-    except ValueError as error:  # Also of a variant that nobody knows.
+    except ValueError as error:
         return str(error)
     return ""
 

@@ -21,6 +21,7 @@ QuotaCell = tuple[Split, Phase]
 _OF_GAME: Final = ("game_id", "source", "offset", "white_rating", "black_rating", "date")
 """What a board and the row of its game take from the game as it is."""
 _MAX_NAMED: Final = 10
+_OF_VARIANT: Final = f"{Reason.VARIANT}: "
 LEAST_PER_CELL: Final = 10
 """With fewer boards of a split and phase, unless fewer are wanted, no number that is measured on them means anything."""
 
@@ -58,7 +59,7 @@ class SourceReport:
     games: int = 0
     """Usable games (and listed positions)."""
     rejected: Counter[str] = field(default_factory=Counter)
-    """Reason -> games; for a filter, `filtered: NAME`."""
+    """Reason -> games; for a filter, `filtered: NAME`, for a variant of chess `variant: NAME`."""
     first_rejected: list[str] = field(default_factory=list)
     """File, place and reason of the first games that were rejected for what they are."""
     natural_phases: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(PHASES, 0)))
@@ -70,7 +71,7 @@ class SourceReport:
 
     def reject(self, rejection: Rejection) -> None:
         """Count a rejected game."""
-        if rejection.reason == Reason.FILTERED:
+        if rejection.reason in (Reason.FILTERED, Reason.VARIANT):
             self.rejected[f"{rejection.reason}: {rejection.detail}"] += 1
             return
         self.rejected[rejection.reason.value] += 1
@@ -206,12 +207,18 @@ def shortage_text(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, i
         sums = {name: [sum(cells[cell] for cell in cells if cell[place] == name) for cells in (wanted, missing)] for name in names}
         return ", ".join(f"{name} {all_of_it - short:,} of {all_of_it:,}" for name, (all_of_it, short) in sums.items())
 
-    rejected = ", ".join(f"{count:,} {reason}" for reason, count in sorted(report.rejected.items())) or "none"
+    variants = {name.removeprefix(_OF_VARIANT): count for name, count in report.rejected.items() if name.startswith(_OF_VARIANT)}
+    rejected = [f"{count:,} {reason}" for reason, count in sorted(report.rejected.items()) if not reason.startswith(_OF_VARIANT)]
+    if variants:
+        named = ", ".join(f"{name} {count:,}" for name, count in sorted(variants.items()))
+        rejected.append(f"{sum(variants.values()):,} of variants ({named}), because only standard chess is learned")
+    filters = [name for name in ("min_rating", "time_controls") if f"{Reason.FILTERED}: {name}" in report.rejected]
+    loosen = f" loosen {' and '.join(f'boards.{name}' for name in filters)}," if filters else ""
     return (
         f"{', '.join(config.files) or 'engine games'}: {counts(1, PHASES)} boards wanted ({counts(0, Split)}), from {report.games:,} games,"
-        f" of which each split has its share; games rejected: {rejected}; {report.duplicates:,} positions were there already. Give more"
-        f" games, loosen boards.min_rating and boards.time_controls, raise boards.max_per_game_and_phase = {config.max_per_game_and_phase},"
-        " or set boards.num_units = 1: then no board is lost between parts."
+        f" of which each split has its share; games rejected: {', '.join(rejected) or 'none'}; {report.duplicates:,} positions were there"
+        f" already. Give more games{' of standard chess' if variants else ''},{loosen} raise boards.max_per_game_and_phase ="
+        f" {config.max_per_game_and_phase}, or set boards.num_units = 1: then no board is lost between parts."
     )
 
 

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from metaflow import FlowMutator, Run, current
 from metaflow.exception import MetaflowException
 from metaflow.metaflow_config import DATASTORE_SYSROOT_S3
 
+from grpo.base.errors import PlainError
 from grpo.settings.tree import Settings, TaskResources
 from steps.batch.destination import batch_place, forwarded, secret_names, sends_to_batch
 from steps.batch.spot_notice import sigterm_on_spot_notice
@@ -116,6 +117,9 @@ def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
     """Print how to go on, and end at once; the kernel ends the tasks, which save what they have (`steps.run.processes`)."""
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_DFL)
+    with suppress(PlainError):  # Without the record the run is one whose process is gone.
+        if current.run_id and (run := Runs(Store.of(Machine.here())).get(str(current.run_id))) is not None:
+            run.set_stopped()
     said = (
         f"Stopped. Nothing is lost; go on: {pasteable(resume_command(current.run_id))}"
         if current.run_id

@@ -1,6 +1,7 @@
 """The command `chess-grpo sweep`: the whole pipeline over seeds and combinations of settings, and the means over seeds."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from steps.track.sweep import PlannedRun, SweepRow
 
 
+_STEP_BEGINS: Final = re.compile(r"[a-z_]+: step [0-9]+ of [0-9]+.*")
+"""What a flow prints when a step begins (`steps.task`)."""
 _NOTES: Final = (
     "Elo [95 % interval]. A gain is the candidate's against its own start in the confirmation games; the ladder gain is its rating less its"
     " start's, from games on the same openings.",
@@ -119,18 +122,19 @@ def _run_all(plan: Sequence["PlannedRun"], folder: Path, store: "Store") -> None
         log = folder / f"run-{number}.log"
         click.echo(f"[{number}/{len(plan)}] {run.name}: its output is in {log}")
         began = time.monotonic()
-        code = start_flow(run, folder.name, log)
+        code = start_flow(run, folder.name, log, f"[{number}/{len(plan)}]")
         verdict = f"FAILED with exit code {code}" if code else read_sweep([run], store)[0].verdict
         click.echo(f"[{number}/{len(plan)}] {verdict} after {duration(time.monotonic() - began)}")
 
 
-def start_flow(run: "PlannedRun", sweep: str, log: Path) -> int:
+def start_flow(run: "PlannedRun", sweep: str, log: Path, name: str) -> int:
     """Run the flow with these settings, and return its exit code. It ends when this process is killed, and saves a checkpoint before.
 
     Args:
         run: the settings, and the key by which the run is found again.
         sweep: name of the sweep.
         log: the file for everything that the flow prints.
+        name: what each line on the console begins with; a step that begins is a line.
     """
     from steps.run.code import ROOT
     from steps.run.commands import FLOW_FILE
@@ -139,7 +143,14 @@ def start_flow(run: "PlannedRun", sweep: str, log: Path) -> int:
 
     environment = {**os.environ, PARENT_VARIABLE: str(os.getpid()), SWEEP_VARIABLE: f"{sweep}/{run.key}"}
     words = [sys.executable, str(ROOT / FLOW_FILE), "--config-value", "settings", run.launch.text, "run"]
-    with log.open("ab") as output:
-        return subprocess.run(
-            words, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, check=False
-        ).returncode
+    with (
+        log.open("ab") as file,
+        subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as flow,
+    ):
+        assert flow.stdout is not None
+        for line in flow.stdout:
+            file.write(line)
+            file.flush()
+            if begun := _STEP_BEGINS.search(line.decode("utf-8", "replace")):
+                click.echo(f"{name} {begun[0]}")
+    return flow.returncode

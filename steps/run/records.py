@@ -5,8 +5,9 @@ taken by who creates its record first, so the numbers say which attempt of a run
 shown; nothing is decided by them.
 
 `marks/RUN/` says in names of empty records what starts and commands need to know of all runs without reading their records:
-`NUMBER.order` is the place of the run among all runs; `COUNT.over` says that the run was over after so many attempts, `COUNT.published`
-that its tracking store had everything then, `COUNT.reopened` that a further attempt began, which makes the other two void.
+`NUMBER.order` is the place of the run among all runs; `COUNT.over` says that the run was over after so many attempts, `COUNT.stopped`
+that its user stopped it then, `COUNT.published` that its tracking store had everything then, `COUNT.reopened` that a further attempt
+began, which makes the other three void.
 `aliases/ID.json` says which run has this other id: Metaflow gives a run that is resumed a new one.
 
 Trackers, pages and commands are views of these records and of the outputs that they name.
@@ -35,7 +36,8 @@ LAST: Final = "end"
 """The step with which a run is finished."""
 _BEGUN, _ENDED = ".begun.json", ".ended.json"
 _ATTEMPT: Final = re.compile(r"runs/(?P<run>[^/]+)/(?P<number>[0-9]{6,9})\.(?:begun|ended)\.json")
-_MARK: Final = re.compile(r"marks/(?P<run>[^/]+)/(?P<number>[0-9]{1,9})\.(?P<name>order|over|published|reopened)")
+_MARK: Final = re.compile(r"marks/(?P<run>[^/]+)/(?P<number>[0-9]{1,9})\.(?P<name>order|over|stopped|published|reopened)")
+_STOPPED: Final = "stopped by Ctrl-C or SIGTERM"
 _GONE: Final = "its process is gone: it was killed, or its machine was lost"
 
 
@@ -157,6 +159,7 @@ class _Marks:
 
     order: int = -1
     over: int = -1
+    stopped: int = -1
     published: int = -1
     reopened: int = -1
 
@@ -262,6 +265,15 @@ class Run:
         if self.status != "running" and all(attempt.ended is not None for attempt in self.attempts):
             self._set("published")
 
+    def set_stopped(self) -> None:
+        """Record that the user stops it."""
+        self._set("stopped")
+
+    @property
+    def why_gone(self) -> str:
+        """What is known of the reason why its processes are gone."""
+        return _STOPPED if self._marks.stopped > self._marks.reopened else _GONE
+
     def set_over(self) -> None:
         """Record that no process works on the run any more."""
         self._set("over")
@@ -297,8 +309,8 @@ class Runs:
         if (other := facts["task"].partition("/")[0]) not in ("", run):
             self._store.create(_alias(other), {"run": run})
         marks = self._marks(run).get(run, _Marks())
-        if marks.is_over or marks.is_published:
-            self._store.create(f"marks/{run}/{max(marks.over, marks.published)}.reopened", {})
+        if marks.is_over or marks.is_published or marks.stopped > marks.reopened:
+            self._store.create(f"marks/{run}/{max(marks.over, marks.stopped, marks.published)}.reopened", {})
         while not self._store.create(f"runs/{run}/{number:06d}{_BEGUN}", facts):
             number += 1
         return Attempt(run=run, number=number, **facts, store=self._store)
@@ -348,7 +360,7 @@ class Runs:
         for attempt in run.attempts:
             if attempt.ended is None:
                 rows = read_journal(self._store.progress(attempt.step, attempt.version))
-                attempt.end("killed", error=_GONE, at=rows[-1]["time"] / 1_000 if rows else attempt.started)
+                attempt.end("killed", error=run.why_gone, at=rows[-1]["time"] / 1_000 if rows else attempt.started)
         run.set_over()
         over = self.get(run.name)
         assert over is not None

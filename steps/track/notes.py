@@ -11,12 +11,12 @@ MAIN_CURVES: Final[Mapping[str, str]] = {
     "grpo/reward_gain": "1 reward gain",
     "language/reward_mean": "1 reward mean",
     "heldout/regret_best": "2 held-out regret",
-    "heldout/parse_rate": "3 parse rate",
-    "grpo/entropy": "4 entropy",
-    "language/entropy": "4 token entropy",
-    "grpo/kl_reference": "5 KL",
-    "language/kl_reference": "5 token KL",
-    "control/learning_rate": "6 learning rate",
+    "grpo/entropy": "3 entropy",
+    "language/entropy": "3 token entropy",
+    "grpo/kl_reference": "4 KL",
+    "language/kl_reference": "4 token KL",
+    "control/learning_rate": "5 learning rate",
+    "heldout/parse_rate": "6 parse rate",
 }
 """Metrics that say whether a fine-tuning learns, on the pages of `finetune` and of the whole run -> title of the chart."""
 
@@ -25,7 +25,7 @@ def tracked_name(metric: str) -> str:
     """Return the name of a metric in MLflow, which groups charts by what precedes the slash: the main curves are one group.
 
     >>> tracked_name("grpo/entropy"), tracked_name("ladder/rating")
-    ('curves/4 entropy', 'ladder/rating')
+    ('curves/3 entropy', 'ladder/rating')
     """
     return f"curves/{MAIN_CURVES[metric]}" if metric in MAIN_CURVES else metric
 

@@ -6,9 +6,11 @@ retry sends everything again and nothing is there twice. Without key or network 
 
 import hashlib
 import os
+import shlex
 from typing import Any, Final
 
 from grpo.settings.names import flattened
+from steps import STEPS
 from steps.run.machine import OFF, ONLINE, Machine
 from steps.run.records import Attempt, Run
 from steps.run.store import Store
@@ -58,15 +60,22 @@ class _Mirror:
         self._num_sent = max(len(rows), self._num_sent)
         if attempt.ended is not None:
             self._is_whole = True
-            is_away = True
+            has_all = False
             try:
                 logged.finish(exit_code=0 if attempt.status == "finished" else 1)
-                is_away = logged.offline
+                has_all = not logged.offline
             finally:
-                if is_away:
-                    how = f"wandb sync --no-skip-online {logged.settings.sync_dir}"
-                    print(f"{attempt.step}: saved offline for W&B; upload it by: {how}", flush=True)
+                if not (has_all or logged.offline):
+                    _tell(attempt.step, f"wandb sync --no-skip-online {shlex.quote(logged.settings.sync_dir)}")
+                elif attempt.status != "finished" or attempt.step == STEPS[-2]:
+                    self._tell_of_all(attempt.step)
         return ""
+
+    def _tell_of_all(self, step: str) -> None:
+        """Print one command that uploads all offline runs of this home; `wandb sync` marks those that it has uploaded."""
+        place = self._home / _FOLDER
+        if any(not list(folder.glob("*.synced")) for folder in place.glob("offline-run-*")):
+            _tell(step, f"wandb sync {shlex.quote(str(place))}/offline-run-*")
 
     def _begun(self, run: Run, attempt: Attempt) -> Any:
         """Return W&B's run; offline where the network is away."""
@@ -106,3 +115,7 @@ class _Mirror:
         # The x axis of all charts: W&B's own step must increase with every row, the training step need not.
         logged.define_metric("*", step_metric="step")
         return logged
+
+
+def _tell(step: str, command: str) -> None:
+    print(f"{step}: saved offline for W&B; upload it by: {command}", flush=True)

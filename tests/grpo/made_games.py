@@ -43,9 +43,9 @@ def _game(moves: str, *, tags: str = "") -> str:
 
 PLANTED: Final = (
     ("not a game", "This letter is no game.\n\n"),  # Only before the first tag of a file.
-    ("illegal position", _game("1. e4", tags='[Variant "Atomic"]\n')),
-    ("illegal position", _game("1. e4", tags='[Variant "Chess960"]\n')),
-    ("illegal position", _game("1. e4", tags='[Variant "of my own"]\n')),
+    ("variant", _game("1. e4", tags='[Variant "Atomic"]\n')),
+    ("variant", _game("1. e4", tags='[Variant "Chess960"]\n')),
+    ("variant", _game("1. e4", tags='[Variant "of my own"]\n')),
     ("illegal position", _game("1. Ka2", tags='[SetUp "1"]\n[FEN "8/8/8/8/8/8/8/K7 w - - 0 1"]\n')),
     ("illegal position", _game("1. Ka2", tags='[SetUp "1"]\n[FEN "rubbish"]\n')),
     ("illegal move", _game("1. e4 e5 2. Ke3")),

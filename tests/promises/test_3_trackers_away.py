@@ -177,7 +177,7 @@ def test_rows_are_logged_while_the_step_works(
     publisher = publisher_of(run.machine, attempt)
     publisher.start()
     run.work(attempt, curve("grpo/entropy", 3))
-    while "curves/4 entropy" not in told(server.folder)["runs"].get("07 finetune", {"rows": {}})["rows"]:
+    while "curves/3 entropy" not in told(server.folder)["runs"].get("07 finetune", {"rows": {}})["rows"]:
         pass
     run.step("finetune", curve("grpo/entropy", 6), attempt=attempt)
     publisher.seconds_at_end = 600.0
@@ -272,14 +272,15 @@ def mirrored(run: TrackedRun, attempt: Attempt, work: Callable[[], Any]) -> None
 def assert_whole(server: WandbServer, run: TrackedRun) -> None:
     """Assert that a server has one run, with each line of the journal once."""
     [found] = server.runs.values()
-    rows = journal_of(run.run.latest()["finetune", ""], run.store)
+    [((step, _), attempt)] = run.run.latest().items()
+    rows = journal_of(attempt, run.store)
     assert sorted(found["rows"]) == list(range(len(rows)))
     for number, row in enumerate(rows):
         told, expected = found["rows"][number], {name: value for name, value in row["record"].items() if name != "step"}
         assert {name: float(value) for name, value in told.items() if name not in OWN} == pytest.approx(expected, nan_ok=True)
         assert told["step"] == row["record"]["step"]
     assert (found["exit_code"], server.num_again) == (0, 0)
-    assert (found["groupName"], found["jobType"], found["displayName"]) == ("7", "finetune", "7/finetune")
+    assert (found["groupName"], found["jobType"], found["displayName"]) == ("7", step, f"7/{step}")
 
 
 def synchronised(run: TrackedRun, monkeypatch: pytest.MonkeyPatch, folders: str) -> None:
@@ -314,9 +315,9 @@ def test_a_server_that_is_silent_or_gone_costs_the_step_a_line(
         monkeypatch.setenv("WANDB_BASE_URL", server.address)
         monkeypatch.setattr(mirroring, "_SECONDS_TO_BEGIN", 1.0)
         run = TrackedRun(replace(machine, mirror=ONLINE))
-        attempt = run.begin("finetune")
-        mirrored(run, attempt, lambda: run.step("finetune", curve("grpo/entropy", 4), attempt=attempt))
-    assert "saved offline for W&B" in capsys.readouterr().out
+        attempt = run.begin("report")
+        mirrored(run, attempt, lambda: run.step("report", curve("grpo/entropy", 4), attempt=attempt))
+    assert f"report: saved offline for W&B; upload it by: wandb sync {run.machine.home}/wandb/offline-run-*\n" in capsys.readouterr().out
     synchronised(run, monkeypatch, "offline-run-*")
 
 

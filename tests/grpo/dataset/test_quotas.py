@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from grpo.board.encoding import position_key
 from grpo.board.phases import PHASES, Phase
-from grpo.dataset.games import Game
+from grpo.dataset.games import Game, Reason, Rejection
 from grpo.dataset.quotas import (
     Quota,
     QuotaCell,
     SourceReport,
     cut_to_quota,
     refusal,
+    shortage_text,
     split_of_game,
 )
 from grpo.dataset.table import Position, Split
@@ -149,6 +150,20 @@ def test_a_game_is_needed_as_long_as_one_phase_of_its_split_is() -> None:
     assert quota.needs("listed")
     quota.missing.update({(split, phase): 0 for phase in PHASES})
     assert not quota.needs("listed")
+
+
+def test_a_shortage_names_what_rejected_the_games_and_only_the_remedies_for_that() -> None:
+    """A9: most games are of variants, and no filter has dropped any."""
+    quota, report = new_quota(5)
+    for name in ("Atomic", "Chess960", "Atomic"):
+        report.reject(Rejection(source="a.pgn", offset=0, reason=Reason.VARIANT, detail=name))
+    said = shortage_text(in_each_cell(5), quota.missing, report, BoardsConfig())
+    assert "games rejected: 3 of variants (Atomic 2, Chess960 1), because only standard chess is learned;" in said
+    assert "Give more games of standard chess, raise" in said
+    report.reject(Rejection(source="a.pgn", offset=0, reason=Reason.FILTERED, detail="min_rating"))
+    said = shortage_text(in_each_cell(5), quota.missing, report, BoardsConfig())
+    assert "1 filtered: min_rating, 3 of variants" in said
+    assert "loosen boards.min_rating, raise" in said
 
 
 def test_fewer_boards_than_were_wanted_are_refused_below_the_least_number_and_below_a_step() -> None:

@@ -1,6 +1,7 @@
 """`chess-grpo sweep` with runs that only say what came out: what is run, what is skipped after a kill, and what the table has."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -47,7 +48,8 @@ class Flows:
             results = made_results(self.home / "made" / made.name, made_reports(elo=ELO[seed]))
             made.files = {"report": {RESULTS: results.model_dump(mode="json")}}
             make_run(machine_of(self.home), made)
-        return SimpleNamespace(returncode=int(seed == self.fails_at))
+        lines = [b"2026-01-01 [1/pretrain/2 (pid 3)] pretrain: step 4 of 10; the run takes about 5 s more\n", b"pretrain: 9 of 10 steps\n"]
+        return nullcontext(SimpleNamespace(returncode=int(seed == self.fails_at), stdout=lines))
 
 
 @pytest.fixture
@@ -55,7 +57,7 @@ def flows(home: Path, monkeypatch: pytest.MonkeyPatch) -> Flows:
     monkeypatch.setattr("grpo.engine.identity.identify", lambda _: EngineIdentity(name="Stockfish 15.1", sha256="0" * 64))
     monkeypatch.setattr(sweep_command, "_code", lambda _: "this code")
     made = Flows(home)
-    monkeypatch.setattr("subprocess.run", made)
+    monkeypatch.setattr("subprocess.Popen", made)
     return made
 
 
@@ -87,6 +89,9 @@ def test_a_killed_run_is_run_again_after_a_failed_one_the_others_go_on_and_none_
     flows.killed_at, flows.fails_at = None, 1
     code, out, err = sweep()
     assert code == 1
+    assert out.count("[1/3] pretrain: step 4 of 10; the run takes about 5 s more") == 0, "it had finished"
+    assert out.count("[3/3] pretrain: step 4 of 10; the run takes about 5 s more") == 1
+    assert "9 of 10 steps" not in out
     assert flows.started == [0, 1, 1, 2]
     assert "mean over 2, between runs" in out
     assert "1 of 3 runs did not finish: seed 1." in err

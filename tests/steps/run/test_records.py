@@ -84,6 +84,17 @@ def test_a_process_of_before_a_restart_of_the_machine_or_of_an_earlier_use_of_it
 # Runs.
 
 
+def test_a_run_that_its_user_stopped_says_so_until_it_goes_on(runs: Runs, gone: str) -> None:
+    """A13: Ctrl-C is no lost machine."""
+    runs.begin_run(facts("17", launcher=gone))
+    runs.begin("17", "finetune", "", VERSION)
+    read(runs, "17").set_stopped()
+    [over] = runs.close_gone()
+    assert (over.status, over.error) == ("killed", "stopped by Ctrl-C or SIGTERM")
+    runs.begin("17", "finetune", "", VERSION)
+    assert runs.close(read(runs, "17")).error == "its process is gone: it was killed, or its machine was lost"
+
+
 def test_a_run_is_read_back_as_it_was_recorded(runs: Runs) -> None:
     runs.begin_run(facts("17", label="first try"))
     runs.begin_run(facts("17", started=2.0))

@@ -40,7 +40,7 @@ def test_a_run_is_there_with_parameters_curves_pages_and_its_verdict(here: Machi
     parent = runs[PARENT]
     assert parent["tags"]["mlflow.note.content"].startswith("# Verdict: better")
     assert {"seed", "grpo.num_steps"} <= parent["params"].keys()
-    assert parent["rows"]["curves/4 entropy"] == runs["07 finetune"]["rows"]["curves/4 entropy"]
+    assert parent["rows"]["curves/3 entropy"] == runs["07 finetune"]["rows"]["curves/3 entropy"]
     assert parent["rows"]["selection/verdict_elo"] == ["100 40.123456"], "a headline: once, and not rounded"
     assert parent["files"] == ["settings.json"]
     assert runs["11 report"]["files"] == ["report.md", "results.json"]
