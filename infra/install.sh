@@ -77,7 +77,11 @@ pip() { "$venv/bin/python" -m pip "$@"; }
 torch=$(grep -o 'torch==[0-9.]*' pyproject.toml)
 # Twice quiet: pip warns once a package of an index that is away, and with the hashes below a missing file is an error in any case.
 options=(--quiet --quiet --disable-pip-version-check)
-echo "install: $(grep -c '^[a-z0-9].*==' "$lock") Python packages and $torch into $venv, once; takes 2 to 10 minutes"
+echo "install: $(grep -c '^[a-z0-9].*==' "$lock") Python packages (1.5 GiB unpacked) and $torch (0.8 GiB; with CUDA 5 GiB and more) into" \
+    "$venv, once; takes 2 to 10 minutes"
+# A line every 20 seconds, without a child process that would outlive this one and hold its output open.
+while ! read -rt 20 _ <> <(:); do echo "install: $(du -sm "$venv" 2>/dev/null | cut -f 1) MiB are there"; done &
+trap "kill $! 2>/dev/null" EXIT
 # Wheels only, so that no package's build script runs as root and no compiler is needed; python-chess has no wheel.
 [ -z "$is_image" ] || options+=(--no-cache-dir --only-binary=:all: --no-binary=chess)
 rm -f "$stamp"
@@ -89,6 +93,7 @@ clear=""
 # pip knows indexes that the machine names for pip alone.
 uv pip install --quiet --python "$venv/bin/python" --require-hashes --no-deps --requirement "$lock" 2>/dev/null ||
     pip install "${options[@]}" --require-hashes --no-deps --requirement "$lock"
+echo "install: the packages are there; $torch is next"
 # torch by its version, because its builds differ: a machine whose pip is configured for a CPU wheel gets that one.
 if [ -n "${TORCH_INDEX:-}" ]; then
     pip install "${options[@]}" --no-deps --index-url "$TORCH_INDEX" "$torch"
