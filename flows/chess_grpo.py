@@ -101,7 +101,7 @@ class ChessGrpo(FlowSpec):
     @plainly
     def build_boards(self):
         """Find positions and evaluate every legal move of each."""
-        self.part = steps.task.run(steps.build_boards.STEP, self)
+        self.build_boards_output = steps.task.run(steps.build_boards.STEP, self)
         self.next(self.join_boards)
 
     @step
@@ -109,7 +109,7 @@ class ChessGrpo(FlowSpec):
     def join_boards(self, inputs):
         """Join the parts into one dataset with exact quotas."""
         self.merge_artifacts(inputs, include=["job"])
-        self.boards = steps.task.run(steps.join_boards.STEP, self, parts=[each.part for each in inputs])
+        self.join_boards_output = steps.task.run(steps.join_boards.STEP, self, parts=[each.build_boards_output for each in inputs])
         self.next(self.check_boards)
 
     @card(type="blank", id="check_boards")
@@ -117,7 +117,7 @@ class ChessGrpo(FlowSpec):
     @plainly
     def check_boards(self):
         """Validate the dataset, and stop the run if a check fails."""
-        self.checks = steps.task.run(steps.check_boards.STEP, self)
+        self.check_boards_output = steps.task.run(steps.check_boards.STEP, self)
         self.next(self.pretrain, self.calibrate)
 
     @card(type="blank", id="pretrain", refresh_interval=1)
@@ -125,14 +125,14 @@ class ChessGrpo(FlowSpec):
     @plainly
     def pretrain(self):
         """Imitate the moves played, and keep the weights with the lowest validation loss."""
-        self.pretrained = steps.task.run(steps.pretrain.STEP, self)
+        self.pretrain_output = steps.task.run(steps.pretrain.STEP, self)
         self.next(self.baseline)
 
     @step
     @plainly
     def calibrate(self):
         """Rate the opponents that strength is measured with."""
-        self.calibrated = steps.task.run(steps.calibrate.STEP, self)
+        self.calibrate_output = steps.task.run(steps.calibrate.STEP, self)
         self.next(self.baseline)
 
     @card(type="blank", id="baseline", refresh_interval=1)
@@ -141,7 +141,7 @@ class ChessGrpo(FlowSpec):
     def baseline(self, inputs):
         """Measure the pretrained policy's strength before GRPO."""
         self.merge_artifacts(inputs)
-        self.baseline_report = steps.task.run(steps.baseline.STEP, self)
+        self.baseline_output = steps.task.run(steps.baseline.STEP, self)
         self.next(self.finetune)
 
     @card(type="blank", id="finetune", refresh_interval=1)
@@ -149,14 +149,14 @@ class ChessGrpo(FlowSpec):
     @plainly
     def finetune(self):
         """Train with GRPO, and recover or stop when entropy becomes critical."""
-        self.finetuned = steps.task.run(steps.finetune.STEP, self)
+        self.finetune_output = steps.task.run(steps.finetune.STEP, self)
         self.next(self.screen)
 
     @step
     @plainly
     def screen(self):
         """Select a candidate by games against the pretrained policy."""
-        self.screened = steps.task.run(steps.screen.STEP, self)
+        self.screen_output = steps.task.run(steps.screen.STEP, self)
         self.shares = steps.task.parts(self.job, "selection")
         self.next(self.confirm, foreach="shares")
 
@@ -164,7 +164,7 @@ class ChessGrpo(FlowSpec):
     @plainly
     def confirm(self):
         """Play fresh games to evaluate the candidate."""
-        self.confirmed = steps.task.run(steps.confirm.STEP, self)
+        self.confirm_output = steps.task.run(steps.confirm.STEP, self)
         self.next(self.select)
 
     @card(type="blank", id="select", refresh_interval=1)
@@ -172,8 +172,8 @@ class ChessGrpo(FlowSpec):
     @plainly
     def select(self, inputs):
         """Choose the champion by the fresh games."""
-        self.merge_artifacts(inputs, exclude=["confirmed"])
-        self.selected = steps.task.run(steps.select.STEP, self, parts=[each.confirmed for each in inputs])
+        self.merge_artifacts(inputs, exclude=["confirm_output"])
+        self.select_output = steps.task.run(steps.select.STEP, self, parts=[each.confirm_output for each in inputs])
         self.next(self.report)
 
     @card(type="blank", id="report")
@@ -181,7 +181,7 @@ class ChessGrpo(FlowSpec):
     @plainly
     def report(self):
         """Write the report of the run."""
-        self.reported = steps.task.run(steps.report.STEP, self)
+        self.report_output = steps.task.run(steps.report.STEP, self)
         self.report_task = current.pathspec
         self.next(self.end)
 

@@ -14,7 +14,7 @@ from steps.dataset import position_keys, read_boards
 from steps.measure import Arena, read_ladder
 from steps.names import DECISIONS, REPORT
 from steps.policies.open import Competitor, open_policy
-from steps.run.step import Step
+from steps.run.step import Outside, Step
 from steps.run.work import Work
 
 STEP: Final = Step(
@@ -22,21 +22,23 @@ STEP: Final = Step(
     says="Measures the pretrained policy before GRPO: games against a random mover and Stockfish, its rating on the ladder, and its"
     " regret (win probability lost per move) on held-out boards.",
     reads=("seed", "language", "evaluation"),
-    takes=("boards", "pretrained", "calibrated", "engine", "device", "book"),
+    inputs=("join_boards", "pretrain", "calibrate"),
+    outside=(Outside.ENGINE, Outside.DEVICE, Outside.BOOK),
     shows=("baseline/score_random", "baseline/score_engine", "baseline/rating", "heldout/regret_best"),
     pages=(REPORT, DECISIONS),
     resources="games",
+    is_registered=True,
 )
 
 
 def body(work: Work) -> None:
     """Write held-out regret, place on the ladder, and scores against a random mover and Stockfish, as the policy stands before GRPO."""
-    table, ladder = read_boards(work.inputs["boards"]), read_ladder(work.inputs["calibrated"])
-    policy = open_policy(work.inputs["pretrained"], work.device, rules=work.settings.language)
+    table, ladder = read_boards(work.inputs["join_boards"]), read_ladder(work.inputs["calibrate"])
+    policy = open_policy(work.inputs["pretrain"], work.device, rules=work.settings.language)
     heldout = policy.heldout(table)
     work.log(Record(0, heldout))
     policy.write_decisions(work.folder, table)
-    used = position_keys(work.inputs["boards"])
+    used = position_keys(work.inputs["join_boards"])
     with Arena(work.settings, work.machine, work.progress) as arena:
         num_placed = num_openings_to_place(1, arena.config)
         arena.expect(2 * (2 * arena.config.num_baseline_pairs + num_placed), "games at most")

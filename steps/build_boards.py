@@ -20,14 +20,15 @@ from grpo.engine.move_values import HASH_MIB, NUM_DEEP, ValueTable, engine_optio
 from grpo.engine.pool import EnginePool
 from grpo.settings.tree import Settings
 from steps.names import BOARDS, GAMES, REPORT
-from steps.run.step import Step
+from steps.run.step import Outside, Step
 from steps.run.work import Work
 
 STEP: Final = Step(
     name="build_boards",
     says="Finds positions in games and has Stockfish evaluate every legal move of each: one task's part of the dataset.",
     reads=("seed", "boards", "evaluation.heldout_depth"),
-    takes=("sources",),
+    outside=(Outside.SOURCES,),
+    is_inherited=True,
 )
 
 

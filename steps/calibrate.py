@@ -11,9 +11,9 @@ from grpo.match.ladder import LADDER_NOTE, Ladder, Rung, ladder_pairings, make_r
 from grpo.match.matches import MatchResult, play_match
 from grpo.match.openings import make_openings
 from grpo.settings.shared import interval_names
-from steps.measure import Arena
+from steps.measure import playing_engines
 from steps.names import REPORT
-from steps.run.step import Step
+from steps.run.step import Outside, Step
 from steps.run.work import Work
 
 STEP: Final = Step(
@@ -24,11 +24,13 @@ STEP: Final = Step(
         "evaluation.ladder_nodes",
         "evaluation.num_calibration_pairs",
         "evaluation.max_plies",
+        "evaluation.opening_book",
     ),
-    takes=("engine", "book"),
+    outside=(Outside.ENGINE, Outside.BOOK),
     shows=interval_names("ladder/rating"),
     pages=(REPORT,),
     resources="games",
+    is_registered=True,
 )
 _SEED: Final = 0  # Not the run's: runs that differ in their seed are measured by one and the same ladder.
 
@@ -49,12 +51,12 @@ def _play(work: Work, rungs: tuple[Rung, ...]) -> dict[tuple[int, int], MatchRes
     """Return the games of the rungs that meet."""
     config, meetings, results = work.settings.evaluation, ladder_pairings(len(rungs)), {}
     count = config.num_calibration_pairs
-    with Arena(work.settings, work.machine, work.progress) as arena:
+    with playing_engines(work.machine) as pool:
         rng = numpy_stream(_SEED, "openings", "ladder")
-        openings = make_openings(config, count=count * len(meetings), rng=rng, pool=arena.pool, exclude=set())
+        openings = make_openings(config, count=count * len(meetings), rng=rng, pool=pool, exclude=set())
         for number, meeting in enumerate(meetings):
             part = openings[number * count : (number + 1) * count]  # Each opening serves once, so that meetings err independently.
-            one, other = (rungs[rung].player(arena.pool, numpy_stream(_SEED, "ladder", *meeting, rung)) for rung in meeting)
+            one, other = (rungs[rung].player(pool, numpy_stream(_SEED, "ladder", *meeting, rung)) for rung in meeting)
             results[meeting] = play_match(one, other, part, max_plies=config.max_plies, num_processes=work.machine.num_threads)
             work.progress(2 * count * len(results), 2 * count * len(meetings), "games")
     return results

@@ -17,8 +17,10 @@ STEP: Final = Step(
     name="check_boards",
     says="Validates the dataset, board by board and as a whole; the run stops if a check fails.",
     reads=("boards",),
-    takes=("boards",),
+    inputs=("join_boards",),
     pages=(REPORT, SUMMARY),
+    is_inherited=True,
+    is_registered=True,
 )
 DATA_DOCS: Final = f"{ASIDE}/data_docs"
 """Great Expectations' own pages: aside, for there are times in them."""
@@ -33,7 +35,7 @@ def body(work: Work) -> None:
 
     Raises ChecksError with the report as text when one of them does not hold.
     """
-    boards, settings = work.inputs["boards"], work.settings
+    boards, settings = work.inputs["join_boards"], work.settings
     table, facts = read_boards(boards), read_json(boards / REPORT)
     report = check_dataset_tables(table, read_game_table(boards), facts, settings.boards, data_docs=work.folder / DATA_DOCS)
     work.log(Record(0, {"checks/failed": float(len(report.failed))}))

@@ -11,7 +11,7 @@ from grpo.match.players import Player
 from steps.measure import FRESH, PREVIOUS, PREVIOUS_POLICY, SAMPLED, Arena, checkpoint, player_names, read_screened
 from steps.names import CACHED_GAMES
 from steps.policies.open import Competitor, open_policy
-from steps.run.step import Step
+from steps.run.step import Outside, Step
 from steps.run.work import Work
 
 STEP: Final = Step(
@@ -19,14 +19,15 @@ STEP: Final = Step(
     says="Plays one task's part of the games that decide on the candidate: fresh games, in pairs with both colors, from openings"
     " that were not used before.",
     reads=("seed", "language", "evaluation", "selection"),
-    takes=("pretrained", "finetuned", "screened", "engine", "device"),
+    inputs=("pretrain", "finetune", "screen"),
+    outside=(Outside.ENGINE, Outside.DEVICE),
     resources="games",
 )
 
 
 def body(work: Work) -> None:
     """Write this part's games of each stage; each has the number of its pair in the whole match."""
-    screened = read_screened(work.inputs["screened"])
+    screened = read_screened(work.inputs["screen"])
     games: dict[str, list[dict[str, Any]]] = {}
     if (step := screened["candidate_step"]) is not None:
         opened = cache(lambda folder: open_policy(folder, work.device, rules=work.settings.language))
@@ -45,7 +46,7 @@ def body(work: Work) -> None:
 
 def _players(work: Work, opened: Callable[[Path], Competitor], stage: str, step: int) -> Iterator[Player]:
     """Yield the candidate and its opponent in a stage; what chance has a part in is drawn from streams of their own."""
-    rival = work.inputs["screened"] / PREVIOUS_POLICY if stage == PREVIOUS else work.inputs["pretrained"]
+    rival = work.inputs["screen"] / PREVIOUS_POLICY if stage == PREVIOUS else work.inputs["pretrain"]
     policies = {"candidate": opened(checkpoint(work, step)), "initial": opened(rival)}
     temperature, stream = (1.0, (SAMPLED,)) if stage == SAMPLED else (None, ("asked again", stage, 0))
     for (who, policy), name in zip(policies.items(), player_names(stage, step), strict=True):

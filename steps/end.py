@@ -23,15 +23,15 @@ def end(flow: Any) -> tuple[dict[str, Any], str]:
     machine = Machine.here()
     store = Store.of(machine)
     runs = Runs(store)
-    results = read_results(store.open(flow.reported) / RESULTS)
+    results = read_results(store.open(flow.report_output) / RESULTS)
     places = {
-        "champion": f"{store.place(flow.selected)}/{CHAMPION}",
-        "peak": f"{store.place(flow.selected)}/{PEAK}",
-        "games": f"{store.place(flow.selected)}/{PGN}",
-        "viewer": f"{store.place(flow.selected)}/{GAMES_PAGE}",
-        "report": f"{store.place(flow.reported)}/{REPORT_PAGE}",
-        "results": f"{store.place(flow.reported)}/{RESULTS}",
-        "boards": f"{store.place(flow.boards)}/{BOARDS}",
+        "champion": f"{store.place(flow.select_output)}/{CHAMPION}",
+        "peak": f"{store.place(flow.select_output)}/{PEAK}",
+        "games": f"{store.place(flow.select_output)}/{PGN}",
+        "viewer": f"{store.place(flow.select_output)}/{GAMES_PAGE}",
+        "report": f"{store.place(flow.report_output)}/{REPORT_PAGE}",
+        "results": f"{store.place(flow.report_output)}/{RESULTS}",
+        "boards": f"{store.place(flow.join_boards_output)}/{BOARDS}",
     }
     runs.begin(job["run"], "end", "", "").end("finished")
     left = publish_all(machine, seconds=SECONDS).get(job["run"], "")

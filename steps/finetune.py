@@ -26,7 +26,7 @@ from steps.cards.page import CardPart, Seen, page_part
 from steps.dataset import read_boards
 from steps.names import FINDINGS, REPORT
 from steps.pages.results import Training
-from steps.run.step import Step
+from steps.run.step import OfRun, Outside, Step
 from steps.run.work import Work
 from steps.training_loop import TrainingLoop
 
@@ -35,7 +35,9 @@ STEP: Final = Step(
     variants={LANGUAGE: "steps.language.finetune"},
     says="Train with GRPO, and recover or stop when entropy becomes critical.",
     reads=("seed", "boards.depth", "policy", "language", "grpo"),
-    takes=("boards", "pretrained", "checkpoint", "engine", "device"),
+    inputs=("join_boards", "pretrain"),
+    outside=(Outside.ENGINE, Outside.DEVICE),
+    of_run=(OfRun.CHECKPOINT,),
     shows=(
         "heldout/regret_best",
         "heldout/regret_sampled",
@@ -55,11 +57,11 @@ def body(work: Work) -> None:
     The pretrained policy is the frozen reference, and the start unless there is a checkpoint of another run; from that, training goes on
     for as many steps again as the settings say.
     """
-    settings, checkpoint = work.settings, work.inputs.get("checkpoint")
-    table = read_boards(work.inputs["boards"])
+    settings, checkpoint = work.settings, work.of_run.get(OfRun.CHECKPOINT)
+    table = read_boards(work.inputs["join_boards"])
     train = board_arrays(table, split=Split.TRAIN)
     heldout = board_arrays(table, split=Split.HELDOUT, strong=True)
-    reference = NetworkPolicy.load(work.inputs["pretrained"], work.device)
+    reference = NetworkPolicy.load(work.inputs["pretrain"], work.device)
     policy = reference.copied()
     origin = None if checkpoint is None else load_checkpoint(checkpoint, work.device, NetworkPolicy)
     first = 0 if origin is None else origin[1].step

@@ -17,17 +17,19 @@ from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Position, Split, phase
 from grpo.diagnosis.records import Record
 from steps.dataset import preview
 from steps.names import BOARDS, BOARDS_PREVIEW, GAMES, REPORT
-from steps.run.step import Step
+from steps.run.step import Outside, Step
 from steps.run.work import Work
 
 STEP: Final = Step(
     name="join_boards",
     says="Joins the tasks' boards into one dataset without duplicates, with the configured number for each phase and split; all boards of"
     " one game are in one split.",
-    reads=("seed", "boards", "evaluation.heldout_depth"),
-    takes=("sources",),
+    reads=("seed", "boards", "evaluation.heldout_depth", "grpo.states_per_step"),
+    outside=(Outside.SOURCES,),
     joins="unit-*",
     pages=(REPORT, BOARDS_PREVIEW),
+    is_inherited=True,
+    is_registered=True,
 )
 _ROWS_PER_GROUP: Final = 16_384
 

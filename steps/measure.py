@@ -33,6 +33,11 @@ INITIAL: Final = "initial policy"
 """Its name as a player."""
 
 
+def playing_engines(machine: Machine) -> EnginePool:
+    """Return the engines of matches, one for each thread; none is started yet."""
+    return EnginePool(machine.stockfish, num_processes=machine.num_threads, options={"Hash": PLAYING_HASH_MIB})
+
+
 class Arena:
     """Plays adjudicated games by a run's rules; as a context, it ends its engines."""
 
@@ -40,7 +45,7 @@ class Arena:
         """Start no engine yet: the first search does. `progress` is told how many games are done, of how many, in words."""
         self.config, self._seed, self._progress = settings.evaluation, settings.seed, progress
         self._num_processes = machine.num_threads
-        self.pool = EnginePool(machine.stockfish, num_processes=machine.num_threads, options={"Hash": PLAYING_HASH_MIB})
+        self.pool = playing_engines(machine)
         self._num_done, self._num_expected, self._unit = 0, 0, ""
 
     def __enter__(self) -> Self:
@@ -93,7 +98,7 @@ def read_ladder(calibrated: Path) -> Ladder:
 
 def checkpoint(work: Work, step: int) -> Path:
     """Return the folder of a checkpoint of the fine-tuning."""
-    return work.inputs["finetuned"] / CHECKPOINTS / checkpoint_name(step)
+    return work.inputs["finetune"] / CHECKPOINTS / checkpoint_name(step)
 
 
 def screening_match(candidate: int, number: int) -> str:

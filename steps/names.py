@@ -3,7 +3,6 @@
 from typing import Final
 
 from grpo.base.files import ASIDE
-from steps import STEPS
 
 REPORT: Final = "report.json"
 """Of every step that reports: its facts as plain JSON."""
@@ -48,5 +47,3 @@ ALIASES: Final = (CHAMPION, PEAK)
 """Of the registry; commands take them as names of policies."""
 PRETRAINED_STEP: Final = 0
 """The step of the pretrained policy, before the first of GRPO."""
-RESUMED_WITH: Final = STEPS[STEPS.index("join_boards") : STEPS.index("finetune")]
-"""Steps whose outputs are beside a registered peak: a run that resumes from it takes them, and need not measure again."""

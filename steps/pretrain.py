@@ -13,7 +13,7 @@ from grpo.train.imitation import imitate
 from steps.cards.page import CardPart, Seen, page_part
 from steps.dataset import read_boards, read_game_table
 from steps.names import REPORT
-from steps.run.step import Step
+from steps.run.step import Outside, Step
 from steps.run.work import Work
 
 STEP: Final = Step(
@@ -25,7 +25,8 @@ STEP: Final = Step(
         *("language.environment_share", "language.num_history_moves", "language.max_answer_tokens", "language.answers_per_forward"),
         "language.min_parse_rate",
     ),
-    takes=("boards", "device", "model"),
+    inputs=("join_boards",),
+    outside=(Outside.DEVICE, Outside.MODEL),
     shows=(
         "imitation/validation_loss",
         "imitation/top1",
@@ -37,12 +38,14 @@ STEP: Final = Step(
     pages=(REPORT,),
     headlines=("imitation/validation_loss", "imitation/top1", "language/clone_validation_loss"),
     resources="training",
+    is_inherited=True,
+    is_registered=True,
 )
 
 
 def body(work: Work) -> None:
     """Write the policy with the lowest validation loss, and how imitation ended."""
-    settings, boards = work.settings, work.inputs["boards"]
+    settings, boards = work.settings, work.inputs["join_boards"]
     table = read_boards(boards)
     train = label_arrays(table, read_game_table(boards), max_positions=settings.pretrain.max_positions)
     validation = board_arrays(table, split=Split.VALIDATION)

@@ -25,15 +25,17 @@ from steps.pages.results import (
     read_results,
 )
 from steps.pages.templates import page
-from steps.run.step import Step
+from steps.run.step import OfRun, Outside, Step
 from steps.run.work import Work, read_history
 
-_OUTPUTS: Final = ("boards", "checks", "pretrained", "calibrated", "baseline_report", "finetuned", "selected")
+_INPUTS: Final = ("join_boards", "check_boards", "pretrain", "calibrate", "baseline", "finetune", "select")
 STEP: Final = Step(
     name="report",
     says="Writes the results of the run as one document, the report as a page, and a model card of the champion.",
     # Its pages name the origin, each output's version, and settings that differ from their defaults.
-    takes=(*_OUTPUTS, "origin", "versions", "defaults"),
+    inputs=_INPUTS,
+    outside=(Outside.DEFAULTS,),
+    of_run=(OfRun.ORIGIN, OfRun.VERSIONS),
     pages=(REPORT_PAGE, RESULTS, MODEL_CARD),
 )
 _RULES: Final = ("evaluation.max_plies", "evaluation.opening_book")
@@ -42,13 +44,13 @@ _REGRET: Final = "heldout/regret_best"
 
 def body(work: Work) -> None:
     """Write `results.json`, and for people the report and the champion's model card, from the outputs of the other steps."""
-    results = run_results({name: work.inputs[name] for name in _OUTPUTS}, origin=work.facts.get("origin", ""))
+    results = run_results({name: work.inputs[name] for name in _INPUTS}, origin=work.facts.get("origin", ""))
     write_json(work.folder / RESULTS, results.model_dump(mode="json"))
     results = read_results(work.folder / RESULTS)  # As everybody else reads it, to the order of its keys.
     (work.folder / REPORT_PAGE).write_text(page("report", results=results), encoding="utf-8")
     decision, name = results.decision, f"{CHAMPION} of {results.outputs['select']['version'][:12]}"
     hashes = {"weights, as numbers": str(decision.candidate_weights if decision.promoted else decision.initial_weights)}
-    described = policy_facts(work.inputs["selected"] / CHAMPION)
+    described = policy_facts(work.inputs["select"] / CHAMPION)
     text = page("model_card", results=results, run=name, policy_step=decision.champion_step, described=described, hashes=hashes)
     (work.folder / MODEL_CARD).write_text(text, encoding="utf-8")
 

@@ -17,18 +17,15 @@ from grpo.base.files import verified_manifest
 from grpo.policy.files import policy_facts
 from grpo.settings.names import flattened, is_within
 from grpo.settings.tree import Settings, settings_over
-from steps import STEPS
-from steps.names import PEAK, PRETRAINED_STEP, RESUMED_WITH
+from steps.names import PEAK, PRETRAINED_STEP
 from steps.pages.known import summary_of
 from steps.run.commands import FLOW_FILE, resume_command
 from steps.run.machine import Machine
-from steps.run.step import StepOutput, step_of
+from steps.run.step import StepOutput, registered_steps, step_of
 from steps.run.store import Store
 from steps.track.find import checkpoint_of as checkpoint_part
 from steps.track.find import named_policy
 
-_TAKEN_OVER: Final = STEPS[STEPS.index("build_boards") : STEPS.index("calibrate")]
-"""Steps whose output a resumed run takes from its origin, whatever code it has; what measures is found again by its version."""
 _MAX_SHOWN: Final = 200
 _FREE: Final = ("language.answers_per_forward", "language.min_parse_rate")
 """Settings that make neither boards nor network, although the steps read them that make these."""
@@ -90,7 +87,7 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
         settings, outputs, known = fetch_origin(found.version, machine)
     else:
         settings, outputs, known = found.run.facts["settings"], {}, summary_of(found.run, store)
-        for step in (*RESUMED_WITH, *(["finetune"] if found.policy_step != PRETRAINED_STEP else [])):
+        for step in (*registered_steps(), *(["finetune"] if found.policy_step != PRETRAINED_STEP else [])):
             output = found.run.output_of(step)
             if output is None:
                 raise ResumeError(
@@ -149,7 +146,7 @@ def checkpoint_of(origin: Origin, store: Store) -> tuple[Path | None, str]:
 
 def taken_over(origin: Origin | None, step: str) -> StepOutput | None:
     """Return the origin's output of a step, not verified; None for a step that the run does by itself."""
-    if origin is None or step not in _TAKEN_OVER:
+    if origin is None or not step_of(step).is_inherited:
         return None
     return StepOutput(**{**origin["outputs"][step], "reused": True})
 

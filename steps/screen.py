@@ -28,7 +28,7 @@ from steps.measure import (
 )
 from steps.names import CACHED_GAMES, CHECKPOINTS, REPORT
 from steps.policies.open import Competitor, open_policy
-from steps.run.step import Step
+from steps.run.step import OfRun, Outside, Step
 from steps.run.work import Work, read_history
 
 STEP: Final = Step(
@@ -36,15 +36,17 @@ STEP: Final = Step(
     says="Selects one candidate among a few checkpoints by games against the pretrained policy; after each round the weaker half"
     " drops out (successive halving). These games are never reported as its strength.",
     reads=("seed", "language", "evaluation", "selection"),
-    takes=("boards", "pretrained", "finetuned", "engine", "device", "book", "champion"),
+    inputs=("join_boards", "pretrain", "finetune"),
+    outside=(Outside.ENGINE, Outside.DEVICE, Outside.BOOK),
+    of_run=(OfRun.CHAMPION,),
     resources="games",
 )
 
 
 def body(work: Work) -> None:
     """Write the candidate's step with the trace of its choice, the screening games, all later openings and the previous champion."""
-    checkpoints = {checkpoint_step(folder) for folder in checkpoint_folders(work.inputs["finetuned"] / CHECKPOINTS)}
-    regrets = _regrets(work.inputs["finetuned"], checkpoints)
+    checkpoints = {checkpoint_step(folder) for folder in checkpoint_folders(work.inputs["finetune"] / CHECKPOINTS)}
+    regrets = _regrets(work.inputs["finetune"], checkpoints)
     best = candidates_by_regret({step: regret["mean"] for step, regret in regrets.items()})[: work.settings.selection.num_candidates]
     candidates = {step: open_policy(checkpoint(work, step), work.device, rules=work.settings.language) for step in best}
     report = Screened(
@@ -57,10 +59,10 @@ def body(work: Work) -> None:
     )
     games: dict[str, list[dict[str, Any]]] = {}
     if candidates:
-        initial = open_policy(work.inputs["pretrained"], work.device, rules=work.settings.language)
+        initial = open_policy(work.inputs["pretrain"], work.device, rules=work.settings.language)
         report["previous_weights"] = _keep_previous(work, initial)
         with Arena(work.settings, work.machine, work.progress) as arena:
-            used = position_keys(work.inputs["boards"])
+            used = position_keys(work.inputs["join_boards"])
             trace, games = _halving(work, arena, initial, candidates, used)
             report["candidate_step"] = trace.winner
             report["screening"] = [asdict(entry) | {"text": str(entry.so_far)} for entry in trace.entries]
@@ -85,7 +87,7 @@ def _keep_previous(work: Work, initial: Competitor) -> str | None:
 
     Then the claim of being better than the initial policy says it all.
     """
-    folder = work.inputs.get("champion")
+    folder = work.of_run.get(OfRun.CHAMPION)
     if folder is None:
         return None
     weights = open_policy(folder, work.device, rules=work.settings.language).weights

@@ -40,15 +40,16 @@ from steps.measure import (
 from steps.names import CACHED_GAMES, CHAMPION, DECISIONS, GAMES_PAGE, PEAK, PGN, PRETRAINED_STEP, REPORT
 from steps.pages import results
 from steps.policies.open import Competitor, open_policy
-from steps.run.step import Step
+from steps.run.step import Outside, Step
 from steps.run.work import Work
 
 STEP: Final = Step(
     name="select",
     says="Decides by the fresh games whether the candidate is significantly better than the pretrained policy and than the"
     " previous champion. Registers two policies: `champion`, to play, and `peak`, to resume from.",
-    reads=("seed", "language", "evaluation", "selection"),
-    takes=("boards", "pretrained", "calibrated", "finetuned", "screened", "engine", "device"),
+    reads=("seed", "boards.depth", "language", "evaluation", "selection"),
+    inputs=("join_boards", "pretrain", "calibrate", "finetune", "screen"),
+    outside=(Outside.ENGINE, Outside.DEVICE),
     shows=(*interval_names("selection/score_best"), *interval_names("selection/ladder_gain"), "selection/score_sampled"),
     pages=(REPORT, DECISIONS, GAMES_PAGE, PGN),
     headlines=(
@@ -93,7 +94,7 @@ def body(work: Work) -> None:
 
     Where no checkpoint could play there is a verdict too: the pretrained policy is champion and peak.
     """
-    screened, pretrained = read_screened(work.inputs["screened"]), work.inputs["pretrained"]
+    screened, pretrained = read_screened(work.inputs["screen"]), work.inputs["pretrain"]
     if screened["candidate_step"] is None:
         for name in (CHAMPION, PEAK):
             copy_policy(pretrained, work.folder / name)
@@ -122,9 +123,9 @@ def _contest(work: Work, screened: Screened, step: int) -> _Contest:
     openings = screened["openings"]
     stages = [stage for stage in FRESH if stage in openings]
     played: dict[str, MatchResult] = {stage: _match(work, stage, step, openings[stage]) for stage in stages}
-    ladder, rules = read_ladder(work.inputs["calibrated"]), work.settings.language
+    ladder, rules = read_ladder(work.inputs["calibrate"]), work.settings.language
     candidate = open_policy(checkpoint(work, step), work.device, rules=rules)
-    initial = open_policy(work.inputs["pretrained"], work.device, rules=rules)
+    initial = open_policy(work.inputs["pretrain"], work.device, rules=rules)
     # Equal streams too where they are asked again, so that equal policies play equal games.
     players = [
         policy.player(name, temperature=None, seed=work.settings.seed, stream=("asked again", LADDER))
@@ -153,7 +154,7 @@ def _match(work: Work, stage: str, step: int, openings: Sequence[str]) -> MatchR
 
 def _decide(work: Work, contest: _Contest) -> Decision:
     """Return the verdict, and write what the candidate decides on held-out boards."""
-    table, candidate, initial = read_boards(work.inputs["boards"]), contest.candidate, contest.initial
+    table, candidate, initial = read_boards(work.inputs["join_boards"]), contest.candidate, contest.initial
     after, before = candidate.scores(table), initial.scores(table)
     candidate.write_decisions(work.folder, table, before=initial)
     by_board = after.regret_best - before.regret_best
@@ -192,14 +193,14 @@ def _write_games(work: Work, contest: _Contest) -> None:
 
 def _screening(work: Work, screened: Screened) -> list[MatchResult]:
     """Return the matches of the screening in the order in which they were played."""
-    games = read_json(work.inputs["screened"] / CACHED_GAMES)
+    games = read_json(work.inputs["screen"] / CACHED_GAMES)
     played = {screening_match(entry["candidate"], entry["round"]): entry["candidate"] for entry in screened["screening"]}
     return [read_match(player_names(SCREENING, step), games[match]) for match, step in played.items()]
 
 
 def _facts(work: Work, contest: _Contest) -> dict[str, Any]:
     """Return what the decision rests on, as plain data."""
-    ladder = read_ladder(work.inputs["calibrated"])
+    ladder = read_ladder(work.inputs["calibrate"])
     return {
         "screening": contest.screened["screening"],
         "heldout_regret_best": contest.screened["heldout_regret_best"],

@@ -1,6 +1,6 @@
 """Runs a step: its output comes from the store if its version is there, else from its body; records and trackers are told which."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from functools import cached_property
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from grpo.base.errors import PlainError
+from grpo.settings.names import declared
 from grpo.settings.tree import Settings
 from steps import STEPS
 from steps.names import CHAMPION
@@ -18,7 +19,7 @@ from steps.run.machine import Machine
 from steps.run.outside import OUTSIDE
 from steps.run.processes import RESUMABLE
 from steps.run.records import Attempt, Runs, Status
-from steps.run.step import Step, StepOutput
+from steps.run.step import OfRun, Step, StepOutput
 from steps.run.store import Making, Store
 from steps.run.time_left import seconds_left
 from steps.run.versions import StepVersion, describe_code, step_version
@@ -30,11 +31,6 @@ from steps.track.trackers import sending
 if TYPE_CHECKING:
     from steps.cards.live import LiveCard
 
-CHECKPOINT: Final = "checkpoint"
-ORIGIN: Final = "origin"
-VERSIONS: Final = "versions"
-_OF_RUN: Final = (CHECKPOINT, CHAMPION, ORIGIN, VERSIONS)
-"""What steps take of their run: the checkpoint that it resumes from, the champion that it meets, where it resumes, its versions."""
 _UNPLAYED: Final = "cannot be played"
 """Stands in a version for the hash of such a champion."""
 _MAX_REASON: Final = 1_500
@@ -54,7 +50,7 @@ def run(step: Step, flow: Any, parts: Sequence[StepOutput] = ()) -> StepOutput:
 
     Args:
         step: the step.
-        flow: has the run as `job`, outputs that the step takes under their names and, in a parallel task, its part as `input`.
+        flow: has the run as `job`, the outputs of the step's inputs as `STEP_output` and, in a parallel task, its part as `input`.
         parts: of a step that joins parallel tasks, their outputs.
     """
     task = _Task(step, flow, parts)
@@ -84,7 +80,7 @@ class _Task:
         self.taken_over = taken_over(self.job["origin"], step.name)
         given = getattr(flow, "input", None)
         self.part = Part(number=0, count=1) if given is None else Part(**given)
-        self.taken = {name: getattr(flow, name) for name in step.takes if name not in (*OUTSIDE, *_OF_RUN)}
+        self.inputs: dict[str, StepOutput] = {name: getattr(flow, f"{name}_output") for name in step.inputs}
         self.module = import_module(step.module_for(self.settings.policy.kind))
         self.card = self._live_card() if self.machine.task else None
         self.terminal = TerminalSink(step.name, step.shows, lambda text: print(text, flush=True), lambda: self._seconds_after)
@@ -100,7 +96,7 @@ class _Task:
 
         Where this very step of an earlier run has made it, it is no opponent: the step's output is found again.
         """
-        if CHAMPION not in self.step.takes:
+        if OfRun.CHAMPION not in self.step.of_run:
             return None, ""
         try:
             named = named_policy(CHAMPION, self.machine, role=CHAMPION, preset=launch_of(self.job["settings"]).preset)
@@ -136,9 +132,10 @@ class _Task:
         """Return what the body works with."""
         return Work(
             folder=folder,
-            settings=self.settings,
+            settings=declared(self.settings, self.step.reads),
             machine=self.machine,
-            inputs=self.folders(),
+            inputs={name: self.store.open(output) for name, output in self.inputs.items()},
+            of_run=self.folders(),
             parts=[self.store.open(part) for part in self.parts],
             part=self.part,
             facts={"settings": self.version.parts["settings"], **self.version.parts["inputs"]},
@@ -148,12 +145,11 @@ class _Task:
             saved=making.save,
         )
 
-    def folders(self) -> dict[str, Path]:
-        """Return the verified folders of its inputs; of what is not there, such as no champion yet, none."""
-        found: dict[str, Path | None] = {name: self.store.open(output) for name, output in self.taken.items()}
-        if CHECKPOINT in self.step.takes and self.job["origin"] is not None:
-            found[CHECKPOINT] = checkpoint_of(self.job["origin"], self.store)[0]
-        found[CHAMPION] = self.incumbent[0]
+    def folders(self) -> dict[OfRun, Path]:
+        """Return the folders of the checkpoint and the champion, as far as the step takes them and they exist."""
+        found = {OfRun.CHAMPION: self.incumbent[0]}
+        if OfRun.CHECKPOINT in self.step.of_run and self.job["origin"] is not None:
+            found[OfRun.CHECKPOINT] = checkpoint_of(self.job["origin"], self.store)[0]
         return {name: folder for name, folder in found.items() if folder is not None}
 
     @contextmanager
@@ -203,19 +199,16 @@ class _Task:
     def _inputs(self, champion: str) -> Iterator[tuple[str, str]]:
         """Yield name -> hash of what the step takes in."""
         origin = self.job["origin"]
-        for name in self.step.takes:
-            if name in self.taken:
-                yield name, self.taken[name]["output_hash"]
-            elif name == CHECKPOINT:
-                yield name, "" if origin is None else checkpoint_of(origin, self.store)[1]
-            elif name == CHAMPION:
-                yield name, champion
-            elif name == ORIGIN:
-                yield name, "" if origin is None else f"{origin['run']}/{origin['step']}"
-            elif name == VERSIONS:
-                yield name, ", ".join(output["version"] for output in self.taken.values())
-            else:
-                yield from OUTSIDE[name](self.settings, self.machine).items()
+        yield from ((name, output["output_hash"]) for name, output in self.inputs.items())
+        for outside in self.step.outside:
+            yield from OUTSIDE[outside](self.settings, self.machine).items()
+        of_run: dict[OfRun, Callable[[], str]] = {
+            OfRun.CHECKPOINT: lambda: "" if origin is None else checkpoint_of(origin, self.store)[1],
+            OfRun.CHAMPION: lambda: champion,
+            OfRun.ORIGIN: lambda: "" if origin is None else f"{origin['run']}/{origin['step']}",
+            OfRun.VERSIONS: lambda: ", ".join(output["version"] for output in self.inputs.values()),
+        }
+        yield from ((name.value, of_run[name]()) for name in self.step.of_run)
         for number, part in enumerate(self.parts):
             if not self.step.joins:
                 yield f"part {number}", part["output_hash"]

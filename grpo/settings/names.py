@@ -3,9 +3,10 @@
 import json
 from collections.abc import Container, Iterable, Mapping
 from pathlib import PurePath
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from grpo.settings.tree import Settings
+from grpo.settings.types import Section
 
 _PATHS: Final = ("boards.files", "boards.exclude", "evaluation.opening_book")
 IN_NO_VERSION: Final = (*_PATHS, "resources")
@@ -30,6 +31,33 @@ def is_within(name: str, sections: Iterable[str]) -> bool:
     (True, False)
     """
     return any(name == section or name.startswith(f"{section}.") for section in sections)
+
+
+def unknown_settings(names: Iterable[str]) -> list[str]:
+    """Return those of these names that are neither a setting nor a section."""
+    known = flattened(Settings().model_dump(mode="json"))
+    return [name for name in names if not any(is_within(each, (name,)) for each in known)]
+
+
+def declared(settings: Settings, names: Iterable[str]) -> Settings:
+    """Return settings of which only these sections and names can be read; reading another one raises UndeclaredSettingError."""
+    return _declared(settings, tuple(names), "")
+
+
+_Section = TypeVar("_Section", bound=Section)
+
+
+def _declared(section: _Section, names: tuple[str, ...], prefix: str) -> _Section:
+    shown = section.model_copy()
+    for field, value in section:
+        name = f"{prefix}{field}"
+        if is_within(name, names):
+            continue
+        if isinstance(value, Section) and any(each.startswith(f"{name}.") for each in names):
+            shown.__dict__[field] = _declared(value, names, f"{name}.")
+        else:
+            del shown.__dict__[field]
+    return shown
 
 
 def part_of(settings: Settings, sections: Iterable[str]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Building blocks of the settings: frozen strict sections and numbers with ranges."""
 
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -17,10 +17,22 @@ S3_SCHEME: Final = "s3://"
 PolicyKindName = Literal["network", "language"]
 
 
+class UndeclaredSettingError(RuntimeError):
+    """A step reads a setting that its declaration does not name, so that its version would not have it."""
+
+
 class Section(BaseModel):
     """A part of the settings: frozen, strict about types, without unknown keys, NaN or infinity."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Refuse a setting that `grpo.settings.names.declared` has taken out."""
+            if name in type(self).model_fields:
+                raise UndeclaredSettingError(f"the step reads {name} of {type(self).__name__}, which its declaration (Step.reads) lacks")
+            return super().__getattr__(name)
 
 
 def section_of(annotation: Any) -> type[Section] | None:

@@ -13,15 +13,16 @@ from grpo.policy.checkpoints import load_checkpoint
 from grpo.train.trainer import Trainer
 from steps.dataset import read_boards
 from steps.language.answers import shown_examples, write_answers
+from steps.run.step import OfRun
 from steps.run.work import Work
 from steps.training_loop import TrainingLoop
 
 
 def body(work: Work) -> None:
     """Write checkpoints, history, why training ended, and answers before and after it; after a kill, go on (`steps.finetune`)."""
-    settings, checkpoint = work.settings, work.inputs.get("checkpoint")
-    language, table = settings.language, read_boards(work.inputs["boards"])
-    policy = LanguagePolicy.load(work.inputs["pretrained"], work.device)
+    settings, checkpoint = work.settings, work.of_run.get(OfRun.CHECKPOINT)
+    language, table = settings.language, read_boards(work.inputs["join_boards"])
+    policy = LanguagePolicy.load(work.inputs["pretrain"], work.device)
     policy.config = language  # Of this run; a checkpoint says by which rules it answers in games.
     reference = policy.copied()
     origin = None if checkpoint is None else load_checkpoint(checkpoint, torch.device("cpu"), LanguagePolicy)
@@ -41,6 +42,6 @@ def body(work: Work) -> None:
         return evaluate_language(generator, evaluated).metrics() | heldout_reward(trainer.evaluation_policy, asked, grade).metrics()
 
     TrainingLoop(work, trainer, measured).run()
-    before = LanguagePolicy.load(work.inputs["pretrained"], work.device)
+    before = LanguagePolicy.load(work.inputs["pretrain"], work.device)
     shown = shown_examples(validation, seed=settings.seed)
     write_answers(work.folder, {"pretrained": before, "trained": trainer.evaluation_policy}, shown, grade)

@@ -25,7 +25,7 @@ def body(work: Work) -> None:
     Raises UnreadableError when that is too little, NonFiniteError when weights are no numbers, TooLongError before cloning when the model
     has no room for a prompt and an answer; nothing is written then.
     """
-    settings, table = _seen_by_cloning(work.settings), read_boards(work.inputs["boards"])
+    settings, table = _seen_by_cloning(work.settings), read_boards(work.inputs["join_boards"])
     config, num_steps = settings.language, settings.pretrain.num_steps
     train, validation = (LanguageBoards(table, split, config) for split in (Split.TRAIN, Split.VALIDATION))
     policy = load_model(config, seed=settings.seed, device=work.device)

@@ -12,7 +12,7 @@ from grpo.settings.language import SMALL, LanguageConfig, model_folder
 from grpo.settings.names import IN_NO_VERSION, flattened, is_within
 from grpo.settings.tree import Settings
 from steps.run.machine import Machine
-from steps.run.step import step_of
+from steps.run.step import Outside, step_of
 
 
 def _device(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
@@ -69,12 +69,12 @@ def _defaults(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: 
     return {"defaults": sha256_json({name: value for name, value in defaults.items() if not is_within(name, IN_NO_VERSION)})}
 
 
-OUTSIDE: Final[Mapping[str, Callable[[Settings, Machine], dict[str, str]]]] = {
-    "engine": lambda _, machine: {"engine": str(identify(machine.stockfish))},
-    "device": _device,
-    "sources": _sources,
-    "book": _book,
-    "model": _model,
-    "defaults": _defaults,
+OUTSIDE: Final[Mapping[Outside, Callable[[Settings, Machine], dict[str, str]]]] = {
+    Outside.ENGINE: lambda _, machine: {"engine": str(identify(machine.stockfish))},
+    Outside.DEVICE: _device,
+    Outside.SOURCES: _sources,
+    Outside.BOOK: _book,
+    Outside.MODEL: _model,
+    Outside.DEFAULTS: _defaults,
 }
-"""Name in `Step.takes` -> name of each input and its hash, for the step's version."""
+"""What a step depends on -> name of each part and its hash, for the step's version."""

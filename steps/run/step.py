@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator
 from typing_extensions import TypedDict
 
 from grpo.base.door import STRICT, Hash, VersionHash
-from grpo.settings.names import part_of
+from grpo.settings.names import part_of, unknown_settings
 from grpo.settings.tree import Settings
 from steps import STEPS
 
@@ -35,6 +36,33 @@ class StepOutput(TypedDict):
     """Whether the store already had it."""
 
 
+class Outside(StrEnum):
+    """What a step can depend on that no step makes; `steps.run.outside` has the hashes."""
+
+    ENGINE = "engine"
+    DEVICE = "device"
+    SOURCES = "sources"
+    """Files of games, excluded positions, and the engine that plays and labels."""
+    BOOK = "book"
+    MODEL = "model"
+    """The language model that cloning begins with."""
+    DEFAULTS = "defaults"
+    """Defaults of the settings, beside which pages show a run's settings."""
+
+
+class OfRun(StrEnum):
+    """What a step can take from its run."""
+
+    CHECKPOINT = "checkpoint"
+    """The checkpoint that the run resumes from."""
+    CHAMPION = "champion"
+    """The registry's champion, the candidate's opponent."""
+    ORIGIN = "origin"
+    """RUN/STEP that the run resumes from."""
+    VERSIONS = "versions"
+    """The versions of the inputs."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
     """A step's name, what its version covers, and what people see of it.
@@ -50,8 +78,12 @@ class Step:
     """Kind of policy -> another module, whose `body` computes the output of that kind."""
     reads: tuple[str, ...] = ()
     """The settings that it reads: sections, or dotted names of single ones. They are part of its version, and others are not."""
-    takes: tuple[str, ...] = ()
-    """What it takes besides settings: outputs of other steps by the flow's names, and names of `steps.run.outside`."""
+    inputs: tuple[StepName, ...] = ()
+    """The steps whose outputs it reads."""
+    outside: tuple[Outside, ...] = ()
+    """What it depends on that no step makes."""
+    of_run: tuple[OfRun, ...] = ()
+    """What it takes from its run."""
     joins: str = ""
     """Pattern of the files of parallel tasks that it joins: their hashes count, and not how many tasks there were."""
     shows: tuple[str, ...] = ()
@@ -60,8 +92,18 @@ class Step:
     """Files of its output that people look at in MLflow; those that are not there are passed over."""
     headlines: tuple[str, ...] = ()
     """Metrics that the whole run has in MLflow, too."""
-    resources: str = "others"
+    resources: Literal["training", "games", "others"] = "others"
     """Row of `resources` in the settings: what a task of it needs on AWS Batch."""
+    is_inherited: bool = False
+    """Whether a resumed run takes the output from its origin, whichever code the origin had."""
+    is_registered: bool = False
+    """Whether the output is registered with a peak, so that a run on another machine can resume from the peak."""
+
+    def __post_init__(self) -> None:
+        """Refuse names that do not exist, when the declaration is imported."""
+        unknown = [name for name in self.inputs if name not in STEPS] + unknown_settings(self.reads)
+        if unknown:
+            raise ValueError(f"the declaration of {self.name} names {', '.join(unknown)}: no step or setting is called so")
 
     def module_for(self, kind: str) -> str:
         """Return the module whose `body` computes the output for a kind of policy."""
@@ -71,6 +113,16 @@ class Step:
         """Return the part of the settings that it reads, JSON-able: part of its version."""
         left_out = "language" if settings.policy.kind == "network" else ""
         return part_of(settings, [name for name in self.reads if name.partition(".")[0] != left_out])
+
+
+def inherited_steps() -> tuple[str, ...]:
+    """Return the steps whose outputs a resumed run takes from its origin."""
+    return tuple(name for name in STEPS[1:-1] if step_of(name).is_inherited)
+
+
+def registered_steps() -> tuple[str, ...]:
+    """Return the steps whose outputs are registered with a peak."""
+    return tuple(name for name in STEPS[1:-1] if step_of(name).is_registered)
 
 
 def step_of(name: str) -> Step:

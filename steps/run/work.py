@@ -24,6 +24,7 @@ from grpo.diagnosis.records import Event, Record, refuse_undeclared
 from grpo.settings.tree import Settings
 from steps.names import HISTORY
 from steps.run.machine import Machine
+from steps.run.step import OfRun
 
 if TYPE_CHECKING:
     import torch
@@ -66,7 +67,9 @@ class Work:
     settings: Settings
     machine: Machine
     inputs: Mapping[str, Path] = field(default_factory=dict)
-    """Verified folders of other steps' outputs, by the names of `Step.takes`; opened when first asked for."""
+    """Step -> verified folder of its output, of the steps that `Step.inputs` names."""
+    of_run: Mapping[OfRun, Path] = field(default_factory=dict)
+    """Folders of the checkpoint and the champion, if there are such and `Step.of_run` names them."""
     parts: Sequence[Path] = ()
     """Of a step that joins parallel tasks: their outputs."""
     part: Part = Part(number=0, count=1)

@@ -25,14 +25,14 @@ from typing_extensions import TypedDict
 from grpo.base.door import STRICT, FileName, ForeignError, Hash, Id, VersionHash, checked, inside
 from grpo.base.files import MANIFEST, CorruptError, file_hashes, read_json, read_manifest, sha256_json, verified_manifest, write_json
 from grpo.policy.files import copy_policy
-from steps.names import ALIASES, CHAMPION, CHECKPOINTS, PEAK, PRETRAINED_STEP, RESUMED_WITH
+from steps.names import ALIASES, CHAMPION, CHECKPOINTS, PEAK, PRETRAINED_STEP
 from steps.pages.known import summary_of
 from steps.pages.results import Decision, Results
 from steps.pages.templates import page
 from steps.run.copies import of_output
 from steps.run.machine import Machine
 from steps.run.records import Run
-from steps.run.step import StepName, StepOutput
+from steps.run.step import StepName, StepOutput, registered_steps
 from steps.run.store import Store
 from steps.track.client import CHILD, RUN, TrackingStore, locked, unless_there, waiting
 from steps.track.outages import failures_of
@@ -190,8 +190,8 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
     """
     folder, store, outputs = fetch(version, machine), Store.of(machine), dict[str, StepOutput]()
     origin = checked(_ORIGIN_FORM, read_json(folder / "origin" / ORIGIN), folder / "origin" / ORIGIN)
-    if origin["versions"].keys() != set(RESUMED_WITH):
-        raise ForeignError(f"{folder / 'origin' / ORIGIN} has outputs of {', '.join(origin['versions'])}, not of {', '.join(RESUMED_WITH)}")
+    if origin["versions"].keys() != set(needed := registered_steps()):
+        raise ForeignError(f"{folder / 'origin' / ORIGIN} has outputs of {', '.join(origin['versions'])}, not of {', '.join(needed)}")
     for step, version_of in origin["versions"].items():
         source = folder / "origin" / step
         outputs[step] = _stored(store, step, version_of, of_output(verified_manifest(source), step, version_of, source), {".": source})
@@ -289,7 +289,7 @@ def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: 
         files.mkdir()
         if role == PEAK:
             shutil.copytree(store.file(output, role), files / POLICY)
-            outputs = {step: output for step in RESUMED_WITH if (output := run.output_of(step)) is not None}
+            outputs = {step: output for step in registered_steps() if (output := run.output_of(step)) is not None}
             for step, output in outputs.items():
                 shutil.copytree(store.open(output), files / "origin" / step)
             versions = {step: output["version"] for step, output in outputs.items()}

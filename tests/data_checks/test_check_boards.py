@@ -30,7 +30,7 @@ def work_on(dataset: Dataset, folder: Path) -> Work:
     for table, name in zip(dataset.tables(), (BOARDS, GAMES), strict=True):
         pq.write_table(table, place / name)
     write_json(place / REPORT, dataset.report_facts())
-    return work_in(folder, SETTINGS, inputs={"boards": place})
+    return work_in(folder, SETTINGS, inputs={"join_boards": place})
 
 
 @pytest.fixture(scope="module")

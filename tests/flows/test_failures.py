@@ -47,7 +47,7 @@ def test_a_bad_setting_ends_the_command_with_one_clear_line(tmp_path: Path) -> N
 def test_a_planted_fault_stops_the_flow_with_a_readable_report(
     first_run: FlowRun, give_tables: Callable[[Path], Path], tmp_path: Path
 ) -> None:
-    home, boards = tmp_path / "home", first_run.data.boards
+    home, boards = tmp_path / "home", first_run.data.join_boards_output
     shutil.copytree(first_run.home, home, ignore=shutil.ignore_patterns("mlflow*", "mlartifacts"))
     give_tables(home)
     folder = home / "outputs" / "join_boards" / boards["version"]

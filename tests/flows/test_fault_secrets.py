@@ -26,7 +26,11 @@ def test_no_file_of_a_run_holds_a_secret_of_its_environment(first_run: FlowRun) 
     assert holders(folder, CANARY) == []
     assert CANARY not in first_run.output
     # The search finds what is there, packed or drawn.
-    found = [*holders(folder, "boards.num_train"), *holders(folder, first_run.data.boards["output_hash"]), *holders(folder, "Verdict: ")]
+    found = [
+        *holders(folder, "boards.num_train"),
+        *holders(folder, first_run.data.join_boards_output["output_hash"]),
+        *holders(folder, "Verdict: "),
+    ]
     for place in ("mlflow.db", ".metaflow/ChessGrpo/data/", "outputs/check_boards", "mf.cards/"):
         assert any(place in name for name in found), f"nothing found in {place}"
     assert any(name.endswith(".parquet") for name in holders(first_run.home, "endgame"))

@@ -54,7 +54,9 @@ def test_the_run_ends_with_the_verdict_and_with_commands_that_work_when_pasted(f
 
 
 def test_no_game_and_no_position_is_in_two_splits(first_run: FlowRun) -> None:
-    rows = pq.read_table(first_run.folder(first_run.data.boards) / "boards.parquet", columns=["game_id", "key", "split"]).to_pylist()
+    rows = pq.read_table(
+        first_run.folder(first_run.data.join_boards_output) / "boards.parquet", columns=["game_id", "key", "split"]
+    ).to_pylist()
     for column in ("game_id", "key"):
         assert len({(row[column], row["split"]) for row in rows}) == len({row[column] for row in rows})
     assert len({row["key"] for row in rows}) == len(rows)

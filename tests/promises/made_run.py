@@ -20,11 +20,10 @@ from steps.run.work import Work
 from steps.task import run as run_step
 
 STEPS = {
-    "calibrated": Step(name="calibrate", variants={"network": __name__}, says="Counts."),
-    "measured": Step(name="baseline", variants={"network": __name__}, says="Counts.", takes=("calibrated",)),
-    "trained": Step(name="finetune", variants={"network": __name__}, says="Counts.", takes=("calibrated", "measured")),
+    "calibrate": Step(name="calibrate", variants={"network": __name__}, says="Counts."),
+    "baseline": Step(name="baseline", variants={"network": __name__}, says="Counts.", inputs=("calibrate",)),
+    "finetune": Step(name="finetune", variants={"network": __name__}, says="Counts.", inputs=("calibrate", "baseline")),
 }
-"""By the name of their output in the flow."""
 COUNT = 4
 before: list[Callable[[str, int], object]] = []
 """Called with a step's name and a number before that is counted."""
@@ -52,8 +51,8 @@ def do_run(name: str) -> Run:
     runs.begin_run(facts)
     job = Job(run=name, settings=facts["settings"], code=facts["code"], origin=None, usual={})
     flow = SimpleNamespace(job=job, input=None)
-    for attribute, step in STEPS.items():
-        setattr(flow, attribute, run_step(step, flow))
+    for name_of_step, step in STEPS.items():
+        setattr(flow, f"{name_of_step}_output", run_step(step, flow))
     runs.begin(name, "end", "", "").end("finished")
     return run_of(name)
 

@@ -15,13 +15,13 @@ from steps.resume import Job, Origin
 from steps.run.machine import Machine
 from steps.run.processes import RESUMABLE
 from steps.run.records import Run, Runs
-from steps.run.step import Step, StepOutput
+from steps.run.step import OfRun, Step, StepOutput
 from steps.run.store import Store
 from steps.run.versions import describe_code
 from steps.run.work import Work
 from steps.task import _Task, run
 
-STEP = Step(name="check_boards", variants={"network": __name__}, says="Counts.", takes=("boards",))
+STEP = Step(name="check_boards", variants={"network": __name__}, says="Counts.", inputs=("join_boards",))
 calls: list[str] = []
 """What the body has seen of its input."""
 fails: list[BaseException] = []
@@ -29,7 +29,7 @@ fails: list[BaseException] = []
 
 
 def body(work: Work) -> None:
-    calls.append((work.inputs["boards"] / "boards.txt").read_text())
+    calls.append((work.inputs["join_boards"] / "boards.txt").read_text())
     if fails:
         raise fails.pop()
     (work.folder / "report.json").write_text("{}")
@@ -61,7 +61,7 @@ def flow_of(store: Store, name: str = "run-1", *, boards: str = "boards", fresh:
     facts = facts_of(name, Machine.here())
     Runs(store).begin_run(facts)
     job = Job(run=name, settings=facts["settings"], code={**facts["code"], "fresh": fresh}, origin=None, usual={})
-    return SimpleNamespace(job=job, boards=boards_in(store, boards), input=None)
+    return SimpleNamespace(job=job, join_boards_output=boards_in(store, boards), input=None)
 
 
 def recorded(store: Store, name: str = "run-1") -> Run:
@@ -103,7 +103,7 @@ def test_what_a_run_resumes_from_is_taken_over_and_its_checkpoint_and_a_part_are
     (store.open(theirs[STEP.name]) / "boards.txt").write_text("damaged")
     with pytest.raises(CorruptError):
         run(STEP, flow("run-1", boards=theirs, content="one"))
-    taking = replace(STEP, name="finetune", takes=("boards", "checkpoint"))
+    taking = replace(STEP, name="finetune", of_run=(OfRun.CHECKPOINT,))
     flows = [
         flow(f"run-{content}-{number}", boards={}, content=content, number=number) for content in ("two", "three") for number in (0, 1)
     ]

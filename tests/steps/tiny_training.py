@@ -16,9 +16,11 @@ from made_runs import machine_of
 from grpo.dataset.table import GAME_SCHEMA, Split
 from grpo.policy.files import LANGUAGE, NETWORK
 from grpo.policy.policy import new_policy
+from grpo.settings.names import declared
 from grpo.settings.tree import Settings
 from steps.finetune import STEP
 from steps.names import BOARDS, GAMES
+from steps.run.step import OfRun
 from steps.run.store import Store
 from steps.run.work import Listener, Work
 
@@ -74,10 +76,10 @@ def finetune(
             with making.filling({}) as folder:
                 work = Work(
                     folder=folder,
-                    settings=given,
+                    settings=declared(given, STEP.reads),
                     machine=replace(machine_of(home), stockfish=sys.executable),  # It is there, and nobody asks it.
-                    inputs={"boards": prepared / "boards", "pretrained": prepared / kind}
-                    | ({} if checkpoint is None else {"checkpoint": checkpoint}),
+                    inputs={"join_boards": prepared / "boards", "pretrain": prepared / kind},
+                    of_run={} if checkpoint is None else {OfRun.CHECKPOINT: checkpoint},
                     facts={"settings": STEP.settings(given)},
                     progress_folder=making.progress,
                     listeners=listeners,

@@ -14,10 +14,11 @@ from grpo.base.files import sha256_text, write_json, write_manifest
 from grpo.diagnosis.records import Record
 from grpo.policy.policy import new_policy
 from grpo.settings.tree import Settings
-from steps.names import CHECKPOINTS, REPORT, REPORT_PAGE, RESULTS, RESUMED_WITH
+from steps.names import CHECKPOINTS, REPORT, REPORT_PAGE, RESULTS
 from steps.pages.results import Results
 from steps.run.machine import Machine
 from steps.run.records import Attempt, Run, Runs
+from steps.run.step import registered_steps
 from steps.run.store import Making, Store
 from steps.run.work import Work
 from steps.track.client import EXPERIMENT
@@ -85,7 +86,7 @@ class TrackedRun:
 
     def select(self, *, is_origin: bool = False, **decided: Any) -> None:
         """Do the last steps, with tiny policies; also all that a run needs that resumes from this one, if it is an origin."""
-        for step in RESUMED_WITH if is_origin else ():
+        for step in registered_steps() if is_origin else ():
             if step != "pretrain":
                 self.step(step)
         self.step(

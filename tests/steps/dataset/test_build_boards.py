@@ -23,6 +23,7 @@ from grpo.dataset.quotas import boards_per_cell
 from grpo.dataset.table import Split
 from grpo.engine.move_values import NUM_DEEP, ValueTable, engine_options, value_tables
 from grpo.engine.pool import EnginePool
+from grpo.settings.names import declared
 from grpo.settings.tree import Settings, read_settings, settings_over
 from steps import build_boards, join_boards
 from steps.dataset import position_keys, read_boards, read_game_table
@@ -43,10 +44,15 @@ def build(settings: Settings, folder: Path, engine: str, *, num_tasks: int = 1) 
     folder.mkdir()
     parts = []
     for number in range(num_tasks):
-        work = work_in(folder / f"part-{number}", settings, stockfish=engine, part=Part(number=number, count=num_tasks))
+        work = work_in(
+            folder / f"part-{number}",
+            declared(settings, build_boards.STEP.reads),
+            stockfish=engine,
+            part=Part(number=number, count=num_tasks),
+        )
         build_boards.body(work)
         parts.append(work.folder)
-    work = work_in(folder / "dataset", settings, parts=parts)
+    work = work_in(folder / "dataset", declared(settings, join_boards.STEP.reads), parts=parts)
     join_boards.body(work)
     return work.folder
 

@@ -8,12 +8,13 @@ from made_documents import ENGINE, FINDING, made_reports, made_results, write_ou
 from made_work import work_in
 
 from grpo.base.files import write_json
+from grpo.settings.names import declared
 from grpo.settings.tree import Settings
 from steps.cli.compare import comparison
 from steps.names import MODEL_CARD, REPORT_PAGE, RESULTS
 from steps.pages.results import Results, ResultsError, read_results
 from steps.pages.templates import page, verdict_lines
-from steps.report import body
+from steps.report import STEP, body
 
 NETWORK = {"policy": {"kind": "network", "width": 64}}
 
@@ -33,10 +34,7 @@ def pages_of(results: Results) -> dict[str, str]:
 
 def test_the_step_writes_the_document_and_the_page_that_is_made_of_it(tmp_path: Path) -> None:
     folders = write_outputs(tmp_path, made_reports())
-    named = {"join_boards": "boards", "check_boards": "checks", "pretrain": "pretrained", "calibrate": "calibrated"}
-    named |= {"baseline": "baseline_report", "finetune": "finetuned", "select": "selected"}
-    inputs = {named[step]: folder for step, folder in folders.items()}
-    body(work_in(made := tmp_path / "made", Settings(), inputs=inputs, facts={"origin": "17/60"}))
+    body(work_in(made := tmp_path / "made", declared(Settings(), STEP.reads), inputs=folders, facts={"origin": "17/60"}))
     results = read_results(made / RESULTS)
     assert (made / REPORT_PAGE).read_text() == page("report", results=results)
     assert "step 100" in (made / MODEL_CARD).read_text()

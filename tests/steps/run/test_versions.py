@@ -249,7 +249,7 @@ def test_a_search_depth_is_in_the_versions_of_the_steps_that_search_with_it() ->
         return {name: step_of(name).settings(settings) for name in BODIES}
 
     one, other = read(tiny_settings()), read(tiny_settings("boards.depth = 2"))
-    assert {name for name in one if one[name] != other[name]} == {"build_boards", "join_boards", "check_boards", "finetune"}
+    assert {name for name in one if one[name] != other[name]} == {"build_boards", "join_boards", "check_boards", "finetune", "select"}
 
 
 def test_no_step_depends_on_tracker_store_or_card() -> None:

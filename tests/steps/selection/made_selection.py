@@ -24,6 +24,7 @@ from grpo.match.replies import Reply, ReplyCounts
 from grpo.policy.checkpoints import TrainingState, save_checkpoint
 from grpo.policy.distribution import MovePolicy
 from grpo.policy.policy import NetworkPolicy, new_policy
+from grpo.settings.names import declared
 from grpo.settings.tree import Settings, read_settings, settings_over
 from steps import calibrate, confirm, screen, select
 from steps.names import CHECKPOINTS, HISTORY, PGN, REPORT
@@ -108,8 +109,9 @@ def step(
 ) -> Path:
     """Return the output of a step; without an engine, of one that asks none."""
     folder.mkdir(parents=True)
-    taken = {name: inputs[name] for name in module.STEP.takes if name in inputs}
-    work = work_in(folder / "output", given, stockfish=engine, inputs=taken, **more)
+    taken = {name: inputs[name] for name in module.STEP.inputs if name in inputs}
+    of_run = {name: inputs[name] for name in module.STEP.of_run if name in inputs}
+    work = work_in(folder / "output", declared(given, module.STEP.reads), stockfish=engine, inputs=taken, of_run=of_run, **more)
     module.body(work)
     work.write_history()
     return folder / "output"
@@ -123,10 +125,10 @@ def write_inputs(root: Path, engine: str) -> dict[str, Path]:
     (root / "book.epd").write_text("".join(f"{board.epd()}\n" for board in openings))
     return {
         "openings": root / "book.epd",
-        "boards": root / "boards",
-        "pretrained": write_policy(root / "pretrained", 0),
-        "finetuned": write_finetuned(root / "finetuned"),
-        "calibrated": step(calibrate, root / "calibrated", tiny_settings(), {}, engine=engine),
+        "join_boards": root / "boards",
+        "pretrain": write_policy(root / "pretrained", 0),
+        "finetune": write_finetuned(root / "finetuned"),
+        "calibrate": step(calibrate, root / "calibrated", tiny_settings(), {}, engine=engine),
     }
 
 
@@ -169,13 +171,13 @@ class Selections:
         """Return a selection, with other settings or inputs than the usual ones."""
         place, given = self.root / f"selection-{len(list(self.root.iterdir()))}", settings(self.inputs, changes)
         taken = {**self.inputs, **inputs}
-        taken["screened"] = step(screen, place / "screen", given, taken, engine=self.engine)
+        taken["screen"] = step(screen, place / "screen", given, taken, engine=self.engine)
         parts = [
             step(confirm, place / f"confirm-{number}", given, taken, engine=self.engine, part=Part(number=number, count=num_parts))
             for number in range(num_parts)
         ]
         selected = step(select, place / "select", given, taken, engine=self.engine, parts=parts)
-        return Selection(taken["screened"], parts, selected)
+        return Selection(taken["screen"], parts, selected)
 
 
 def openings_of(games: Sequence[chess.pgn.Game]) -> list[str]:

@@ -124,11 +124,11 @@ def test_a_clearly_better_candidate_is_promoted_and_its_weights_are_the_champion
     report = selected.report
     assert decision_of(selected) == (Verdict.BETTER, True, True)
     assert report["candidate_step"] == report["champion_step"] == BEST
-    candidate = inputs["finetuned"] / CHECKPOINTS / "step-00000004"
+    candidate = inputs["finetune"] / CHECKPOINTS / "step-00000004"
     assert {path.name for path in (selected.selected / CHAMPION).iterdir()} == {WEIGHTS, FACTS}
     assert all(sha256_file(selected.selected / CHAMPION / name) == sha256_file(candidate / name) for name in (WEIGHTS, FACTS))
     assert report["candidate_weights"] == weights_hash(NetworkPolicy.load(selected.selected / CHAMPION, CPU))
-    assert report["initial_weights"] == weights_hash(NetworkPolicy.load(inputs["pretrained"], CPU))
+    assert report["initial_weights"] == weights_hash(NetworkPolicy.load(inputs["pretrain"], CPU))
     confirmed, [claim] = report["confirmation_best_moves"], report["claims"]
     assert (claim["name"], claim["is_shown"]) == (BETTER_THAN_INITIAL, True)
     # The claim is of the confirmation games alone, as played.
@@ -159,7 +159,7 @@ def test_decision_and_games_are_the_same_however_many_tasks_play_them_and_where_
     alone, shared = (selections.run(SHORT, num_parts=count, champion=other_champion) for count in (1, 3))
     assert alone.hashes() == shared.hashes()
     assert [len(read_json(part / "games.json")[CONFIRMATION]) for part in shared.parts] == [4, 4, 2]
-    taken, given = {**inputs, "screened": shared.screened}, settings(inputs, SHORT)
+    taken, given = {**inputs, "screen": shared.screened}, settings(inputs, SHORT)
     with pytest.raises(AssertionError, match="confirmation: pairs are missing"):
         step(select, tmp_path / "lost", given, taken, parts=[shared.parts[0], shared.parts[2]])
 
@@ -176,7 +176,7 @@ def assert_kept(found: Selection, verdict: Verdict, inputs: dict[str, Path]) -> 
     assert decision_of(found) == (verdict, False, False)
     assert found.report["champion_step"] == PRETRAINED_STEP
     for name in (WEIGHTS, FACTS):
-        assert sha256_file(found.selected / CHAMPION / name) == sha256_file(inputs["pretrained"] / name)
+        assert sha256_file(found.selected / CHAMPION / name) == sha256_file(inputs["pretrain"] / name)
 
 
 def test_a_candidate_that_is_no_better_leaves_the_initial_policy_champion(
@@ -184,8 +184,8 @@ def test_a_candidate_that_is_no_better_leaves_the_initial_policy_champion(
 ) -> None:
     # The checkpoint is the initial policy itself: every pair of games is even.
     same = write_finetuned(tmp_path / "same", steps=())
-    write_checkpoint(same, 2, NetworkPolicy.load(inputs["pretrained"], CPU))
-    found = selections.run(ONE, finetuned=same, champion=inputs["pretrained"])
+    write_checkpoint(same, 2, NetworkPolicy.load(inputs["pretrain"], CPU))
+    found = selections.run(ONE, finetune=same, champion=inputs["pretrain"])
     report = found.report
     games = {stage: [list(game.mainline_moves()) for game in of_stage] for stage, of_stage in found.games().items()}
     assert_kept(found, Verdict.NO_IMPROVEMENT, inputs)
@@ -203,7 +203,7 @@ def test_a_better_candidate_that_grew_worse_in_a_phase_is_not_promoted_and_the_p
     selections: Selections, inputs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_strong(monkeypatch, "step 2")
-    initial = weights_hash(NetworkPolicy.load(inputs["pretrained"], CPU))
+    initial = weights_hash(NetworkPolicy.load(inputs["pretrain"], CPU))
 
     def scores(policy: Any, heldout: Any) -> HeldoutScores:
         assert len(heldout) == NUM_BOARDS
@@ -275,11 +275,11 @@ def test_where_no_checkpoint_can_play_there_is_a_verdict_without_a_game_and_the_
 ) -> None:
     finetuned = write_finetuned(tmp_path / "finetuned", steps=steps, regrets=regrets)
     selections.engine = "no engine"
-    found = selections.run(finetuned=finetuned, champion=inputs["pretrained"])
+    found = selections.run(finetune=finetuned, champion=inputs["pretrain"])
     decision = Decision.model_validate_json((found.selected / REPORT).read_bytes())
     assert (decision.candidate_step, decision.peak_step) == (None, PRETRAINED_STEP)
     assert_kept(found, Verdict.NO_IMPROVEMENT, inputs)
-    assert sha256_file(found.selected / PEAK / WEIGHTS) == sha256_file(inputs["pretrained"] / WEIGHTS)
+    assert sha256_file(found.selected / PEAK / WEIGHTS) == sha256_file(inputs["pretrain"] / WEIGHTS)
     assert select.card(Seen({}, folder=found.selected))
     results = made_results(tmp_path / "run", made_reports() | {"select": found.report})
     for name in ("report", "description", "version"):

@@ -28,7 +28,7 @@ def test_each_rung_has_a_rating_with_its_interval_the_same_whatever_the_runs_see
     met: list[str] = []
     play = calibrate.play_match
     monkeypatch.setattr(calibrate, "play_match", lambda *players, **how: met.extend(players[2]) or play(*players, **how))
-    calibrated = inputs["calibrated"]
+    calibrated = inputs["calibrate"]
     report, records = read_json(calibrated / REPORT), read_history(calibrated)
     assert [rung["name"] for rung in report["rungs"]] == ["random", "stockfish-1-nodes, 50 % random", "stockfish-1-nodes"]
     assert [report["rungs"][0][key] for key in ("rating", "low", "high")] == [0, 0, 0]
@@ -68,7 +68,7 @@ def test_the_baseline_leaves_regret_both_matches_and_a_place_on_the_ladder(input
     for facts in report["matches"].values():
         assert facts["num_pairs"] == facts["num_openings"] == SETTINGS.evaluation.num_baseline_pairs
         assert facts["adjudicated"]["depth"] == DEPTH
-    place, ladder = report["ladder"], read_ladder(inputs["calibrated"])
+    place, ladder = report["ladder"], read_ladder(inputs["calibrate"])
     rungs = {rung.name: rating for rung, rating in zip(ladder.rungs, ladder.ratings.tolist(), strict=True)}
     assert [part["rung_rating"] for part in place["games"]] == [rungs[part["rung"]] for part in place["games"]]
     assert place["low_of_all"] <= place["low"] < place["rating"] < place["high"] <= place["high_of_all"]

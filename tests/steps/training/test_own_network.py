@@ -35,7 +35,7 @@ def test_a_network_of_ones_own_is_trained_saved_and_played(tmp_path: Path, monke
     monkeypatch.setattr(networks, "__path__", [*networks.__path__, str(tmp_path / "networks")])
     assert NAME in preflight._network(given)
     prepare(tmp_path / "inputs")
-    pretrain.body(work_in(tmp_path / "pretrained", given, inputs={"boards": tmp_path / "inputs" / "boards"}))
+    pretrain.body(work_in(tmp_path / "pretrained", given, inputs={"join_boards": tmp_path / "inputs" / "boards"}))
     inputs = tmp_path / "both"
     inputs.mkdir()
     (inputs / "boards").symlink_to(tmp_path / "inputs" / "boards")

@@ -18,6 +18,7 @@ from grpo.language.model.policy import LanguagePolicy
 from grpo.policy import policy as policies
 from grpo.policy.distribution import PositionBatch
 from grpo.policy.policy import NetworkPolicy, weights_hash
+from grpo.settings.names import declared
 from grpo.settings.tree import Settings, read_settings
 from grpo.train.imitation import validation_metrics
 from steps.dataset import read_boards
@@ -48,7 +49,8 @@ def pretrained(boards: Path, place: Path, given: Settings) -> tuple[Path, Listen
     """Return the step's output, and what it told."""
     place.mkdir(exist_ok=True)
     told = Listener()
-    import_module(STEP.module_for(given.policy.kind)).body(work_in(place / "output", given, inputs={"boards": boards}, listeners=(told,)))
+    work = work_in(place / "output", declared(given, STEP.reads), inputs={"join_boards": boards}, listeners=(told,))
+    import_module(STEP.module_for(given.policy.kind)).body(work)
     return place / "output", told
 
 
