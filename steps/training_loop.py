@@ -130,12 +130,12 @@ class TrainingLoop:
             is_over = self._is_over()
             while not is_over:
                 record = self._trainer.step()
-                is_over = bool(self._trainer.outcome.stop) or record.step == self._last
+                is_over = bool(record.stop) or record.step == self._last
                 is_due = is_over or (record.step - self._first) % self._config.steps_per_checkpoint == 0
                 if is_due:
                     record = self._with_measurements(record)
                 if is_over:
-                    self._write_report()
+                    self._write_report(record.stop)
                 self._work.log(record)
                 # Before the checkpoint: a run that goes on from it then says the same lines in the same order.
                 self._work.log(self._trainer.timings(), is_aside=True)
@@ -177,12 +177,12 @@ class TrainingLoop:
             return "the beginning: there is no checkpoint yet"
         return f"step {checkpoint_step(saved[-1]):,}, which is saved in {self._folder}"
 
-    def _write_report(self) -> None:
+    def _write_report(self, stop: str) -> None:
         trainer = self._trainer
         entropy = trainer.control.mean_entropy()
         report = {
-            "reason": ENTROPY_CRITICAL if trainer.outcome.stop else BUDGET_SPENT,
-            "message": trainer.outcome.stop,
+            "reason": ENTROPY_CRITICAL if stop else BUDGET_SPENT,
+            "message": stop,
             "first_step": self._first,
             "last_step": trainer.num_steps_done,
             "mean_entropy_at_end": entropy if math.isfinite(entropy) else None,

@@ -21,6 +21,8 @@ class Record:
     step: int
     metrics: Mapping[str, float]
     events: tuple[Event, ...] = ()
+    stop: str = ""
+    """Why training stops after this step, with numbers; empty while training goes on. The history leaves it out."""
 
 
 def refuse_undeclared(record: Record) -> None:

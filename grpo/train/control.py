@@ -38,20 +38,6 @@ _MIN_KL_COEFFICIENT, _MAX_KL_COEFFICIENT = 1e-4, 0.1  # The lower bound is above
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Observation:
-    """Measurements of one finished rollout, the input of the controllers."""
-
-    step: int
-    """Number of rollouts so far, including this one."""
-    entropy: float
-    """Mean exact entropy at T = 1, in nats."""
-    log_num_legal: float
-    """Mean ln(legal moves)."""
-    kl: float
-    """Mean exact KL(policy || reference) in nats; NaN where it was not measured."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Knobs:
     """Control values of one rollout and its optimiser steps."""
 
@@ -67,14 +53,9 @@ class Knobs:
     """Learning rate of the optimiser."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What is decided after one rollout."""
-
-    stop: str = ""
-    """Why training stops, with numbers: entropy is critical; else empty."""
-    events: tuple[Event, ...] = ()
-    """Events to log."""
+Decision = tuple[str, tuple[Event, ...]]
+"""Why training stops, with numbers (empty: it goes on), and the events of the step."""
+_GO_ON: Final[Decision] = ("", ())
 
 
 class Controller:
@@ -93,9 +74,9 @@ class Controller:
         """Return the values of the knobs that it sets, by their names in `Knobs`."""
         return {}
 
-    def observe(self, seen: Observation) -> Outcome:  # noqa: ARG002
-        """Update the state with one finished rollout."""
-        return Outcome()
+    def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:  # noqa: ARG002
+        """Update the state with one finished rollout; the arguments are those of `Control.observe`."""
+        return _GO_ON
 
 
 class EntropyTargetController(Controller):
@@ -115,9 +96,9 @@ class EntropyTargetController(Controller):
         """Return the entropy coefficient."""
         return dict(self.state)
 
-    def observe(self, seen: Observation) -> Outcome:
+    def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:  # noqa: ARG002
         """Change the coefficient."""
-        error = self._fraction * seen.log_num_legal - seen.entropy
+        error = self._fraction * log_num_legal - entropy
         if abs(error) > _DEAD_BAND:
             low, high = ENTROPY_BOUNDS
             log_coefficient = math.log(self.state["entropy_coefficient"]) + _ENTROPY_RATE * error
@@ -129,7 +110,7 @@ class EntropyTargetController(Controller):
             else:
                 coefficient = math.exp(log_coefficient)
             self.state["entropy_coefficient"] = coefficient
-        return Outcome()
+        return _GO_ON
 
     @property
     def is_saturated(self) -> bool:
@@ -154,22 +135,22 @@ class FieldNotesController(Controller):
         """Return both coefficients and the temperature."""
         return dict(self.state["knobs"])
 
-    def observe(self, seen: Observation) -> Outcome:
+    def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:  # noqa: ARG002
         """Count, and boost or stop."""
         settings = self._settings
-        if seen.entropy < settings.entropy_critical:
+        if entropy < settings.entropy_critical:
             return _critical(
-                f"entropy at step {seen.step} is {seen.entropy:.3g} nats at T = 1, below grpo.field_notes.entropy_critical ="
+                f"entropy at step {step} is {entropy:.3g} nats at T = 1, below grpo.field_notes.entropy_critical ="
                 f" {settings.entropy_critical:g}, for which one step is enough"
             )
-        num_below = self.state["steps_below"] + 1 if seen.entropy < settings.entropy_floor else 0
+        num_below = self.state["steps_below"] + 1 if entropy < settings.entropy_floor else 0
         self.state["steps_below"] = num_below
         if num_below < settings.steps_threshold:
-            return Outcome()
+            return _GO_ON
         self.state = {"knobs": self._boosted(), "steps_below": 0}
         values = ", ".join(f"{name.replace('_', ' ')} is {value:.4g}" for name, value in self.knobs().items())
         floor = f"entropy was below {settings.entropy_floor:g} nats for {settings.steps_threshold} steps in a row"
-        return Outcome(events=(Event("entropy_boost", f"step {seen.step:,}: {floor}: {values} now"),))
+        return "", (Event("entropy_boost", f"step {step:,}: {floor}: {values} now"),)
 
     def _boosted(self) -> dict[str, float]:
         """Return the values after one more boost."""
@@ -198,12 +179,12 @@ class AdaptiveKlController(Controller):
         """Return the KL coefficient."""
         return dict(self.state)
 
-    def observe(self, seen: Observation) -> Outcome:
+    def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:  # noqa: ARG002
         """Change the coefficient; NaN and infinity are ignored."""
-        if math.isfinite(seen.kl):
-            error = min(max(seen.kl / self._target - 1, -_MAX_KL_ERROR), _MAX_KL_ERROR)
+        if math.isfinite(kl):
+            error = min(max(kl / self._target - 1, -_MAX_KL_ERROR), _MAX_KL_ERROR)
             self.state["kl_coefficient"] = _within_bounds(self.state["kl_coefficient"] * (1 + error / _KL_HORIZON))
-        return Outcome()
+        return _GO_ON
 
     @property
     def is_saturated(self) -> bool:
@@ -233,28 +214,28 @@ class CriticalEntropyController(Controller):
         """Return the coefficient of KL(reference || policy)."""
         return {"recovery_coefficient": RECOVERY_COEFFICIENT if self.is_recovering else 0.0}
 
-    def observe(self, seen: Observation) -> Outcome:
+    def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:  # noqa: ARG002
         """Begin a recovery, go on with it, end it, or stop."""
         state = self.state
-        state["entropies"] = [*state["entropies"], seen.entropy][-CRITICAL_WINDOW:]
+        state["entropies"] = [*state["entropies"], entropy][-CRITICAL_WINDOW:]
         mean = self.mean_entropy
         is_critical = len(state["entropies"]) == CRITICAL_WINDOW and mean < self._critical
         if self.is_recovering:
             state["steps_recovering"] += 1
-            taken = f"at step {seen.step}, {state['steps_recovering']} steps of KL(reference || policy)"
+            taken = f"at step {step}, {state['steps_recovering']} steps of KL(reference || policy)"
             if mean >= HEALTHY_ENTROPY and not is_critical:
                 state["steps_recovering"] = None
-                return Outcome(events=(Event("recovery_ended", f"{taken} have brought mean entropy to {mean:.3g} nats"),))
+                return "", (Event("recovery_ended", f"{taken} have brought mean entropy to {mean:.3g} nats"),)
             if state["steps_recovering"] < _MAX_RECOVERY_STEPS:
-                return Outcome()
+                return _GO_ON
             return _critical(
                 f"{taken} have not brought mean entropy, {mean:.3g} nats, to {HEALTHY_ENTROPY:g}: raise the learning rate, or go back to an"
                 " earlier checkpoint"
             )
         if not is_critical:
-            return Outcome()
+            return _GO_ON
         message = (
-            f"at step {seen.step}, mean entropy over the last {CRITICAL_WINDOW} steps is {mean:.3g} nats at T = 1, critical below"
+            f"at step {step}, mean entropy over the last {CRITICAL_WINDOW} steps is {mean:.3g} nats at T = 1, critical below"
             f" grpo.critical_entropy = {self._critical:g}"
         )
         if self._recovery == "stop" or state["num_recoveries"] >= MAX_RECOVERIES:
@@ -265,10 +246,10 @@ class CriticalEntropyController(Controller):
         state["num_recoveries"] += 1
         state["steps_recovering"] = 0
         started = (
-            f"recovery {state['num_recoveries']} of at most {MAX_RECOVERIES} begins after step {seen.step}: KL(reference || policy) joins"
+            f"recovery {state['num_recoveries']} of at most {MAX_RECOVERIES} begins after step {step}: KL(reference || policy) joins"
             f" the loss with coefficient {RECOVERY_COEFFICIENT:g}, until mean entropy is {HEALTHY_ENTROPY:g} nats"
         )
-        return Outcome(events=(Event("entropy_critical", message), Event("recovery_started", started)))
+        return "", (Event("entropy_critical", message), Event("recovery_started", started))
 
 
 def entropy_controller(config: GrpoConfig) -> Controller:
@@ -335,18 +316,25 @@ class Control:
         rate = scheduled_learning_rate(config, steps_done=steps_done) * self._skipping["learning_rate_cut"]
         return Knobs(**values, learning_rate=rate)
 
-    def observe(self, seen: Observation) -> Outcome:
-        """Update the state with one finished rollout and return the decision; a non-finite entropy is ignored."""
-        if not math.isfinite(seen.entropy + seen.log_num_legal):
-            return Outcome()
-        found, events = Outcome(), tuple[Event, ...]()
+    def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:
+        """Update the state with one finished rollout and return the decision; a non-finite entropy is ignored.
+
+        Args:
+            step: number of rollouts so far, with this one.
+            entropy: mean exact entropy at T = 1, in nats.
+            log_num_legal: mean ln(legal moves), the upper bound of entropy.
+            kl: mean exact KL(policy || reference) in nats; NaN where the rollout has none.
+        """
+        if not math.isfinite(entropy + log_num_legal):
+            return _GO_ON
+        stop, events = "", tuple[Event, ...]()
         for controller in self._controllers.values():
-            found = controller.observe(seen)
-            events += found.events
-            if found.stop:
+            stop, more = controller.observe(step=step, entropy=entropy, log_num_legal=log_num_legal, kl=kl)
+            events += more
+            if stop:
                 break
         self._counts = {name: count + (name == "steps" or self._controllers[name].is_saturated) for name, count in self._counts.items()}
-        return Outcome(found.stop, events)
+        return stop, events
 
     def skipped(self) -> bool:
         """Count a skipped optimiser step (NaN or infinite), cut the learning rate, and return whether too many were skipped in a row."""
@@ -380,8 +368,8 @@ class Control:
         self._counts, self._skipping = dict(state["counts"]), dict(state["skipping"])
 
 
-def _critical(message: str) -> Outcome:
-    return Outcome(message, (Event("entropy_critical", message),))
+def _critical(message: str) -> Decision:
+    return message, (Event("entropy_critical", message),)
 
 
 def _within_bounds(coefficient: float) -> float:

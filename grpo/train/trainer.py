@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import torch
@@ -23,7 +24,7 @@ from grpo.policy.files import IncompatibleError
 from grpo.policy.policy import Policy, weights_hash
 from grpo.settings.grpo import GrpoConfig
 from grpo.train.batch import Batch
-from grpo.train.control import MAX_SKIPPED, Control, Knobs, Observation, Outcome
+from grpo.train.control import MAX_SKIPPED, Control, Knobs
 from grpo.train.invariants import assert_on_policy
 from grpo.train.objective import grpo_objective
 from grpo.train.probes import Measured, inner_metrics
@@ -94,7 +95,7 @@ class Task(Protocol[_Policy]):
 class Trainer(Generic[_Policy]):
     """Trains a policy, one rollout a step; all randomness follows from the number of the step.
 
-    Call `step` as often as wanted, and look at `outcome` after each.
+    Call `step` until the number of steps is reached, or a record says why training stops.
     """
 
     def __init__(self, task: Task[_Policy], policy: _Policy, config: GrpoConfig, *, seed: int, first_step: int = 0) -> None:
@@ -112,7 +113,6 @@ class Trainer(Generic[_Policy]):
         self.policy: _Policy = policy.at_precision(PRECISIONS[config.precision])
         """What is trained."""
         self.num_steps_done = first_step
-        self.outcome = Outcome()
         self.control = Control(config, first_step=first_step, kl_warmup_steps=task.kl_warmup_steps)
         self._config, self._seed, self._first_step = config, seed, first_step
         self._reference_hash = weights_hash(task.reference)
@@ -126,7 +126,7 @@ class Trainer(Generic[_Policy]):
         return self.policy if self._average is None else self._average
 
     def step(self) -> Record:
-        """Sample groups, take the optimiser steps of one rollout, and return what was measured and what happened.
+        """Sample groups, take the optimiser steps of one rollout, and return what was measured, what happened, and why training stops.
 
         Raises InvariantError when the first optimiser step does not score as the sampler did, NonFiniteError after too many non-finite
         steps in a row.
@@ -134,8 +134,8 @@ class Trainer(Generic[_Policy]):
         started, self._seconds = time.perf_counter(), {}
         name, events = self.task.name, list[Event]()
         knobs = self.control.knobs(self.num_steps_done)
-        metrics = {f"control/{knob}": getattr(knobs, knob) for knob in Knobs.__dataclass_fields__}
-        self.outcome = Outcome()
+        metrics: dict[str, float] = {f"control/{knob}": value for knob, value in asdict(knobs).items()}
+        stop, decided = "", tuple[Event, ...]()
         try:
             rollout = self._rollout(knobs)
         except NonFiniteError as error:
@@ -147,12 +147,15 @@ class Trainer(Generic[_Policy]):
             metrics |= self._learn(rollout, knobs, events)
             self.num_steps_done += 1
             self._update_average(has_learnt=metrics[f"{name}/optimiser_steps"] > 0)
-            log_num_legal, kl = self.task.log_num_legal(metrics), metrics.get(f"{name}/kl_reference", math.nan)
-            seen = Observation(step=self.num_steps_done, entropy=metrics[f"{name}/entropy"], log_num_legal=log_num_legal, kl=kl)
-            self.outcome = self.control.observe(seen)
+            stop, decided = self.control.observe(
+                step=self.num_steps_done,
+                entropy=metrics[f"{name}/entropy"],
+                log_num_legal=self.task.log_num_legal(metrics),
+                kl=metrics.get(f"{name}/kl_reference", math.nan),
+            )
             metrics |= self.control.metrics()
         self._seconds["total"] = time.perf_counter() - started
-        return Record(self.num_steps_done, metrics, (*events, *self.outcome.events))
+        return Record(self.num_steps_done, metrics, (*events, *decided), stop)
 
     def preflight(self) -> dict[str, float]:
         """Return what is measured of the rollout that the next step will make, before any update; changes nothing.

@@ -113,7 +113,7 @@ TABLE: Final = {
         ("grpo/train/control", "warms_up", "(steps_done + 1) / max(", "steps_done / max("),
         ("grpo/train/control", "warms_up", "step - self._first_step", "step"),
         ("grpo/train/control", "critical", "mean < self._critical", "mean <= self._critical"),
-        ("grpo/train/control", "floor", "seen.entropy < settings.entropy_floor else 0", "seen.entropy <= settings.entropy_floor else 0"),
+        ("grpo/train/control", "floor", "if entropy < settings.entropy_floor else 0", "if entropy <= settings.entropy_floor else 0"),
         ("grpo/train/control", "bound", '(name == "steps" or self._controllers[name].is_saturated)', '(name == "steps")'),
     ],
     "grpo/train/imitation.py": [

@@ -17,10 +17,9 @@ from grpo.train.control import (
     MAX_SKIPPED,
     AdaptiveKlController,
     Control,
+    Decision,
     EntropyTargetController,
     FieldNotesController,
-    Observation,
-    Outcome,
     scheduled_learning_rate,
 )
 
@@ -35,27 +34,24 @@ def control_of(*, first_step: int = 0, **grpo: Any) -> Control:
     return Control(GrpoConfig.model_validate(BASE | grpo), first_step=first_step)
 
 
-def seen(entropy: float, *, kl: float = 0.1) -> Observation:
-    """Return an observation of 20 legal moves."""
-    return Observation(step=1, entropy=entropy, log_num_legal=3.0, kl=kl)
+def seen(entropy: float, *, kl: float = 0.1) -> dict[str, Any]:
+    """Return what a controller is shown of a rollout with 20 legal moves."""
+    return {"step": 1, "entropy": entropy, "log_num_legal": 3.0, "kl": kl}
 
 
-def outcomes(control: Control, entropies: Iterable[float], *, kl: float = 0.1) -> list[Outcome]:
+def decisions(control: Control, entropies: Iterable[float], *, kl: float = 0.1) -> list[Decision]:
     """Return what the control says of each rollout."""
-    return [
-        control.observe(Observation(step=step, entropy=entropy, log_num_legal=3.0, kl=kl))
-        for step, entropy in enumerate(entropies, start=1)
-    ]
+    return [control.observe(step=step, entropy=entropy, log_num_legal=3.0, kl=kl) for step, entropy in enumerate(entropies, start=1)]
 
 
 def stops(control: Control, entropies: Iterable[float], **changes: Any) -> list[bool]:
     """Return which rollouts stop training."""
-    return [bool(outcome.stop) for outcome in outcomes(control, entropies, **changes)]
+    return [bool(stop) for stop, _ in decisions(control, entropies, **changes)]
 
 
-def names(said: Iterable[Outcome]) -> list[tuple[int, str]]:
+def names(said: Iterable[Decision]) -> list[tuple[int, str]]:
     """Return the steps and names of the events."""
-    return [(step, event.name) for step, outcome in enumerate(said, start=1) for event in outcome.events]
+    return [(step, event.name) for step, (_, events) in enumerate(said, start=1) for event in events]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +66,7 @@ def names(said: Iterable[Outcome]) -> list[tuple[int, str]]:
 def test_knobs_are_the_settings_and_each_controller_moves_its_own(changes: dict[str, Any], moved: set[str]) -> None:
     knobs = {"temperature": 1.3, "entropy_coefficient": 0.02, "kl_coefficient": 0.004}
     control = control_of(**knobs, **changes)
-    outcomes(control, [0.7] * 3, kl=0.5)
+    decisions(control, [0.7] * 3, kl=0.5)
     after = control.knobs(3)
     expected = {**knobs, "recovery_coefficient": 0.0, "learning_rate": 1e-3}
     assert {name for name, value in expected.items() if getattr(after, name) != value} == moved
@@ -93,7 +89,7 @@ def test_below_the_field_notes_critical_value_one_step_stops_whatever_the_recove
 def test_recovery_joins_the_loss_until_entropy_is_healthy() -> None:
     control, coefficients, said = control_of(), [], []
     for entropy in [*LOW, *[1.7] * 5]:  # Means: 0.4, then 0.53, 0.66, 0.79, 0.92, 1.05.
-        said += outcomes(control, [entropy])
+        said += decisions(control, [entropy])
         coefficients.append(control.knobs(0).recovery_coefficient)
     assert names(said) == [(10, "entropy_critical"), (10, "recovery_started"), (15, "recovery_ended")]
     assert coefficients == [0] * 9 + [0.3] * 5 + [0]
@@ -102,10 +98,10 @@ def test_recovery_joins_the_loss_until_entropy_is_healthy() -> None:
 
 def test_a_recovery_that_takes_too_long_and_one_too_many_stop_the_run() -> None:
     assert stops(control_of(), [0.4] * 210) == [False] * 209 + [True]  # Critical at 10; 20 windows later it is 210.
-    said = outcomes(control_of(), (LOW + [1.7] * CRITICAL_WINDOW) * (MAX_RECOVERIES + 1))
+    said = decisions(control_of(), (LOW + [1.7] * CRITICAL_WINDOW) * (MAX_RECOVERIES + 1))
     assert [name for _, name in names(said)].count("recovery_started") == MAX_RECOVERIES
-    [stop] = [outcome for outcome in said if outcome.stop]
-    assert f"after {MAX_RECOVERIES} recoveries" in stop.stop
+    [stop] = [stop for stop, _ in said if stop]
+    assert f"after {MAX_RECOVERIES} recoveries" in stop
 
 
 def test_skipped_steps_cut_the_learning_rate_for_good_and_too_many_in_a_row_are_told() -> None:
@@ -129,14 +125,14 @@ def test_a_mean_at_the_critical_value_is_not_below_it_and_neither_is_an_entropy_
     assert not any(stops(control_of(critical_entropy=0.5, **STOPS), [0.5] * 20))
     notes = FieldNotesController(NOTES["field_notes"], entropy_coefficient=0.1, kl_coefficient=0.01, temperature=1.0)
     floor, critical = FIELD_NOTES.entropy_floor, FIELD_NOTES.entropy_critical
-    said = [notes.observe(seen(entropy)) for entropy in [1.0, 1.0, floor, 1.0, critical, floor, 1.0, 1.0, 1.0]]
+    said = [notes.observe(**seen(entropy)) for entropy in [1.0, 1.0, floor, 1.0, critical, floor, 1.0, 1.0, 1.0]]
     assert names(said) == [(9, "entropy_boost")], "only three in a row below the floor"
-    assert not any(outcome.stop for outcome in said)
+    assert not any(stop for stop, _ in said)
 
 
 def test_how_often_a_controller_was_at_a_bound_is_a_fraction_of_the_steps() -> None:
     control = control_of(entropy_schedule="target", entropy_coefficient=0.0499, kl_target=0.1, kl_coefficient=0.01)
-    outcomes(control, [1.0, 1.0, 2.5, 2.5])  # At the upper bound after the first two.
+    decisions(control, [1.0, 1.0, 2.5, 2.5])  # At the upper bound after the first two.
     assert {name: share for name, share in control.metrics().items() if "saturated" in name} == {
         "control/entropy_saturated": 0.5,
         "control/kl_saturated": 0.0,
@@ -146,7 +142,7 @@ def test_how_often_a_controller_was_at_a_bound_is_a_fraction_of_the_steps() -> N
 def test_an_entropy_that_is_not_finite_is_ignored() -> None:
     control = control_of(entropy_schedule="target")
     before = control.state()
-    assert outcomes(control, [float("nan"), float("inf")]) == [Outcome(), Outcome()]
+    assert decisions(control, [float("nan"), float("inf")]) == [("", ())] * 2
     assert control.state() == before
 
 
@@ -155,11 +151,11 @@ def test_an_entropy_that_is_not_finite_is_ignored() -> None:
 def test_a_restored_control_goes_on_as_if_never_stopped(changes: dict[str, Any], entropies: list[float], data: st.DataObject) -> None:
     cut = data.draw(st.integers(1, len(entropies) - 1))
     whole, first, second = (control_of(**changes, critical_entropy=2.0) for _ in range(3))  # It is often recovering.
-    said = outcomes(whole, entropies, kl=0.5)
-    outcomes(first, entropies[:cut], kl=0.5)
+    said = decisions(whole, entropies, kl=0.5)
+    decisions(first, entropies[:cut], kl=0.5)
     assert whole.skipped() is first.skipped() is False
     second.restore(json.loads(json.dumps(first.state())))
-    assert stops(second, entropies[cut:], kl=0.5) == [bool(outcome.stop) for outcome in said[cut:]]
+    assert stops(second, entropies[cut:], kl=0.5) == [bool(stop) for stop, _ in said[cut:]]
     assert second.state() == whole.state()
     assert second.knobs(9) == whole.knobs(9)
 
@@ -183,11 +179,11 @@ def target_controller(coefficient: float = 0.02) -> EntropyTargetController:
 
 def test_the_log_of_the_entropy_coefficient_moves_by_rate_times_error_and_not_in_the_dead_band() -> None:
     controller = target_controller()
-    controller.observe(seen(1.41))
+    controller.observe(**seen(1.41))
     assert controller.state["entropy_coefficient"] == 0.02
-    controller.observe(seen(1.0))
+    controller.observe(**seen(1.0))
     assert controller.state["entropy_coefficient"] == pytest.approx(0.02 * math.exp(0.05))  # Target 1.5: error 0.5, times 0.1.
-    controller.observe(seen(2.5))
+    controller.observe(**seen(2.5))
     assert controller.state["entropy_coefficient"] == pytest.approx(0.02 * math.exp(0.05 - 0.1))
 
 
@@ -197,21 +193,21 @@ def test_the_coefficients_of_jan19_are_its_powers_and_the_notes_bound_caps_them(
     boosted: list[float] = []
     for step in range(800):
         assert not controller.is_saturated
-        if controller.observe(seen(1.0)).events:
+        if controller.observe(**seen(1.0))[1]:
             boosted.append(controller.knobs()["entropy_coefficient"])
             assert step % 100 == 99
     assert boosted == pytest.approx(noted, abs=0.005)
     assert controller.knobs()["temperature"] == 2.5  # 1 + 8 * 0.2 = 2.6 is beyond.
     assert controller.knobs()["kl_coefficient"] == pytest.approx(0.01 / 2**8)
     assert controller.is_saturated, "halving never reaches the KL coefficient's bound of 0, so that it is not asked"
-    controller.observe(seen(1.6))
+    controller.observe(**seen(1.6))
     assert controller.knobs()["temperature"] == 2.5, "boosted values stay"
 
 
 @pytest.mark.parametrize(("kl", "factor"), [(0.1, 1.0), (0.11, 1.005), (5.0, 1.01), (0.0, 0.99), (math.nan, 1.0), (math.inf, 1.0)])
 def test_the_kl_coefficient_moves_in_proportion_and_by_a_fifth_of_the_horizon_at_most(kl: float, factor: float) -> None:
     controller = AdaptiveKlController(0.1, 0.01)
-    controller.observe(seen(1.0, kl=kl))
+    controller.observe(**seen(1.0, kl=kl))
     assert controller.state["kl_coefficient"] == pytest.approx(0.01 * factor)
 
 
@@ -225,12 +221,17 @@ def test_the_kl_coefficient_moves_in_proportion_and_by_a_fifth_of_the_horizon_at
     ],
 )
 def test_after_a_thousand_saturated_steps_one_of_the_other_sign_leaves_the_bound(
-    controller: EntropyTargetController | AdaptiveKlController, knob: str, far: Observation, back: Observation, bound: float, factor: float
+    controller: EntropyTargetController | AdaptiveKlController,
+    knob: str,
+    far: dict[str, Any],
+    back: dict[str, Any],
+    bound: float,
+    factor: float,
 ) -> None:
     for _ in range(1_000):
-        controller.observe(far)
+        controller.observe(**far)
     assert controller.state[knob] == bound
     assert controller.is_saturated
-    controller.observe(back)
+    controller.observe(**back)
     assert controller.state[knob] == pytest.approx(bound * factor)
     assert not controller.is_saturated

@@ -35,7 +35,7 @@ from grpo.settings.tree import PolicyConfig
 from grpo.train import network_task
 from grpo.train import trainer as training
 from grpo.train.batch import Batch, States
-from grpo.train.control import SKIPPED_CUT
+from grpo.train.control import CRITICAL_WINDOW, SKIPPED_CUT
 from grpo.train.invariants import InvariantError, assert_on_policy
 from grpo.train.rollout import Sampler
 from grpo.train.states import DatasetStates
@@ -205,6 +205,13 @@ def test_each_of_the_three_conditions_counts_by_itself(name: str, value: float) 
 
 def test_the_divergence_from_the_reference_is_watched_where_it_is_in_no_loss() -> None:
     assert trainer_of(reference=lively_policy(seed=9)).step().metrics["grpo/kl_reference"] > 0.1
+
+
+def test_a_step_returns_why_training_stops_with_the_event() -> None:
+    records = steps(trainer_of(critical_entropy=9.0, recovery="stop"), CRITICAL_WINDOW)
+    assert [record.stop for record in records[:-1]] == [""] * (CRITICAL_WINDOW - 1)
+    assert (event_names(records[-1]), records[-1].events[-1].message) == (["entropy_critical"], records[-1].stop)
+    assert "critical below grpo.critical_entropy = 9" in records[-1].stop
 
 
 # It repeats exactly.
