@@ -100,3 +100,17 @@ def legal_action_ids(board: chess.Board) -> list[int]:
                 ids += [row[end][0] for end in chess.scan_forward(board.attacks_mask(start) & ~own)]
     ids += [lookup[m.from_square][m.to_square][m.promotion or 0] for m in board.generate_legal_moves(slow)]
     return sorted(ids)
+
+
+def random_move(board: chess.Board, rng: np.random.Generator) -> chess.Move:
+    """Return a uniformly random legal move; the draw is an index into the moves sorted by UCI text."""
+    ids = sorted(legal_action_ids(board), key=ACTION_UCI[board.turn].__getitem__)
+    return action_move(ids[int(rng.integers(len(ids)))], board.turn)
+
+
+def push_random_moves(board: chess.Board, count: int, rng: np.random.Generator) -> None:
+    """Push `count` random legal moves, or fewer where no legal move is left."""
+    for _ in range(count):
+        if not any(board.legal_moves):
+            return
+        board.push(random_move(board, rng))

@@ -9,6 +9,7 @@ import chess
 import numpy as np
 
 from grpo.base.seeding import numpy_stream
+from grpo.board.actions import random_move
 from grpo.dataset.games import Game, Reason, Rejection
 from grpo.engine.answers import EngineError
 from grpo.engine.pool import NUM_ATTEMPTS, REMEDY, EnginePool
@@ -72,8 +73,7 @@ def _game(number: int, *, game_id: str, rng: np.random.Generator, pool: EnginePo
     while len(played) < MAX_PLIES and not _is_over(board):
         is_random = len(played) < num_random or rng.random() < RANDOM_MOVE_PROBABILITY
         if is_random:
-            legal = sorted(board.legal_moves, key=chess.Move.uci)
-            move = legal[int(rng.integers(len(legal)))]
+            move = random_move(board, rng)
         else:
             best_move = pool.best_move(start, " ".join(played), f"nodes {nodes[board.turn]}", is_fresh=is_fresh)
             is_fresh = False

@@ -41,17 +41,18 @@ def win_chance(score: Score) -> float:
 
     This is for people to look at: the reward is another function of the score, see the module's docstring.
     """
-    return float(score.value > 0) if score.is_mate else _logistic(_LICHESS_SLOPE * score.value)
+    return float(score.value > 0) if score.is_mate else logistic(_LICHESS_SLOPE * score.value)
 
 
-def _logistic(x: float) -> float:
-    return (1 + math.tanh(x / 2)) / 2  # Written so that it cannot overflow.
+def logistic(x: float) -> float:
+    """Return 1 / (1 + exp(-x)), written so that it cannot overflow."""
+    return (1 + math.tanh(x / 2)) / 2
 
 
 def value_of(score: Score) -> float:
     """Return the value of a move with this score; see the module's docstring."""
     if not score.is_mate:
-        return MATE_BAND + (1 - 2 * MATE_BAND) * _logistic(LOGISTIC_SLOPE * score.value)
+        return MATE_BAND + (1 - 2 * MATE_BAND) * logistic(LOGISTIC_SLOPE * score.value)
     certainty = 1 - MATE_BAND * (1 - 1 / max(1, abs(score.value)))
     return certainty if score.value > 0 else 1 - certainty
 

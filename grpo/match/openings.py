@@ -9,6 +9,7 @@ import chess
 import numpy as np
 
 from grpo.base.errors import PlainError
+from grpo.board.actions import push_random_moves
 from grpo.board.encoding import position_key
 from grpo.dataset.epd import lines, read_line
 from grpo.dataset.games import Rejection, SourceError
@@ -49,8 +50,9 @@ def make_openings(config: EvaluationConfig, *, count: int, rng: np.random.Genera
     for _ in range(_MAX_ROUNDS):
         candidates = []
         for _ in range(_CANDIDATES_PER_ROUND):
-            board = _random_board(_PLIES, rng)
-            if board is not None and position_key(board) not in exclude:
+            board = chess.Board()
+            push_random_moves(board, _PLIES, rng)
+            if any(board.legal_moves) and position_key(board) not in exclude:
                 exclude.add(position_key(board))
                 candidates.append(board)
         openings += [board.fen() for board in _balanced(candidates, pool)]
@@ -114,13 +116,3 @@ def _balanced(boards: Sequence[chess.Board], pool: EnginePool) -> Iterator[chess
         score = next(iter(answer.scores.values()))
         if not score.is_mate and abs(score.value) <= _MAX_CENTIPAWNS:
             yield board
-
-
-def _random_board(num_plies: int, rng: np.random.Generator) -> chess.Board | None:
-    board = chess.Board()
-    for _ in range(num_plies):
-        legal = sorted(board.legal_moves, key=chess.Move.uci)
-        if not legal:
-            return None
-        board.push(legal[int(rng.integers(len(legal)))])
-    return board if any(board.legal_moves) else None

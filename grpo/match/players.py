@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from grpo.base.seeding import numpy_stream
-from grpo.board.actions import ACTION_UCI, action_move, legal_action_ids
+from grpo.board.actions import action_move, random_move
 from grpo.board.encoding import fen_of
 from grpo.engine.answers import EngineError
 from grpo.engine.pool import EnginePool, Query
@@ -135,12 +135,6 @@ class DilutedPlayer:
             for index, answer in zip(own, answers, strict=True):
                 moves[index] = answer
         return [move for move in moves if move is not None]
-
-
-def random_move(board: chess.Board, rng: np.random.Generator) -> chess.Move:
-    """Return a uniformly random legal move; the draw is an index into the moves sorted by UCI text."""
-    ids = sorted(legal_action_ids(board), key=ACTION_UCI[board.turn].__getitem__)
-    return action_move(ids[int(rng.integers(len(ids)))], board.turn)
 
 
 class GameStreams:

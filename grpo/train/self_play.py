@@ -11,9 +11,10 @@ from torch import Tensor
 
 from grpo.base.errors import PlainError
 from grpo.base.seeding import numpy_stream, torch_stream
+from grpo.board.actions import push_random_moves
 from grpo.board.encoding import position_key
 from grpo.match.matches import End, PlayedGame, play_match
-from grpo.match.players import SamplingPlayer, random_move
+from grpo.match.players import SamplingPlayer
 from grpo.policy.distribution import MovePolicy, PositionBatch
 from grpo.settings.grpo import GrpoConfig
 from grpo.train.batch import States
@@ -162,10 +163,7 @@ def random_openings(count: int, *, max_plies: int, rng: np.random.Generator) -> 
     openings: list[str] = []
     while len(openings) < count:
         board = chess.Board()
-        for _ in range(int(rng.integers(max_plies + 1))):
-            if not any(board.legal_moves):
-                break
-            board.push(random_move(board, rng))
+        push_random_moves(board, int(rng.integers(max_plies + 1)), rng)
         if any(board.legal_moves):
             openings.append(board.fen())
     return openings

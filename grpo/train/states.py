@@ -6,6 +6,7 @@ import chess
 import numpy as np
 import torch
 
+from grpo.base.errors import PlainError
 from grpo.base.seeding import torch_stream
 from grpo.board.phases import PHASES, phase_of
 from grpo.dataset.table import BoardArrays
@@ -55,22 +56,26 @@ def of_step(states: States, step: int, size: int, *, seed: int, order: Names, im
     return states.select_rows(rows).reflected(is_image[rows] ^ bool(epoch % 2))
 
 
+class TooFewStatesError(PlainError, ValueError):
+    """A dataset has fewer boards to learn from than a step takes."""
+
+
 class DatasetStates:
     """Dataset boards with their value tables; the step is all of its state."""
 
     def __init__(self, arrays: BoardArrays, *, states_per_step: int, seed: int) -> None:
         """Leave out boards with one legal move: whatever is sampled there, nothing can be learnt from it.
 
-        Raises ValueError when fewer boards are left than a step takes.
+        Raises TooFewStatesError when fewer boards are left than a step takes.
         """
         positions = PositionBatch.from_arrays(arrays).with_features()
         values, phases = torch.from_numpy(arrays.values), torch.from_numpy(arrays.phases)
         has_choice = positions.is_legal.sum(1) > 1
         self._all = States(positions=positions, values=values, phases=phases).select_rows(has_choice.nonzero()[:, 0])
         if len(self._all) < states_per_step:
-            raise ValueError(
-                f"{len(self._all)} boards with a choice of moves are fewer than a step takes ({states_per_step}): lower"
-                " grpo.states_per_step or raise boards.num_train"
+            raise TooFewStatesError(
+                f"the dataset's training split has {len(self._all)} boards with a choice of moves, fewer than the {states_per_step} that"
+                " a step takes of it: lower grpo.states_per_step, or raise boards.num_train"
             )
         self._size, self._seed = states_per_step, seed
 

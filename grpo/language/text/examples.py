@@ -200,7 +200,7 @@ def _illegal_moves(board: chess.Board) -> list[str]:
 def _after_random_moves(board: chess.Board, num_moves: int, rng: np.random.Generator) -> chess.Board:
     """Return the board after this many random moves, or fewer, so that the game is not over."""
     for _ in range(num_moves):
-        legal = list(board.legal_moves)
+        legal = list(board.legal_moves)  # Not `random_move`, whose order of the moves would draw other examples and train another model.
         board.push(legal[int(rng.integers(len(legal)))])
         if board.is_game_over():
             board.pop()

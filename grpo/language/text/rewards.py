@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from grpo.engine.move_values import LOGISTIC_SLOPE
+from grpo.engine.move_values import LOGISTIC_SLOPE, logistic
 from grpo.language.text.examples import EnvironmentExample, Example, MoveExample
 from grpo.language.text.fen_similarity import fen_similarity
 from grpo.language.text.tasks import NUM_MOVES, EnvironmentAnswer, MoveAnswer, Reading
@@ -80,8 +80,8 @@ def grade(example: Example, text: str) -> Grades:
 
 
 def win_probability(pawns: float) -> float:
-    """Return 1 / (1 + exp(-slope * 100 * pawns)), written so that it cannot overflow."""
-    return (1 + math.tanh(50 * LOGISTIC_SLOPE * pawns)) / 2
+    """Return 1 / (1 + exp(-slope * 100 * pawns))."""
+    return logistic(100 * LOGISTIC_SLOPE * pawns)
 
 
 def _graded_fraction(count: int, expected: int, ends: tuple[float, float]) -> float:

@@ -3,6 +3,7 @@
 import hashlib
 
 import chess
+import numpy as np
 import pytest
 
 from grpo.board.actions import (
@@ -11,6 +12,8 @@ from grpo.board.actions import (
     action_id,
     action_move,
     legal_action_ids,
+    push_random_moves,
+    random_move,
 )
 
 # https://www.chessprogramming.org/Perft_Results, and the mirror of one of them so that Black starts too.
@@ -77,3 +80,19 @@ def test_games_walked_through_ids_alone_count_as_perft_says(fen: str, counts: tu
         return total
 
     assert [leaves(chess.Board(fen), depth) for depth in range(1, len(counts) + 1)] == list(counts)
+
+
+@pytest.mark.parametrize("fen", [chess.STARTING_FEN, PERFT[1][0], PERFT[4][0]])
+def test_a_random_move_is_drawn_by_its_place_among_the_moves_by_text(fen: str) -> None:
+    board, rng, same = chess.Board(fen), np.random.default_rng(1), np.random.default_rng(1)
+    by_text = sorted(move.uci() for move in board.legal_moves)
+    assert [random_move(board, rng).uci() for _ in range(60)] == [by_text[same.integers(len(by_text))] for _ in range(60)]
+
+
+def test_random_moves_are_pushed_until_no_legal_move_is_left() -> None:
+    board, mated = chess.Board(), chess.Board("7k/6pp/8/8/8/8/8/K3R3 w - - 0 1")
+    push_random_moves(board, 9, np.random.default_rng(0))
+    assert board.ply() == 9
+    mated.push_uci("e1e8")
+    push_random_moves(mated, 9, np.random.default_rng(0))
+    assert mated.peek().uci() == "e1e8"

@@ -5,6 +5,7 @@ import pytest
 import torch
 from doubles import MadeUpValues, check_states, fake_arrays, legal_moves, name_of, names_of, some_boards
 
+from grpo.base.errors import PlainError
 from grpo.board.actions import action_id
 from grpo.dataset.table import BoardArrays
 from grpo.policy.distribution import PositionBatch
@@ -37,7 +38,7 @@ def test_boards_with_one_legal_move_are_left_out_and_too_few_are_refused() -> No
     states = source_of(arrays, size=10).states(0)
     check_states(states)
     assert set(names_of(states)) == {name_of(board) for board in BOARDS[:10]}
-    with pytest.raises(ValueError, match=r"10 boards with a choice of moves are fewer than a step takes \(11\)"):
+    with pytest.raises(PlainError, match=r"has 10 boards with a choice of moves, fewer than the 11 that .* lower grpo\.states_per_step"):
         source_of(arrays, size=11)
 
 
