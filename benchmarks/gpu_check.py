@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from grpo.policy.distribution import PRECISIONS, PositionBatch
 from grpo.policy.policy import NetworkPolicy, new_policy
 from grpo.settings.tree import Settings, read_settings
-from grpo.train.network_task import NetworkTask
+from grpo.train.network_problem import NetworkProblem
 from grpo.train.states import DatasetStates
 from grpo.train.trainer import Trainer
 from steps.run.device import torch_device
@@ -56,7 +56,7 @@ def matmul_flops(device: torch.device, size: int, precision: torch.dtype) -> flo
 def grpo_speed(settings: Settings, policy: NetworkPolicy, dataset: DatasetStates, num_steps: int) -> float:
     """Return states a second of GRPO steps, the first left out."""
     reference = new_policy(settings.policy, seed=0, device=policy.device)
-    trainer = Trainer(NetworkTask(reference, dataset, settings.grpo, seed=0), policy, settings.grpo, seed=0)
+    trainer = Trainer(NetworkProblem(reference, dataset, settings.grpo, seed=0), policy, settings.grpo, seed=0)
     return settings.grpo.states_per_step / seconds(trainer.step, policy.device, num_steps - 1)
 
 

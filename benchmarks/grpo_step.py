@@ -29,7 +29,7 @@ from grpo.policy.distribution import PositionBatch
 from grpo.policy.policy import NetworkPolicy, new_policy
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.tree import BoardsConfig, PolicyConfig
-from grpo.train.network_task import NetworkTask
+from grpo.train.network_problem import NetworkProblem
 from grpo.train.states import DatasetStates
 from grpo.train.trainer import Trainer
 from steps.run.machine import Machine
@@ -117,7 +117,7 @@ def our_steps(arrays: BoardArrays, states_per_step: int, num_steps: int) -> tupl
     config = GrpoConfig(states_per_step=states_per_step, group_size=_GROUP, critical_entropy=0.0)
     policy, reference = (new_policy(PolicyConfig(), seed=0, device=_CPU) for _ in range(2))
     states = DatasetStates(arrays, states_per_step=states_per_step, seed=0)
-    trainer = Trainer(NetworkTask(reference, states, config, seed=0), policy, config, seed=0)
+    trainer = Trainer(NetworkProblem(reference, states, config, seed=0), policy, config, seed=0)
     trainer.step()
     spent = dict.fromkeys(("states", "rollout", "update", "other"), 0.0)
     start = time.perf_counter()

@@ -18,7 +18,7 @@ from grpo.policy.files import LANGUAGE
 from grpo.policy.policy import NetworkPolicy
 from grpo.settings.metrics import FINDING
 from grpo.settings.tree import Settings
-from grpo.train.network_task import NetworkTask
+from grpo.train.network_problem import NetworkProblem
 from grpo.train.self_play import SelfPlay, state_counts
 from grpo.train.states import DatasetStates, Values
 from grpo.train.trainer import Trainer
@@ -72,8 +72,8 @@ def body(work: Work) -> None:
             return value_tables(boards, pool, depth=settings.boards.depth)
 
         dataset, self_play = _states(work, train, heldout, values, first=first)
-        task = NetworkTask(reference, dataset, settings.grpo, seed=settings.seed, self_play=self_play, values=values)
-        trainer = Trainer(task, policy, settings.grpo, seed=settings.seed, first_step=first)
+        problem = NetworkProblem(reference, dataset, settings.grpo, seed=settings.seed, self_play=self_play, values=values)
+        trainer = Trainer(problem, policy, settings.grpo, seed=settings.seed, first_step=first)
         if origin is not None:
             then, now = (facts["settings"]["grpo"]["num_own_moves"] for facts in (origin[1].facts, work.facts))
             trainer.begin_from(*origin, takes_optimiser=then == now)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 import torch
 
@@ -42,7 +42,7 @@ from grpo.policy.checkpoints import (
 )
 from grpo.policy.policy import weights_hash
 from grpo.settings.shared import BUDGET_SPENT, ENTROPY_CRITICAL
-from grpo.train.trainer import Trainer
+from grpo.train.trainer import AnyTrainer
 from steps.live_diagnosis import LiveDiagnosis
 from steps.names import CHECKPOINTS, REPORT
 from steps.run.processes import RESUMABLE
@@ -56,7 +56,7 @@ _REGRET: Final = "heldout/regret_best"
 class TrainingLoop:
     """Trains for as many steps as the settings say, or until the trainer ends it; resumes where a killed process was."""
 
-    def __init__(self, work: Work, trainer: Trainer[Any], heldout: Callable[[], Mapping[str, float]]) -> None:
+    def __init__(self, work: Work, trainer: AnyTrainer, heldout: Callable[[], Mapping[str, float]]) -> None:
         """Prepare the loop.
 
         Args:
@@ -82,7 +82,7 @@ class TrainingLoop:
         diagnosis = LiveDiagnosis(self._work.settings)
         self._work.observe = diagnosis.observe
         try:
-            self._take_up(diagnosis)
+            self._begin_or_resume(diagnosis)
             self._train()
         except PlainError as error:
             error.args = (f"{error}\nThe same command again (after --fresh: `resume`) resumes from {self._place()}",)
@@ -92,7 +92,7 @@ class TrainingLoop:
         copy_folder(self._checkpoints, self._work.folder / CHECKPOINTS, _link)
         self._work.say(diagnosis.write(self._work.folder))
 
-    def _take_up(self, diagnosis: LiveDiagnosis) -> None:
+    def _begin_or_resume(self, diagnosis: LiveDiagnosis) -> None:
         """Bring trainer, checkpoints and history to the latest point that is whole; without one, to the beginning.
 
         Raises NotLearnableError at the beginning where nothing could be learnt.
@@ -102,7 +102,7 @@ class TrainingLoop:
         self._delete_damaged(last=known[-1].step if known else -1)
         if saved := checkpoint_folders(self._checkpoints):
             policy, state = load_checkpoint(saved[-1], torch.device("cpu"), type(self._trainer.policy))
-            self._trainer.restore(policy, state)
+            self._trainer.resume(policy, state)
             self._work.say(f"resuming from {self._place()}")
             self._work.go_on_after(state.step)
             self._prune()  # The kill may have come before that.

@@ -21,7 +21,7 @@ from grpo.diagnosis.records import Record
 from grpo.policy.distribution import PositionBatch
 from grpo.policy.policy import NetworkPolicy
 from grpo.settings.tree import PretrainConfig
-from grpo.train.mirror import reflected
+from grpo.train.states import reflected
 
 WEIGHT_DECAY: Final = 0.05
 _VALIDATION_BATCH: Final = 512

@@ -17,8 +17,7 @@ from grpo.match.matches import End, PlayedGame, play_match
 from grpo.match.players import SamplingPlayer
 from grpo.policy.distribution import MovePolicy, PositionBatch
 from grpo.settings.grpo import GrpoConfig
-from grpo.train.batch import States
-from grpo.train.states import Values, of_step, valued_states
+from grpo.train.states import States, Values, of_step, valued_states
 
 TEMPERATURE: Final = 0.25
 """Of both sides. Far below 1, so that the games resemble evaluation games with best moves: at 0.7, a tenth of the games end by repetition,
@@ -90,7 +89,7 @@ class SelfPlay:
         return {"round": torch.tensor(self._round), **positions, "values": self._states.values, "phases": self._states.phases}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take up what `state` returned."""
+        """Restore what `state` returned."""
         self._metrics = {}
         if tensors:
             self._round = int(tensors["round"])

@@ -1,24 +1,94 @@
-"""Where states come from: the dataset's boards, or boards that are valued live."""
+"""States: boards with the values of their moves, their left-right mirror images, and where states come from: a dataset, or live values.
+
+Without castling rights chess is the same game when the files are reversed, so that one board teaches twice.
+
+Legend: B boards, A legal moves (padded).
+"""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
 import chess
 import numpy as np
 import torch
+from torch import Tensor
 
 from grpo.base.errors import PlainError
 from grpo.base.seeding import torch_stream
+from grpo.board.actions import ACTIONS, action_id
+from grpo.board.encoding import CASTLING, EN_PASSANT
 from grpo.board.phases import PHASES, phase_of
 from grpo.dataset.table import BoardArrays
 from grpo.engine.answers import EngineError
 from grpo.engine.move_values import ValueTable
 from grpo.policy.distribution import PositionBatch
-from grpo.train.batch import States
 
 Names = tuple[str | int, ...]
-"""Of a random stream."""
+"""Parts of a random stream's name."""
 Values = Callable[[Sequence[chess.Board]], Iterable[ValueTable | EngineError]]
 """Values the moves of boards that no dataset has: a table a board, each of which has a legal move, or the engine's error."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class States:
+    """Boards with a choice between moves, and the value of every legal move.
+
+    A board with the three legal moves a, b, c, of which b wins, has `values` [0.5, 1.0, 0.4, 0, ...].
+    """
+
+    positions: PositionBatch
+    values: Tensor
+    """[B, A] win probability for the mover; 0 on padding."""
+    phases: Tensor
+    """[B] index into `phases.PHASES`."""
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def select_rows(self, rows: Tensor) -> "States":
+        """Return the given rows, no wider than they need to be."""
+        positions = self.positions.select_rows(rows)
+        width = positions.is_legal.shape[1]
+        return States(positions=positions, values=self.values[rows][:, :width], phases=self.phases[rows])
+
+    def reflected(self, wanted_B: Tensor) -> "States":
+        """Return the states, those that are wanted so and have no castling rights as their left-right mirror image."""
+        return replace(self, positions=reflected(self.positions, wanted_B))
+
+
+def _reflected_move(move: chess.Move) -> chess.Move:
+    return chess.Move(move.from_square ^ 7, move.to_square ^ 7, promotion=move.promotion)
+
+
+_REFLECTED_IDS: Final = torch.tensor([action_id(_reflected_move(move), chess.WHITE) for move in ACTIONS])
+_REFLECTED_SQUARES: Final = torch.arange(64) ^ 7
+
+
+def reflected(positions: PositionBatch, wanted_B: Tensor) -> PositionBatch:
+    """Return the positions, those that are wanted so and have no castling rights as their left-right mirror image.
+
+    Each move keeps its column, so that values and phases of the boards hold as they are; columns are then no longer in rising order of
+    action id. An engine's scores of the two images differ a little, for its search tells left from right.
+
+    Args:
+        positions: on any device.
+        wanted_B: bool, shape [B]; a board with castling rights stays as it is whatever is wanted.
+    """
+    encodings = positions.encodings
+    turned = wanted_B.to(encodings.device) & (encodings[:, CASTLING] == 0).all(1)
+    images = encodings.clone()
+    images[:, :64] = encodings[:, _REFLECTED_SQUARES.to(encodings.device)]
+    file = encodings[:, EN_PASSANT]
+    images[:, EN_PASSANT] = torch.where(file > 0, 9 - file, file)
+    ids = positions.action_ids
+    return PositionBatch(
+        encodings=torch.where(turned[:, None], images, encodings),
+        action_ids=torch.where(turned[:, None], _REFLECTED_IDS.to(ids.device)[ids], ids),
+        is_legal=positions.is_legal,
+        repeats=positions.repeats,
+        features=None if positions.features is None else positions.features.reflected(turned),
+    )
 
 
 def valued_states(boards: Sequence[chess.Board], values: Values) -> tuple[States | None, list[int]]:

@@ -1,13 +1,13 @@
 """The GRPO loop of any kind of policy, one record a step; no logger inside.
 
-A step samples groups from states, takes a few optimiser steps on them, and lets the controllers see what came of it. What a state is, and
-how it is sampled and measured, the task knows: `grpo.train.network_task`, `grpo.language.learn.task`. Of published GRPO it leaves out the
-division of advantages by the group's spread and by lengths (Dr. GRPO), and has entropy and KL exact, not estimated.
+A step samples groups from states, takes a few optimiser steps on them, and lets the controllers see what came of it. The problem knows
+what a state is and how it is sampled: `grpo.train.network_problem`, `grpo.language.learn.problem`. The loop does not divide advantages by
+the group's spread or by lengths, which published GRPO does (Dr. GRPO), and has entropy and KL exact, not estimated.
 """
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -23,18 +23,20 @@ from grpo.policy.distribution import PRECISIONS, MoveDistribution
 from grpo.policy.files import IncompatibleError
 from grpo.policy.policy import Policy, weights_hash
 from grpo.settings.grpo import GrpoConfig
-from grpo.train.batch import Batch
 from grpo.train.control import MAX_SKIPPED, Control, Knobs
-from grpo.train.invariants import assert_on_policy
-from grpo.train.objective import grpo_objective
-from grpo.train.probes import Measured, inner_metrics
+from grpo.train.objective import Batch, Measured, Terms, assert_on_policy, grpo_objective
 
 MAX_GRADIENT_NORM: Final = 1.0
 """Gradient clipping: maximum Euclidean norm of the gradient."""
 MAX_KL_OLD: Final = 0.15
 """Trust region, in nats: a larger KL(old || policy) of a minibatch ends a rollout's optimiser steps."""
+_OF_PROBLEM: Final = "task."
+"""Prefix of the problem's tensors in a checkpoint's file; stored checkpoints have it."""
 
 _Policy = TypeVar("_Policy", bound=Policy)
+_Start = TypeVar("_Start")
+_Rollout = TypeVar("_Rollout", bound="Rollout")
+_States = TypeVar("_States")
 
 
 class Rollout(Protocol):
@@ -49,8 +51,8 @@ class Rollout(Protocol):
         """Weight of each row in the mean that a minibatch's loss is."""
 
 
-class Task(Protocol[_Policy]):
-    """What differs between the kinds of policies; states and rollouts are of types of its own."""
+class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
+    """What differs between the kinds of policies: what a rollout starts from, what it is, and of what states its batches are."""
 
     name: str
     """Group of its metrics."""
@@ -59,63 +61,96 @@ class Task(Protocol[_Policy]):
     kl_warmup_steps: int
     """Steps over which the KL coefficient rises."""
     is_sequential: bool
-    """Whether a row is a sequence of states, whose divergences add up to that of the row (chain rule)."""
+    """Whether a row is a sequence of states, whose divergences add up to the row's (chain rule)."""
     max_log_ratio: float
     """Largest |ln(probability now / as sampled)| that is rounding."""
 
-    def states(self, policy: _Policy, step: int) -> Any:
-        """Return the states of a step."""
+    # What training depends on.
 
-    def rollout(self, policy: _Policy, states: Any, knobs: Knobs, step: int) -> Rollout:
+    def states(self, policy: _Policy, step: int) -> _Start:
+        """Return what the rollout of a step starts from."""
+
+    def rollout(self, policy: _Policy, states: _Start, knobs: Knobs, step: int) -> _Rollout:
         """Sample from the states.
 
         Raises NonFiniteError where a probability or a reward is NaN or infinite, InvariantError where groups are mixed up, or sampled
         otherwise than they are scored.
         """
 
-    def rollout_metrics(self, rollout: Any) -> dict[str, float]:
-        """Return what is measured of a rollout."""
-
-    def parts(self, rollout: Any, rows: Tensor) -> Iterator[Batch[Any]]:
+    def parts(self, rollout: _Rollout, rows: Tensor) -> Iterator[Batch[_States]]:
         """Yield a minibatch in pieces that one forward pass takes."""
 
-    def distribution(self, policy: _Policy, part: Batch[Any]) -> MoveDistribution:
+    def distribution(self, policy: _Policy, part: Batch[_States]) -> MoveDistribution:
         """Return the policy on the part's states, at the part's temperature."""
 
-    def log_num_legal(self, metrics: Mapping[str, float]) -> float:
-        """Return the mean ln(legal moves) of a rollout."""
+    def entropies(self, rollout: _Rollout) -> tuple[float, float]:
+        """Return a row's mean exact entropy at T = 1, and the mean ln(legal moves), in nats: what the entropy controllers see."""
+
+    def kl_reference(self, rollout: _Rollout, first: Measured | None) -> float:
+        """Return a row's mean exact KL(policy || reference) in nats, which the KL controller sees; NaN where the rollout has none.
+
+        Args:
+            rollout: the rollout.
+            first: its first optimiser step; None where no optimiser step was taken.
+        """
 
     def state(self) -> dict[str, Tensor]:
         """Return what cannot be made again on resuming."""
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take up what `state` returned."""
+        """Restore what `state` returned."""
+
+    # What only informs.
+
+    def rollout_metrics(self, rollout: _Rollout) -> dict[str, float]:
+        """Return the metrics of a rollout."""
+
+    def probe(
+        self, part: Batch[_States], terms: Terms, new: MoveDistribution, reference: MoveDistribution | None, knobs: Knobs
+    ) -> Mapping[str, Tensor]:
+        """Return further numbers of a piece's states, [B] each, whose means over a minibatch `step_metrics` gets."""
+
+    def step_metrics(self, taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
+        """Return the metrics of a rollout's optimiser steps.
+
+        Args:
+            taken: the optimiser steps that were taken, at least one.
+            refused: the one that the trust region refused, if it did.
+        """
 
 
-class Trainer(Generic[_Policy]):
+class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
     """Trains a policy, one rollout a step; all randomness follows from the number of the step.
 
     Call `step` until the number of steps is reached, or a record says why training stops.
     """
 
-    def __init__(self, task: Task[_Policy], policy: _Policy, config: GrpoConfig, *, seed: int, first_step: int = 0) -> None:
+    def __init__(
+        self,
+        problem: Problem[_Policy, _Start, _Rollout, _States],
+        policy: _Policy,
+        config: GrpoConfig,
+        *,
+        seed: int,
+        first_step: int = 0,
+    ) -> None:
         """Prepare training.
 
         Args:
-            task: where states come from, and how they are sampled.
-            policy: what is trained, changed in place; a copy of the task's reference, or a resumed policy.
+            problem: where states come from, and how they are sampled.
+            policy: what is trained, changed in place; a copy of the problem's reference, or a resumed policy.
             config: GRPO's settings.
             seed: root of all random streams.
             first_step: rollouts that were done when this run began; schedules count from there.
         """
-        self.task = task
+        self.problem = problem
         self._average = policy.copied() if config.weight_averaging else None
         self.policy: _Policy = policy.at_precision(PRECISIONS[config.precision])
         """What is trained."""
         self.num_steps_done = first_step
-        self.control = Control(config, first_step=first_step, kl_warmup_steps=task.kl_warmup_steps)
+        self.control = Control(config, first_step=first_step, kl_warmup_steps=problem.kl_warmup_steps)
         self._config, self._seed, self._first_step = config, seed, first_step
-        self._reference_hash = weights_hash(task.reference)
+        self._reference_hash = weights_hash(problem.reference)
         self._parameters = list(policy.network.parameters())
         self._optimiser = torch.optim.Adam(self._parameters, lr=config.learning_rate)
         self._seconds: dict[str, float] = {}
@@ -132,7 +167,7 @@ class Trainer(Generic[_Policy]):
         steps in a row.
         """
         started, self._seconds = time.perf_counter(), {}
-        name, events = self.task.name, list[Event]()
+        name, events = self.problem.name, list[Event]()
         knobs = self.control.knobs(self.num_steps_done)
         metrics: dict[str, float] = {f"control/{knob}": value for knob, value in asdict(knobs).items()}
         stop, decided = "", tuple[Event, ...]()
@@ -143,16 +178,14 @@ class Trainer(Generic[_Policy]):
             metrics[f"{name}/skipped"] = 1.0
             self.num_steps_done += 1
         else:
-            metrics |= self.task.rollout_metrics(rollout)
-            metrics |= self._learn(rollout, knobs, events)
+            metrics |= self.problem.rollout_metrics(rollout)
+            taken, learnt = self._learn(rollout, knobs, events)
+            metrics |= learnt
             self.num_steps_done += 1
-            self._update_average(has_learnt=metrics[f"{name}/optimiser_steps"] > 0)
-            stop, decided = self.control.observe(
-                step=self.num_steps_done,
-                entropy=metrics[f"{name}/entropy"],
-                log_num_legal=self.task.log_num_legal(metrics),
-                kl=metrics.get(f"{name}/kl_reference", math.nan),
-            )
+            self._update_average(has_learnt=bool(taken))
+            entropy, log_num_legal = self.problem.entropies(rollout)
+            kl = self.problem.kl_reference(rollout, taken[0] if taken else None)
+            stop, decided = self.control.observe(step=self.num_steps_done, entropy=entropy, log_num_legal=log_num_legal, kl=kl)
             metrics |= self.control.metrics()
         self._seconds["total"] = time.perf_counter() - started
         return Record(self.num_steps_done, metrics, (*events, *decided), stop)
@@ -164,12 +197,12 @@ class Trainer(Generic[_Policy]):
         """
         knobs = self.control.knobs(self.num_steps_done)
         rollout = self._rollout(knobs)
-        metrics = self.task.rollout_metrics(rollout)
+        metrics = self.problem.rollout_metrics(rollout)
         if len(rollout.rows):
             measured = self._backward(rollout, rollout.rows, knobs, is_first=True)
-            assert_on_policy(measured, max_log_ratio=self.task.max_log_ratio)
+            assert_on_policy(measured, max_log_ratio=self.problem.max_log_ratio)
             self._optimiser.zero_grad(set_to_none=True)
-            metrics = {f"{self.task.name}/kl_reference": measured.mean("raw/reference_kl"), **metrics}
+            metrics = {f"{self.problem.name}/kl_reference": measured.kl_reference, **metrics}
         return metrics
 
     def timings(self) -> Record:
@@ -181,14 +214,14 @@ class Trainer(Generic[_Policy]):
 
     # Parts of a step.
 
-    def _rollout(self, knobs: Knobs) -> Rollout:
+    def _rollout(self, knobs: Knobs) -> _Rollout:
         with self._timed("states"):
-            states = self.task.states(self.policy, self.num_steps_done)
+            states = self.problem.states(self.policy, self.num_steps_done)
         with self._timed("rollout"):
-            return self.task.rollout(self.policy, states, knobs, self.num_steps_done)
+            return self.problem.rollout(self.policy, states, knobs, self.num_steps_done)
 
-    def _learn(self, rollout: Rollout, knobs: Knobs, events: list[Event]) -> dict[str, float]:
-        """Take the optimiser steps of a rollout, and return what was measured of them."""
+    def _learn(self, rollout: _Rollout, knobs: Knobs, events: list[Event]) -> tuple[list[Measured], dict[str, float]]:
+        """Take the optimiser steps of a rollout, and return what each measured, with their metrics."""
         taken: list[Measured] = []
         num_skipped, refused = 0, None
         for group in self._optimiser.param_groups:
@@ -197,7 +230,7 @@ class Trainer(Generic[_Policy]):
             with self._timed("update"):
                 measured = self._backward(rollout, rows, knobs, is_first=not taken)
             if not taken:
-                assert_on_policy(measured, max_log_ratio=self.task.max_log_ratio)
+                assert_on_policy(measured, max_log_ratio=self.problem.max_log_ratio)
             elif measured.kl_old > MAX_KL_OLD:
                 refused = measured
                 message = (
@@ -214,9 +247,9 @@ class Trainer(Generic[_Policy]):
             else:
                 taken.append(measured)
                 self.control.finite()
-        name = self.task.name
+        name = self.problem.name
         counts = {f"{name}/skipped": float(num_skipped), f"{name}/optimiser_steps": float(len(taken))}
-        return {**(inner_metrics(name, taken, refused) if taken else {}), **counts}
+        return taken, {**(self.problem.step_metrics(taken, refused) if taken else {}), **counts}
 
     def _minibatches(self, rows: Tensor) -> Iterator[Tensor]:
         """Yield the rows of each optimiser step."""
@@ -224,26 +257,28 @@ class Trainer(Generic[_Policy]):
         # A minibatch is empty where the engine failed on too many states.
         yield from (chosen for chosen in order.tensor_split(self._config.num_minibatches) if len(chosen))
 
-    def _backward(self, rollout: Rollout, rows: Tensor, knobs: Knobs, *, is_first: bool) -> Measured:
+    def _backward(self, rollout: _Rollout, rows: Tensor, knobs: Knobs, *, is_first: bool) -> Measured:
         """Leave the minibatch's gradient in the parameters, whole over all pieces, and return what was measured."""
         self._optimiser.zero_grad(set_to_none=True)
         # The denominator is that of the whole minibatch, known before the first piece.
         total = float(rollout.row_weights[rows].sum())
-        measured = Measured(total=total, num_rows=len(rows) if self.task.is_sequential else total)
-        for part in self.task.parts(rollout, rows):
+        measured = Measured(total=total, num_rows=len(rows) if self.problem.is_sequential else total)
+        for part in self.problem.parts(rollout, rows):
             reference: MoveDistribution | None = None
             # Where no divergence is in the loss, the first minibatch is enough to watch it, and a forward pass is saved on the others.
             if is_first or knobs.kl_coefficient or knobs.recovery_coefficient:
                 with torch.no_grad():
-                    reference = self.task.distribution(self.task.reference, part)
-            new = self.task.distribution(self.policy, part)
+                    reference = self.problem.distribution(self.problem.reference, part)
+            new = self.problem.distribution(self.policy, part)
             terms = grpo_objective(new, reference, part, self._config, knobs)
             if torch.isfinite(terms.loss).all():
                 fractions = (part.state_weights.double() / total).to(terms.loss.dtype)
                 (terms.loss * fractions).sum().backward()  # type: ignore[no-untyped-call]
             else:
                 measured.is_finite = False
-            measured.add(part, terms, new, reference, knobs)
+            with torch.no_grad():
+                informing = self.problem.probe(part, terms, new, reference, knobs)
+            measured.add(part, terms, informing)
         return measured
 
     def _update(self, measured: Measured) -> str:
@@ -292,7 +327,7 @@ class Trainer(Generic[_Policy]):
 
     def state(self, facts: Mapping[str, Any]) -> TrainingState:
         """Return what a checkpoint needs besides the weights of the evaluation policy; `facts` say where they come from."""
-        tensors = {f"task.{name}": tensor for name, tensor in self.task.state().items()}
+        tensors = {f"{_OF_PROBLEM}{name}": tensor for name, tensor in self.problem.state().items()}
         if self._average is not None:
             tensors |= {f"training.{name}": tensor for name, tensor in self.policy.network.state_dict().items()}
         for index, values in self._optimiser.state_dict()["state"].items():
@@ -300,8 +335,8 @@ class Trainer(Generic[_Policy]):
         control = {"control": self.control.state(), "reference": self._reference_hash}
         return TrainingState(step=self.num_steps_done, control=control, facts=facts, tensors=tensors)
 
-    def restore(self, policy: _Policy, state: TrainingState) -> None:
-        """Resume from a checkpoint.
+    def resume(self, policy: _Policy, state: TrainingState) -> None:
+        """Go on with the run that saved a checkpoint.
 
         Raises IncompatibleError when the checkpoint was trained against another reference.
         """
@@ -310,7 +345,7 @@ class Trainer(Generic[_Policy]):
             self.policy.network.load_state_dict(state.tensors_of("training."))
         self.num_steps_done = state.step
         self.control.restore(state.control["control"])
-        self.task.restore(state.tensors_of("task."))
+        self.problem.restore(state.tensors_of(_OF_PROBLEM))
 
     def begin_from(self, policy: _Policy, state: TrainingState, *, takes_optimiser: bool = True) -> None:
         """Begin a new run at a checkpoint of another, with its optimiser unless told otherwise; schedules and controllers begin anew.
@@ -330,3 +365,7 @@ class Trainer(Generic[_Policy]):
             index, name = key.split(".")
             moments.setdefault(int(index), {})[name] = tensor
         self._optimiser.load_state_dict({"state": moments, "param_groups": self._optimiser.state_dict()["param_groups"]})
+
+
+AnyTrainer = Trainer[Any, Any, Any, Any]
+"""A trainer of any problem, for code that only steps, saves and resumes it."""

@@ -5,7 +5,7 @@ import torch
 from grpo.dataset.table import Split
 from grpo.language.generate.player import AnswerGenerator
 from grpo.language.learn.evaluation import EvaluationBoards, evaluate_language, heldout_reward, questions
-from grpo.language.learn.task import LanguageTask
+from grpo.language.learn.problem import LanguageProblem
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import LanguageBoards
 from grpo.language.text.rewards import grade
@@ -29,8 +29,8 @@ def body(work: Work) -> None:
 
     train = LanguageBoards(table, Split.TRAIN, language)
     first = 0 if origin is None else origin[1].step
-    task = LanguageTask(reference, train, settings, grader=grade, first_step=first)
-    trainer = Trainer(task, policy, settings.grpo, seed=settings.seed, first_step=first)
+    problem = LanguageProblem(reference, train, settings, grader=grade, first_step=first)
+    trainer = Trainer(problem, policy, settings.grpo, seed=settings.seed, first_step=first)
     if origin is not None:
         trainer.begin_from(*origin)
     evaluated = EvaluationBoards.of_table(table, config=language)

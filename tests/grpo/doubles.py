@@ -19,9 +19,9 @@ from grpo.policy.distribution import MoveDistribution, PositionBatch
 from grpo.policy.policy import NetworkPolicy, new_policy
 from grpo.settings.grpo import FieldNotesRecovery, GrpoConfig
 from grpo.settings.tree import PolicyConfig
-from grpo.train.batch import Batch, States, group_advantages
-from grpo.train.network_task import NetworkTask
-from grpo.train.states import DatasetStates, Values
+from grpo.train.network_problem import NetworkProblem
+from grpo.train.objective import Batch, group_advantages
+from grpo.train.states import DatasetStates, States, Values
 from grpo.train.trainer import Trainer
 
 TINY: Final = PolicyConfig(width=16, hidden_width=8)
@@ -34,6 +34,7 @@ FIELD_NOTES: Final = FieldNotesRecovery(
 """The recovery controller of the field notes, with their numbers."""
 CPU: Final = torch.device("cpu")
 
+NetworkTrainer = Trainer[NetworkPolicy, States, Batch[States], States]
 BoardMove = Callable[[chess.Board, chess.Move], float]
 _EPDS: Final[dict[Hashable, tuple[str, str]]] = {}
 
@@ -205,12 +206,12 @@ def trainer_of(
     first_step: int = 0,
     values: Values | None = None,
     **changes: Any,
-) -> Trainer[NetworkPolicy]:
+) -> NetworkTrainer:
     """Return a trainer on these boards; policy and reference are lively and equal if they are not given, further values made up."""
     config = GrpoConfig(**{**config.model_dump(), **changes})
     dataset = dataset or DatasetStates(arrays, states_per_step=config.states_per_step, seed=seed)
-    task = NetworkTask(reference or lively_policy(), dataset, config, seed=seed, values=values or MadeUpValues())
-    return Trainer(task, policy or lively_policy(), config, seed=seed, first_step=first_step)
+    problem = NetworkProblem(reference or lively_policy(), dataset, config, seed=seed, values=values or MadeUpValues())
+    return Trainer(problem, policy or lively_policy(), config, seed=seed, first_step=first_step)
 
 
 def largest_difference(one: NetworkPolicy, other: NetworkPolicy) -> float:

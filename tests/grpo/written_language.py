@@ -1,5 +1,6 @@
 """A language model that writes words of the format at random, and boards for it: made in a moment, and all that a trainer's tests need."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -8,15 +9,17 @@ from made_language import language_table
 from made_models import NO_DROPOUT, gpt2_network
 
 from grpo.dataset.table import Split
-from grpo.language.learn.rollouts import Grader
-from grpo.language.learn.task import LanguageTask
+from grpo.language.learn.answer_batch import AnswerBatch
+from grpo.language.learn.problem import LanguageProblem
+from grpo.language.learn.rollouts import Grader, LanguageRollout
 from grpo.language.model.policy import LanguagePolicy, ModelOrigin
-from grpo.language.text.examples import LanguageBoards
+from grpo.language.text.examples import Example, LanguageBoards
 from grpo.language.text.rewards import grade
 from grpo.language.text.tokenizer import chess_tokenizer
 from grpo.settings.tree import Settings, read_settings
 from grpo.train.trainer import Trainer
 
+LanguageTrainer = Trainer[LanguagePolicy, Sequence[Example], LanguageRollout, AnswerBatch]
 CPU: Final = torch.device("cpu")
 WORDS: Final = {" e2e4": 3, " d2d4": 3, " g1f3": 2, " a7a6": 1, "    E:": 2, " 0": 2, ".35": 2, " -1": 1, "    B:": 2, "+0": 1}
 """Word -> how often each of its tokens comes, beside 3 for the end."""
@@ -64,10 +67,10 @@ def writer(config: Settings, *, seed: int = 0) -> LanguagePolicy:
 
 def language_trainer(
     policy: LanguagePolicy, reference: LanguagePolicy, boards: LanguageBoards, config: Settings, grader: Grader = grade
-) -> Trainer[LanguagePolicy]:
+) -> LanguageTrainer:
     """Return a trainer of this policy."""
-    task = LanguageTask(reference, boards, config, grader=grader)
-    return Trainer(task, policy, config.grpo, seed=config.seed)
+    problem = LanguageProblem(reference, boards, config, grader=grader)
+    return Trainer(problem, policy, config.grpo, seed=config.seed)
 
 
 def written_boards(config: Settings, *, count: int = 24) -> LanguageBoards:

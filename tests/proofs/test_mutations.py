@@ -59,7 +59,6 @@ TABLE: Final = {
         ("steps/dataset/build_boards", "one_task", "heldout_depth, MAX_LEGAL_MOVES)", "heldout_depth, NUM_DEEP)"),
     ],
     "grpo/train/probes.py": [
-        ("grpo/train/objective", "metrics_of_sampled", "batch.old.log_probs * batch.temperature,", "batch.old.log_probs,"),
         ("grpo/train/self_play", "tiny_training", "(batch.weights * batch.state_weights[:, None])[is_real]", "batch.weights[is_real]"),
     ],
     "grpo/train/trainer.py": [
@@ -69,7 +68,9 @@ TABLE: Final = {
         ("grpo/train/self_play", "tiny_training", "mean.lerp_(weights, 1 - decay)", "mean.lerp_(weights, decay)"),
         ("grpo/train/self_play", "tiny_training", '"minibatches", self.num_steps_done, 0)', '"minibatches", 0)'),
     ],
-    "grpo/train/rollout.py": [
+    "grpo/train/network_problem.py": [
+        ("grpo/train/trainer", "of_its_step", "temperature=knobs.temperature,", "temperature=config.temperature,"),
+        ("grpo/train/trainer", "swapped", ".log(), -entropies)", ".log(), 0 * entropies)"),
         ("grpo/train/rollouts", "stream", "purpose, self.step, ply)", "purpose, self.step)"),
         ("grpo/train/self_play", "tiny_training", 'sampler.draw(positions, "replies", ply', 'sampler.draw(positions, "moves", ply'),
         ("grpo/train/self_play", "tiny_training", "uniforms[list(rows)][:, None]", "uniforms[: len(rows)][:, None]"),
@@ -91,19 +92,15 @@ TABLE: Final = {
         ("steps/selection/selection", "each_stage_takes", "num_sampled_pairs, used, SAMPLED", "num_sampled_pairs, set(), SAMPLED"),
         ("steps/selection/selection", "is_a_number", "math.isfinite(best + (sampled or 0.0))", "math.isfinite(best)"),
     ],
-    "grpo/train/invariants.py": [
-        ("grpo/train/trainer", "swapped", ".log(), -entropies)", ".log(), 0 * entropies)"),
-    ],
     "grpo/board/draws.py": [
         ("grpo/board/draws", "", "board.halfmove_clock >= 99 or", "board.halfmove_clock >= 100 or"),
     ],
     "grpo/train/objective.py": [
         ("grpo/train/objective", "by_hand", "to_reference, from_reference = new", "from_reference, to_reference = new"),
         ("grpo/train/objective", "by_hand", "1 - clip_low, 1 + clip_high)\n", "1 - clip_low, 1 + clip_low)\n"),
-        ("grpo/train/objective", "by_hand", "ratios - 1 - log_ratios", "ratios - 1 + log_ratios"),
-    ],
-    "grpo/train/batch.py": [
+        ("grpo/train/objective", "metrics_of_sampled", "self.old.log_probs * self.temperature,", "self.old.log_probs,"),
         ("grpo/train/objective", "advantage", "rewards_BG.double(), 0.0)", "rewards_BG, 0.0)"),
+        ("grpo/train/objective", "by_hand", "ratios - 1 - log_ratios", "ratios - 1 + log_ratios"),
     ],
     "grpo/policy/distribution.py": [
         ("grpo/policy/distribution", "precision", "logits_BA.float()", "logits_BA"),
@@ -187,9 +184,6 @@ TABLE: Final = {
         ("steps/track/registry", "outside_of_its_folder", "checked(_NAME_FORM, entry.path,", "str(entry.path or"),
         ("promises/5_lost_machine_and_resume", "not_the_peak", "if target.is_dir() and sha256", "if target.is_dir() or sha256"),
         ("promises/5_lost_machine_and_resume", "not_the_peak", "if sha256_json(file_hashes(found)) != version.files", "if False"),
-    ],
-    "grpo/train/network_task.py": [
-        ("grpo/train/trainer", "of_its_step", "temperature=knobs.temperature,", "temperature=config.temperature,"),
     ],
     "steps/training_loop.py": [
         ("promises/5_lost_machine_and_resume", "optimiser", "(record.step - self._first) %", "record.step %"),

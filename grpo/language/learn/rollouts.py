@@ -20,7 +20,7 @@ from grpo.language.text.examples import Example
 from grpo.language.text.rewards import Grades
 from grpo.language.text.tasks import LanguageTask, MoveAnswer, Reading
 from grpo.settings.tree import Settings
-from grpo.train.batch import group_advantages
+from grpo.train.objective import group_advantages
 
 Grader = Callable[[Example, str], Grades]
 
@@ -83,6 +83,16 @@ class LanguageRollout:
     def largest_gap(self) -> float:
         """Nats, between a token's log-probability as it was sampled and as the loss scores it."""
         return (self.sampled - self.measures.log_probs).abs().max().item()
+
+    @property
+    def entropy(self) -> float:
+        """Mean exact entropy of an answer at T = 1, in nats."""
+        return self.measures.of_answers()[0].cpu().mean().item()
+
+    @property
+    def kl_reference(self) -> float:
+        """Mean exact KL(policy || reference) of an answer, in nats."""
+        return self.measures.of_answers()[1].cpu().mean().item()
 
     @property
     def rewards(self) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from doubles import CPU, TINY, fake_arrays, some_boards, trainer_of
+from doubles import CPU, TINY, NetworkTrainer, fake_arrays, some_boards, trainer_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +28,6 @@ from grpo.policy.checkpoints import (
 from grpo.policy.files import ACTION_TABLE_HASH, FACTS, WEIGHTS, IncompatibleError
 from grpo.policy.policy import NetworkPolicy, new_policy, weights_hash
 from grpo.settings.grpo import GrpoConfig
-from grpo.train.trainer import Trainer
 
 ORIGIN = {"dataset": "abc", "settings": {"seed": 3, "rates": [1e-4, 0.1]}}
 
@@ -36,7 +35,7 @@ load = partial(load_checkpoint, device=CPU, kind=NetworkPolicy)
 
 
 @pytest.fixture(scope="session")
-def trainer() -> Trainer[NetworkPolicy]:
+def trainer() -> NetworkTrainer:
     """Return a trainer after two steps; nobody changes it."""
     made = trainer_of(GrpoConfig(states_per_step=8, num_minibatches=1, group_size=4), fake_arrays(some_boards(8)))
     made.step()
@@ -45,12 +44,12 @@ def trainer() -> Trainer[NetworkPolicy]:
 
 
 @pytest.fixture
-def folder(trainer: Trainer[NetworkPolicy], tmp_path: Path) -> Path:
+def folder(trainer: NetworkTrainer, tmp_path: Path) -> Path:
     """Return the checkpoint of the trainer's second step."""
     return save_checkpoint(tmp_path / "run", trainer.policy, trainer.state(ORIGIN))
 
 
-def test_a_checkpoint_is_read_back_exactly_as_it_was_written(trainer: Trainer[NetworkPolicy], folder: Path) -> None:
+def test_a_checkpoint_is_read_back_exactly_as_it_was_written(trainer: NetworkTrainer, folder: Path) -> None:
     policy, state = load(folder)
     expected = trainer.state(ORIGIN)
     assert sorted(path.name for path in folder.iterdir()) == [FACTS, MANIFEST, WEIGHTS, STATE]

@@ -20,10 +20,11 @@ from grpo.policy.distribution import MoveDistribution, PositionBatch
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.metrics import METRICS
 from grpo.settings.shared import TERMS
-from grpo.train.batch import Batch, States, group_advantages, select_rows
 from grpo.train.control import Knobs
-from grpo.train.objective import Terms, clipped_surrogate, grpo_objective, is_clipped
-from grpo.train.probes import Measured, budget, gradient_products, inner_metrics, logit_descents, rollout_metrics
+from grpo.train.network_problem import select_rows
+from grpo.train.objective import Batch, Measured, Terms, clipped_surrogate, group_advantages, grpo_objective, is_clipped
+from grpo.train.probes import budget, columns, gradient_products, logit_descents, loss_metrics, network_metrics, rollout_metrics
+from grpo.train.states import States
 
 BOUNDS = {"clip_low": 0.2, "clip_high": 0.28}
 CONFIG = GrpoConfig(**BOUNDS)
@@ -300,9 +301,15 @@ def pieces_of(pieces: list[list[int]], new: Tensor = NEW) -> Measured:
         piece = select_rows(sampled(), torch.tensor(rows))
         width = piece.states.values.shape[1]
         now, reference = written(new[rows][:, :width]), written(REFERENCE[rows][:, :width])
-        step.add(piece, grpo_objective(now, reference, piece, CONFIG, ALL_TERMS), now, reference, ALL_TERMS)
+        terms = grpo_objective(now, reference, piece, CONFIG, ALL_TERMS)
+        step.add(piece, terms, columns(piece, terms, now, reference, ALL_TERMS))
     step.gradient_norm = 2.0
     return step
+
+
+def step_metrics(taken: list[Measured], refused: Measured | None = None) -> dict[str, float]:
+    """Return all metrics of a network's optimiser steps."""
+    return loss_metrics("grpo", taken, refused) | network_metrics(taken, refused)
 
 
 def test_the_metrics_of_several_steps_are_their_mean_their_extreme_or_the_last() -> None:
@@ -311,11 +318,11 @@ def test_the_metrics_of_several_steps_are_their_mean_their_extreme_or_the_last()
     assert (second.mean("clip_low"), second.mean("clip_high")) == (0, 0)
     # 0.1 * 0.8 - 0.1 * 0.4, and -0.05 * 1.0.
     assert second.mean("reward_gain") == pytest.approx((0.04 - 0.05) / 2)
-    metrics = inner_metrics("grpo", [first, second])
-    assert inner_metrics("grpo", [first, pieces_of([[1], [0]])]) == pytest.approx(metrics, rel=1e-12, abs=1e-14), "in pieces"
+    metrics = step_metrics([first, second])
+    assert step_metrics([first, pieces_of([[1], [0]])]) == pytest.approx(metrics, rel=1e-12, abs=1e-14), "in pieces"
     assert metrics["grpo/loss"] == pytest.approx((first.mean("loss") + second.mean("loss")) / 2)
     # Of the policy that was sampled: the later steps may not know the reference.
-    assert metrics["grpo/kl_reference"] == first.mean("raw/reference_kl") > 0.01
+    assert metrics["grpo/kl_reference"] == first.kl_reference > 0.01
     assert metrics["grpo/kl_old"] == second.kl_old > 0.01
     assert (metrics["grpo/ratio_min"], metrics["grpo/ratio_max"]) == pytest.approx((0.8, 1.6))
     assert metrics.keys() <= METRICS.keys()

@@ -4,11 +4,9 @@ import copy
 from typing import Any, Final
 
 import pytest
-from doubles import FIELD_NOTES, fake_arrays, lively_policy, some_boards, trainer_of
+from doubles import FIELD_NOTES, NetworkTrainer, fake_arrays, lively_policy, some_boards, trainer_of
 
-from grpo.policy.policy import NetworkPolicy
 from grpo.settings.grpo import GrpoConfig
-from grpo.train.trainer import Trainer
 
 ARRAYS: Final = fake_arrays(some_boards(48))
 NUM_STEPS: Final = 200
@@ -28,7 +26,7 @@ CONFIG: Final = GrpoConfig(
 )
 
 
-def entropies(trainer: Trainer[NetworkPolicy], count: int) -> list[float]:
+def entropies(trainer: NetworkTrainer, count: int) -> list[float]:
     """Return the exact entropy at T = 1 of some steps, whatever temperature they are sampled at."""
     return [trainer.step().metrics["grpo/entropy"] for _ in range(count)]
 

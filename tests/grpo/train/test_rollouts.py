@@ -12,9 +12,9 @@ from grpo.board.actions import action_move
 from grpo.policy.distribution import MovePolicy, PositionBatch
 from grpo.policy.policy import NetworkPolicy
 from grpo.settings.grpo import GrpoConfig
-from grpo.train.batch import Batch, States, select_rows
-from grpo.train.rollout import Sampler, sampled_groups, sampled_trajectories
-from grpo.train.states import Values
+from grpo.train.network_problem import Sampler, sampled_groups, sampled_trajectories, select_rows
+from grpo.train.objective import Batch
+from grpo.train.states import States, Values
 
 BOARDS = some_boards(40)
 CONFIG = GrpoConfig(group_size=8)

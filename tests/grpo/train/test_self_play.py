@@ -16,10 +16,9 @@ from grpo.engine.move_values import ValueTable
 from grpo.policy.policy import new_policy
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.metrics import METRICS
-from grpo.train.batch import States
-from grpo.train.network_task import NetworkTask
+from grpo.train.network_problem import NetworkProblem
 from grpo.train.self_play import SelfPlay, SelfPlayError, taken_plies
-from grpo.train.states import DatasetStates
+from grpo.train.states import DatasetStates, States
 from grpo.train.trainer import Trainer
 
 SHUFFLE = ["g1f3", "g8f6", "f3g1", "f6g8"]
@@ -252,8 +251,8 @@ def test_a_tiny_training_is_the_same_on_every_machine_to_the_last_digits(
     for one in (policy, reference):
         one.network.double()
     dataset = DatasetStates(fake_arrays(some_boards(16)), states_per_step=4, seed=3)
-    task = NetworkTask(reference, dataset, config, seed=3, self_play=own, values=MadeUpValues(fails_on=is_unlucky))
-    trainer = Trainer(task, policy, config, seed=3, first_step=2)
+    problem = NetworkProblem(reference, dataset, config, seed=3, self_play=own, values=MadeUpValues(fails_on=is_unlucky))
+    trainer = Trainer(problem, policy, config, seed=3, first_step=2)
     records = [trainer.step() for _ in range(3)]
     found = {name: [record.metrics[f"grpo/{name}"] for record in records] for name in MEASURED}
     found["weights"] = [
@@ -272,9 +271,9 @@ def test_positions_are_taken_at_an_odd_stride_from_every_offset_but_the_first(nu
 
 def test_a_step_has_the_datasets_states_first_and_own_ones_after() -> None:
     dataset = DatasetStates(fake_arrays(some_boards(20)), states_per_step=5, seed=3)
-    task, own = NetworkTask(POLICY, dataset, GrpoConfig(), seed=3, self_play=own_games()), own_games()
+    problem, own = NetworkProblem(POLICY, dataset, GrpoConfig(), seed=3, self_play=own_games()), own_games()
     for step in (0, 6):
-        states = task.states(POLICY, step)
+        states = problem.states(POLICY, step)
         assert len(states) == 13
         assert raw(states.select_rows(torch.arange(5))) == raw(dataset.states(step))
         assert raw(states.select_rows(torch.arange(5, 13))) == raw(own.states(step, POLICY))

@@ -9,8 +9,7 @@ from grpo.base.errors import PlainError
 from grpo.board.actions import action_id
 from grpo.dataset.table import BoardArrays
 from grpo.policy.distribution import PositionBatch
-from grpo.train.mirror import reflected
-from grpo.train.states import DatasetStates, valued_states
+from grpo.train.states import DatasetStates, reflected, valued_states
 
 BOARDS = some_boards(50)
 ARRAYS = fake_arrays(BOARDS)

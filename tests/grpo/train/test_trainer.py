@@ -8,12 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import doubles
 import numpy as np
 import pytest
 import torch
 from doubles import (
     CPU,
     TINY,
+    NetworkTrainer,
     fake_arrays,
     largest_difference,
     lively_policy,
@@ -32,14 +34,12 @@ from grpo.policy.files import IncompatibleError
 from grpo.policy.policy import NetworkPolicy, new_policy, weights_hash
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.tree import PolicyConfig
-from grpo.train import network_task
+from grpo.train import network_problem
 from grpo.train import trainer as training
-from grpo.train.batch import Batch, States
 from grpo.train.control import CRITICAL_WINDOW, SKIPPED_CUT
-from grpo.train.invariants import InvariantError, assert_on_policy
-from grpo.train.rollout import Sampler
-from grpo.train.states import DatasetStates
-from grpo.train.trainer import Trainer
+from grpo.train.network_problem import NetworkProblem, Sampler
+from grpo.train.objective import Batch, InvariantError, assert_on_policy
+from grpo.train.states import DatasetStates, States
 
 BOARDS = some_boards(48)
 ARRAYS = fake_arrays(BOARDS)
@@ -56,12 +56,12 @@ TRAJECTORIES = {"num_own_moves": 2, "group_size": 3, "states_per_step": 8}
 KINDS: list[dict[str, Any]] = [{}, TRAJECTORIES]
 
 
-def trainer_of(config: GrpoConfig = CONFIG, arrays: BoardArrays = ARRAYS, **changes: Any) -> Trainer[NetworkPolicy]:
+def trainer_of(config: GrpoConfig = CONFIG, arrays: BoardArrays = ARRAYS, **changes: Any) -> NetworkTrainer:
     """Return a trainer on the boards."""
     return any_trainer_of(config, arrays, **changes)
 
 
-def double_trainer(**changes: Any) -> Trainer[NetworkPolicy]:
+def double_trainer(**changes: Any) -> NetworkTrainer:
     """Return a trainer in float64, where rounding hides nothing; its reference is another policy."""
     policy, reference = lively_policy(), lively_policy(seed=9)
     for one in (policy, reference):
@@ -70,12 +70,12 @@ def double_trainer(**changes: Any) -> Trainer[NetworkPolicy]:
     return trainer_of(CONFIG, arrays, policy=policy, reference=reference, **changes)
 
 
-def steps(trainer: Trainer[NetworkPolicy], count: int) -> list[Record]:
+def steps(trainer: NetworkTrainer, count: int) -> list[Record]:
     """Return the records of some steps."""
     return [trainer.step() for _ in range(count)]
 
 
-def state_of(trainer: Trainer[NetworkPolicy]) -> list[Any]:
+def state_of(trainer: NetworkTrainer) -> list[Any]:
     """Return all numbers that an optimiser step could change, as plain data."""
     moments = trainer.state({}).tensors_of("optimiser.")
     weights = (weights_hash(trainer.policy), weights_hash(trainer.evaluation_policy))
@@ -108,7 +108,7 @@ def no_trust_region(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_healthy_run_is_on_policy_at_every_temperature_split_and_precision(
     changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(network_task, "MAX_STATES_PER_FORWARD", 5)
+    monkeypatch.setattr(network_problem, "MAX_STATES_PER_FORWARD", 5)
     records = steps(trainer_of(learning_rate=5e-3, **changes), 2)
     num_minibatches = changes.get("num_minibatches", 2)
     assert [record.metrics["grpo/optimiser_steps"] for record in records] == [num_minibatches] * 2
@@ -118,8 +118,8 @@ def test_a_healthy_run_is_on_policy_at_every_temperature_split_and_precision(
 
 def test_a_rollout_is_sampled_at_the_temperature_of_its_step_and_not_at_that_of_the_settings() -> None:
     trainer = trainer_of(temperature=1.3)
-    states = trainer.task.states(trainer.policy, 0)
-    rollout = trainer.task.rollout(trainer.policy, states, replace(trainer.control.knobs(0), temperature=0.7), 0)
+    states = trainer.problem.states(trainer.policy, 0)
+    rollout = trainer.problem.rollout(trainer.policy, states, replace(trainer.control.knobs(0), temperature=0.7), 0)
     assert rollout.temperature == 0.7
     with torch.no_grad():
         expected = trainer.policy.distribution(states.positions, temperature=0.7)
@@ -137,7 +137,7 @@ def sampler_with(monkeypatch: pytest.MonkeyPatch, fault: Fault, *, factor: float
         return fault(replace(made, temperature=sampler.temperature), sampler.policy)
 
     for name in ("sampled_groups", "sampled_trajectories"):
-        monkeypatch.setattr(network_task, name, partial(faulty, getattr(network_task, name)))
+        monkeypatch.setattr(network_problem, name, partial(faulty, getattr(network_problem, name)))
 
 
 def weights_moved(rollout: Batch[States], policy: MovePolicy) -> Batch[States]:
@@ -221,12 +221,12 @@ def test_another_seed_gives_another_run() -> None:
     assert trainer_of(seed=0).step() != trainer_of(seed=1).step()
 
 
-def resumed(first: Trainer[NetworkPolicy], folder: Path, make: Callable[[NetworkPolicy], Trainer[NetworkPolicy]]) -> Trainer[NetworkPolicy]:
+def resumed(first: NetworkTrainer, folder: Path, make: Callable[[NetworkPolicy], NetworkTrainer]) -> NetworkTrainer:
     """Return a trainer of new objects that goes on where the first one stands."""
     saved = save_checkpoint(folder, first.evaluation_policy, first.state({"from": "here"}))
     policy, state = load_checkpoint(saved, CPU, NetworkPolicy)
     second = make(policy)
-    second.restore(policy, state)
+    second.resume(policy, state)
     return second
 
 
@@ -238,7 +238,7 @@ GOES_ON: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("changes", GOES_ON)
 def test_saved_and_gone_on_in_a_new_trainer_it_ends_bit_for_bit_as_if_never_stopped(changes: dict[str, Any], tmp_path: Path) -> None:
-    def make(policy: NetworkPolicy | None = None) -> Trainer[NetworkPolicy]:
+    def make(policy: NetworkPolicy | None = None) -> NetworkTrainer:
         return trainer_of(policy=policy, reference=lively_policy(seed=9), **changes)
 
     whole, first = make(), make()
@@ -292,6 +292,37 @@ def test_what_is_judged_is_the_average_of_the_policies_after_each_step_and_train
     assert largest_difference(averaged.evaluation_policy, averaged.policy) > 1e-4
 
 
+class Unwatched(NetworkProblem):
+    """The problem without its probes."""
+
+    def rollout_metrics(self, rollout: Batch[States]) -> dict[str, float]:
+        return {}
+
+    def probe(self, *_: Any) -> dict[str, torch.Tensor]:
+        return {}
+
+    def step_metrics(self, *_: Any) -> dict[str, float]:
+        return {}
+
+
+@pytest.mark.parametrize("changes", [{"learning_rate": 0.1, "num_minibatches": 4}, {"critical_entropy": 9.0}])
+def test_without_its_probes_a_trainer_makes_equal_weights_decisions_and_events(
+    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"entropy_schedule": "target", "entropy_coefficient": 0.015, "kl_coefficient": 0.01, "kl_target": 0.3, **changes}
+    watched = trainer_of(reference=lively_policy(seed=9), **changes)
+    monkeypatch.setattr(doubles, "NetworkProblem", Unwatched)
+    unwatched = trainer_of(reference=lively_policy(seed=9), **changes)
+    records, bare = steps(watched, CRITICAL_WINDOW + 1), steps(unwatched, CRITICAL_WINDOW + 1)
+    assert state_of(unwatched) == state_of(watched)
+    assert unwatched.state({}).control == watched.state({}).control
+    assert [record.events for record in bare] == [record.events for record in records]
+    assert any(record.events for record in records)
+    controlled = {name for record in bare for name in record.metrics}
+    assert {name.split("/")[0] for name in controlled - {"grpo/skipped", "grpo/optimiser_steps"}} == {"control"}
+    assert all({**record.metrics, **other.metrics} == record.metrics for record, other in zip(records, bare, strict=True))
+
+
 def test_what_is_looked_at_before_the_first_step_changes_nothing() -> None:
     looked, plain = trainer_of(), trainer_of()
     before = state_of(looked)
@@ -321,7 +352,7 @@ def test_the_pieces_that_a_minibatch_is_cut_into_decide_nothing(kind: dict[str, 
     changes = {**kind, "kl_coefficient": 0.1, "learning_rate": 5e-3, "entropy_schedule": "target", "entropy_coefficient": 0.015}
     whole, cut = double_trainer(**changes), double_trainer(**changes)
     in_one = steps(whole, 2)
-    monkeypatch.setattr(network_task, "MAX_STATES_PER_FORWARD", 3)
+    monkeypatch.setattr(network_problem, "MAX_STATES_PER_FORWARD", 3)
     for one, other in zip(in_one, steps(cut, 2), strict=True):
         assert dict(other.metrics) == pytest.approx(dict(one.metrics), rel=1e-7, abs=1e-9)
         assert other.events == one.events
@@ -380,7 +411,7 @@ class _SometimesNan(DatasetStates):
         return replace(states, values=states.values * math.nan) if step in self.bad_steps else states
 
 
-def trainer_with_nan_at(*bad_steps: int, **changes: Any) -> Trainer[NetworkPolicy]:
+def trainer_with_nan_at(*bad_steps: int, **changes: Any) -> NetworkTrainer:
     """Return a trainer that meets NaN values at these steps."""
     config = GrpoConfig(**{**CONFIG.model_dump(), **changes})
     states = _SometimesNan(ARRAYS, states_per_step=config.states_per_step, seed=0)
@@ -460,7 +491,7 @@ FEW = fake_arrays(FEW_BOARDS)
 FEW_VALUES, FEW_LEGAL = torch.from_numpy(FEW.values), torch.from_numpy(FEW.is_legal)
 
 
-def few(policy: NetworkPolicy, **changes: Any) -> Trainer[NetworkPolicy]:
+def few(policy: NetworkPolicy, **changes: Any) -> NetworkTrainer:
     """Return a trainer that sees the same four boards at each step, without regularisers if none are given."""
     settings = {
         "states_per_step": 4,

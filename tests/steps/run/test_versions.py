@@ -229,7 +229,7 @@ def test_words_metrics_and_settings_of_the_project_change_no_version(before: dic
     ("name", "old", "new", "steps"),
     [
         ("grpo/train/objective.py", r"\n    return ", "\n    return -", {"finetune", "language finetune"}),
-        ("grpo/language/learn/task.py", r"\n        return ", "\n        return -", {"language finetune"}),
+        ("grpo/language/learn/problem.py", r"\n        return ", "\n        return -", {"language finetune"}),
         ("grpo/match/pages/viewer.html", r"\Z", " ", {"select"}),
         ("steps/pages/model_card.md.j2", r"\Z", " ", {"report"}),
         ("grpo/dataset/quotas.py", r"$", "\n_NUMBER = str(3)\n", {"build_boards", "join_boards", "check_boards"}),

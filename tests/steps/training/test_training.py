@@ -28,9 +28,8 @@ from grpo.match.regret import heldout_metrics
 from grpo.policy.checkpoints import checkpoint_folders, checkpoint_step, load_checkpoint
 from grpo.policy.files import LANGUAGE, NETWORK
 from grpo.policy.policy import NetworkPolicy
-from grpo.train.batch import States
-from grpo.train.states import DatasetStates
-from grpo.train.trainer import Trainer
+from grpo.train.states import DatasetStates, States
+from grpo.train.trainer import AnyTrainer, Trainer
 from steps.dataset import read_boards
 from steps.names import ANSWERS, BOARDS, FINDINGS, REPORT
 from steps.policies.open import open_policy
@@ -120,7 +119,7 @@ def test_an_error_says_from_where_the_same_command_resumes_and_that_tells_its_fi
 ) -> None:
     whole = Trainer.step
 
-    def failing(trainer: Trainer[Any]) -> Record:
+    def failing(trainer: AnyTrainer) -> Record:
         if trainer.num_steps_done == 6:
             raise NonFiniteError("spoilt")
         return whole(trainer)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from written_language import CPU, language_trainer, settings, writer, written_boards
+from written_language import CPU, LanguageTrainer, language_trainer, settings, writer, written_boards
 
 from grpo.language.generate import answers
 from grpo.language.learn.rollouts import Grader
@@ -15,8 +15,7 @@ from grpo.language.text.rewards import Grades, grade
 from grpo.policy.checkpoints import load_checkpoint, save_checkpoint
 from grpo.policy.policy import weights_hash
 from grpo.settings.tree import Settings
-from grpo.train.invariants import InvariantError
-from grpo.train.trainer import Trainer
+from grpo.train.objective import InvariantError
 
 
 def counting(word: str) -> Grader:
@@ -28,7 +27,7 @@ def counting(word: str) -> Grader:
     return count
 
 
-def trainer_of(config: Settings, grader: Grader = grade) -> Trainer[LanguagePolicy]:
+def trainer_of(config: Settings, grader: Grader = grade) -> LanguageTrainer:
     return language_trainer(writer(config), writer(config), written_boards(config), config, grader)
 
 
@@ -49,7 +48,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_the_run_that_was_not_stopped(tm
             folder = save_checkpoint(tmp_path, whole.evaluation_policy, whole.state({}))
     again = trainer_of(config)
     policy, state = load_checkpoint(folder, CPU, LanguagePolicy)
-    again.restore(policy, state)
+    again.resume(policy, state)
     torch.manual_seed(99)  # Nothing may depend on it.
     assert again.step() == records[2]
     assert weights_hash(again.policy) == weights_hash(whole.policy)

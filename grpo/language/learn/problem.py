@@ -1,4 +1,4 @@
-"""GRPO of a language model: what `Trainer` asks of a task, for a policy that answers prompts; a token of an answer is a state.
+"""GRPO of a language model: what `Trainer` asks of a problem, for a policy that answers prompts; a token of an answer is a state.
 
 Legend: B answers, T tokens of the longest answer, K tokens of all answers of a piece.
 """
@@ -18,12 +18,12 @@ from grpo.language.model.policy import LanguagePolicy, token_distribution
 from grpo.language.text.examples import Example, LanguageBoards
 from grpo.policy.distribution import PRECISIONS, MoveDistribution
 from grpo.settings.tree import Settings
-from grpo.train.batch import Batch
+from grpo.train import probes
 from grpo.train.control import Knobs
-from grpo.train.invariants import InvariantError
+from grpo.train.objective import Batch, InvariantError, Measured, Terms
 
 
-class LanguageTask:
+class LanguageProblem:
     """Groups of graded answers to prompts that a dataset's boards give."""
 
     name = "language"
@@ -50,7 +50,7 @@ class LanguageTask:
         self._boards, self._settings, self._grader, self._first_step = boards, settings, grader, first_step
         self._log_vocabulary = math.log(reference.network.config.get_text_config().vocab_size)
 
-    def states(self, policy: LanguagePolicy, step: int) -> list[Example]:  # noqa: ARG002
+    def states(self, policy: LanguagePolicy, step: int) -> Sequence[Example]:  # noqa: ARG002
         """Return the examples whose prompts are answered."""
         return self._boards.draw(numpy_stream(self._settings.seed, "prompts", step), self._settings.grpo.states_per_step)
 
@@ -110,9 +110,28 @@ class LanguageTask:
         """Return the distribution that each token is drawn from."""
         return token_distribution(part.states.logits(policy), temperature=part.temperature)
 
-    def log_num_legal(self, metrics: Mapping[str, float]) -> float:  # noqa: ARG002
-        """Return ln(size of the vocabulary)."""
-        return self._log_vocabulary
+    def entropies(self, rollout: LanguageRollout) -> tuple[float, float]:
+        """Return the mean entropy of an answer at T = 1, and ln(size of the vocabulary)."""
+        return rollout.entropy, self._log_vocabulary
+
+    def kl_reference(self, rollout: LanguageRollout, first: Measured | None) -> float:  # noqa: ARG002
+        """Return the mean KL(policy || reference) of an answer."""
+        return rollout.kl_reference
+
+    def probe(
+        self,
+        part: Batch[AnswerBatch],  # noqa: ARG002
+        terms: Terms,
+        new: MoveDistribution,  # noqa: ARG002
+        reference: MoveDistribution | None,  # noqa: ARG002
+        knobs: Knobs,  # noqa: ARG002
+    ) -> dict[str, Tensor]:
+        """Return the KL term of each token's loss."""
+        return {"kl_term": terms.weighted["reference_kl"]}
+
+    def step_metrics(self, taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
+        """Return the metrics of the optimiser steps."""
+        return {**probes.loss_metrics(self.name, taken, refused), "language/kl_term": probes.mean_over(taken, "kl_term")}
 
     def state(self) -> dict[str, Tensor]:
         """Return nothing: the step is all of its state."""
