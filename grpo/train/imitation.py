@@ -3,9 +3,7 @@
 It must end with a strong policy, not with a weak one on which GRPO would shine.
 """
 
-import copy
 import itertools
-import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -14,13 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import torch_stream
 from grpo.dataset.table import LabelArrays
 from grpo.diagnosis.records import Record
 from grpo.policy.distribution import PositionBatch
 from grpo.policy.policy import NetworkPolicy
 from grpo.settings.tree import PretrainConfig
+from grpo.train.fitting import fit
 from grpo.train.states import reflected
 
 WEIGHT_DECAY: Final = 0.05
@@ -30,35 +28,26 @@ _VALIDATION_BATCH: Final = 512
 def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, config: PretrainConfig, *, seed: int) -> Iterator[Record]:
     """Yield a record at each look at the validation loss; the policy ends with the best weights of all looks.
 
-    The learning rate falls linearly to 0. Raises NonFiniteError when the validation loss is not finite.
+    The learning rate falls linearly to 0. Raises NonFiniteError when a loss is not finite.
     """
     positions, looked_at = (PositionBatch.from_arrays(boards).with_features() for boards in (train, validation))
-    played = torch.from_numpy(train.played)
-    optimiser = torch.optim.AdamW(policy.network.parameters(), lr=config.learning_rate, weight_decay=WEIGHT_DECAY)
-    best, best_weights = math.inf, policy.network.state_dict()
-    losses: list[float] = []
-    for step, rows in zip(range(1, config.num_steps + 1), _batches(len(train), config.batch_size, seed=seed), strict=False):
-        batch = positions.select_rows(rows)
-        batch = reflected(batch, torch.rand(len(rows), generator=torch_stream(seed, "imitation", "reflection", step - 1)) < 0.5)
-        rate = config.learning_rate * (1 - (step - 1) / config.num_steps)
-        for group in optimiser.param_groups:
-            group["lr"] = rate
-        batch_loss = _loss(policy, batch, played[rows])
-        optimiser.zero_grad(set_to_none=True)
-        batch_loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-        losses.append(batch_loss.item())
-        if step % config.steps_per_validation and step != config.num_steps:
-            continue
+    played, batches = torch.from_numpy(train.played), _batches(len(train), config.batch_size, seed=seed)
+
+    def rate(step: int) -> float:
+        return config.learning_rate * (1 - (step - 1) / config.num_steps)
+
+    def loss(step: int) -> Tensor:
+        rows = next(batches)
+        is_image = torch.rand(len(rows), generator=torch_stream(seed, "imitation", "reflection", step - 1)) < 0.5
+        return _loss(policy, reflected(positions.select_rows(rows), is_image), played[rows])
+
+    def validate() -> tuple[float, dict[str, float]]:
         measured = validation_metrics(policy, looked_at, validation.played)
-        yield Record(step, {"imitation/train_loss": sum(losses) / len(losses), "imitation/learning_rate": rate, **measured})
-        losses.clear()
-        loss = measured["imitation/validation_loss"]
-        if not math.isfinite(loss):
-            raise NonFiniteError(f"imitation step {step}: the validation loss is {loss}; lower pretrain.learning_rate")
-        if loss < best:
-            best, best_weights = loss, copy.deepcopy(policy.network.state_dict())
-    policy.network.load_state_dict(best_weights)
+        return measured["imitation/validation_loss"], measured
+
+    optimiser = torch.optim.AdamW(policy.network.parameters(), lr=config.learning_rate, weight_decay=WEIGHT_DECAY)
+    for step, train_loss, measured in fit(policy.network, optimiser, config, rate=rate, loss=loss, validate=validate):
+        yield Record(step, {"imitation/train_loss": train_loss, "imitation/learning_rate": rate(step), **measured})
 
 
 @torch.no_grad()

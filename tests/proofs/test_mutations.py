@@ -113,9 +113,12 @@ TABLE: Final = {
         ("grpo/train/control", "floor", "if entropy < settings.entropy_floor else 0", "if entropy <= settings.entropy_floor else 0"),
         ("grpo/train/control", "bound", '(name == "steps" or self._controllers[name].is_saturated)', '(name == "steps")'),
     ],
+    "grpo/train/fitting.py": [
+        ("grpo/train/imitation", "tiny_imitation", 'group["lr"] = rate(step)', 'group["lr"] = config.learning_rate'),
+        ("grpo/train/imitation", "keeps_the_best", "step) < lowest:", "step) <= lowest:"),
+    ],
     "grpo/train/imitation.py": [
         ("grpo/train/imitation", "tiny_imitation", "played[rows])", "played[: len(rows)])"),
-        ("grpo/train/imitation", "tiny_imitation", 'group["lr"] = rate', 'group["lr"] = config.learning_rate'),
         ("grpo/train/imitation", "tiny_imitation", "weight_decay=WEIGHT_DECAY", "weight_decay=0.0"),
         ("grpo/train/imitation", "tiny_imitation", '"reflection", step - 1)', '"reflection", 0)'),
     ],

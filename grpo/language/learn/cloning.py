@@ -3,15 +3,12 @@
 The loss is on the answers' tokens alone, with the one that ends them; prompts are read and not learned.
 """
 
-import copy
-import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import numpy_stream
 from grpo.diagnosis.records import Record
 from grpo.language.learn.answer_batch import AnswerBatch
@@ -19,6 +16,7 @@ from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example, LanguageBoards
 from grpo.language.text.tasks import LanguageTask
 from grpo.settings.tree import PretrainConfig
+from grpo.train.fitting import fit
 
 _WARMUP: Final = 0.05
 _BETAS: Final = (0.9, 0.98)  # The second nearer than AdamW's own: as usual for language models, whose gradients' size changes fast.
@@ -38,35 +36,26 @@ def clone(
     parameters = [parameter for parameter in policy.network.parameters() if parameter.requires_grad]
     optimiser = torch.optim.AdamW(parameters, lr=config.learning_rate, betas=_BETAS, weight_decay=_WEIGHT_DECAY, fused=True)
     looked_at = validation.draw(numpy_stream(seed, "cloning", "validation"), min(_NUM_VALIDATION, len(validation)))
-    best, best_weights = math.inf, copy.deepcopy(policy.network.state_dict())
-    losses: list[float] = []
-    for step in range(1, config.num_steps + 1):
-        for group in optimiser.param_groups:
-            group["lr"] = config.learning_rate * _schedule(step, config.num_steps)
+
+    def clip(*_: object) -> None:
+        torch.nn.utils.clip_grad_norm_(parameters, _MAX_GRADIENT_NORM)
+
+    optimiser.register_step_pre_hook(clip)
+
+    def rate(step: int) -> float:
+        return config.learning_rate * _schedule(step, config.num_steps)
+
+    def loss(step: int) -> Tensor:
         # A step's batch is a stream of its own: nothing that others draw can shift it.
         sums = _sums(policy, train.draw(numpy_stream(seed, "cloning", step), config.batch_size))
-        mean = sum((loss for loss, _ in sums.values()), torch.zeros((), device=policy.device)) / sum(count for _, count in sums.values())
-        if not bool(mean.isfinite()):
-            raise NonFiniteError(f"cloning step {step}: the loss is {mean.item()}; {_REMEDY}")
-        optimiser.zero_grad(set_to_none=True)
-        mean.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(parameters, _MAX_GRADIENT_NORM)
-        optimiser.step()
-        losses.append(mean.item())
-        if step % config.steps_per_validation and step != config.num_steps:
-            continue
-        found = validation_losses(policy, looked_at)
-        loss = found["language/clone_validation_loss"]
-        if not math.isfinite(loss):
-            raise NonFiniteError(f"cloning step {step}: the validation loss is {loss}; {_REMEDY}")
-        yield Record(step, {"language/clone_loss": sum(losses) / len(losses), **found})
-        losses.clear()
-        if loss < best:
-            best, best_weights = loss, copy.deepcopy(policy.network.state_dict())
-    policy.network.load_state_dict(best_weights)
+        return sum((loss for loss, _ in sums.values()), torch.zeros((), device=policy.device)) / sum(count for _, count in sums.values())
 
+    def validate() -> tuple[float, dict[str, float]]:
+        measured = validation_losses(policy, looked_at)
+        return measured["language/clone_validation_loss"], measured
 
-_REMEDY: Final = "lower pretrain.learning_rate, or give a model whose weights are whole"
+    for step, train_loss, measured in fit(policy.network, optimiser, config, rate=rate, loss=loss, validate=validate):
+        yield Record(step, {"language/clone_loss": train_loss, **measured})
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import numpy_stream
 from grpo.language.learn.answer_batch import AnswerBatch
 from grpo.language.learn.logprobs import MAX_GAP, pieces
-from grpo.language.learn.rollouts import Grader, LanguageRollout, rollout_metrics, write_rollout
+from grpo.language.learn.rollouts import AnswerSampler, Grader, LanguageRollout, rollout_metrics
 from grpo.language.model.policy import LanguagePolicy, token_distribution
 from grpo.language.text.examples import Example, LanguageBoards
 from grpo.policy.distribution import PRECISIONS, MoveDistribution
@@ -61,12 +61,9 @@ class LanguageProblem:
         that scores them.
         """
         policy.refuse_nonfinite()
-        rollout = write_rollout(
-            policy,
-            self.reference,
+        sampler = AnswerSampler(policy=policy, reference=self.reference, grader=self._grader, settings=self._settings)
+        rollout = sampler.rollout(
             states,
-            self._settings,
-            grader=self._grader,
             temperature=knobs.temperature,
             content_fraction=min(1.0, (step - self._first_step + 1) / max(1, self._settings.language.reward_warmup_steps)),
             step=step,

@@ -114,56 +114,52 @@ class LanguageRollout:
             yield self.answers[start : start + self.group_size]
 
 
-def write_rollout(
-    policy: LanguagePolicy,
-    reference: LanguagePolicy,
-    examples: Sequence[Example],
-    settings: Settings,
-    *,
-    grader: Grader,
-    temperature: float,
-    content_fraction: float,
-    step: int,
-) -> LanguageRollout:
-    """Write and grade a group of answers to each example's prompt.
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class AnswerSampler:
+    """Writes and grades a group of answers to each prompt."""
 
-    Args:
-        policy: who answers.
-        reference: what its distribution is compared with.
-        examples: one for each group.
-        settings: the run's.
-        grader: grades an answer.
-        temperature: of the policy.
-        content_fraction: of the weights of the reward's chess parts.
-        step: names the random streams, one for each answer.
+    policy: LanguagePolicy
+    """The policy that answers."""
+    reference: LanguagePolicy
+    """What the policy's distribution is compared with."""
+    grader: Grader
+    settings: Settings
 
-    Raises NonFiniteError when the policy's scores are NaN or infinite, TooLongError.
-    """
-    config = settings.grpo
-    asked = [example for example in examples for _ in range(config.group_size)]
-    streams = [numpy_stream(settings.seed, "answers", step, row) for row in range(len(asked))]
-    written = sampled_answers(policy, [example.prompt for example in asked], temperature=temperature, streams=streams)
-    grades = [grader(example, answer.text) for example, answer in zip(asked, written, strict=True)]
-    answers = tuple(
-        GradedAnswer(example=example, answer=answer, grades=found, reward=found.total(content_fraction))
-        for example, answer, found in zip(asked, written, grades, strict=True)
-    )
-    batch = AnswerBatch.of(policy, [answer.prompt_ids for answer in written], [answer.token_ids for answer in written])
-    sampled = torch.tensor([log_prob for answer in written for log_prob in answer.log_probs], device=policy.device)
-    is_truncated = torch.tensor([answer.is_truncated for answer in written])
-    # In float32, so that the mean of equal rewards is that reward.
-    rewards = torch.tensor([answer.reward for answer in answers]).view(-1, config.group_size)
-    is_member = ~is_truncated.view(-1, config.group_size)
-    return LanguageRollout(
-        answers=answers,
-        group_size=config.group_size,
-        batch=batch,
-        sampled=torch.zeros(batch.targets.shape, device=policy.device).masked_scatter(batch.is_token, sampled),
-        measures=exact_measures(policy, reference, batch, temperature=temperature),
-        is_truncated=is_truncated,
-        temperature=temperature,
-        advantages=group_advantages(rewards, is_member_BG=is_member).flatten(),
-    )
+    def rollout(self, examples: Sequence[Example], *, temperature: float, content_fraction: float, step: int) -> LanguageRollout:
+        """Return the answers to the examples' prompts, a group to each.
+
+        Args:
+            examples: one for each group.
+            temperature: of the policy.
+            content_fraction: factor of the reward's chess parts (warm-up).
+            step: names the random streams, one for each answer.
+
+        Raises NonFiniteError when the policy's scores are NaN or infinite, TooLongError.
+        """
+        policy, size = self.policy, self.settings.grpo.group_size
+        asked = [example for example in examples for _ in range(size)]
+        streams = [numpy_stream(self.settings.seed, "answers", step, row) for row in range(len(asked))]
+        written = sampled_answers(policy, [example.prompt for example in asked], temperature=temperature, streams=streams)
+        grades = [self.grader(example, answer.text) for example, answer in zip(asked, written, strict=True)]
+        answers = tuple(
+            GradedAnswer(example=example, answer=answer, grades=found, reward=found.total(content_fraction))
+            for example, answer, found in zip(asked, written, grades, strict=True)
+        )
+        batch = AnswerBatch.of(policy, [answer.prompt_ids for answer in written], [answer.token_ids for answer in written])
+        sampled = torch.tensor([log_prob for answer in written for log_prob in answer.log_probs], device=policy.device)
+        is_truncated = torch.tensor([answer.is_truncated for answer in written])
+        # In float32, so that the mean of equal rewards is that reward.
+        rewards = torch.tensor([answer.reward for answer in answers]).view(-1, size)
+        return LanguageRollout(
+            answers=answers,
+            group_size=size,
+            batch=batch,
+            sampled=torch.zeros(batch.targets.shape, device=policy.device).masked_scatter(batch.is_token, sampled),
+            measures=exact_measures(policy, self.reference, batch, temperature=temperature),
+            is_truncated=is_truncated,
+            temperature=temperature,
+            advantages=group_advantages(rewards, is_member_BG=~is_truncated.view(-1, size)).flatten(),
+        )
 
 
 def rollout_metrics(rollout: LanguageRollout) -> dict[str, float]:

@@ -79,5 +79,5 @@ def test_only_answers_are_learned() -> None:
 def test_a_loss_that_is_no_number_stops_it_by_name() -> None:
     policy = new_policy()
     policy.network.transformer.wte.weight.data[:] = torch.nan
-    with pytest.raises(NonFiniteError, match=r"cloning step 1: the loss is nan; lower pretrain\.learning_rate"):
+    with pytest.raises(NonFiniteError, match=r"pretraining step 1: the loss is nan; lower pretrain\.learning_rate"):
         next(clone(policy, boards(Split.TRAIN), boards(Split.VALIDATION), SHORT, seed=0))

@@ -15,7 +15,7 @@ from written_language import settings as settings_of
 
 from grpo.language.learn.answer_batch import AnswerBatch
 from grpo.language.learn.logprobs import exact_measures
-from grpo.language.learn.rollouts import LanguageRollout, write_rollout
+from grpo.language.learn.rollouts import AnswerSampler, LanguageRollout
 from grpo.language.model.policy import LanguagePolicy, ModelOrigin
 from grpo.language.text.examples import EnvironmentExample, Example, MoveExample
 from grpo.language.text.rewards import Grades, grade
@@ -54,9 +54,8 @@ def some_rollout(policy: LanguagePolicy, settings: Settings, *, step: int = 7) -
         else EnvironmentExample(prompt=prompt, **shared, **move)
         for prompt in PROMPTS
     ]
-    return write_rollout(
-        policy, policy, examples, settings, grader=by_length, temperature=settings.grpo.temperature, content_fraction=1.0, step=step
-    )
+    sampler = AnswerSampler(policy=policy, reference=policy, grader=by_length, settings=settings)
+    return sampler.rollout(examples, temperature=settings.grpo.temperature, content_fraction=1.0, step=step)
 
 
 @pytest.mark.parametrize("make", [gpt2_network, llama_network])
