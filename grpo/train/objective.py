@@ -34,8 +34,8 @@ _States_co = TypeVar("_States_co", covariant=True)
 class Batch(Generic[_States_co]):
     """States, the moves that were sampled in each, and all that the objective needs of them.
 
-    A group of two moves from the board above, a and b at T = 1 from probabilities 0.5, 0.3, 0.2: `columns` [0, 1], `weights` [0.5, 0.5],
-    `old_log_probs` [ln 0.5, ln 0.3], `rewards` [0.5, 1.0], `advantages` [-0.25, 0.25].
+    A group of two moves from the board that `States` describes, a and b at T = 1 from probabilities 0.5, 0.3, 0.2: `columns` [0, 1],
+    `weights` [0.5, 0.5], `old_log_probs` [ln 0.5, ln 0.3], `rewards` [0.5, 1.0], `advantages` [-0.25, 0.25].
 
     For a language model a state is a place in an answer, its moves are the tokens of the vocabulary, and M is 1.
     """

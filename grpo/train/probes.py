@@ -33,11 +33,10 @@ def rollout_metrics(batch: Batch[States]) -> dict[str, float]:
     spread = (fractions * (batch.rewards - mean_B1) ** 2).sum(1).sqrt()
     low = batch.rewards.masked_fill(~is_real, math.inf).amin(1)
     high = batch.rewards.masked_fill(~is_real, -math.inf).amax(1)
-    log_num_legal = one.num_legal().to(one.log_probs.dtype).log()
     of_states = {
         "entropy": one.entropy(),
         "normalised_entropy": one.entropy() / one.num_legal().clamp(min=2).to(one.log_probs.dtype).log(),
-        "log_num_legal": log_num_legal,
+        "log_num_legal": one.num_legal().to(one.log_probs.dtype).log(),
         "regret": values.amax(1) - one.expectation(values),
     }
     of_groups = {

@@ -52,16 +52,9 @@ class States:
         width = positions.is_legal.shape[1]
         return States(positions=positions, values=self.values[rows][:, :width], phases=self.phases[rows])
 
-    def reflected(self, wanted_B: Tensor) -> "States":
-        """Return the states, those that are wanted so and have no castling rights as their left-right mirror image."""
-        return replace(self, positions=reflected(self.positions, wanted_B))
 
-
-def _reflected_move(move: chess.Move) -> chess.Move:
-    return chess.Move(move.from_square ^ 7, move.to_square ^ 7, promotion=move.promotion)
-
-
-_REFLECTED_IDS: Final = torch.tensor([action_id(_reflected_move(move), chess.WHITE) for move in ACTIONS])
+_IMAGES: Final = (chess.Move(move.from_square ^ 7, move.to_square ^ 7, promotion=move.promotion) for move in ACTIONS)
+_REFLECTED_IDS: Final = torch.tensor([action_id(image, chess.WHITE) for image in _IMAGES])
 _REFLECTED_SQUARES: Final = torch.arange(64) ^ 7
 
 
@@ -123,7 +116,8 @@ def of_step(states: States, step: int, size: int, *, seed: int, order: Names, im
     epoch, index = divmod(step, len(states) // size)
     rows = torch.randperm(len(states), generator=torch_stream(seed, *order, epoch))[index * size : (index + 1) * size]
     is_image = torch.rand(len(states), generator=torch_stream(seed, *images)) < 0.5
-    return states.select_rows(rows).reflected(is_image[rows] ^ bool(epoch % 2))
+    chosen = states.select_rows(rows)
+    return replace(chosen, positions=reflected(chosen.positions, is_image[rows] ^ bool(epoch % 2)))
 
 
 class TooFewStatesError(PlainError, ValueError):

@@ -87,11 +87,9 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
         """Return a row's mean exact entropy at T = 1, and the mean ln(legal moves), in nats: what the entropy controllers see."""
 
     def kl_reference(self, rollout: _Rollout, first: Measured | None) -> float:
-        """Return a row's mean exact KL(policy || reference) in nats, which the KL controller sees; NaN where the rollout has none.
+        """Return a row's mean exact KL(policy || reference) in nats, which the KL controller sees; NaN without one.
 
-        Args:
-            rollout: the rollout.
-            first: its first optimiser step; None where no optimiser step was taken.
+        `first` is the rollout's first optimiser step, None where none was taken.
         """
 
     def state(self) -> dict[str, Tensor]:
@@ -106,17 +104,12 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
         """Return the metrics of a rollout."""
 
     def probe(
-        self, part: Batch[_States], terms: Terms, new: MoveDistribution, reference: MoveDistribution | None, knobs: Knobs
+        self, part: Batch[_States], terms: Terms, new: MoveDistribution, reference: MoveDistribution | None, knobs: Knobs, /
     ) -> Mapping[str, Tensor]:
         """Return further numbers of a piece's states, [B] each, whose means over a minibatch `step_metrics` gets."""
 
     def step_metrics(self, taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-        """Return the metrics of a rollout's optimiser steps.
-
-        Args:
-            taken: the optimiser steps that were taken, at least one.
-            refused: the one that the trust region refused, if it did.
-        """
+        """Return the metrics of the optimiser steps that were taken, at least one, and of the step that the trust region refused."""
 
 
 class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
@@ -126,13 +119,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
     """
 
     def __init__(
-        self,
-        problem: Problem[_Policy, _Start, _Rollout, _States],
-        policy: _Policy,
-        config: GrpoConfig,
-        *,
-        seed: int,
-        first_step: int = 0,
+        self, problem: Problem[_Policy, _Start, _Rollout, _States], policy: _Policy, config: GrpoConfig, *, seed: int, first_step: int = 0
     ) -> None:
         """Prepare training.
 
@@ -240,10 +227,10 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
                 events.append(Event("trust_region", message))
                 break
             with self._timed("update"):
-                problem = self._update(measured)
-            if problem:
+                reason = self._update(measured)
+            if reason:
                 num_skipped += 1
-                self._skip(problem, events)
+                self._skip(reason, events)
             else:
                 taken.append(measured)
                 self.control.finite()
@@ -291,10 +278,10 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         self._optimiser.step()
         return ""
 
-    def _skip(self, problem: str, events: list[Event]) -> None:
+    def _skip(self, reason: str, events: list[Event]) -> None:
         """Count a skipped update, and raise NonFiniteError after too many."""
         is_enough = self.control.skipped()
-        after = f"step {self.num_steps_done + 1:,}: {problem}"
+        after = f"step {self.num_steps_done + 1:,}: {reason}"
         events.append(Event("step_skipped", f"{after}; nothing was changed, and the learning rate is cut from the next rollout on"))
         if is_enough:
             raise NonFiniteError(

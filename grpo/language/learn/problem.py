@@ -115,14 +115,7 @@ class LanguageProblem:
         """Return the mean KL(policy || reference) of an answer."""
         return rollout.kl_reference
 
-    def probe(
-        self,
-        part: Batch[AnswerBatch],  # noqa: ARG002
-        terms: Terms,
-        new: MoveDistribution,  # noqa: ARG002
-        reference: MoveDistribution | None,  # noqa: ARG002
-        knobs: Knobs,  # noqa: ARG002
-    ) -> dict[str, Tensor]:
+    def probe(self, _part: Batch[AnswerBatch], terms: Terms, *_others: object) -> dict[str, Tensor]:
         """Return the KL term of each token's loss."""
         return {"kl_term": terms.weighted["reference_kl"]}
 
