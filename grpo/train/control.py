@@ -28,8 +28,8 @@ _ENTROPY_RATE: Final = 0.1  # Each step changes the log of the coefficient by th
 _DEAD_BAND: Final = 0.1  # Nats from the target within which the coefficient does not change.
 _MAX_KL_ERROR: Final = 0.2  # Ziegler et al., arXiv 1909.08593, section 2.2: the relative error is clipped to this.
 _KL_HORIZON: Final = 20.0  # Steps.
-_NOTES_ENTROPY_FACTOR, _NOTES_KL_FACTOR = 1.5, 0.5  # Of the field notes' recovery: factors of the two coefficients, and of the temperature
-_NOTES_TEMPERATURE_BOOST, _NOTES_MAX_TEMPERATURE = 0.2, 2.5  # the increase and the bound.
+_NOTES_ENTROPY_FACTOR, _NOTES_KL_FACTOR = 1.5, 0.5  # Factors of the two coefficients at a boost of the field notes.
+_NOTES_TEMPERATURE_BOOST, _NOTES_MAX_TEMPERATURE = 0.2, 2.5  # Increase of the temperature at a boost, and its bound.
 RECOVERY_COEFFICIENT: Final = 0.3
 """Coefficient of KL(reference || policy) while recovering. 0.1 recovers to a nearly uniform policy (docs/objective.md)."""
 HEALTHY_ENTROPY: Final = 1.0

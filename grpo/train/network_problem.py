@@ -196,16 +196,16 @@ def sampled_trajectories(sampler: Sampler, states: States, values: Values, group
         # A state with one legal move teaches nothing; it is played on from.
         next_moves = {number: next(iter(board.legal_moves)) for number, board in games.items() if board.legal_moves.count() == 1}
         free = {number: board for number, board in games.items() if number not in next_moves}
-        found, kept = valued_states([*free.values()], values) if free else (None, [])
-        num_dropped += len(free) - len(kept)
-        if found is not None:
-            numbers = [[*free][index] for index in kept]
-            old, columns = sampler.draw(found.positions, "moves", ply, count=count, rows=numbers)
-            rewards = _changes(found, columns)
+        reached, kept_indices = valued_states([*free.values()], values) if free else (None, [])
+        num_dropped += len(free) - len(kept_indices)
+        if reached is not None:
+            numbers = [[*free][index] for index in kept_indices]
+            old, columns = sampler.draw(reached.positions, "moves", ply, count=count, rows=numbers)
+            rewards = _changes(reached, columns)
             advantages = _by_ply(rewards, torch.tensor(numbers), count, group_size)
-            plies.append(_batch(found, old, columns, rewards, advantages, temperature=sampler.temperature))
-            here = [free[number] for number in numbers]
-            next_moves |= zip(numbers, _moves_of(found.positions.action_ids, columns[:, 0], here), strict=True)
+            plies.append(_batch(reached, old, columns, rewards, advantages, temperature=sampler.temperature))
+            boards = [free[number] for number in numbers]
+            next_moves |= zip(numbers, _moves_of(reached.positions.action_ids, columns[:, 0], boards), strict=True)
         games = _played({number: board for number, board in games.items() if number in next_moves}, next_moves)
     return replace(joined(plies), num_dropped=num_dropped)
 

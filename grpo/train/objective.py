@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from grpo.policy.distribution import MoveDistribution
-from grpo.settings.grpo import GrpoConfig
 from grpo.train.control import Knobs
 
 _KL_OF_RATIO: Final = 0.02  # KL(old || policy) that goes with such ratios, at most; it is of second order in them.
@@ -108,8 +107,8 @@ class Terms:
 
     loss: Tensor
     raw: Mapping[str, Tensor]
-    """Term -> its value without coefficient: `policy` the clipped surrogate, to be raised; `entropy` in nats at the rollout's temperature,
-    to be raised; `reference_kl` KL(policy || reference) and `recovery_kl` KL(reference || policy) in nats, to be lowered."""
+    """Term -> its value without coefficient. The loss maximises `policy`, the clipped surrogate, and `entropy`, in nats at the rollout's
+    temperature; it minimises `reference_kl`, KL(policy || reference), and `recovery_kl`, KL(reference || policy), in nats."""
     weighted: Mapping[str, Tensor]
     """Term -> what it adds to the loss."""
     ratios: Tensor
@@ -138,7 +137,7 @@ def is_clipped(ratios_BM: Tensor, advantages_BM: Tensor, *, clip_low: float, cli
 
 
 def grpo_objective(
-    new: MoveDistribution, reference: MoveDistribution | None, batch: Batch[object], config: GrpoConfig, knobs: Knobs
+    new: MoveDistribution, reference: MoveDistribution | None, batch: Batch[object], knobs: Knobs, *, clip_low: float, clip_high: float
 ) -> Terms:
     """Return loss = -surrogate - entropy_coefficient * H + kl_coefficient * reference KL + recovery_coefficient * KL(reference || new).
 
@@ -146,16 +145,17 @@ def grpo_objective(
         new: the policy being trained; the only part with a gradient.
         reference: the frozen healthy policy; without it, divergences are given as 0, and both their coefficients must be.
         batch: what the surrogate sums over.
-        config: clip bounds.
         knobs: coefficients of this step, in win probability per nat.
+        clip_low: ratios are clipped below at 1 - clip_low.
+        clip_high: ratios are clipped above at 1 + clip_high.
     """
     shapes = {tuple(tensor.shape) for tensor in (batch.columns, batch.weights, batch.old_log_probs, batch.advantages)}
     assert len(shapes) == 1, f"columns, weights, old log-probabilities and advantages must have one shape, not {sorted(shapes)}"
     is_real = batch.weights > 0
     log_ratios = torch.where(is_real, new.log_prob(batch.columns) - batch.old_log_probs, 0.0)
     ratios = log_ratios.exp()
-    bounds = {"clip_low": config.clip_low, "clip_high": config.clip_high}
-    low, high = is_clipped(ratios.detach(), batch.advantages, **bounds)
+    low, high = is_clipped(ratios.detach(), batch.advantages, clip_low=clip_low, clip_high=clip_high)
+    surrogate = clipped_surrogate(ratios, batch.advantages, clip_low=clip_low, clip_high=clip_high)
     entropy = new.entropy()
     if reference is None:
         assert knobs.kl_coefficient == knobs.recovery_coefficient == 0, "a divergence is in the loss, so that its reference is needed"
@@ -163,7 +163,7 @@ def grpo_objective(
     else:
         to_reference, from_reference = new.kl_to(reference), reference.kl_to(new)
     raw = {
-        "policy": (batch.weights * clipped_surrogate(ratios, batch.advantages, **bounds)).sum(1),
+        "policy": (batch.weights * surrogate).sum(1),
         "entropy": entropy,
         "reference_kl": to_reference,
         "recovery_kl": from_reference,

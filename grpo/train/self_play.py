@@ -20,8 +20,8 @@ from grpo.settings.grpo import GrpoConfig
 from grpo.train.states import States, Values, of_step, valued_states
 
 TEMPERATURE: Final = 0.25
-"""Of both sides. Far below 1, so that the games resemble evaluation games with best moves: at 0.7, a tenth of the games end by repetition,
-with best moves half."""
+"""Sampling temperature of both players. Far below 1, so that the games resemble evaluation games with best moves: at 0.7, a tenth of the
+games end by repetition, with best moves half."""
 OPENING_PLIES: Final = 6
 """Each game starts with up to this many random legal plies from the initial position."""
 MAX_PLIES: Final = 160

@@ -257,7 +257,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
                 with torch.no_grad():
                     reference = self.problem.distribution(self.problem.reference, part)
             new = self.problem.distribution(self.policy, part)
-            terms = grpo_objective(new, reference, part, self._config, knobs)
+            terms = grpo_objective(new, reference, part, knobs, clip_low=self._config.clip_low, clip_high=self._config.clip_high)
             if torch.isfinite(terms.loss).all():
                 fractions = (part.state_weights.double() / total).to(terms.loss.dtype)
                 (terms.loss * fractions).sum().backward()  # type: ignore[no-untyped-call]

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from grpo.policy.distribution import MoveDistribution, PositionBatch
-from grpo.settings.grpo import GrpoConfig
 from grpo.settings.metrics import METRICS
 from grpo.settings.shared import TERMS
 from grpo.train.control import Knobs
@@ -27,7 +26,6 @@ from grpo.train.probes import budget, columns, gradient_products, logit_descents
 from grpo.train.states import States
 
 BOUNDS = {"clip_low": 0.2, "clip_high": 0.28}
-CONFIG = GrpoConfig(**BOUNDS)
 
 
 def knobs(*, entropy: float = 0.0, kl: float = 0.0, recovery: float = 0.0) -> Knobs:
@@ -68,7 +66,7 @@ class Case:
     def objective(self, logits: Tensor, knobs: Knobs = ALL_TERMS, **changes: Any) -> Terms:
         """Return the objective of these logits."""
         parts = {"reference": self.reference, "batch": self.moves, **changes}
-        return grpo_objective(of(logits, self.legal, self.temperature), config=CONFIG, knobs=knobs, **parts)
+        return grpo_objective(of(logits, self.legal, self.temperature), knobs=knobs, **BOUNDS, **parts)
 
     def gradient(self, knobs: Knobs = ALL_TERMS, term: str | None = None) -> Tensor:
         """Return the gradient of the summed loss, or of one weighted term, in the logits."""
@@ -99,7 +97,7 @@ def test_the_whole_objective_worked_by_hand() -> None:
     old, new, reference = of(numbers(0, 0)), of(numbers(math.log(3), 0)), of(numbers(0, math.log(7)))
     columns = torch.tensor([[0, 1]])
     moves = replace(sampled_moves(old, columns, numbers(0, 0)), advantages=numbers(0.25, -0.5))
-    made = grpo_objective(new, reference, moves, CONFIG, ALL_TERMS)
+    made = grpo_objective(new, reference, moves, ALL_TERMS, **BOUNDS)
     # p = (3/4, 1/4), q = (1/8, 7/8): the ratios are 1.5 and 0.5, clipped to 1.28 and 0.8.
     assert made.ratios[0].tolist() == pytest.approx([1.5, 0.5])
     assert made.is_clipped_high[0].tolist() == [True, False]
@@ -114,7 +112,7 @@ def test_the_whole_objective_worked_by_hand() -> None:
     assert made.loss.item() == pytest.approx(-surrogate - 0.3 * entropy + 0.7 * kl_reference + 0.5 * kl_from_reference)
     assert made.kl_old.item() == pytest.approx(0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25))
     # Without the whole old distribution it is estimated: the mean of r - 1 - ln r.
-    estimated = grpo_objective(new, reference, replace(moves, old=None), CONFIG, ALL_TERMS)
+    estimated = grpo_objective(new, reference, replace(moves, old=None), ALL_TERMS, **BOUNDS)
     assert estimated.kl_old.item() == pytest.approx((0.5 - math.log(1.5) - 0.5 - math.log(0.5)) / 2)
     assert torch.equal(estimated.loss, made.loss)
 
@@ -161,7 +159,7 @@ def test_over_all_groups_there_are_the_gradient_is_the_exact_one_less_the_share_
         columns = torch.tensor([group])
         logits = start.clone().requires_grad_(True)
         moves = sampled_moves(old, columns, values)
-        made = grpo_objective(of(logits, temperature=temperature), old, moves, CONFIG, PLAIN)
+        made = grpo_objective(of(logits, temperature=temperature), old, moves, PLAIN, **BOUNDS)
         [gradient] = torch.autograd.grad(made.raw["policy"].sum(), logits)
         total += old.log_prob(columns).sum().exp() * gradient
     exact = old.probs * (values - old.expectation(values)[:, None]) / temperature
@@ -301,7 +299,7 @@ def pieces_of(pieces: list[list[int]], new: Tensor = NEW) -> Measured:
         piece = select_rows(sampled(), torch.tensor(rows))
         width = piece.states.values.shape[1]
         now, reference = written(new[rows][:, :width]), written(REFERENCE[rows][:, :width])
-        terms = grpo_objective(now, reference, piece, CONFIG, ALL_TERMS)
+        terms = grpo_objective(now, reference, piece, ALL_TERMS, **BOUNDS)
         step.add(piece, terms, columns(piece, terms, now, reference, ALL_TERMS))
     step.gradient_norm = 2.0
     return step
