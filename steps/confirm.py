@@ -29,13 +29,13 @@ def body(work: Work) -> None:
     """Write this part's games of each stage; each has the number of its pair in the whole match."""
     screened = read_screened(work.inputs["screen"])
     games: dict[str, list[dict[str, Any]]] = {}
-    if (step := screened["candidate_step"]) is not None:
+    if (step := screened.candidate_step) is not None:
         opened = cache(lambda folder: open_policy(folder, work.device, rules=work.settings.language))
         num_sharing = 1 if work.machine.is_container else work.part.count  # Tasks of one machine share its cores.
         machine = replace(work.machine, num_threads=max(1, work.machine.num_threads // num_sharing))
         with Arena(work.settings, machine, work.progress) as arena:
-            for stage in (stage for stage in FRESH if stage in screened["openings"]):
-                openings = screened["openings"][stage]
+            for stage in (stage for stage in FRESH if stage in screened.openings):
+                openings = screened.openings[stage]
                 share = work.part.of(range(len(openings)))
                 arena.expect(2 * len(share), f"{stage} games")
                 first, second = _players(work, opened, stage, step)

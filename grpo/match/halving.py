@@ -8,7 +8,7 @@ played afterwards may be reported.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from grpo.match.intervals import ScoreInterval, paired_interval
+from grpo.match.intervals import Estimate, paired_interval
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,7 +20,7 @@ class HalvingEntry:
     """Step of the checkpoint."""
     pair_scores: tuple[float, ...]
     """Pair scores of this round against the initial policy."""
-    so_far: ScoreInterval
+    so_far: Estimate
     """Score over all rounds so far, which decided whether it stays."""
     kept: bool
 

@@ -33,17 +33,6 @@ class ReplyCounts:
         """Games forfeited: failed answers without a retry."""
         return self.num_unreadable + self.num_illegal - self.num_retries
 
-    def facts(self) -> dict[str, int]:
-        """Return all counts as plain data."""
-        return {
-            "moves": self.num_moves,
-            "answers": self.num_answers,
-            "unreadable": self.num_unreadable,
-            "illegal": self.num_illegal,
-            "asked_again": self.num_retries,
-            "forfeits": self.num_forfeits,
-        }
-
     def __str__(self) -> str:
         return (
             f"{self.num_answers:,} answers for {self.num_moves:,} moves: {self.num_unreadable:,} unreadable, {self.num_illegal:,} illegal,"

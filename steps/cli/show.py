@@ -102,8 +102,8 @@ def _findings(run: "Run", results: "Results | None", store: "Store") -> Iterator
     if found is None:
         yield "\nDiagnosis: none recorded"
         return
-    yield f"\nDiagnosis: {found['tag']}"
-    yield from (f"  {line}" for line in finding_lines(found["findings"]))
+    yield f"\nDiagnosis: {found.tag}"
+    yield from (f"  {line}" for line in finding_lines(found.findings))
 
 
 def _places(run: "Run", store: "Store") -> list[tuple[str, str]]:

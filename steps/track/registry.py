@@ -24,10 +24,11 @@ from typing_extensions import TypedDict
 
 from grpo.base.door import STRICT, FileName, ForeignError, Hash, Id, VersionHash, checked, inside
 from grpo.base.files import MANIFEST, CorruptError, file_hashes, read_json, read_manifest, sha256_json, verified_manifest, write_json
+from grpo.match.reports import Selection
 from grpo.policy.files import copy_policy
 from steps.names import ALIASES, CHAMPION, CHECKPOINTS, PEAK, PRETRAINED_STEP
 from steps.pages.known import summary_of
-from steps.pages.results import Decision, Results
+from steps.pages.results import Results
 from steps.pages.templates import page
 from steps.run.copies import of_output
 from steps.run.machine import Machine
@@ -303,11 +304,12 @@ def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: 
         return f"{parent.info.artifact_uri}/{place}", sha256_json(file_hashes(files))
 
 
-def _facts(role: str, run: Run, decision: Decision) -> dict[str, Any]:
+def _facts(role: str, run: Run, decision: Selection) -> dict[str, Any]:
     """Return what a version says of its policy."""
     output = run.output_of("select")
     assert output is not None
     step = decision.peak_step if role == PEAK else decision.champion_step
+    peak = decision.peak if role == PEAK else None
     weights = {PRETRAINED_STEP: decision.initial_weights, decision.candidate_step: decision.candidate_weights}.get(step)
     return {
         "run": run.name,
@@ -316,8 +318,8 @@ def _facts(role: str, run: Run, decision: Decision) -> dict[str, Any]:
         "policy_step": step,
         "weights": weights or "",
         "initial_weights": decision.initial_weights,
-        "low": decision.peak_low if role == PEAK else None,
-        "high": decision.peak_high if role == PEAK else None,
+        "low": None if peak is None else peak.low,
+        "high": None if peak is None else peak.high,
     }
 
 

@@ -15,6 +15,7 @@ from mlflow.tracking import MlflowClient
 from tracked_runs import TrackedRun, client_of, forget, told
 
 from grpo.base.door import ForeignError
+from grpo.match.intervals import Estimate
 from steps.run.machine import Machine, sqlite_address
 from steps.track import registry
 from steps.track.client import TrackingStore
@@ -90,6 +91,11 @@ def finished(machine: Machine) -> Callable[..., TrackedRun]:
     return make
 
 
+def peak_at(low: float) -> Estimate:
+    """Return a peak's score with this lower bound."""
+    return Estimate(value=0.61, low=low, high=0.6123)
+
+
 def named(name: str, machine: Machine, preset: str = "default") -> Version:
     version = registry.named(name, machine)[preset]
     assert isinstance(version, Version)
@@ -116,7 +122,7 @@ def test_a_champion_is_replaced_only_by_who_has_beaten_that_one(
 
 def test_a_run_of_another_preset_takes_no_alias_and_readers_tell_them_apart(finished: Callable[..., TrackedRun], machine: Machine) -> None:
     """U3."""
-    runs = {preset: finished(preset=preset, peak_low=low) for preset, low in (("default", 0.5), ("smoke", 0.6))}
+    runs = {preset: finished(preset=preset, peak=peak_at(low)) for preset, low in (("default", 0.5), ("smoke", 0.6))}
     for preset, run in runs.items():
         peak, champion = (named(name, machine, preset) for name in ("peak", "champion"))
         assert [(each.number, each.role, each.run) for each in (peak, champion)] == [(1, "peak", run.name), (2, "champion", run.name)]
@@ -277,7 +283,7 @@ def test_of_two_runs_that_end_together_neither_takes_what_the_other_has_won(
     publish, made = TrackedRun.publish, []
     monkeypatch.setattr(TrackedRun, "publish", lambda run: made.append(run) or "")
     for low in (0.6, 0.5, 0.55):
-        finished(peak_low=low, replaces_previous=True, previous_weights="of nobody")
+        finished(peak=peak_at(low), replaces_previous=True, previous_weights="of nobody")
     threads = [threading.Thread(target=publish, args=(run,)) for run in made]
     for thread in threads:
         thread.start()

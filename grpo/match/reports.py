@@ -1,0 +1,71 @@
+"""Reports of strength: what the steps `baseline` and `select` write, and pages show."""
+
+from grpo.base.documents import Document
+from grpo.match.halving import HalvingEntry
+from grpo.match.intervals import Estimate, elo_estimate
+from grpo.match.ladder import Placement
+from grpo.match.matches import MatchReport
+from grpo.match.verdict import Decision
+
+
+class BaselineReport(Document):
+    """The report of `baseline`: strength of the pretrained policy before GRPO."""
+
+    heldout: dict[str, float]
+    """Metric -> value on held-out boards."""
+    matches: dict[str, MatchReport]
+    """Opponent's name -> match."""
+    ladder: Placement
+
+
+class Selection(Decision):
+    """The report of `select`: the decision, and what it rests on. Without a candidate, what needs one is None."""
+
+    champion_step: int
+    """0 is the pretrained policy."""
+    peak_step: int
+    peak: Estimate | None = None
+    """The peak's score against the pretrained policy; None if no checkpoint played."""
+    screening: tuple[HalvingEntry, ...] = ()
+    heldout_regret_best: dict[int, Estimate]
+    """Step of each checkpoint -> mean held-out regret of its best moves."""
+    confirmation_best_moves: MatchReport | None = None
+    confirmation_sampled_moves: MatchReport | None = None
+    previous_champion: MatchReport | None = None
+    previous_weights: str | None = None
+    """Hash of the weights of the champion before; None if it was not played."""
+    ladder: Placement | None = None
+    """The candidate's place."""
+    ladder_initial: Placement | None = None
+    """The pretrained policy's place, by the same openings."""
+    initial_weights: str
+    candidate_weights: str | None = None
+
+    @property
+    def outcome(self) -> str:
+        """Who is champion."""
+        if not self.promoted:
+            return "the pretrained policy stays"
+        step = f"step {self.candidate_step:,}"
+        if self.replaces_previous:
+            return f"{step} is champion"
+        return f"{step} is this run's champion; the registry's champion stays, for {step} was not shown to be better than it"
+
+    @property
+    def gains(self) -> dict[str, Estimate]:
+        """The candidate's gain in Elo against its own start and against other opponents, by label; the first one decides."""
+        games, ladder, found = self.confirmation_best_moves, self.ladder_gain, dict[str, Estimate]()
+        if games is not None:
+            found["own start, as played: decides"] = elo_estimate(games.score)
+            if games.adjudicated is not None:
+                found["own start, adjudicated"] = elo_estimate(games.adjudicated)
+        if ladder is not None:
+            found |= {"other opponents, as played": ladder.played, "other opponents, adjudicated": ladder.adjudicated}
+        return found
+
+    @property
+    def placed(self) -> dict[str, Placement]:
+        """Name of the start and of the candidate -> its place on the ladder, by the same rungs and openings."""
+        if self.ladder is None or self.ladder_initial is None:
+            return {}
+        return {"pretrained": self.ladder_initial, f"step {self.candidate_step:,}": self.ladder}
