@@ -20,6 +20,7 @@ from grpo.dataset.streams import SourceFile, find_files, opened
 from grpo.dataset.table import Position
 from grpo.dataset.units import unit_boards_per_cell, unit_positions
 from grpo.engine.identity import identify
+from grpo.engine.move_values import try_engine
 from grpo.engine.pool import EnginePool
 from grpo.match.halving import halving_rounds
 from grpo.match.openings import drawn_openings
@@ -54,7 +55,7 @@ class PreflightCheck:
 def preflight(settings: Settings, machine: Machine, *, read_only: bool = False) -> list[PreflightCheck]:
     """Return the checks; with `read_only` the store is not written to."""
     looks: dict[str, Callable[[], str]] = {
-        "stockfish": lambda: f"{identify(machine.stockfish)} at {machine.stockfish}",
+        "stockfish": lambda: _engine(settings, machine),
         "disk": lambda: _disk(machine),
         "tracking": lambda: _tracking(machine),
         "device": lambda: _device(machine),
@@ -97,6 +98,12 @@ def table(checks: Sequence[PreflightCheck]) -> str:
     """Return the checks as aligned text."""
     width = max(len(check.what) for check in checks)
     return "\n".join(f"  {'ok  ' if check.is_fine else 'FAIL'}  {check.what:<{width}}  {check.detail}" for check in checks)
+
+
+def _engine(settings: Settings, machine: Machine) -> str:
+    identity = identify(machine.stockfish)
+    try_engine(machine.stockfish, depth=settings.boards.depth)
+    return f"{identity} at {machine.stockfish}"
 
 
 def _disk(machine: Machine) -> str:
