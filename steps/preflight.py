@@ -42,6 +42,10 @@ class PreflightError(PlainError, RuntimeError):
     """Something that the run needs is missing or wrong; the message has the remedy, that of a run all in a table."""
 
 
+class PassingError(PlainError, RuntimeError):
+    """Something is not as it should be, and may pass; the run goes on without it."""
+
+
 @dataclass(frozen=True, slots=True)
 class PreflightCheck:
     """One line of the table."""
@@ -50,6 +54,8 @@ class PreflightCheck:
     is_fine: bool
     detail: str
     """What was found, or what is wrong and how to fix it."""
+    is_warning: bool = False
+    """Whether something is wrong that may pass, and stops no run."""
 
 
 def preflight(settings: Settings, machine: Machine, *, read_only: bool = False) -> list[PreflightCheck]:
@@ -90,6 +96,8 @@ def _checked(what: str, look: Callable[[], str]) -> PreflightCheck:
     """Return what a look has found, or its error, which says how to fix it."""
     try:
         return PreflightCheck(what, is_fine=True, detail=look())
+    except PassingError as warning:
+        return PreflightCheck(what, is_fine=True, detail=str(warning), is_warning=True)
     except PlainError as error:
         return PreflightCheck(what, is_fine=False, detail=str(error))
 
@@ -97,7 +105,8 @@ def _checked(what: str, look: Callable[[], str]) -> PreflightCheck:
 def table(checks: Sequence[PreflightCheck]) -> str:
     """Return the checks as aligned text."""
     width = max(len(check.what) for check in checks)
-    return "\n".join(f"  {'ok  ' if check.is_fine else 'FAIL'}  {check.what:<{width}}  {check.detail}" for check in checks)
+    states = {check: "warn" if check.is_warning else "ok  " if check.is_fine else "FAIL" for check in checks}
+    return "\n".join(f"  {state}  {check.what:<{width}}  {check.detail}" for check, state in states.items())
 
 
 def _engine(settings: Settings, machine: Machine) -> str:
@@ -122,12 +131,16 @@ def _disk(machine: Machine) -> str:
 
 
 def _tracking(machine: Machine) -> str:
-    """Refuse an address that cannot be right; a store that is away is told, and logged to when it is back."""
+    """Refuse an address or account that cannot be right; warn of a store that is away, which is logged to when it is back."""
     if machine.is_container and sqlite_file(machine.tracking_uri) is not None:
         raise PreflightError(
             f"{machine.shown_uri} is a file of this container, which is not persistent; set MLFLOW_TRACKING_URI, where the run is launched,"
             " to the address of an MLflow server (docs/aws.md)"
         )
+    from steps.track.outages import TrackingAwayError, TrackingRefusedError, WrongAddressError, address_fault, failures_of
+
+    if fault := address_fault(machine.tracking_uri):
+        raise PreflightError(f"MLFLOW_TRACKING_URI: {fault}")
     if machine.shown_uri != machine.tracking_uri:  # A user's name, a password or a query.
         raise PreflightError(
             "MLFLOW_TRACKING_URI holds a name or password, which would appear in logs: leave name and password out of it, and set"
@@ -135,14 +148,15 @@ def _tracking(machine: Machine) -> str:
             " as PGUSER and PGPASSWORD)"
         )
     from steps.track.client import TrackingStore  # MLflow takes seconds to import.
-    from steps.track.outages import TrackingAwayError, failures_of
 
     try:
         with failures_of(machine.shown_uri, "its experiments"):
             if (store := TrackingStore(machine.tracking_uri)).exists:
                 store.client.search_experiments(max_results=1)
+    except (TrackingRefusedError, WrongAddressError) as error:
+        raise PreflightError(str(error)) from None
     except TrackingAwayError as error:
-        return f"{error}: the run goes on, and is logged later"
+        raise PassingError(f"{error}: the run goes on, and is logged later") from None
     return machine.shown_uri
 
 

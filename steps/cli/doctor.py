@@ -23,10 +23,11 @@ def command(config: str | None, values: tuple[str, ...]) -> int:
     except ConfigError as error:
         settings = error
     checks = examine(settings, Machine.here())
-    num_wrong = sum(not check.is_fine for check in checks)
+    num_wrong, num_warnings = sum(not check.is_fine for check in checks), sum(check.is_warning for check in checks)
     click.echo(table(checks))
     if num_wrong:
         print(f"{num_wrong} of {len(checks)} checks failed; each line says how to fix it.")
     else:
-        print("All checks passed.")
+        warnings = f", {num_warnings} warning{'s' * (num_warnings > 1)}" if num_warnings else ""
+        print(f"All checks passed{warnings}.")
     return 1 if num_wrong else 0
