@@ -225,7 +225,7 @@ def test_a_machine_is_looked_at_and_left_as_it_was_and_no_key_is_printed_and_pac
     monkeypatch.setattr(checks, "LOCK", lock)
     machine = replace(Machine.here(), home=tmp_path / "home", store=str(tmp_path / "store"), stockfish=stockfish)
     found = {check.what: check for check in examine(read_settings("smoke"), machine)}
-    assert found.keys() == {"python", "packages", "settings", "stockfish", "disk", "tracking", "device", "store", "network"}
+    assert found.keys() == {"python", "packages", "metaflow", "settings", "stockfish", "disk", "tracking", "device", "store", "network"}
     assert {what for what, check in found.items() if not check.is_fine} == {"packages"}
     assert f"pydantic {version('pydantic')}, not 0.1" in found["packages"].detail
     assert KEY not in str(found)
