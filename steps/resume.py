@@ -90,9 +90,8 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
         for step in (*registered_steps(), *(["finetune"] if found.policy_step != PRETRAINED_STEP else [])):
             output = found.run.output_of(step)
             if output is None:
-                raise ResumeError(
-                    f"--resume-from {name}: run {found.run_id} has no output of {step}; finish it first by `{resume_command(found.run_id)}`"
-                )
+                finish = resume_command(found.run_id, found.run.places)
+                raise ResumeError(f"--resume-from {name}: run {found.run_id} has no output of {step}; finish it first by `{finish}`")
             outputs[step] = output
     outputs["build_boards"] = outputs["join_boards"]  # The parts of the dataset are the dataset.
     origin = Origin(name=name, run=found.run_id, step=found.policy_step, settings=dict(settings), outputs=outputs, known=known)

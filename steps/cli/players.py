@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,10 +95,13 @@ class Entrant:
 
 
 @contextmanager
-def entered(contestants: Sequence[Contestant], machine: Machine, *, seed: int) -> Iterator[list[Entrant]]:
+def entered(
+    contestants: Sequence[Contestant], machine: Machine, *, seed: int, says: Callable[[str], None] | None = None
+) -> Iterator[list[Entrant]]:
     """Yield the opened players in order; their engines run while the block lasts.
 
-    Each has random streams of its own below the seed, even when a player plays against itself.
+    Each has random streams of its own below the seed, even when a player plays against itself. An engine that fails to name a legal move
+    loses the game, and `says` takes the line about it; without `says` the match ends.
 
     Raises what `find_policy` raises, before torch is imported; EngineMissingError when there is no such engine.
     """
@@ -109,7 +112,7 @@ def entered(contestants: Sequence[Contestant], machine: Machine, *, seed: int) -
     def engine(contestant: Contestant, place: int) -> Entrant:
         path = contestant.engine or machine.stockfish
         pool = stack.enter_context(EnginePool(path, num_processes=machine.num_threads, options={"Hash": PLAYING_HASH_MIB}))
-        player: Player = EnginePlayer(pool, limit=contestant.limit, name=contestant.text)
+        player: Player = EnginePlayer(pool, limit=contestant.limit, name=contestant.text, says=says)
         if contestant.random_share:
             player = DilutedPlayer(player, random_fraction=contestant.random_share, rng=numpy_stream(seed, "contestant", place))
             player.name = contestant.text

@@ -1,17 +1,31 @@
 """Commands as they are printed: with the path of this environment's programs, so that they work when pasted."""
 
+import itertools
 import os
+import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 FLOW_FILE: Final = "flows/chess_grpo.py"
 
 
-def resume_command(run: str) -> str:
-    """Return the command that resumes a flow run, as a Python of the environment is called."""
-    return f"python {FLOW_FILE} --no-pylint resume --origin-run-id {run}"
+def resume_command(run: str, places: Sequence[str] = ()) -> str:
+    """Return the command that resumes a flow run, as a Python of the environment is called; `places` are its values of `--with`."""
+    options = [word for place in places for word in ("--with", place)]
+    return shlex.join(["python", FLOW_FILE, "--no-pylint", "resume", "--origin-run-id", run, *options])
+
+
+def with_values(arguments: Sequence[str]) -> list[str]:
+    """Return the values of a flow command's options `--with`.
+
+    >>> with_values(["run", "--with", "batch:cpu=4", "--with=retry"])
+    ['batch:cpu=4', 'retry']
+    """
+    spaced = [value for option, value in itertools.pairwise(arguments) if option == "--with"]
+    return spaced + [option.removeprefix("--with=") for option in arguments if option.startswith("--with=")]
 
 
 def pasteable(command: str) -> str:

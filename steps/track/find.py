@@ -172,7 +172,7 @@ def named_policy(name: str, machine: Machine, *, role: str, preset: str = "") ->
     if output is None:
         raise NotFoundError(
             f"run {run.name} has no {'checkpoints' if slash else role} yet: {made_by} has not ended. Finish it by"
-            f" `{pasteable(resume_command(run.name))}`" + ("" if slash else f", or take a checkpoint by {run.name}/STEP")
+            f" `{pasteable(resume_command(run.name, run.places))}`" + ("" if slash else f", or take a checkpoint by {run.name}/STEP")
         )
     if made_by == "pretrain":
         number, part = PRETRAINED_STEP, ""
