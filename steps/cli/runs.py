@@ -55,12 +55,12 @@ def _close_gone(runs: "Runs", machine: Machine) -> None:
         click.echo(f"run {run.name} is over: its processes are gone" + (f"; not logged to MLflow yet ({left})" if left else ""), err=True)
 
 
-def results_of(run: "Run", store: "Store") -> "Results | None":
-    """Return the results of a run; None when it has none, and, said on stderr, when they are nowhere whole or of another code."""
+def results_of(run: "Run | None", store: "Store") -> "Results | None":
+    """Return the results of a run; None when it is unknown or has none, and, said on stderr, when they are damaged or of other code."""
     from steps.names import RESULTS
     from steps.pages.results import ResultsError, read_results
 
-    if (reported := run.output_of("report")) is None:
+    if run is None or (reported := run.output_of("report")) is None:
         return None
     try:
         return read_results(store.file(reported, RESULTS))
