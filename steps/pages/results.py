@@ -187,6 +187,22 @@ class Decision(_Facts):
             found |= {"other opponents, as played": ladder.played, "other opponents, adjudicated": ladder.adjudicated}
         return found
 
+    def strength(self, step: int) -> str:
+        """Return in a sentence what games have shown of the policy of this step."""
+        screened = {entry.candidate: entry.so_far.estimate for entry in self.screening}
+        games = self.confirmation_best_moves if step == self.candidate_step else None
+        if step == PRETRAINED_STEP:
+            gain = "It is the start of its run, without GRPO"
+        elif (found := screened.get(step) if games is None else games.estimate) is None:
+            gain = "No game was played by it"
+        else:
+            chosen = " in the games that chose the candidate, which flatter it" * (games is None)
+            gain = f"{elo_estimate(found).text(Unit.ELO, suffix=' Elo')} against its own start{chosen}"
+        place = {PRETRAINED_STEP: self.ladder_initial, self.candidate_step: self.ladder}.get(step)
+        if place is None:
+            return f"{gain}; it was not rated on the ladder."
+        return f"{gain}; {place.estimate.text(Unit.ELO, suffix=' Elo')} above a random mover, on the ladder of its run."
+
     @property
     def placed(self) -> dict[str, Placement]:
         """Name of the start and of the candidate -> its place on the ladder, by the same rungs and openings."""

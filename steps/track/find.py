@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -52,6 +52,11 @@ class FoundPolicy:
     """Id of the Metaflow run; for a folder its name."""
     policy_step: int | None
     """Training step; 0 is the pretrained policy, None when unknown."""
+    record: Run | None = field(default=None, compare=False)
+    """The records of its run; None for a folder, and where this store does not have them."""
+
+    def __str__(self) -> str:
+        return self.run if self.policy_step is None else f"step {self.policy_step:,} of run {self.run}"
 
     @property
     def weights_hash(self) -> str:
@@ -77,7 +82,7 @@ class NamedPolicy:
 
     def fetch(self, machine: Machine) -> FoundPolicy:
         """Bring its files to this machine, unless they are there. Raises as `find_policy`."""
-        return FoundPolicy(folder=self._folder(machine), run=self.run_id, policy_step=self.policy_step)
+        return FoundPolicy(folder=self._folder(machine), run=self.run_id, policy_step=self.policy_step, record=self.run)
 
     def _folder(self, machine: Machine) -> Path:
         if self.output is not None:
@@ -142,7 +147,7 @@ def find_policy(name: str, machine: Machine) -> FoundPolicy:
     if is_folder(name):
         return _in_folder(Path(name))
     found = named_policy(name, machine, role=CHAMPION).fetch(machine)
-    print(f"{name}: step {found.policy_step:,} of run {found.run}, in {shortened(found.folder)}", file=sys.stderr)
+    print(f"{name}: {found}, in {shortened(found.folder)}", file=sys.stderr)
     return found
 
 

@@ -1,7 +1,9 @@
 """Cards: each is made, what they show is text whatever it was, and drawing them stays cheap and fails no step."""
 
+import base64
 import html
 import itertools
+import re
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +12,7 @@ from typing import Any
 import altair
 import pytest
 from made_documents import made_results
+from metaflow.cards import Markdown, VegaChart
 
 from grpo.base.files import write_json
 from grpo.diagnosis.records import Event, Record
@@ -18,7 +21,8 @@ from grpo.settings.tree import read_settings
 from steps import STEPS
 from steps.cards import live
 from steps.cards.live import LiveCard
-from steps.cards.page import CardPart, Seen
+from steps.cards.offline import OfflineCard
+from steps.cards.page import CardPart, Seen, style
 from steps.finetune import card as finetune_page
 from steps.names import RESULTS
 
@@ -85,3 +89,14 @@ def test_a_card_that_breaks_is_told_once_and_never_drawn_again(
         shown.log(Record(step, {"grpo/entropy": 2.0}))
     assert len(card.components) == num_sound
     assert capsys.readouterr().out.count("card train: WARNING: ConnectionError: no room for a card") == 1
+
+
+def test_a_card_needs_no_network() -> None:
+    seen = Seen(SETTINGS["network"], records=[everything(step) for step in (1, 2)])
+    parts = [VegaChart(part) if isinstance(part, dict) else Markdown(part) for part in [style(), *finetune_page(seen)]]
+    page = OfflineCard().render(SimpleNamespace(pathspec="ChessGrpo/1/finetune/2"), [part.render() for part in parts])
+    shown = base64.b64decode(re.search(r'"([A-Za-z0-9+/=]{1000,})"', page)[1]).decode()
+    assert "Curves" in shown
+    asks = re.compile(r"""(?:@import|url\(|<(?:script|link|img|iframe)[^>]*(?:src|href)=)\s*(?:url\()?\\*["']?https?:""")
+    for text in (page, shown):
+        assert not asks.findall(text)
