@@ -40,7 +40,7 @@ def name_store() -> None:
 
 
 class Deployment(FlowMutator):  # type: ignore[misc]
-    """Decorates each step with the settings' `resources`. A run on this machine is left unchanged."""
+    """Decorates each step of a run on AWS Batch with the settings' `resources`. A run on this machine only names its launcher."""
 
     def mutate(self, mutable_flow: Any) -> None:
         """Add the decorators; Metaflow calls this before the run, when it has read the settings."""
