@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from grpo.base.errors import PlainError
 from grpo.settings.tree import TaskResources
-from steps.run.commands import with_values
+from steps.run.commands import refuse_settings, with_values
 from steps.run.machine import LOOPBACK, MIRROR, SECRETS, STORE, sqlite_file, without_secrets
 from steps.run.orchestrator import configuration, service
 from steps.run.versions import CODE
@@ -40,11 +40,13 @@ def sends_to_batch(arguments: Sequence[str]) -> bool:
 def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> Iterator[str]:
     """Set the variable that Metaflow reads at import, so that `run --with batch` needs no further option; yield notes for the user.
 
-    Raises OrchestratorError when Metaflow cannot start with its configuration, DestinationError with all that a run on Batch lacks.
+    Raises CommandError for mistyped settings, OrchestratorError when Metaflow cannot start with its configuration, and DestinationError
+    with all that a run on Batch lacks.
     """
     configuration(environment)
     if not {"run", "resume"} & set(arguments):
         return
+    refuse_settings(arguments)
     is_sent = sends_to_batch(arguments)
     if is_sent:
         environment.setdefault("METAFLOW_DEFAULT_DATASTORE", "s3")
