@@ -139,9 +139,10 @@ def _explain(machine: Machine) -> None:
             if "resume" in sys.argv:
                 repeated = pasteable(run.facts["command"] + "".join(f" --with {place}" for place in with_values(sys.argv)))
             again = pasteable(resume_command(run.name, with_values(sys.argv)))
+            kept = f" (with equal settings, `{again}` keeps the finished steps)" if "--fresh" in repeated else ""
             is_told = run.failure is not None and run.failure.status == "failed" and not run.error.endswith(IN_LOG)
             said = (
-                f"{run.failed_step} failed for the reason above. Mend it and start again; finished steps are not repeated: {repeated}"
+                f"{run.failed_step} failed for the reason above. Mend it and start again: {repeated}{kept}"
                 if is_told
                 else f"{run.failed_step}: {run.error}\nGo on: {again}"
             )
