@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from grpo.base.errors import PlainError
 from grpo.settings.tree import TaskResources
-from steps.run.commands import refuse_settings, with_values
+from steps.run.commands import option_values, refuse_settings
 from steps.run.machine import LOOPBACK, MIRROR, SECRETS, STORE, sqlite_file, without_secrets
 from steps.run.orchestrator import configuration, service
 from steps.run.versions import CODE
@@ -33,7 +33,7 @@ class DestinationError(PlainError, RuntimeError):
 
 def sends_to_batch(arguments: Sequence[str]) -> bool:
     """Return whether this command sends tasks to AWS Batch: with `--with batch`, or as the launcher's process of one, `batch step NAME`."""
-    given = [*with_values(arguments), *(name for name, command in itertools.pairwise(arguments) if command == "step")]
+    given = [*option_values(arguments), *(name for name, command in itertools.pairwise(arguments) if command == "step")]
     return any(value.partition(":")[0] == "batch" for value in given)
 
 

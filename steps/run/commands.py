@@ -41,14 +41,14 @@ def refuse_settings(arguments: Sequence[str]) -> None:
             raise CommandError(f"--config settings {value}: there is no such file; give {remedy}")
 
 
-def with_values(arguments: Sequence[str]) -> list[str]:
-    """Return the values of a flow command's options `--with`.
+def option_values(arguments: Sequence[str], option: str = "--with") -> list[str]:
+    """Return the values that a flow command gives an option.
 
-    >>> with_values(["run", "--with", "batch:cpu=4", "--with=retry"])
+    >>> option_values(["run", "--with", "batch:cpu=4", "--with=retry"])
     ['batch:cpu=4', 'retry']
     """
-    spaced = [value for option, value in itertools.pairwise(arguments) if option == "--with"]
-    return spaced + [option.removeprefix("--with=") for option in arguments if option.startswith("--with=")]
+    spaced = [value for name, value in itertools.pairwise(arguments) if name == option]
+    return spaced + [word.removeprefix(f"{option}=") for word in arguments if word.startswith(f"{option}=")]
 
 
 def pasteable(command: str) -> str:
