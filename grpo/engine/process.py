@@ -153,7 +153,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
             time.sleep(0.01)
         ended = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         by_signal = ended is not None and ended.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
-        how = f" ({signal.Signals(ended.si_status).name})" if ended is not None and by_signal else ""
+        how = f" ({signal.strsignal(ended.si_status)})" if ended is not None and by_signal else ""
         return EngineError(f"the engine has died{how}{self._last_words()}")
 
     def _last_words(self) -> str:

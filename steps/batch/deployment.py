@@ -1,6 +1,5 @@
 """Metaflow decorators of steps on AWS Batch: resources, retries, time-outs, environment, secrets, queue and image."""
 
-import itertools
 import json
 import os
 import shlex
@@ -19,7 +18,7 @@ from grpo.base.errors import PlainError
 from grpo.settings.tree import Settings, TaskResources
 from steps.batch.destination import batch_place, forwarded, secret_names, sends_to_batch
 from steps.batch.spot_notice import sigterm_on_spot_notice
-from steps.run.commands import pasteable, resume_command, with_values
+from steps.run.commands import option_values, pasteable, resume_command
 from steps.run.launch import launch_of
 from steps.run.machine import STORE, TASK, Machine, is_container
 from steps.run.processes import LAUNCHER, own_token
@@ -107,16 +106,9 @@ def main(flow: Any) -> None:
         raise
 
 
-def _origin(arguments: Sequence[str]) -> str:
-    """Return the run id that `resume` is given, empty without one."""
-    spaced = [value for option, value in itertools.pairwise(arguments) if option == "--origin-run-id"]
-    given = spaced + [option.partition("=")[2] for option in arguments if option.startswith("--origin-run-id=")]
-    return given[-1] if given else ""
-
-
 def _refuse_unknown_origin(flow: str, arguments: Sequence[str], machine: Machine) -> None:
     """End the command if Metaflow does not have the run to resume, which Metaflow answers by a traceback."""
-    origin = _origin(arguments)
+    origin = "".join(option_values(arguments, "--origin-run-id")[-1:])
     try:
         if origin:
             Run(f"{flow}/{origin}", _namespace_check=False)
@@ -134,22 +126,22 @@ def _explain(machine: Machine) -> None:
 
     A task has printed a PlainError itself. What it says must be mended first, and `resume` would take the same settings again.
     """
-    runs, repeated = Runs(Store.of(machine)), pasteable(shlex.join(["python", *sys.argv]))
-    for run in [runs.close(found) for name in (str(current.run_id), _origin(sys.argv)) if (found := runs.get(name)) is not None]:
-        if run.error:
-            if "resume" in sys.argv:
-                repeated = pasteable(run.facts["command"] + "".join(f" --with {place}" for place in with_values(sys.argv)))
-            again = pasteable(resume_command(run.name, with_values(sys.argv)))
-            is_told = run.failure is not None and run.failure.status == "failed" and not run.error.endswith(IN_LOG)
-            said = (
-                f"{run.failed_step} failed for the reason above. Mend it and start again; finished steps are not repeated: {repeated}"
-                if is_told
-                else f"{run.failed_step}: {run.error}\nGo on: {again}"
-            )
-            print(f"\n{said}", file=sys.stderr, flush=True)
-            return
-    if current.run_id and "resume" not in sys.argv:
-        print(f"\nThe run has not begun, for the reason above. Mend it and start again: {repeated}", file=sys.stderr, flush=True)
+    runs, places, repeated = Runs(Store.of(machine)), option_values(sys.argv), pasteable(shlex.join(["python", *sys.argv]))
+    names = (str(current.run_id), *option_values(sys.argv, "--origin-run-id"))
+    known = [runs.close(run) for name in names if (run := runs.get(name)) is not None]
+    said = ""
+    if run := next((run for run in known if run.failure is not None and run.error), None):
+        if "resume" in sys.argv:
+            repeated = pasteable(run.facts["command"] + "".join(f" --with {place}" for place in places))
+        again = pasteable(resume_command(run.name, places))
+        said = f"{run.failed_step}: {run.error}\nGo on: {again}"
+        if run.failure is not None and run.failure.status == "failed" and not run.error.endswith(IN_LOG):
+            kept = f" (with equal settings, `{again}` keeps the finished steps)" if "--fresh" in repeated else ""
+            said = f"{run.failed_step} failed for the reason above. Mend it and start again: {repeated}{kept}"
+    elif current.run_id and not known and "resume" not in sys.argv:
+        said = f"The run has not begun, for the reason above. Mend it and start again: {repeated}"
+    if said:
+        print(f"\n{said}", file=sys.stderr, flush=True)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
@@ -160,7 +152,7 @@ def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         if current.run_id and (run := Runs(Store.of(Machine.here())).get(str(current.run_id))) is not None:
             run.set_stopped()
     said = (
-        f"Stopped. Nothing is lost; go on: {pasteable(resume_command(current.run_id, with_values(sys.argv)))}"
+        f"Stopped. Nothing is lost; go on: {pasteable(resume_command(current.run_id, option_values(sys.argv)))}"
         if current.run_id
         else "Stopped before the run began."
     )

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from grpo.base.errors import PlainError
 from grpo.settings.tree import TaskResources
-from steps.run.commands import with_values
+from steps.run.commands import option_values, refuse_settings
 from steps.run.machine import LOOPBACK, MIRROR, SECRETS, STORE, sqlite_file, without_secrets
 from steps.run.orchestrator import configuration, service
 from steps.run.versions import CODE
@@ -33,18 +33,20 @@ class DestinationError(PlainError, RuntimeError):
 
 def sends_to_batch(arguments: Sequence[str]) -> bool:
     """Return whether this command sends tasks to AWS Batch: with `--with batch`, or as the launcher's process of one, `batch step NAME`."""
-    given = [*with_values(arguments), *(name for name, command in itertools.pairwise(arguments) if command == "step")]
+    given = [*option_values(arguments), *(name for name, command in itertools.pairwise(arguments) if command == "step")]
     return any(value.partition(":")[0] == "batch" for value in given)
 
 
 def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> Iterator[str]:
     """Set the variable that Metaflow reads at import, so that `run --with batch` needs no further option; yield notes for the user.
 
-    Raises OrchestratorError when Metaflow cannot start with its configuration, DestinationError with all that a run on Batch lacks.
+    Raises CommandError for mistyped settings, OrchestratorError when Metaflow cannot start with its configuration, and DestinationError
+    with all that a run on Batch lacks.
     """
     configuration(environment)
     if not {"run", "resume"} & set(arguments):
         return
+    refuse_settings(arguments)
     is_sent = sends_to_batch(arguments)
     if is_sent:
         environment.setdefault("METAFLOW_DEFAULT_DATASTORE", "s3")

@@ -216,7 +216,8 @@ def _registered(name: str, preset: str, machine: Machine) -> NamedPolicy:
     of = preset or (next(iter(found)) if len(found) == 1 else DEFAULT_PRESET)
     if (version := found.get(of)) is None:
         others = ", ".join(f"{each}/{name}" for each in sorted(found))
-        what = f"there is {others}" if others else "let a run finish first"
+        newest = ", ".join([] if others else registry.newest_versions(machine))
+        what = f"there is {others or newest}" if others or newest else "let a run finish first"
         raise NotFoundError(f"no policy of preset {of} in {machine.shown_uri} is called {name!r}; {what}; give {POLICY_NAMES}")
     if isinstance(version, ForeignError):
         raise ForeignError(f"{version}; give another policy: {POLICY_NAMES}")

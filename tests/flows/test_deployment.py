@@ -79,7 +79,7 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     def say(command: str, error: str, *, ends: Status = "failed", until: str = "finetune") -> str:
         machine = machine_of(tmp_path)
         make_run(machine, MadeRun(name="7", until=until, ends=ends, error=error, launcher="gone"))
-        monkeypatch.setattr(deployment, "current", SimpleNamespace(run_id="8" if "resume" in command else "7"))
+        monkeypatch.setattr(deployment, "current", SimpleNamespace(run_id="8" if command.startswith("resume") else "7"))
         monkeypatch.setattr(sys, "argv", ["flows/chess_grpo.py", *command.split()])
         deployment._explain(machine)
         return capsys.readouterr().err
@@ -89,7 +89,10 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 @pytest.mark.parametrize(
     ("command", "repeated"),
-    [("run --with batch --fresh", "chess_grpo.py run --with batch --fresh"), ("resume --origin-run-id=7 --with=batch", "run --with batch")],
+    [
+        ("run --with batch --resume-from peak", "chess_grpo.py run --with batch --resume-from peak"),
+        ("resume --origin-run-id=7 --with=batch", "run --with batch"),
+    ],
 )
 def test_a_run_that_fails_by_its_settings_says_which_command_to_repeat_and_not_its_reason_again(
     command: str, repeated: str, ended: Callable[..., str]
@@ -99,6 +102,8 @@ def test_a_run_that_fails_by_its_settings_says_which_command_to_repeat_and_not_i
     assert "finetune failed for the reason above" in said
     assert "too few boards" not in said
     assert " resume " not in said
+    if command.startswith("run"):
+        assert "resume --origin-run-id 7 --with batch` keeps the finished steps" in ended(f"{command} --fresh", "too few boards")
 
 
 @pytest.mark.parametrize(("error", "ends"), [(f"KeyError: {IN_LOG}", "failed"), ("its process is gone", "killed")])

@@ -18,6 +18,7 @@ from presets import tiny_settings
 
 from grpo.settings.tree import Settings, read_settings
 from steps import preflight as checks
+from steps.cli.main import main
 from steps.preflight import PreflightError, examine, preflight, table
 from steps.run.machine import Machine
 from steps.start import start
@@ -81,6 +82,30 @@ def test_a_tracking_store_that_is_away_is_told_and_stops_nothing(machine: Machin
     assert (check.is_fine, check.is_warning) == (True, True)
     assert "Connection refused" in check.detail
     assert table([check]).startswith("  warn  tracking  ")
+
+
+def test_an_outage_is_a_warning_at_the_start_of_a_run_and_in_the_last_line_of_doctor(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(home))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    start({"settings": tiny_settings().model_dump(mode="json"), "keys": {}}, run="1", is_fresh=False, resume_from="")
+    assert re.search(r"  warn  tracking +.*Connection refused.*the run goes on", capsys.readouterr().out)
+    assert main(["doctor", "--config", "smoke"]) == 0
+    assert capsys.readouterr().out.endswith("All checks passed, 1 warning.\n")
+
+
+def test_a_user_without_a_home_folder_is_told_which_variable_to_set(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unknown(user: int) -> None:
+        raise KeyError(user)
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    assert main(["runs"]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert "set HOME to a writable folder" in line
 
 
 @pytest.mark.parametrize(

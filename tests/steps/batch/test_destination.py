@@ -1,11 +1,13 @@
 """Whether tasks run on Batch is read from the command, and what they are told of this machine is a short list without a secret."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from grpo.settings.tree import TaskResources
 from steps.batch.destination import DestinationError, forwarded, prepare, reachable, secret_names, sends_to_batch
+from steps.run.commands import CommandError
 from steps.run.machine import STORE, MachineError, store_place
 
 SERVER = {"MLFLOW_TRACKING_URI": "https://mlflow.internal"}
@@ -49,6 +51,19 @@ def test_a_run_here_is_left_as_it_is(tmp_path: Path) -> None:
     here = {"METAFLOW_HOME": str(tmp_path)}
     assert list(prepare(["run"], here)) == []
     assert here.keys() == {"METAFLOW_HOME"}
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("--config settings smoke run", "there is no such file; give `--config-value settings 'preset = \"smoke\"'`"),
+        ("--config smoke run", "after the word `settings`"),
+        ("run --config-value smoke", "stands before `run`"),
+    ],
+)
+def test_settings_that_are_typed_wrongly_are_refused_in_our_words(command: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match=re.escape(words)):
+        list(prepare(command.split(), {"METAFLOW_HOME": str(tmp_path)}))
 
 
 def test_tasks_are_told_addresses_and_names_of_secrets_and_nothing_else_of_this_machine() -> None:
