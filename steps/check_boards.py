@@ -3,7 +3,7 @@
 from typing import Final
 
 from data_checks.dataset import check_dataset_tables
-from data_checks.summary import summary_markdown, summary_text
+from data_checks.summary import distributions, summary_markdown, summary_text
 from grpo.base.errors import PlainError
 from grpo.base.files import ASIDE, read_json, write_json
 from grpo.diagnosis.records import Record
@@ -23,6 +23,14 @@ STEP: Final = Step(
 DATA_DOCS: Final = f"{ASIDE}/data_docs"
 """Great Expectations' own pages: aside, for there are times in them."""
 
+_HISTOGRAMS: Final = {
+    "values": ("Values of all legal moves", "win probability after the move, for the player who moves", "moves"),
+    "legal_moves": ("Legal moves", "legal moves of a board", "boards"),
+    "plies": ("Plies", "ply of the game", "boards"),
+    "ratings": ("Ratings of the players", "Elo in the file", "players"),
+}
+"""Of `distributions` -> title of the chart, x and y axis."""
+
 
 class ChecksError(PlainError, ValueError):
     """The dataset does not meet its expectations; the message is the report."""
@@ -34,19 +42,24 @@ def body(work: Work) -> None:
     Raises ChecksError with the report as text when one of them does not hold.
     """
     boards, settings = work.inputs["boards"], work.settings
-    table, facts = read_boards(boards), read_json(boards / REPORT)
-    report = check_dataset_tables(table, read_game_table(boards), facts, settings.boards, data_docs=work.folder / DATA_DOCS)
+    table, games, facts = read_boards(boards), read_game_table(boards), read_json(boards / REPORT)
+    report = check_dataset_tables(table, games, facts, settings.boards, data_docs=work.folder / DATA_DOCS)
     work.log(Record(0, {"checks/failed": float(len(report.failed))}))
     if report.failed:
         raise ChecksError(f"the dataset is not fit to train on:\n{report.as_text()}\n\n== {boards} ==\n{summary_text(facts)}")
-    write_json(work.folder / REPORT, report.to_dict() | {"dataset": facts})
-    (work.folder / SUMMARY).write_text(summary_markdown(report, facts), encoding="utf-8")
+    found = distributions(table, games)
+    write_json(work.folder / REPORT, report.to_dict() | {"dataset": facts, "distributions": found})
+    (work.folder / SUMMARY).write_text(summary_markdown(report, facts, found["cells"]), encoding="utf-8")
 
 
 def card(seen: Seen) -> list[CardPart]:
-    """Return the card: each check, and the summary of the dataset."""
-    report = seen.read()
-    head = page_part("checks", seen=seen, suites=report.get("suites", []))
-    if not report:
+    """Return the card: the summary of the dataset, its distributions, and each check."""
+    from steps.cards.charts import histogram  # Altair takes half a second, and most who import a step draw nothing.
+
+    head = page_part("dataset", seen=seen)
+    if not (report := seen.read()):
         return [head]
-    return [head, markdown_part(seen.read(SUMMARY)), page_part("rejected", games=report["dataset"]["first_rejected"])]
+    found = report["distributions"]
+    charts = [histogram(*titles, found[name]) for name, titles in _HISTOGRAMS.items() if name in found]
+    checks = page_part("checks", suites=report["suites"], rejected=report["dataset"]["first_rejected"])
+    return [head, markdown_part(seen.read(SUMMARY)), *charts, checks]
