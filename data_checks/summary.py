@@ -1,13 +1,8 @@
-"""Summary of a dataset and its checks, as Markdown for the tracker and as text, in which names of files are escaped; its distributions."""
+"""Summary of a dataset and its checks, as Markdown for the tracker and as text; names of files are escaped in Markdown."""
 
 import html
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
-
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
 from data_checks.report import DatasetReport
 from grpo.board.phases import PHASES
@@ -21,46 +16,14 @@ _SOURCES: Final = {"engine": "Stockfish's games"}
 _LABELS: Final = {"game": "the move played", "engine": "Stockfish's best move"}
 
 
-def distributions(boards: pa.Table, games: pa.Table) -> dict[str, Any]:
-    """Return what is in the boards, as plain data.
-
-    `cells` is phase -> split -> number of boards. `values` (of all legal moves, in [0, 1]), `legal_moves` and `plies` are histograms by
-    phase, `ratings` (only if there are some) by the player's colour: `counts` has for each of the `classes` a number for each bin of
-    `width` from `low` on.
-    """
-    phases, splits = np.array(boards["phase"].to_pylist()), boards["split"].to_pylist()
-    counted = Counter(zip(phases.tolist(), splits, strict=True))
-    sizes = np.array([len(moves) for moves in boards["moves"].to_pylist()])
-    values = np.concatenate([np.asarray(each) for each in boards["values"].to_pylist()])
-    found = {
-        "cells": {phase.value: {split.value: counted[phase, split] for split in Split} for phase in PHASES},
-        # The last bin has 1, too.
-        "values": _histogram(np.minimum(values, 0.999), np.repeat(phases, sizes), PHASES, 0.05),
-        "legal_moves": _histogram(sizes, phases, PHASES, 4),
-        "plies": _histogram(boards["ply"].to_numpy(), phases, PHASES, 10),
-    }
-    rated = [(colour, rating) for colour in ("white", "black") for rating in games[f"{colour}_rating"].to_pylist() if rating is not None]
-    if rated:
-        colours, ratings = map(np.array, zip(*rated, strict=True))
-        found["ratings"] = _histogram(ratings, colours, ("white", "black"), 100)
-    return found
-
-
-def _histogram(numbers: NDArray[Any], classes: NDArray[Any], names: Sequence[str], width: float) -> dict[str, Any]:
-    bins = np.floor(numbers / width + 1e-6).astype(np.int64)
-    low, size = int(bins.min()), int(np.ptp(bins)) + 1
-    counts = [np.bincount(bins[classes == name] - low, minlength=size).tolist() for name in names]
-    return {"low": low * width, "width": width, "classes": list(names), "counts": counts}
-
-
 def summary_markdown(report: DatasetReport, facts: Mapping[str, Any], cells: Mapping[str, Mapping[str, int]]) -> str:
-    """Return verdict and counts as Markdown in at most about 5,000 characters; `cells` are those of `distributions`."""
+    """Return verdict and counts as Markdown in at most about 5,000 characters; `cells`: phase -> split -> number of boards."""
     lines = [
         f"**{_plain(report.verdict[:1].upper() + report.verdict[1:])}.** {_size(facts)}",
         "",
         f"| phase | found | used | {' | '.join(Split)} |",
         "| --- | ---: | ---: |" + " ---: |" * len(Split),
-        *(_row(phase, facts["natural_phases"][phase], facts["phases"][phase], *cells[phase].values()) for phase in PHASES),
+        *(f"| {phase} | {' | '.join(f'{count:,}' for count in _counts(facts, phase, cells))} |" for phase in PHASES),
         "",
         # The table has the splits.
         *(f"- {title}: {_plain(_listed(counts))}" for title, counts in _countings(facts)[1:] if counts),
@@ -73,8 +36,8 @@ def summary_text(facts: Mapping[str, Any]) -> str:
     return "\n".join([_size(facts), *(f"{title}: {_listed(counts)}" for title, counts in _countings(facts) if counts)])
 
 
-def _row(name: str, *counts: int) -> str:
-    return f"| {name} | {' | '.join(f'{count:,}' for count in counts)} |"
+def _counts(facts: Mapping[str, Any], phase: str, cells: Mapping[str, Mapping[str, int]]) -> list[int]:
+    return [facts["natural_phases"][phase], facts["phases"][phase], *cells[phase].values()]
 
 
 def _size(facts: Mapping[str, Any]) -> str:

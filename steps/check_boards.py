@@ -1,11 +1,19 @@
 """Gate the dataset by the expectations of `data_checks`, and describe what got through."""
 
-from typing import Final
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from data_checks.dataset import check_dataset_tables
-from data_checks.summary import distributions, summary_markdown, summary_text
+from data_checks.summary import summary_markdown, summary_text
 from grpo.base.errors import PlainError
 from grpo.base.files import ASIDE, read_json, write_json
+from grpo.board.phases import PHASES
+from grpo.dataset.table import Split
 from grpo.diagnosis.records import Record
 from steps.cards.page import CardPart, Seen, markdown_part, page_part
 from steps.dataset import read_boards, read_game_table
@@ -50,6 +58,38 @@ def body(work: Work) -> None:
     found = distributions(table, games)
     write_json(work.folder / REPORT, report.to_dict() | {"dataset": facts, "distributions": found})
     (work.folder / SUMMARY).write_text(summary_markdown(report, facts, found["cells"]), encoding="utf-8")
+
+
+def distributions(boards: pa.Table, games: pa.Table) -> dict[str, Any]:
+    """Return what is in the boards, as plain data.
+
+    `cells` is phase -> split -> number of boards. `values` (of all legal moves, in [0, 1]), `legal_moves` and `plies` are histograms by
+    phase, `ratings` (only if there are some) by the player's colour: `counts` has for each of the `classes` a number for each bin of
+    `width` from `low` on.
+    """
+    phases, splits = np.array(boards["phase"].to_pylist()), boards["split"].to_pylist()
+    counted = Counter(zip(phases.tolist(), splits, strict=True))
+    sizes = np.array([len(moves) for moves in boards["moves"].to_pylist()])
+    values = np.concatenate([np.asarray(each) for each in boards["values"].to_pylist()])
+    found = {
+        "cells": {phase.value: {split.value: counted[phase, split] for split in Split} for phase in PHASES},
+        # The last bin has 1, too.
+        "values": _histogram(np.minimum(values, 0.999), np.repeat(phases, sizes), PHASES, 0.05),
+        "legal_moves": _histogram(sizes, phases, PHASES, 4),
+        "plies": _histogram(boards["ply"].to_numpy(), phases, PHASES, 10),
+    }
+    rated = [(colour, rating) for colour in ("white", "black") for rating in games[f"{colour}_rating"].to_pylist() if rating is not None]
+    if rated:
+        colours, ratings = map(np.array, zip(*rated, strict=True))
+        found["ratings"] = _histogram(ratings, colours, ("white", "black"), 100)
+    return found
+
+
+def _histogram(numbers: NDArray[Any], classes: NDArray[Any], names: Sequence[str], width: float) -> dict[str, Any]:
+    bins = np.floor(numbers / width + 1e-6).astype(np.int64)
+    low, size = int(bins.min()), int(np.ptp(bins)) + 1
+    counts = [np.bincount(bins[classes == name] - low, minlength=size).tolist() for name in names]
+    return {"low": low * width, "width": width, "classes": list(names), "counts": counts}
 
 
 def card(seen: Seen) -> list[CardPart]:

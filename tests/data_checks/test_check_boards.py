@@ -10,12 +10,11 @@ import pytest
 from made_datasets import Dataset, sound_dataset
 from made_work import work_in
 
-from data_checks.summary import distributions
 from grpo.base.files import ASIDE, read_json, verified_manifest, write_json, write_manifest
 from grpo.dataset.table import board_table
 from grpo.settings.tree import Settings
 from steps.cards.page import Seen
-from steps.check_boards import DATA_DOCS, body, card
+from steps.check_boards import DATA_DOCS, body, card, distributions
 from steps.names import BOARDS, GAMES, REPORT, SUMMARY
 from steps.run.work import Work, read_history
 
