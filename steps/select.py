@@ -249,16 +249,13 @@ def _metrics(contest: _Contest) -> dict[str, float]:
 
 
 def card(seen: Seen) -> list[CardPart]:
-    """Return the card: verdict, checkpoints with the peak ringed, boards, and games to click through."""
-    from steps.cards.pages import (  # Altair takes half a second, and most who import a step draw nothing.
-        checkpoint_charts,
-        decision_boards,
-        verdict_parts,
-    )
+    """Return the card: verdict, checkpoints with the peak ringed, boards, and games to click through; `report` has gain and ladder."""
+    from steps.cards.pages import checkpoint_charts, decision_boards  # Altair takes half a second, and most who import a step draw nothing.
 
     if not (found := seen.read()):
         return [page_part("verdict", seen=seen, decision=None)]
     decision = results.Decision.model_validate(found)
     boards = decision_boards(seen.read(DECISIONS), whose=f"step {decision.candidate_step}")
     games = page_part("games", decision=decision, viewer=seen.read(GAMES_PAGE))
-    return [*verdict_parts(seen, decision), *checkpoint_charts(decision), *boards, games]
+    head = page_part("verdict", seen=seen, decision=decision, more=[])
+    return [head, *checkpoint_charts(decision), *boards, games]

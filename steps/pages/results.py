@@ -238,7 +238,7 @@ class Boards(_Facts):
     used_games: int
     splits: dict[str, int]
     natural_phases: dict[str, int]
-    """As met in the source."""
+    """As found in the source."""
     phases: dict[str, int]
     """As kept."""
     sources: dict[str, int]

@@ -54,12 +54,23 @@ def test_each_card_is_made_before_the_first_record_and_with_all_metrics(step: st
     assert [type(part) for part in page_of(step, begun)] == [type(part) for part in page_of(step, later)], "Metaflow would wait"
 
 
-def test_the_cards_of_select_and_report_have_the_verdict(tmp_path: Path) -> None:
+def test_select_and_report_have_the_verdict_and_no_chart_twice_and_the_report_folds_its_tables(tmp_path: Path) -> None:
     results = made_results(tmp_path)
-    sentence = html.escape(results.decision.sentence)
-    assert sentence in markup(page_of("select", Seen(SETTINGS["network"], folder=tmp_path / "outputs" / "select" / "v-select")))
     write_json(tmp_path / RESULTS, results.model_dump(mode="json"))
-    assert sentence in markup(page_of("report", Seen(SETTINGS["network"], folder=tmp_path)))
+    folders = {"select": tmp_path / "outputs" / "select" / "v-select", "report": tmp_path}
+    parts = {step: page_of(step, Seen(SETTINGS["network"], folder=folder)) for step, folder in folders.items()}
+    titles = {step: {part["title"]["text"] for part in found if isinstance(part, dict)} for step, found in parts.items()}
+    assert titles["report"] == {"Gain in Elo, against", "Ladder: Elo above a random mover"}
+    assert not titles["report"] & titles["select"]
+    for found in parts.values():
+        assert html.escape(results.decision.sentence) in markup(found)
+    report = markup(parts["report"])
+    assert html.escape(results.decision.strength(100)) in report
+    unfolded = re.sub("<details>.*?</details>", "", report)
+    assert "<table" in report
+    assert "<table" not in unfolded
+    assert results.outputs["select"]["output_hash"] in report
+    assert results.outputs["select"]["output_hash"] not in unfolded
 
 
 class Card:
