@@ -182,6 +182,15 @@ def source() -> str:
     return "\n".join(path.read_text() for path in [*files, ROOT / "Makefile", ROOT / "pyproject.toml"] if path.is_file())
 
 
+def test_every_message_of_ours_that_the_troubleshooting_page_lists_is_in_the_code() -> None:
+    rows = re.findall(r"^\| (`.*?`) \| ", (ROOT / "docs" / "troubleshooting.md").read_text().partition("\n## Said by others")[0], re.MULTILINE)
+    fragments = {part.strip(" (),;:") for row in rows for span in re.findall(r"`([^`]+)`", row) for part in re.split(r"…|W&B|\d+", span)}
+    assert len(fragments) > 40
+    # A message may be written in several strings, one after the other.
+    texts = re.sub(r"\"\s+f?\"", "", source())
+    assert {fragment for fragment in fragments if fragment not in texts} == set()
+
+
 def test_the_settings_that_a_resumed_run_refuses_are_those_of_the_page() -> None:
     [row] = [line for line in (ROOT / "docs" / "howto.md").read_text().splitlines() if line.startswith("| `seed`")]
     said = {span.removesuffix(".*") for line in (row, "`policy.*`, `pretrain.*`") for span in re.findall(r"`([^`]+)`", line)}
