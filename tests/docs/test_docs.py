@@ -183,7 +183,8 @@ def source() -> str:
 
 
 def test_every_message_of_ours_that_the_troubleshooting_page_lists_is_in_the_code() -> None:
-    rows = re.findall(r"^\| (`.*?`) \| ", (ROOT / "docs" / "troubleshooting.md").read_text().partition("\n## Said by others")[0], re.MULTILINE)
+    ours = (ROOT / "docs" / "troubleshooting.md").read_text().partition("\n## Said by others")[0]
+    rows = re.findall(r"^\| (`.*?`) \| ", ours, re.MULTILINE)
     fragments = {part.strip(" (),;:") for row in rows for span in re.findall(r"`([^`]+)`", row) for part in re.split(r"…|W&B|\d+", span)}
     assert len(fragments) > 40
     # A message may be written in several strings, one after the other.
