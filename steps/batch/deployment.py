@@ -1,4 +1,4 @@
-"""Metaflow decorators of steps on AWS Batch: resources, retries, time-outs, environment, secrets, queue and image."""
+"""Metaflow around a run: decorators of steps on AWS Batch, the context of a task, tags, and the flow's command with its signals."""
 
 import json
 import os
