@@ -151,11 +151,14 @@ def _rating(name: str, place: Placement | None, yardstick: dict[str, str | None]
 
 
 def card(seen: Seen) -> list[CardPart]:
-    """Return the card: verdict, ladder, and the report; checkpoints and boards are on the card of `select`."""
-    from steps.cards.pages import ladder_chart, verdict_parts  # Altair takes half a second, and most who import a step draw nothing.
+    """Return the card: verdict, gain and ladder on one screen, the rest folded; checkpoints and boards are on the card of `select`."""
+    from steps.cards.pages import gain_chart, ladder_chart  # Altair takes half a second, and most who import a step draw nothing.
 
     if not (found := seen.read(RESULTS)):
         return [page_part("verdict", seen=seen, decision=None)]
     results = Results.model_validate(found)
-    verdict = verdict_parts(seen, results.decision, str(results.origin or ""))
-    return [*verdict, *ladder_chart(results.ladder, results.decision), markdown_part(page("report_card", results=results))]
+    decision = results.decision
+    strength = f"Champion of the run: step {decision.champion_step:,}. {decision.strength(decision.champion_step)}"
+    head = page_part("verdict", seen=seen, decision=decision, more=[strength, str(results.origin or "")])
+    report = markdown_part(page("report_card", results=results))
+    return [head, *gain_chart(decision), *ladder_chart(results.ladder, decision), report]

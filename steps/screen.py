@@ -36,7 +36,7 @@ from steps.run.work import Work, read_history
 STEP: Final = Step(
     name="screen",
     says="Selects one candidate among a few checkpoints by games against the pretrained policy; after each round the weaker half"
-    " drops out (successive halving). These games are never reported as its strength.",
+    " drops out (sequential halving). These games are never reported as its strength.",
     reads=("seed", "language", "evaluation", "selection"),
     inputs=("join_boards", "pretrain", "finetune"),
     outside=(Outside.ENGINE, Outside.DEVICE, Outside.BOOK),

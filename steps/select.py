@@ -20,7 +20,7 @@ from grpo.match.reports import Selection
 from grpo.match.verdict import Decision, LadderGain, decide, decide_without_candidate, peak_step
 from grpo.match.viewer import viewer_page
 from grpo.policy.files import copy_policy
-from grpo.settings.shared import interval_names
+from grpo.settings.shared import PRETRAINED_STEP, interval_names
 from steps.cards.page import CardPart, Seen, page_part
 from steps.dataset import read_boards
 from steps.measure import (
@@ -40,7 +40,7 @@ from steps.measure import (
     read_screened,
     screening_match,
 )
-from steps.names import CACHED_GAMES, CHAMPION, DECISIONS, GAMES_PAGE, PEAK, PGN, PRETRAINED_STEP, REPORT
+from steps.names import CACHED_GAMES, CHAMPION, DECISIONS, GAMES_PAGE, PEAK, PGN, REPORT
 from steps.policies.open import Competitor, open_policy
 from steps.run.step import Outside, Step
 from steps.run.work import Work
@@ -244,16 +244,13 @@ def _metrics(contest: _Contest) -> dict[str, float]:
 
 
 def card(seen: Seen) -> list[CardPart]:
-    """Return the card: verdict, checkpoints with the peak ringed, boards, and games to click through."""
-    from steps.cards.pages import (  # Altair takes half a second, and most who import a step draw nothing.
-        checkpoint_charts,
-        decision_boards,
-        verdict_parts,
-    )
+    """Return the card: verdict, checkpoints with the peak ringed, boards, and games to click through; `report` has gain and ladder."""
+    from steps.cards.pages import checkpoint_charts, decision_boards  # Altair takes half a second, and most who import a step draw nothing.
 
     if not (found := seen.read()):
         return [page_part("verdict", seen=seen, decision=None)]
     decision = Selection.model_validate(found)
     boards = decision_boards(seen.read(DECISIONS), whose=f"step {decision.candidate_step}")
     games = page_part("games", decision=decision, viewer=seen.read(GAMES_PAGE))
-    return [*verdict_parts(seen, decision), *checkpoint_charts(decision), *boards, games]
+    head = page_part("verdict", seen=seen, decision=decision, more=[])
+    return [head, *checkpoint_charts(decision), *boards, games]

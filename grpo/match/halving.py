@@ -21,7 +21,7 @@ class HalvingEntry:
     pair_scores: tuple[float, ...]
     """Pair scores of this round against the initial policy."""
     so_far: Estimate
-    """Score over all rounds so far, which decided whether it stays."""
+    """Score over the rounds up to this one, with its interval; the score alone decides `kept`."""
     kept: bool
 
 
@@ -55,7 +55,7 @@ def sequential_halving(candidates: Sequence[int], play: Callable[[int, int], Seq
     entries: list[HalvingEntry] = []
     for round_number in range(len(halving_rounds(len(left)))):
         fresh = {candidate: tuple(play(candidate, round_number)) for candidate in left}
-        assert len({len(pairs) for pairs in fresh.values()}) == 1, "candidates of a round share its openings"
+        assert len({len(pairs) for pairs in fresh.values()}) == 1, "candidates of one round played different numbers of pairs"
         for candidate, pairs in fresh.items():
             scores[candidate].extend(pairs)
         kept = set(sorted(left, key=lambda candidate: -sum(scores[candidate]))[: _num_kept(len(left))])  # Stable: the earlier of ties.

@@ -39,7 +39,7 @@ class End(StrEnum):
     FIFTY_MOVES = "fifty moves"
     PLY_CAP = "ply cap"
     FORFEIT = "no legal move named"
-    """The player to move loses: a language model gave no answer with a legal move in all its attempts."""
+    """The player to move loses: a language model or an engine gave no answer with a legal move in all its attempts."""
 
 
 UNDECIDED: Final = frozenset((End.REPETITION, End.FIFTY_MOVES, End.PLY_CAP))

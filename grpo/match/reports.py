@@ -2,10 +2,11 @@
 
 from grpo.base.documents import Document
 from grpo.match.halving import HalvingEntry
-from grpo.match.intervals import Estimate, elo_estimate
+from grpo.match.intervals import Estimate, Unit, elo_estimate
 from grpo.match.ladder import Placement
 from grpo.match.matches import MatchReport
 from grpo.match.verdict import Decision
+from grpo.settings.shared import PRETRAINED_STEP
 
 
 class BaselineReport(Document):
@@ -62,6 +63,22 @@ class Selection(Decision):
         if ladder is not None:
             found |= {"other opponents, as played": ladder.played, "other opponents, adjudicated": ladder.adjudicated}
         return found
+
+    def strength(self, step: int) -> str:
+        """Return in a sentence what games have shown of the policy of this step."""
+        screened = {entry.candidate: entry.so_far for entry in self.screening}
+        games = self.confirmation_best_moves if step == self.candidate_step else None
+        if step == PRETRAINED_STEP:
+            gain = "It is the start of its run, without GRPO"
+        elif (found := screened.get(step) if games is None else games.score) is None:
+            gain = "No game was played by it"
+        else:
+            chosen = " in the games that chose the candidate, which flatter it" * (games is None)
+            gain = f"{elo_estimate(found).text(Unit.ELO, suffix=' Elo')} against its own start{chosen}"
+        place = {PRETRAINED_STEP: self.ladder_initial, self.candidate_step: self.ladder}.get(step)
+        if place is None:
+            return f"{gain}; it was not rated on the ladder."
+        return f"{gain}; {place.rating.text(Unit.ELO, suffix=' Elo')} above a random mover, on the ladder of its run."
 
     @property
     def placed(self) -> dict[str, Placement]:

@@ -1,1 +1,1 @@
-"""Imitation and GRPO: states, rollouts, advantages, objective, controllers, trainer, checkpoints."""
+"""Imitation and GRPO: states, rollouts, advantages, objective, controllers, probes, trainer."""

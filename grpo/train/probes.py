@@ -1,4 +1,7 @@
-"""Probes beside the trainer: what is measured of a rollout and of each optimiser step on it; training does not depend on them.
+"""Measurements of a rollout and of each optimiser step on it.
+
+The trainer needs three of `Measured`: finiteness (a step with NaN is skipped), the ratios (1 on the first step) and KL(old || policy) (the
+trust region). All other numbers only inform.
 
 Legend: B states, A legal moves (padded), M moves of a state that are in the surrogate.
 """

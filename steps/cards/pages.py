@@ -11,7 +11,7 @@ from grpo.match.intervals import Unit, elo_estimate
 from grpo.match.ladder import LadderReport
 from grpo.match.reports import Selection
 from steps.cards.charts import Interval, interval_parts
-from steps.cards.page import CardPart, Seen, page_part
+from steps.cards.page import CardPart, page_part
 
 _POLICY: Final = "#e0761bd0"
 _ENGINE: Final = "#2563c9d0"
@@ -20,15 +20,11 @@ _BEFORE: Final = "#5d6673b0"
 _KINDS: Final = ("improved", "worsened", "worst", "best")
 
 
-def verdict_parts(seen: Seen, decision: Selection, origin: str = "") -> list[CardPart]:
-    """Return who is champion, the gain as bars, start and candidate on the ladder."""
-    head = page_part("verdict", seen=seen, decision=decision, origin=origin)
+def gain_chart(decision: Selection) -> list[CardPart]:
+    """Return a chart of the candidate's gain."""
     note = "Adjudicated: games drawn by repetition, fifty moves or the ply cap count for the side that Stockfish finds better."
     bars = [Interval(label, found, "games") for label, found in decision.gains.items()]
-    gain = interval_parts("Gain in Elo, against", Unit.ELO, bars, zero="no gain", note=note)
-    note = "Both met the same opponents on the same openings. The interval of the gain is narrower than those of the two ratings."
-    bars = [Interval(who, place.rating, "ladder") for who, place in decision.placed.items()]
-    return [head, *gain, *interval_parts("On the ladder: Elo above a random mover", Unit.ELO, bars, note=note)]
+    return interval_parts("Gain in Elo, against", Unit.ELO, bars, zero="no gain", note=note)
 
 
 def checkpoint_charts(decision: Selection) -> list[CardPart]:

@@ -64,7 +64,7 @@ def _head(run: "Run", store: "Store") -> Iterator[str]:
     if run.status in ("failed", "killed"):
         if run.error:
             yield f"  {run.failed_step}: {run.error}"
-        yield f"  `{pasteable(resume_command(run.name))}` goes on from there."
+        yield f"  `{pasteable(resume_command(run.name, run.places))}` goes on from there."
 
 
 def _steps(run: "Run") -> Iterator[str]:

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from steps.run.store import Store
 
 
-def results_of(run: "Run", store: "Store") -> Results | None:
-    """Return the results of a run. None before `report` has ended; None with a line on stderr if they are damaged or of other code."""
-    if (reported := run.output_of("report")) is None:
+def results_of(run: "Run | None", store: "Store") -> Results | None:
+    """Return a run's results; None for no run or before `report` has ended; None and a line on stderr if damaged or of other code."""
+    if run is None or (reported := run.output_of("report")) is None:
         return None
     try:
         return read_results(store.file(reported, RESULTS))

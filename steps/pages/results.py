@@ -14,7 +14,7 @@ from grpo.match.intervals import Estimate, Unit
 from grpo.match.ladder import LadderReport
 from grpo.match.reports import Selection
 from grpo.settings.metrics import ENDS
-from steps.names import PRETRAINED_STEP
+from grpo.settings.shared import PRETRAINED_STEP
 
 _MAX_SOURCES: Final = 3
 
@@ -66,7 +66,7 @@ class Boards(Document):
     used_games: int
     splits: dict[str, int]
     natural_phases: dict[str, int]
-    """As met in the source."""
+    """As found in the source."""
     phases: dict[str, int]
     """As kept."""
     sources: dict[str, int]

@@ -24,9 +24,10 @@ from grpo.match.verdict import AGAINST_OTHERS, LadderFinding
 from grpo.settings.language import SMALL
 from grpo.settings.metrics import TASKS
 from grpo.settings.names import MAIN, flattened
+from grpo.settings.shared import PRETRAINED_STEP
 from grpo.settings.tree import Settings
 from steps import STEPS
-from steps.names import CHAMPION, PEAK, PRETRAINED_STEP
+from steps.names import CHAMPION, PEAK
 from steps.pages.results import Results
 
 _WIDTH: Final = 80

@@ -282,7 +282,7 @@ def _run_tags(run: Run, results: Results | None) -> dict[str, str]:
         METAFLOW_RUN: run.name,
         "chess_grpo.preset": facts["preset"],
         "chess_grpo.command": facts["command"],
-        _NOTE: page("run", run=run, results=results, resume=resume_command(run.name)),
+        _NOTE: page("run", run=run, results=results, resume=resume_command(run.name, run.places)),
     }
     if results is not None:
         decision = results.decision

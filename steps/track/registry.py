@@ -26,7 +26,8 @@ from grpo.base.door import STRICT, FileName, ForeignError, Hash, Id, VersionHash
 from grpo.base.files import MANIFEST, CorruptError, file_hashes, read_json, read_manifest, sha256_json, verified_manifest, write_json
 from grpo.match.reports import Selection
 from grpo.policy.files import copy_policy
-from steps.names import ALIASES, CHAMPION, CHECKPOINTS, PEAK, PRETRAINED_STEP
+from grpo.settings.shared import PRETRAINED_STEP
+from steps.names import ALIASES, CHAMPION, CHECKPOINTS, PEAK
 from steps.pages.known import summary_of
 from steps.pages.results import Results
 from steps.pages.templates import page
@@ -56,6 +57,7 @@ _DATASET: Final = "chess_grpo.dataset"
 """Tag of a version: hash of the dataset that its run trained on."""
 _EVEN: Final = 0.5
 """The score of two equal policies."""
+_NUM_SHOWN: Final = 5  # Versions in a message.
 _MAX_FILES: Final = 1_000
 """Files of one version; a policy and what a run needs to resume from it are some forty."""
 _WeightsHash = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{0,64}$")]
@@ -136,6 +138,16 @@ def named(name: str, machine: Machine) -> dict[str, Version | ForeignError]:
                 if version := _named(name, preset, tracking.client):
                     found[preset] = version
     return found
+
+
+def newest_versions(machine: Machine) -> list[str]:
+    """Return the names of the policies that were registered last, such as smoke/v7, the newest first. Raises TrackingAwayError."""
+    tracking = TrackingStore(machine.tracking_uri)
+    if not tracking.exists:
+        return []
+    with failures_of(machine.shown_uri, "its versions"):
+        found = tracking.client.search_model_versions(f"name LIKE '{MODEL}%'", _NUM_SHOWN, ["creation_timestamp DESC"])
+        return [f"{each.name.removeprefix(MODEL)}/v{each.version}" for each in found]
 
 
 def fetch(version: Version, machine: Machine) -> Path:

@@ -42,10 +42,11 @@ from grpo.match.verdict import BETTER_THAN_INITIAL, BETTER_THAN_PREVIOUS, Verdic
 from grpo.policy.checkpoints import load_checkpoint
 from grpo.policy.files import FACTS, WEIGHTS
 from grpo.policy.policy import NetworkPolicy, weights_hash
+from grpo.settings.shared import PRETRAINED_STEP
 from steps import screen, select
 from steps.cards.page import Seen
 from steps.measure import CONFIRMATION, INITIAL, LADDER, PREVIOUS, SAMPLED, SCREENING
-from steps.names import CHAMPION, CHECKPOINTS, HISTORY, PEAK, PRETRAINED_STEP, REPORT
+from steps.names import CHAMPION, CHECKPOINTS, HISTORY, PEAK, REPORT
 from steps.pages.templates import page
 from steps.policies import network as network_policies
 

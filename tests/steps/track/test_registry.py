@@ -19,7 +19,7 @@ from grpo.match.intervals import Estimate
 from steps.run.machine import Machine, sqlite_address
 from steps.track import registry
 from steps.track.client import TrackingStore
-from steps.track.find import find_policy
+from steps.track.find import NotFoundError, find_policy
 from steps.track.outages import TrackingRefusedError
 from steps.track.publish import publish_all
 from steps.track.registry import Version, why_peak_stays
@@ -129,11 +129,15 @@ def test_a_run_of_another_preset_takes_no_alias_and_readers_tell_them_apart(fini
         assert named("v2", machine, preset) == champion
         assert champion.output_hash == (run.run.output_of("select") or {})["output_hash"]
     assert registry.named("v9", machine) == {}
+    assert sorted(registry.newest_versions(machine)) == ["default/v1", "default/v2", "smoke/v1", "smoke/v2"]
+    with pytest.raises(NotFoundError, match=r"is called 'v9'; there is \w+/v\d, "):
+        find_policy("v9", machine)
 
 
 def test_where_there_is_no_store_there_is_nothing_and_asking_makes_none(tmp_path: Path) -> None:
     machine = machine_of(tmp_path, sqlite_address(tmp_path / "mlflow.db"))
     assert registry.named("champion", machine) == {}
+    assert registry.newest_versions(machine) == []
     assert not list(tmp_path.iterdir())
 
 
