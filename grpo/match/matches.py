@@ -238,9 +238,9 @@ def play_match(
     Raises ValueError if a player's move is not legal; ForkError where processes share the openings.
     """
     games = [_Game(opening, first_is_white, max_plies) for opening in openings for first_is_white in (True, False)]
-    game_numbers = [2 * index + colour for index in numbers or range(len(openings)) for colour in (0, 1)]
-    step = max(1, min(num_forks(num_processes), len(openings)))
-    rows = [[row for row in range(len(games)) if row // 2 % step == start] for start in range(step)]
+    game_numbers = [2 * index + color for index in (range(len(openings)) if numbers is None else numbers) for color in (0, 1)]
+    num_parts = max(1, min(num_forks(num_processes), len(openings)))
+    rows = [[row for row in range(len(games)) if row // 2 % num_parts == part] for part in range(num_parts)]  # Pairs stay together.
     tasks = [partial(_play, first, second, [games[row] for row in part], [game_numbers[row] for row in part]) for part in rows]
     played = in_processes(tasks, on_games_done or (lambda _: None))
     in_order = dict(zip((row for part in rows for row in part), (game for part in played for game in part), strict=True))
@@ -249,7 +249,7 @@ def play_match(
 
 def _play(first: "Player", second: "Player", games: Sequence[_Game], numbers: Sequence[int], tell: Tell) -> list[PlayedGame]:
     """Play games to their ends, all in lock-step."""
-    num_done = 0
+    num_done, is_self_play = 0, first is second
     while True:
         unfinished = [index for index, game in enumerate(games) if game.end is None]
         if len(games) - len(unfinished) > num_done:
@@ -257,8 +257,8 @@ def _play(first: "Player", second: "Player", games: Sequence[_Game], numbers: Se
             tell(num_done)
         if not unfinished:
             return [game.finished() for game in games]
-        of_first = [index for index in unfinished if first is second or games[index].is_first_to_move()]
-        of_second = [index for index in unfinished if first is not second and not games[index].is_first_to_move()]
+        of_first = [index for index in unfinished if is_self_play or games[index].is_first_to_move()]
+        of_second = [index for index in unfinished if not is_self_play and not games[index].is_first_to_move()]
         for player, indices in ((first, of_first), (second, of_second)):
             answers = player.choose([games[i].board for i in indices], [numbers[i] for i in indices]) if indices else ()
             for index, answer in zip(indices, answers, strict=True):
