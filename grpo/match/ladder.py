@@ -100,9 +100,11 @@ class Ladder(Document):
         """[rungs], Elo above the first rung, which is 0."""
         return np.array([rung.rating.value for rung in self.rungs])
 
-    def standard_error(self, weights: Vector) -> float:
-        """Return the standard error of a weighted sum of the ratings."""
-        return _standard_error(weights, np.array(self.covariance))
+    def standard_error(self, rungs: Sequence[int], weights: Sequence[float]) -> float:
+        """Return the standard error of a weighted sum of these rungs' ratings."""
+        of_all = np.zeros(len(self.rungs))
+        of_all[list(rungs)] = weights
+        return _standard_error(of_all, np.array(self.covariance))
 
 
 def _standard_error(weights: Vector, covariance: Matrix) -> float:
@@ -213,9 +215,7 @@ class PlacedGames:
     def placement(self, ladder: Ladder) -> Placement:
         """Return the player's place on the ladder on which it was placed."""
         rating = _rating(ladder, self.games)
-        weights = np.zeros(len(ladder.rungs))
-        weights[[part.rung for part in self.games]] = rating.weights
-        error_of_all = math.hypot(rating.standard_error, ladder.standard_error(weights))
+        error_of_all = math.hypot(rating.standard_error, ladder.standard_error([part.rung for part in self.games], rating.weights))
         probes, games = (tuple(_rung_match(ladder, part) for part in parts) for parts in (self.probes, self.games))
         return Placement(
             rating=normal_interval(rating.elo, rating.standard_error, z=self.z),
@@ -279,7 +279,7 @@ def place_on_ladder(
                 of_player[rung].append(play(ladder.rungs[rung], part))
         games = [tuple(RungGames(rung=rung, result=joined(parts)) for rung, parts in of_player.items()) for of_player in played]
         placed = tuple(PlacedGames(probes=tuple(one), games=other, z=z) for one, other in zip(probes, games, strict=True))
-        difference = ladder_difference(ladder, placed[0], placed[-1], adjudicated=False)  # Of one player with itself it is 0.
+        difference = ladder_difference(ladder, placed[0], placed[-1], adjudicated=False)  # One player differs from itself by 0.
         if difference.low > 0 or difference.high < 0:
             break
     return placed
@@ -301,9 +301,7 @@ def ladder_difference(ladder: Ladder, first: PlacedGames, second: PlacedGames, *
     rungs = [part.rung for part in first.games]
     scores = [[part.result.pair_scores(adjudicated=adjudicated) for part in player.games] for player in (first, second)]
     found = rating_difference([float(ladder.ratings[rung]) for rung in rungs], *scores)
-    weights = np.zeros(len(ladder.rungs))
-    weights[rungs] = found.weights
-    return normal_interval(found.elo, math.hypot(found.standard_error, ladder.standard_error(weights)), z=first.z)
+    return normal_interval(found.elo, math.hypot(found.standard_error, ladder.standard_error(rungs, found.weights)), z=first.z)
 
 
 def _probe(play: PlayRung, ladder: Ladder, openings: Sequence[str], num_probe_pairs: int) -> list[RungGames]:

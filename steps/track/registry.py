@@ -265,27 +265,25 @@ def register(run: Run, results: Results, store: Store, tracking: TrackingStore, 
         for double in doubles:
             client.delete_model_version(model, double.version)
         versions[role] = _version(first, preset)
-    lines = []
-    for role in (PEAK, CHAMPION):
-        held, offered = _named(role, preset, client), versions[role]
-        if isinstance(held, ForeignError):
-            lines.append(f"registry: {preset}/{role} stays: {held}")
-            continue
-        if role == PEAK:
-            reason = why_peak_stays(offered, held, _peaks_of(offered.initial_weights, preset, client))
-        else:
-            replaces = held is None or (decision.replaces_previous and held.weights == decision.previous_weights)
-            reason = "" if replaces else f"version {offered.number} has not beaten it"
-        if not reason:
-            client.set_registered_model_alias(model, role, str(offered.number))
-            lines.append(f"registry: {preset}/{role} is version {offered.number}")
-        elif held is None:
-            lines.append(f"registry: {preset}/{role} is not set: {reason}")
-        elif held.number == offered.number:
-            lines.append(f"registry: {preset}/{role} is version {held.number}")
-        else:
-            lines.append(f"registry: {preset}/{role} stays version {held.number}: {reason}")
-    return "\n".join(lines)
+    return "\n".join(f"registry: {preset}/{role} {_offer(versions[role], role, decision, client)}" for role in (PEAK, CHAMPION))
+
+
+def _offer(offered: Version, role: str, decision: Selection, client: MlflowClient) -> str:
+    """Give a version the alias if it may have it, and say what the alias is now."""
+    preset, held = offered.preset, _named(role, offered.preset, client)
+    if isinstance(held, ForeignError):
+        return f"stays: {held}"
+    if role == PEAK:
+        reason = why_peak_stays(offered, held, _peaks_of(offered.initial_weights, preset, client))
+    else:
+        replaces = held is None or (decision.replaces_previous and held.weights == decision.previous_weights)
+        reason = "" if replaces else f"version {offered.number} has not beaten it"
+    if not reason:
+        client.set_registered_model_alias(f"{MODEL}{preset}", role, str(offered.number))
+        return f"is version {offered.number}"
+    if held is None:
+        return f"is not set: {reason}"
+    return f"is version {held.number}" if held.number == offered.number else f"stays version {held.number}: {reason}"
 
 
 def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: "Logged") -> tuple[str, str]:
