@@ -28,7 +28,7 @@ from steps.track.find import checkpoint_of as checkpoint_part
 from steps.track.find import named_policy
 
 _MAX_SHOWN: Final = 200
-_FREE: Final = ("language.answers_per_forward", "language.min_parse_rate")
+_FREE: Final = ("grpo.states_per_step", "language.answers_per_forward", "language.min_parse_rate")
 """Settings that make neither boards nor network, although the steps read them that make these."""
 
 
