@@ -6,10 +6,9 @@ from grpo.base.documents import write_document
 from grpo.base.seeding import numpy_stream
 from grpo.diagnosis.records import Record
 from grpo.match.intervals import Unit, elo_estimate
-from grpo.match.ladder import Rung, num_openings_to_place
+from grpo.match.ladder import BaselineReport, Rung, num_openings_to_place
 from grpo.match.matches import MatchReport
 from grpo.match.players import Player
-from grpo.match.reports import BaselineReport
 from steps.cards.page import CardPart, Seen, page_part
 from steps.dataset import position_keys, read_boards
 from steps.measure import Arena, interval_metrics, read_ladder

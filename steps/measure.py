@@ -8,10 +8,9 @@ from typing import Any, Final, Self
 
 from pydantic import TypeAdapter
 
-from grpo.base.documents import Document, read_document
+from grpo.base.documents import read_document
 from grpo.base.seeding import numpy_stream
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
-from grpo.match.halving import HalvingEntry
 from grpo.match.intervals import Estimate
 from grpo.match.ladder import Ladder, PlacedGames, Rung, place_on_ladder
 from grpo.match.matches import MatchResult, PlayedGame, adjudicate, play_match
@@ -127,27 +126,5 @@ def read_match(names: tuple[str, str], games: Iterable[Mapping[str, Any]]) -> Ma
     return MatchResult(first=names[0], second=names[1], games=played, is_adjudicated=True)
 
 
-class Screened(Document):
-    """The report of `screen`."""
-
-    candidate_step: int | None
-    """None if no checkpoint could play."""
-    reason: str
-    """Why there is no candidate."""
-    heldout_regret_best: dict[int, Estimate]
-    """Step of each checkpoint -> held-out regret, where it was measured."""
-    screening: tuple[HalvingEntry, ...] = ()
-    """A candidate in a round of the halving, in the order in which they played."""
-    openings: dict[str, list[str]]
-    """Stage after the screening -> FENs; the previous champion has some only where it is to be played."""
-    previous_weights: str | None = None
-    """Hash of the weights of the previous champion where it is to be played: its policy lies in `PREVIOUS_POLICY`."""
-
-
 PREVIOUS_POLICY: Final = "previous"
 """Folder of the output of `screen`."""
-
-
-def read_screened(folder: Path) -> Screened:
-    """Return the report of `screen`."""
-    return read_document(folder / REPORT, Screened)

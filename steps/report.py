@@ -9,9 +9,9 @@ from grpo.base.files import MANIFEST, read_json
 from grpo.board.phases import PHASES
 from grpo.diagnosis.findings import Diagnosis
 from grpo.match.intervals import Estimate, Unit, regret_interval
-from grpo.match.ladder import LadderReport, Placement
+from grpo.match.ladder import BaselineReport, LadderReport, Placement
 from grpo.match.matches import MatchReport
-from grpo.match.reports import BaselineReport, Selection
+from grpo.match.selection import Selection
 from grpo.policy.files import LANGUAGE, NETWORK, policy_facts
 from grpo.settings.names import compared_settings, flattened
 from steps.cards.page import CardPart, Seen, markdown_part, page_part

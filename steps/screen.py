@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from grpo.base.documents import write_document
 from grpo.base.files import write_json
-from grpo.match.halving import HalvingTrace, sequential_halving
+from grpo.match.halving import HalvingTrace, Screened, sequential_halving
 from grpo.match.intervals import Estimate, regret_interval
 from grpo.match.ladder import num_openings_to_place
 from grpo.match.verdict import candidates_by_regret
@@ -23,7 +23,6 @@ from steps.measure import (
     SAMPLED,
     SCREENING,
     Arena,
-    Screened,
     checkpoint,
     player_names,
     screening_match,

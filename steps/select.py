@@ -4,19 +4,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from grpo.base.documents import write_document
+from grpo.base.documents import read_document, write_document
 from grpo.base.files import copy_folder, read_json
 from grpo.board.phases import PHASES
 from grpo.diagnosis.records import Record
 from grpo.engine.move_values import engine_options
 from grpo.engine.pool import EnginePool
 from grpo.match.annotations import annotate
+from grpo.match.halving import Screened
 from grpo.match.intervals import REPEATED_Z, Estimate, elo_estimate
 from grpo.match.ladder import PlacedGames, Placement, ladder_difference
 from grpo.match.matches import MatchResult
 from grpo.match.pgn import event_pgn
 from grpo.match.phase_guard import phase_changes
-from grpo.match.reports import Selection
+from grpo.match.selection import Selection
 from grpo.match.verdict import Decision, LadderGain, decide, decide_without_candidate, peak_step
 from grpo.match.viewer import viewer_page
 from grpo.policy.files import copy_policy
@@ -31,13 +32,11 @@ from steps.measure import (
     SAMPLED,
     SCREENING,
     Arena,
-    Screened,
     checkpoint,
     interval_metrics,
     player_names,
     read_ladder,
     read_match,
-    read_screened,
     screening_match,
 )
 from steps.names import CACHED_GAMES, CHAMPION, DECISIONS, GAMES_PAGE, PEAK, PGN, REPORT
@@ -97,7 +96,7 @@ def body(work: Work) -> None:
 
     Where no checkpoint could play there is a verdict too: the pretrained policy is champion and peak.
     """
-    screened, pretrained = read_screened(work.inputs["screen"]), work.inputs["pretrain"]
+    screened, pretrained = read_document(work.inputs["screen"] / REPORT, Screened), work.inputs["pretrain"]
     if screened.candidate_step is None:
         for name in (CHAMPION, PEAK):
             copy_policy(pretrained, work.folder / name)

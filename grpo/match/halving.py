@@ -8,6 +8,7 @@ played afterwards may be reported.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from grpo.base.documents import Document
 from grpo.match.intervals import Estimate, paired_interval
 
 
@@ -31,6 +32,23 @@ class HalvingTrace:
 
     entries: tuple[HalvingEntry, ...]
     winner: int
+
+
+class Screened(Document):
+    """The report of `screen`."""
+
+    candidate_step: int | None
+    """None if no checkpoint could play."""
+    reason: str
+    """Why there is no candidate."""
+    heldout_regret_best: dict[int, Estimate]
+    """Step of each checkpoint -> held-out regret, where it was measured."""
+    screening: tuple[HalvingEntry, ...] = ()
+    """A candidate in a round of the halving, in the order in which they played."""
+    openings: dict[str, list[str]]
+    """Stage after the screening -> FENs; the previous champion has some only where it is to be played."""
+    previous_weights: str | None = None
+    """Hash of the weights of the previous champion where it is to be played: its policy is beside the report."""
 
 
 def halving_rounds(num_candidates: int) -> tuple[int, ...]:

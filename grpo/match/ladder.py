@@ -185,6 +185,16 @@ class Placement(Document):
         return sum(2 * part.match.score.num_pairs for part in self.games)
 
 
+class BaselineReport(Document):
+    """The report of `baseline`: strength of the pretrained policy before GRPO."""
+
+    heldout: dict[str, float]
+    """Metric -> value on held-out boards."""
+    matches: dict[str, MatchReport]
+    """Opponent's name -> match."""
+    ladder: Placement
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RungGames:
     """The games against one rung, from the rated player's side."""

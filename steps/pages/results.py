@@ -12,7 +12,7 @@ from grpo.dataset.engine_games import ENGINE
 from grpo.diagnosis.findings import Diagnosis
 from grpo.match.intervals import Estimate, Unit
 from grpo.match.ladder import LadderReport
-from grpo.match.reports import Selection
+from grpo.match.selection import Selection
 from grpo.settings.metrics import ENDS
 from grpo.settings.shared import PRETRAINED_STEP
 

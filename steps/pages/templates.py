@@ -19,7 +19,7 @@ from grpo.board.phases import PHASES
 from grpo.diagnosis.findings import Finding
 from grpo.match.intervals import LEVEL, REPEATED_Z, Estimate, Unit, elo_estimate
 from grpo.match.matches import UNDECIDED, End
-from grpo.match.reports import Selection
+from grpo.match.selection import Selection
 from grpo.match.verdict import AGAINST_OTHERS, LadderFinding
 from grpo.settings.language import SMALL
 from grpo.settings.metrics import TASKS

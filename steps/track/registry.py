@@ -24,7 +24,7 @@ from typing_extensions import TypedDict
 
 from grpo.base.door import STRICT, FileName, ForeignError, Hash, Id, VersionHash, checked, inside
 from grpo.base.files import MANIFEST, CorruptError, file_hashes, read_json, read_manifest, sha256_json, verified_manifest, write_json
-from grpo.match.reports import Selection
+from grpo.match.selection import Selection
 from grpo.policy.files import copy_policy
 from grpo.settings.shared import PRETRAINED_STEP
 from steps.names import ALIASES, CHAMPION, CHECKPOINTS, PEAK

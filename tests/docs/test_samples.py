@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo.match.reports import Selection
+from grpo.match.selection import Selection
 from grpo.settings.metrics import METRICS
 from steps.pages.results import Results
 from steps.pages.templates import verdict_lines

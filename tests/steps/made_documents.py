@@ -12,10 +12,10 @@ from grpo.base.files import write_json, write_manifest
 from grpo.diagnosis.findings import Diagnosis, Finding, Severity
 from grpo.match.halving import sequential_halving
 from grpo.match.intervals import Estimate, paired_interval, regret_interval
-from grpo.match.ladder import LadderReport, Placement, RatedRung, RungMatch
+from grpo.match.ladder import BaselineReport, LadderReport, Placement, RatedRung, RungMatch
 from grpo.match.matches import MatchReport
 from grpo.match.phase_guard import phase_changes
-from grpo.match.reports import BaselineReport, Selection
+from grpo.match.selection import Selection
 from grpo.match.verdict import LadderGain, decide
 from grpo.policy.files import WEIGHTS, write_facts
 from steps.names import CHAMPION, DECISIONS, FINDINGS, HISTORY, REPORT

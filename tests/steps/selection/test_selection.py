@@ -37,7 +37,7 @@ from grpo.board.encoding import position_key
 from grpo.board.phases import PHASES
 from grpo.match.intervals import Estimate, holm, regret_interval
 from grpo.match.regret import HeldoutScores
-from grpo.match.reports import Selection as SelectionReport
+from grpo.match.selection import Selection as SelectionReport
 from grpo.match.verdict import BETTER_THAN_INITIAL, BETTER_THAN_PREVIOUS, Verdict
 from grpo.policy.checkpoints import load_checkpoint
 from grpo.policy.files import FACTS, WEIGHTS

@@ -12,8 +12,7 @@ from grpo.base.documents import read_document
 from grpo.base.seeding import numpy_stream
 from grpo.engine.identity import identify
 from grpo.match.intervals import Estimate
-from grpo.match.ladder import LadderReport, make_rungs
-from grpo.match.reports import BaselineReport
+from grpo.match.ladder import BaselineReport, LadderReport, make_rungs
 from steps import baseline, calibrate, measure
 from steps.cards.page import Seen
 from steps.measure import read_ladder

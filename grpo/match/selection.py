@@ -1,22 +1,11 @@
-"""Reports of strength: what the steps `baseline` and `select` write, and pages show."""
+"""The report of `select`: the decision with what it rests on, and what pages say of it."""
 
-from grpo.base.documents import Document
 from grpo.match.halving import HalvingEntry
 from grpo.match.intervals import Estimate, Unit, elo_estimate
 from grpo.match.ladder import Placement
 from grpo.match.matches import MatchReport
 from grpo.match.verdict import Decision
 from grpo.settings.shared import PRETRAINED_STEP
-
-
-class BaselineReport(Document):
-    """The report of `baseline`: strength of the pretrained policy before GRPO."""
-
-    heldout: dict[str, float]
-    """Metric -> value on held-out boards."""
-    matches: dict[str, MatchReport]
-    """Opponent's name -> match."""
-    ladder: Placement
 
 
 class Selection(Decision):
