@@ -1,4 +1,4 @@
-"""What the steps that play games share: an arena, the stages of a selection, and its games as plain data."""
+"""Parts of the steps that play games: an arena, the stages of a selection, and its games as plain data."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial

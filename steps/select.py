@@ -69,12 +69,12 @@ class _Contest:
     """The candidate, its own start, and the games that both have played."""
 
     step: int
-    """Of the candidate."""
+    """Step of the candidate."""
     candidate: Competitor
     initial: Competitor
     screened: Screened
     played: Mapping[str, MatchResult]
-    """By stage; the previous champion's only where it was played."""
+    """Stage -> match; the previous champion's only if it was played."""
     ladder_games: tuple[PlacedGames, PlacedGames]
     """The candidate's and the start's games against the ladder, by the same opponents and openings."""
     places: tuple[Placement, Placement]

@@ -6,7 +6,7 @@ from grpo.base.documents import Document
 
 
 class Severity(StrEnum):
-    """What a finding means for the run."""
+    """Weight of a finding."""
 
     WARNING = "warning"
     """Something does not serve its purpose."""
@@ -25,7 +25,7 @@ class Finding(Document):
     first_step: int
     last_step: int
     means: str
-    """What is wrong, and why."""
+    """The fault, and its reason."""
     advice: str
     cause: str = ""
     """Name of the finding that this one may follow from, or ""."""

@@ -148,7 +148,7 @@ _WARNINGS: Final[dict[Reach, str]] = {
     "above": "; stronger than the ladder can tell: even the highest rung loses too often, add nodes to evaluation.ladder_nodes",
     "between": "; no score between 0.2 and 0.8: add a rung between these to evaluation.ladder_fractions or ladder_nodes",
 }
-"""What a rating's text says of the reach."""
+"""Words that a rating's text adds."""
 
 
 class RungMatch(Document):

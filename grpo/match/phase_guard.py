@@ -15,7 +15,7 @@ from typing import Final
 from grpo.match.intervals import LEVEL, Estimate, holm, normal_interval
 
 FEWEST_BOARDS: Final = 30
-"""With fewer boards the normal interval is not reliable; such a phase is reported but cannot block."""
+"""Fewest boards for a reliable normal interval; a phase with fewer is reported but cannot block."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -33,7 +33,7 @@ class Selection(Decision):
 
     @property
     def outcome(self) -> str:
-        """Who is champion."""
+        """The champion in words."""
         if not self.promoted:
             return "the pretrained policy stays"
         step = f"step {self.candidate_step:,}"

@@ -26,7 +26,7 @@ class Verdict(StrEnum):
 
 
 class LadderFinding(StrEnum):
-    """What the ladder shows of the candidate, compared with the initial policy."""
+    """The candidate on the ladder, compared with the initial policy."""
 
     HIGHER = "higher"
     NOT_SHOWN = "no difference shown"
@@ -38,9 +38,9 @@ class LadderGain:
     """The candidate's ladder rating less the initial policy's, in Elo, with repeated 95 % intervals paired by opening."""
 
     played: Estimate
-    """Of games as played; this one decides."""
+    """Gain in games as played; it decides."""
     adjudicated: Estimate
-    """Of the same games with undecided ones adjudicated."""
+    """Gain in the same games with undecided ones adjudicated."""
     num_pairs: int
     """Openings that both played against each of the two rungs."""
     num_planned: int

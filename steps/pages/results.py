@@ -23,12 +23,12 @@ class Measurement(Document):
     """One result of games or of held-out boards."""
 
     name: str
-    """For people, and the same in all runs."""
+    """Name that pages show, the same in all runs."""
     unit: Unit
     estimate: Estimate
-    """Of games as played."""
+    """Result of games as played, or of boards."""
     adjudicated: Estimate | None = None
-    """Of the same games, undecided ones given to the side that a search finds better; it decides nothing."""
+    """Result of the same games, undecided ones given to the side that a search finds better; it does not change the verdict."""
     num_games: int | None = None
     """None for regret."""
     decides: bool = False
@@ -48,7 +48,7 @@ class Training(Document):
     """Why it ended."""
     message: str
     mean_entropy_at_end: float | None
-    """In nats."""
+    """Mean entropy in the last steps, in nats."""
     control: dict[str, float]
 
     @property
@@ -108,12 +108,12 @@ class Results(Document):
     format: Literal[3] = 3
     """Changed with the meaning of any key."""
     kind: str
-    """Of the policy: `network` or `language`."""
+    """Kind of policy: `network` or `language`."""
     origin: ResumedFrom | None
     """None for a new training."""
     decision: Selection
     measurements: tuple[Measurement, ...]
-    """In the order of the steps."""
+    """Results in the order of the steps."""
     ladder: LadderReport
     regret: dict[str, tuple[float, float | None]]
     """Phase -> held-out regret of the pretrained policy, and of the candidate; None where it was not measured."""
