@@ -155,7 +155,7 @@ def _false_draws(board: chess.Board, moves: Sequence[str], scores: Sequence[Scor
 
 
 def _unplayed(row: Row, game: Row | None) -> int | None:
-    """Return whether a label that was played is another move than its game has at that ply."""
+    """Return 1 if a label that claims to be its game's move is another one, 0 if it is that move, None without such a claim or the game."""
     if row["label_from"] != "game" or game is None or row["ply"] is None or not 0 <= row["ply"] < len(game["moves"] or ()):
         return None
     return int(game["moves"][row["ply"]] != row["label"])

@@ -12,18 +12,21 @@ _MAX_LISTED: Final = 12
 """Largest number of listed names: there may be thousands of sources, and a tracker note has at most 5,000 characters."""
 _MAX_NAME: Final = 80
 _MARKDOWN_MARKS: Final = "\\`*_{}[]()#+!|~$"
+_SOURCES: Final = {"engine": "Stockfish's games"}
+_LABELS: Final = {"game": "the move played", "engine": "Stockfish's best move"}
 
 
-def summary_markdown(report: DatasetReport, facts: Mapping[str, Any]) -> str:
-    """Return verdict and counts as Markdown in at most about 5,000 characters."""
+def summary_markdown(report: DatasetReport, facts: Mapping[str, Any], cells: Mapping[str, Mapping[str, int]]) -> str:
+    """Return verdict and counts as Markdown in at most about 5,000 characters; `cells`: phase -> split -> number of boards."""
     lines = [
         f"**{_plain(report.verdict[:1].upper() + report.verdict[1:])}.** {_size(facts)}",
         "",
-        "| phase | met in the source | kept |",
-        "| --- | ---: | ---: |",
-        *(f"| {phase} | {facts['natural_phases'][phase]:,} | {facts['phases'][phase]:,} |" for phase in PHASES),
+        f"| phase | found | used | {' | '.join(Split)} |",
+        "| --- | ---: | ---: |" + " ---: |" * len(Split),
+        *(f"| {phase} | {' | '.join(f'{count:,}' for count in _counts(facts, phase, cells))} |" for phase in PHASES),
         "",
-        *(f"- {title}: {_plain(_listed(counts))}" for title, counts in _countings(facts) if counts),
+        # The table has the splits.
+        *(f"- {title}: {_plain(_listed(counts))}" for title, counts in _countings(facts)[1:] if counts),
     ]
     return "\n".join(lines) + "\n"
 
@@ -31,6 +34,10 @@ def summary_markdown(report: DatasetReport, facts: Mapping[str, Any]) -> str:
 def summary_text(facts: Mapping[str, Any]) -> str:
     """Return the counts as plain text."""
     return "\n".join([_size(facts), *(f"{title}: {_listed(counts)}" for title, counts in _countings(facts) if counts)])
+
+
+def _counts(facts: Mapping[str, Any], phase: str, cells: Mapping[str, Mapping[str, int]]) -> list[int]:
+    return [facts["natural_phases"][phase], facts["phases"][phase], *cells[phase].values()]
 
 
 def _size(facts: Mapping[str, Any]) -> str:
@@ -43,8 +50,8 @@ def _size(facts: Mapping[str, Any]) -> str:
 def _countings(facts: Mapping[str, Any]) -> list[tuple[str, Mapping[str, int]]]:
     return [
         ("Splits", {split.value: facts["splits"].get(split, 0) for split in Split}),
-        ("Sources", facts["sources"]),
-        ("Labels from", facts["labels"]),
+        ("Boards from", {_SOURCES.get(name, name): count for name, count in facts["sources"].items()}),
+        ("Labelled with", {_LABELS.get(name, name): count for name, count in facts["labels"].items()}),
         ("Missing, of those wanted", facts["missing"]),
         ("Games rejected", facts["rejected"]),
         ("Positions left out", facts["left_out"]),
@@ -61,5 +68,5 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 def _plain(text: str) -> str:
     """Return the text on one line, escaped for Markdown."""
-    text = html.escape(" ".join(text.split()))
+    text = html.escape(" ".join(text.split()), quote=False)  # The number of an escaped quote would be escaped again.
     return "".join(f"&#{ord(character)};" if character in _MARKDOWN_MARKS else character for character in text)

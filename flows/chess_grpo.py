@@ -50,6 +50,7 @@ from metaflow import Config, FlowSpec, Parameter, card, current, package_sources
 import steps  # noqa: E402
 from grpo.settings.tree import DEFAULT_PRESET, ConfigError, read_settings, split_settings  # noqa: E402
 from steps.batch import deployment  # noqa: E402
+from steps.cards.offline import OfflineCard  # noqa: E402
 from steps.run.processes import NO_RETRY, RESUMABLE  # noqa: E402
 
 deployment.name_store()
@@ -112,7 +113,7 @@ class ChessGrpo(FlowSpec):
         self.join_boards_output = steps.task.run(steps.join_boards.STEP, self, parts=[each.build_boards_output for each in inputs])
         self.next(self.check_boards)
 
-    @card(type="blank", id="check_boards")
+    @card(type=OfflineCard.type, id="check_boards")
     @step
     @plainly
     def check_boards(self):
@@ -120,7 +121,7 @@ class ChessGrpo(FlowSpec):
         self.check_boards_output = steps.task.run(steps.check_boards.STEP, self)
         self.next(self.pretrain, self.calibrate)
 
-    @card(type="blank", id="pretrain", refresh_interval=1)
+    @card(type=OfflineCard.type, id="pretrain", refresh_interval=1)
     @step
     @plainly
     def pretrain(self):
@@ -135,7 +136,7 @@ class ChessGrpo(FlowSpec):
         self.calibrate_output = steps.task.run(steps.calibrate.STEP, self)
         self.next(self.baseline)
 
-    @card(type="blank", id="baseline", refresh_interval=1)
+    @card(type=OfflineCard.type, id="baseline", refresh_interval=1)
     @step
     @plainly
     def baseline(self, inputs):
@@ -144,7 +145,7 @@ class ChessGrpo(FlowSpec):
         self.baseline_output = steps.task.run(steps.baseline.STEP, self)
         self.next(self.finetune)
 
-    @card(type="blank", id="finetune", refresh_interval=1)
+    @card(type=OfflineCard.type, id="finetune", refresh_interval=1)
     @step
     @plainly
     def finetune(self):
@@ -167,7 +168,7 @@ class ChessGrpo(FlowSpec):
         self.confirm_output = steps.task.run(steps.confirm.STEP, self)
         self.next(self.select)
 
-    @card(type="blank", id="select", refresh_interval=1)
+    @card(type=OfflineCard.type, id="select", refresh_interval=1)
     @step
     @plainly
     def select(self, inputs):
@@ -176,7 +177,7 @@ class ChessGrpo(FlowSpec):
         self.select_output = steps.task.run(steps.select.STEP, self, parts=[each.confirm_output for each in inputs])
         self.next(self.report)
 
-    @card(type="blank", id="report")
+    @card(type=OfflineCard.type, id="report")
     @step
     @plainly
     def report(self):

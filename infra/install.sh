@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Create a virtual environment and install Stockfish: for `make` and, with --image, for the images (infra/Dockerfile, infra/Dockerfile.cpu).
+# Create a virtual environment and install Stockfish: for `make` and, with --image, for the images (infra/Dockerfile).
 # Usage: infra/install.sh VENV [--dev | --image]
 #   --dev: also the tools of `make test`; without it what a run needs.
 #   --image: only the steps' dependencies, without the project's code, and exactly the Stockfish of infra/stockfish.sha256.

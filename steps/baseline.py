@@ -1,17 +1,17 @@
 """Measure the pretrained policy's strength before GRPO changes it."""
 
-from typing import Any, Final
+from typing import Final
 
-from grpo.base.files import write_json
+from grpo.base.documents import write_document
 from grpo.base.seeding import numpy_stream
 from grpo.diagnosis.records import Record
-from grpo.match.intervals import Estimate, Unit, elo_estimate
-from grpo.match.ladder import Rung, num_openings_to_place
+from grpo.match.intervals import Unit, elo_estimate
+from grpo.match.ladder import BaselineReport, Rung, num_openings_to_place
+from grpo.match.matches import MatchReport
 from grpo.match.players import Player
-from grpo.settings.shared import interval_names
 from steps.cards.page import CardPart, Seen, page_part
 from steps.dataset import position_keys, read_boards
-from steps.measure import Arena, read_ladder
+from steps.measure import Arena, interval_metrics, read_ladder
 from steps.names import DECISIONS, REPORT
 from steps.policies.open import Competitor, open_policy
 from steps.run.step import Outside, Step
@@ -43,29 +43,28 @@ def body(work: Work) -> None:
         num_placed = num_openings_to_place(1, arena.config)
         arena.expect(2 * (2 * arena.config.num_baseline_pairs + num_placed), "games at most")
         matches = _matches(work, arena, policy, used)
-        [placement] = arena.place(
+        [placed] = arena.place(
             [_player(work, policy, "placement")], ladder, arena.openings(num_placed, used, "placement", "pretrained"), "pretrained"
         )
-    rating = (placement.rating, placement.low, placement.high)
-    work.log(Record(0, dict(zip(interval_names("baseline/rating"), rating, strict=True))))
-    write_json(work.folder / REPORT, {"heldout": heldout, "matches": matches, "ladder": placement.facts(ladder)})
+    place = placed.placement(ladder)
+    work.log(Record(0, interval_metrics("baseline/rating", place.rating)))
+    write_document(work.folder / REPORT, BaselineReport(heldout=heldout, matches=matches, ladder=place))
 
 
 def _player(work: Work, policy: Competitor, purpose: str) -> Player:
     return policy.player("pretrained", temperature=None, seed=work.settings.seed, stream=("baseline", "asked again", purpose))
 
 
-def _matches(work: Work, arena: Arena, policy: Competitor, used: set[str]) -> dict[str, Any]:
+def _matches(work: Work, arena: Arena, policy: Competitor, used: set[str]) -> dict[str, MatchReport]:
     """Return the matches against a random mover and against Stockfish, by the opponent's name."""
     opponents = {"random": Rung(nodes=1, random_share=1), "engine": Rung(nodes=1, random_share=0)}
     openings = arena.openings(arena.config.num_baseline_pairs, used, "baseline")
-    matches: dict[str, Any] = {}
+    matches = {}
     for kind, rung in opponents.items():  # The same openings for both: these scores are never added up.
         opponent = rung.player(arena.pool, numpy_stream(work.settings.seed, "baseline", kind))
         result = arena.match(_player(work, policy, kind), opponent, openings)
-        matches[rung.name] = result.facts()
-        interval, names = result.interval(), interval_names(f"baseline/score_{kind}")
-        work.log(Record(0, dict(zip(names, (interval.score, interval.low, interval.high), strict=True))))
+        matches[rung.name] = result.report()
+        work.log(Record(0, interval_metrics(f"baseline/score_{kind}", result.interval())))
     return matches
 
 
@@ -74,14 +73,11 @@ def card(seen: Seen) -> list[CardPart]:
     from steps.cards.charts import Interval, interval_parts  # Altair takes half a second, and most who import a step draw nothing.
     from steps.cards.pages import decision_boards
 
-    report = seen.read()
-    if not report:
-        return [page_part("baseline", seen=seen, report={}, matches={})]
-    matches = report["matches"] | {f"ladder: {part['rung']}": part for part in report["ladder"]["games"]}
-    bars = [
-        Interval(name, elo_estimate(Estimate(value=match["score"], low=match["low"], high=match["high"])), "as played")
-        for name, match in matches.items()
-    ]
+    if not (found := seen.read()):
+        return [page_part("baseline", seen=seen, report=None, matches={})]
+    report = BaselineReport.model_validate(found)
+    matches = report.matches | {f"ladder: {part.rung}": part.match for part in report.ladder.games}
+    bars = [Interval(name, elo_estimate(match.score), "as played") for name, match in matches.items()]
     note = "Games with best moves, as played; clipped at 1,200 Elo."
     figure = interval_parts("Elo against each opponent", Unit.ELO, bars, zero="even", note=note)
     head = page_part("baseline", seen=seen, report=report, matches=matches)

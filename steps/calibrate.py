@@ -1,17 +1,17 @@
 """Rate the opponents that strength is measured with, by their own games; they depend on no dataset, so that runs share a ladder."""
 
-from typing import Any, Final
+from typing import Final
 
-from grpo.base.files import write_json
+from grpo.base.documents import write_document
 from grpo.base.seeding import numpy_stream
 from grpo.diagnosis.records import Record
 from grpo.engine.identity import identify
 from grpo.match.intervals import expected_score
-from grpo.match.ladder import LADDER_NOTE, Ladder, Rung, ladder_pairings, make_rungs, rate_rungs
+from grpo.match.ladder import Ladder, LadderReport, Meeting, Rung, ladder_pairings, make_rungs, rate_rungs
 from grpo.match.matches import MatchResult, play_match
 from grpo.match.openings import make_openings
 from grpo.settings.shared import interval_names
-from steps.measure import playing_engines
+from steps.measure import interval_metrics, playing_engines
 from steps.names import REPORT
 from steps.run.step import Outside, Step
 from steps.run.work import Work
@@ -40,11 +40,11 @@ def body(work: Work) -> None:
     rungs = make_rungs(work.settings.evaluation)
     results = _play(work, rungs)
     ladder = rate_rungs(rungs, {meeting: result.pair_scores() for meeting, result in results.items()})
-    for index in range(len(rungs)):
-        work.log(Record(index, dict(zip(interval_names("ladder/rating"), ladder.interval(index), strict=True))))
-    meetings = [_meeting_facts(ladder, meeting, result) for meeting, result in results.items()]
+    for index, rung in enumerate(ladder.rungs):
+        work.log(Record(index, interval_metrics("ladder/rating", rung.rating)))
+    meetings = tuple(_meeting(ladder, meeting, result) for meeting, result in results.items())
     engine = str(identify(work.machine.stockfish))
-    write_json(work.folder / REPORT, {"engine": engine, **ladder.facts(), "meetings": meetings, "note": LADDER_NOTE})
+    write_document(work.folder / REPORT, LadderReport(**dict(ladder), engine=engine, meetings=meetings))
 
 
 def _play(work: Work, rungs: tuple[Rung, ...]) -> dict[tuple[int, int], MatchResult]:
@@ -62,9 +62,7 @@ def _play(work: Work, rungs: tuple[Rung, ...]) -> dict[tuple[int, int], MatchRes
     return results
 
 
-def _meeting_facts(ladder: Ladder, meeting: tuple[int, int], result: MatchResult) -> dict[str, Any]:
-    """Return a meeting as plain data, with the score that the ratings expect: where they differ much, one number is not all there is."""
-    one, other = meeting
-    facts = {name: fact for name, fact in result.facts().items() if name not in ("text", "num_openings")}
-    expected = expected_score(ladder.interval(one, other)[0])
-    return {"first": ladder.rungs[one].name, "second": ladder.rungs[other].name, "expected": expected, **facts}
+def _meeting(ladder: Ladder, meeting: tuple[int, int], result: MatchResult) -> Meeting:
+    one, other = (ladder.rungs[rung] for rung in meeting)
+    expected = expected_score(one.rating.value - other.rating.value)
+    return Meeting(first=one.name, second=other.name, expected=expected, match=result.report())

@@ -1,11 +1,19 @@
 """Gate the dataset by the expectations of `data_checks`, and describe what got through."""
 
-from typing import Final
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from data_checks.dataset import check_dataset_tables
 from data_checks.summary import summary_markdown, summary_text
 from grpo.base.errors import PlainError
 from grpo.base.files import ASIDE, read_json, write_json
+from grpo.board.phases import PHASES
+from grpo.dataset.table import Split
 from grpo.diagnosis.records import Record
 from steps.cards.page import CardPart, Seen, markdown_part, page_part
 from steps.dataset import read_boards, read_game_table
@@ -25,6 +33,14 @@ STEP: Final = Step(
 DATA_DOCS: Final = f"{ASIDE}/data_docs"
 """Great Expectations' own pages: aside, for there are times in them."""
 
+_HISTOGRAMS: Final = {
+    "values": ("Values of all legal moves", "win probability after the move, for the player who moves", "moves"),
+    "legal_moves": ("Legal moves", "legal moves of a board", "boards"),
+    "plies": ("Plies", "ply of the game", "boards"),
+    "ratings": ("Ratings of the players", "Elo in the file", "players"),
+}
+"""Of `distributions` -> title of the chart, x and y axis."""
+
 
 class ChecksError(PlainError, ValueError):
     """The dataset does not meet its expectations; the message is the report."""
@@ -36,19 +52,56 @@ def body(work: Work) -> None:
     Raises ChecksError with the report as text when one of them does not hold.
     """
     boards, settings = work.inputs["join_boards"], work.settings
-    table, facts = read_boards(boards), read_json(boards / REPORT)
-    report = check_dataset_tables(table, read_game_table(boards), facts, settings.boards, data_docs=work.folder / DATA_DOCS)
+    table, games, facts = read_boards(boards), read_game_table(boards), read_json(boards / REPORT)
+    report = check_dataset_tables(table, games, facts, settings.boards, data_docs=work.folder / DATA_DOCS)
     work.log(Record(0, {"checks/failed": float(len(report.failed))}))
     if report.failed:
         raise ChecksError(f"the dataset is not fit to train on:\n{report.as_text()}\n\n== {boards} ==\n{summary_text(facts)}")
-    write_json(work.folder / REPORT, report.to_dict() | {"dataset": facts})
-    (work.folder / SUMMARY).write_text(summary_markdown(report, facts), encoding="utf-8")
+    found = distributions(table, games)
+    write_json(work.folder / REPORT, report.to_dict() | {"dataset": facts, "distributions": found})
+    (work.folder / SUMMARY).write_text(summary_markdown(report, facts, found["cells"]), encoding="utf-8")
+
+
+def distributions(boards: pa.Table, games: pa.Table) -> dict[str, Any]:
+    """Return what is in the boards, as plain data.
+
+    `cells` is phase -> split -> number of boards. `values` (of all legal moves, in [0, 1]), `legal_moves` and `plies` are histograms by
+    phase, `ratings` (only if there are some) by the player's colour: `counts` has for each of the `classes` a number for each bin of
+    `width` from `low` on.
+    """
+    phases, splits = np.array(boards["phase"].to_pylist()), boards["split"].to_pylist()
+    counted = Counter(zip(phases.tolist(), splits, strict=True))
+    sizes = np.array([len(moves) for moves in boards["moves"].to_pylist()])
+    values = np.concatenate([np.asarray(each) for each in boards["values"].to_pylist()])
+    found = {
+        "cells": {phase.value: {split.value: counted[phase, split] for split in Split} for phase in PHASES},
+        # The last bin has 1, too.
+        "values": _histogram(np.minimum(values, 0.999), np.repeat(phases, sizes), PHASES, 0.05),
+        "legal_moves": _histogram(sizes, phases, PHASES, 4),
+        "plies": _histogram(boards["ply"].to_numpy(), phases, PHASES, 10),
+    }
+    rated = [(colour, rating) for colour in ("white", "black") for rating in games[f"{colour}_rating"].to_pylist() if rating is not None]
+    if rated:
+        colours, ratings = map(np.array, zip(*rated, strict=True))
+        found["ratings"] = _histogram(ratings, colours, ("white", "black"), 100)
+    return found
+
+
+def _histogram(numbers: NDArray[Any], classes: NDArray[Any], names: Sequence[str], width: float) -> dict[str, Any]:
+    bins = np.floor(numbers / width + 1e-6).astype(np.int64)
+    low, size = int(bins.min()), int(np.ptp(bins)) + 1
+    counts = [np.bincount(bins[classes == name] - low, minlength=size).tolist() for name in names]
+    return {"low": low * width, "width": width, "classes": list(names), "counts": counts}
 
 
 def card(seen: Seen) -> list[CardPart]:
-    """Return the card: each check, and the summary of the dataset."""
-    report = seen.read()
-    head = page_part("checks", seen=seen, suites=report.get("suites", []))
-    if not report:
+    """Return the card: the summary of the dataset, its distributions, and each check."""
+    from steps.cards.charts import histogram  # Altair takes half a second, and most who import a step draw nothing.
+
+    head = page_part("dataset", seen=seen)
+    if not (report := seen.read()):
         return [head]
-    return [head, markdown_part(seen.read(SUMMARY)), page_part("rejected", games=report["dataset"]["first_rejected"])]
+    found = report["distributions"]
+    charts = [histogram(*titles, found[name]) for name, titles in _HISTOGRAMS.items() if name in found]
+    checks = page_part("checks", suites=report["suites"], rejected=report["dataset"]["first_rejected"])
+    return [head, markdown_part(seen.read(SUMMARY)), *charts, checks]

@@ -6,10 +6,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from grpo.base.documents import read_document
 from grpo.base.files import write_json
+from grpo.match.halving import Screened
 from grpo.match.players import Player
-from steps.measure import FRESH, PREVIOUS, PREVIOUS_POLICY, SAMPLED, Arena, checkpoint, player_names, read_screened
-from steps.names import CACHED_GAMES
+from steps.measure import FRESH, PREVIOUS, PREVIOUS_POLICY, SAMPLED, Arena, checkpoint, player_names
+from steps.names import CACHED_GAMES, REPORT
 from steps.policies.open import Competitor, open_policy
 from steps.run.step import Outside, Step
 from steps.run.work import Work
@@ -27,15 +29,15 @@ STEP: Final = Step(
 
 def body(work: Work) -> None:
     """Write this part's games of each stage; each has the number of its pair in the whole match."""
-    screened = read_screened(work.inputs["screen"])
+    screened = read_document(work.inputs["screen"] / REPORT, Screened)
     games: dict[str, list[dict[str, Any]]] = {}
-    if (step := screened["candidate_step"]) is not None:
+    if (step := screened.candidate_step) is not None:
         opened = cache(lambda folder: open_policy(folder, work.device, rules=work.settings.language))
         num_sharing = 1 if work.machine.is_container else work.part.count  # Tasks of one machine share its cores.
         machine = replace(work.machine, num_threads=max(1, work.machine.num_threads // num_sharing))
         with Arena(work.settings, machine, work.progress) as arena:
-            for stage in (stage for stage in FRESH if stage in screened["openings"]):
-                openings = screened["openings"][stage]
+            for stage in (stage for stage in FRESH if stage in screened.openings):
+                openings = screened.openings[stage]
                 share = work.part.of(range(len(openings)))
                 arena.expect(2 * len(share), f"{stage} games")
                 first, second = _players(work, opened, stage, step)

@@ -35,7 +35,7 @@ def end(flow: Any) -> tuple[dict[str, Any], str]:
     }
     runs.begin(job["run"], "end", "", "").end("finished")
     left = publish_all(machine, seconds=SECONDS).get(job["run"], "")
-    findings = [] if results.findings is None else results.findings["findings"]
+    findings = () if results.findings is None else results.findings.findings
     commands = {
         **({pasteable("chess-grpo diagnose last"): "what is wrong with the training, and what to change"} if findings else {}),
         pasteable(f"chess-grpo play {job['run']}"): "play against the champion",

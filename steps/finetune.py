@@ -8,6 +8,7 @@ import chess
 from grpo.board.encoding import decode, position_key
 from grpo.dataset.table import BoardArrays, Split, board_arrays
 from grpo.diagnosis.diagnose import diagnose
+from grpo.diagnosis.findings import Diagnosis
 from grpo.diagnosis.history import History
 from grpo.engine.answers import EngineError
 from grpo.engine.move_values import ValueTable, engine_options, value_tables
@@ -105,11 +106,12 @@ def card(seen: Seen) -> list[CardPart]:
     """Return the card, live while it trains or from the stored history: findings, curves and events."""
     from steps.cards.training import TRAINING, charts  # Altair takes half a second, and most who import a step draw nothing.
 
-    report, records, found, num_shown = seen.read(), seen.history(), seen.read(FINDINGS), 40
+    report, records, written, num_shown = seen.read(), seen.history(), seen.read(FINDINGS), 40
     events = [(record.step, event) for record in records for event in record.events]
-    if not found and any(event.name == FINDING for _, event in events):  # There is no output yet.
-        found = diagnose(History.of_records(records), Settings.model_validate(seen.settings)).facts()
+    findings = Diagnosis.model_validate(written).findings if written else ()
+    if not written and any(event.name == FINDING for _, event in events):  # There is no output yet.
+        findings = diagnose(History.of_records(records), Settings.model_validate(seen.settings)).findings
     ended = Training.model_validate(report).end if report else ""
-    head = page_part("finetune", seen=seen, ended=ended, findings=found.get("findings", []))
+    head = page_part("finetune", seen=seen, ended=ended, findings=findings)
     tail = page_part("events", events=events[: -num_shown - 1 : -1], num_events=len(events))
     return [head, *charts(seen, TRAINING), tail]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from grpo.base.files import write_json
+from grpo.base.documents import write_document
 from grpo.diagnosis.diagnose import Watch, look_before, refuse
 from grpo.diagnosis.records import Event, Record
 from grpo.settings.metrics import FINDING
@@ -31,5 +31,5 @@ class LiveDiagnosis:
         """Write, aside in the output, what the whole history shows, and return its tag in a line."""
         diagnosis = self._watch.diagnosis()
         (folder / FINDINGS).parent.mkdir(exist_ok=True)
-        write_json(folder / FINDINGS, diagnosis.facts())
+        write_document(folder / FINDINGS, diagnosis)
         return f"diagnosis: {diagnosis.tag}"

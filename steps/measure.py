@@ -1,21 +1,23 @@
-"""What the steps that play games share: an arena, the stages of a selection, and its games as plain data."""
+"""Parts of the steps that play games: an arena, the stages of a selection, and its games as plain data."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TypedDict, cast
+from typing import Any, Final, Self
 
 from pydantic import TypeAdapter
 
-from grpo.base.files import read_json
+from grpo.base.documents import read_document
 from grpo.base.seeding import numpy_stream
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
-from grpo.match.ladder import Ladder, LadderPlacement, Rung, place_on_ladder
+from grpo.match.intervals import Estimate
+from grpo.match.ladder import Ladder, PlacedGames, Rung, place_on_ladder
 from grpo.match.matches import MatchResult, PlayedGame, adjudicate, play_match
 from grpo.match.openings import make_openings
 from grpo.match.players import Player
 from grpo.policy.checkpoints import checkpoint_name
+from grpo.settings.shared import interval_names
 from grpo.settings.tree import Settings
 from steps.names import CHECKPOINTS, REPORT
 from steps.run.machine import Machine
@@ -77,8 +79,8 @@ class Arena:
         self._num_done += len(result.games)
         return adjudicate(result, self.pool)
 
-    def place(self, players: Sequence[Player], ladder: Ladder, openings: Sequence[str], purpose: str) -> tuple[LadderPlacement, ...]:
-        """Return where players stand on the ladder, from games against the same rungs on the same openings, which serve nothing else.
+    def place(self, players: Sequence[Player], ladder: Ladder, openings: Sequence[str], purpose: str) -> tuple[PlacedGames, ...]:
+        """Return the games that place players on the ladder, against the same rungs on the same openings, which serve nothing else.
 
         A rung draws the same random numbers against each of them, by the opening's place among `openings`.
         """
@@ -93,7 +95,12 @@ class Arena:
 
 def read_ladder(calibrated: Path) -> Ladder:
     """Return the ladder that the step `calibrate` left in a folder."""
-    return Ladder.from_facts(read_json(calibrated / REPORT))
+    return read_document(calibrated / REPORT, Ladder)
+
+
+def interval_metrics(name: str, estimate: Estimate) -> dict[str, float]:
+    """Return what is logged of a number with its interval."""
+    return dict(zip(interval_names(name), (estimate.value, estimate.low, estimate.high), strict=True))
 
 
 def checkpoint(work: Work, step: int) -> Path:
@@ -119,27 +126,5 @@ def read_match(names: tuple[str, str], games: Iterable[Mapping[str, Any]]) -> Ma
     return MatchResult(first=names[0], second=names[1], games=played, is_adjudicated=True)
 
 
-class Screened(TypedDict):
-    """The report of `screen`."""
-
-    candidate_step: int | None
-    """None where no checkpoint could play."""
-    reason: str
-    """Why there is no candidate."""
-    heldout_regret_best: dict[str, dict[str, float]]
-    """Checkpoint's step -> held-out regret, `mean` and `stderr`, where it was measured."""
-    screening: list[dict[str, Any]]
-    """A candidate in a round of the halving, in the order in which they played."""
-    openings: dict[str, list[str]]
-    """Stage after the screening -> FENs; the previous champion has some only where it is to be played."""
-    previous_weights: str | None
-    """Hash of the weights of the previous champion where it is to be played: its policy lies in `PREVIOUS_POLICY`."""
-
-
 PREVIOUS_POLICY: Final = "previous"
 """Folder of the output of `screen`."""
-
-
-def read_screened(folder: Path) -> Screened:
-    """Return the report of `screen`."""
-    return cast(Screened, read_json(folder / REPORT))

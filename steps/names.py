@@ -45,5 +45,3 @@ PEAK: Final = "peak"
 """The checkpoint to resume from: the best lower bound of its run. A folder of `select`, and an alias."""
 ALIASES: Final = (CHAMPION, PEAK)
 """Of the registry; commands take them as names of policies."""
-PRETRAINED_STEP: Final = 0
-"""The step of the pretrained policy, before the first of GRPO."""

@@ -1,5 +1,6 @@
 """What a run needs, looked at before any work: one table, with a remedy for each thing that is missing."""
 
+import os
 import platform
 import re
 import shutil
@@ -20,6 +21,7 @@ from grpo.dataset.streams import SourceFile, find_files, opened
 from grpo.dataset.table import Position
 from grpo.dataset.units import unit_boards_per_cell, unit_positions
 from grpo.engine.identity import identify
+from grpo.engine.move_values import try_engine
 from grpo.engine.pool import EnginePool
 from grpo.match.halving import halving_rounds
 from grpo.match.openings import drawn_openings
@@ -28,6 +30,7 @@ from grpo.policy.networks import is_network
 from grpo.settings.language import SMALL, model_folder
 from grpo.settings.tree import ConfigError, Settings, preset_names, read_settings
 from steps.run.machine import Machine, sqlite_file
+from steps.run.orchestrator import configuration, service
 from steps.run.store import Store
 from steps.run.versions import LOCK, describe_code
 
@@ -41,6 +44,10 @@ class PreflightError(PlainError, RuntimeError):
     """Something that the run needs is missing or wrong; the message has the remedy, that of a run all in a table."""
 
 
+class PassingError(PlainError, RuntimeError):
+    """Something is not as it should be, and may pass; the run goes on without it."""
+
+
 @dataclass(frozen=True, slots=True)
 class PreflightCheck:
     """One line of the table."""
@@ -49,12 +56,14 @@ class PreflightCheck:
     is_fine: bool
     detail: str
     """What was found, or what is wrong and how to fix it."""
+    is_warning: bool = False
+    """Whether something is wrong that may pass, and stops no run."""
 
 
 def preflight(settings: Settings, machine: Machine, *, read_only: bool = False) -> list[PreflightCheck]:
     """Return the checks; with `read_only` the store is not written to."""
     looks: dict[str, Callable[[], str]] = {
-        "stockfish": lambda: f"{identify(machine.stockfish)} at {machine.stockfish}",
+        "stockfish": lambda: _engine(settings, machine),
         "disk": lambda: _disk(machine),
         "tracking": lambda: _tracking(machine),
         "device": lambda: _device(machine),
@@ -68,27 +77,30 @@ def preflight(settings: Settings, machine: Machine, *, read_only: bool = False) 
         looks["boards.files"] = lambda: _files(settings.boards.files)
     if settings.boards.exclude:
         looks["boards.exclude"] = lambda: _files(settings.boards.exclude)
-    return [_checked(what, look) for what, look in looks.items()]
+    return [checked(what, look) for what, look in looks.items()]
 
 
 def examine(settings: Settings | ConfigError, machine: Machine) -> list[PreflightCheck]:
     """Return all checks for a run with these settings, without changing anything; for invalid settings, those that do not need them."""
     usable, wrong = (Settings(), str(settings)) if isinstance(settings, ConfigError) else (settings, "")
     checks = [
-        _checked("python", lambda: f"{platform.python_version()} at {sys.executable}"),
-        _checked("packages", _packages),
+        checked("python", lambda: f"{platform.python_version()} at {sys.executable}"),
+        checked("packages", _packages),
+        checked("metaflow", lambda: f"{configuration(os.environ)}; {service()}"),
         PreflightCheck("settings", is_fine=not wrong, detail=wrong or "every key is known, and no two contradict each other"),
         *preflight(usable, machine, read_only=True),
     ]
     if usable.boards.files and all(check.is_fine for check in checks if check.what.startswith(("boards.", "stockfish"))):
-        checks.append(_checked("boards", lambda: _boards(usable, machine)))
+        checks.append(checked("boards", lambda: _boards(usable, machine)))
     return checks
 
 
-def _checked(what: str, look: Callable[[], str]) -> PreflightCheck:
+def checked(what: str, look: Callable[[], str]) -> PreflightCheck:
     """Return what a look has found, or its error, which says how to fix it."""
     try:
         return PreflightCheck(what, is_fine=True, detail=look())
+    except PassingError as warning:
+        return PreflightCheck(what, is_fine=True, detail=str(warning), is_warning=True)
     except PlainError as error:
         return PreflightCheck(what, is_fine=False, detail=str(error))
 
@@ -96,7 +108,14 @@ def _checked(what: str, look: Callable[[], str]) -> PreflightCheck:
 def table(checks: Sequence[PreflightCheck]) -> str:
     """Return the checks as aligned text."""
     width = max(len(check.what) for check in checks)
-    return "\n".join(f"  {'ok  ' if check.is_fine else 'FAIL'}  {check.what:<{width}}  {check.detail}" for check in checks)
+    states = {check: "warn" if check.is_warning else "ok  " if check.is_fine else "FAIL" for check in checks}
+    return "\n".join(f"  {state}  {check.what:<{width}}  {check.detail}" for check, state in states.items())
+
+
+def _engine(settings: Settings, machine: Machine) -> str:
+    identity = identify(machine.stockfish)
+    try_engine(machine.stockfish, depth=settings.boards.depth)
+    return f"{identity} at {machine.stockfish}"
 
 
 def _disk(machine: Machine) -> str:
@@ -115,12 +134,16 @@ def _disk(machine: Machine) -> str:
 
 
 def _tracking(machine: Machine) -> str:
-    """Refuse an address that cannot be right; a store that is away is told, and logged to when it is back."""
+    """Refuse an address or account that cannot be right; warn of a store that is away, which is logged to when it is back."""
     if machine.is_container and sqlite_file(machine.tracking_uri) is not None:
         raise PreflightError(
             f"{machine.shown_uri} is a file of this container, which is not persistent; set MLFLOW_TRACKING_URI, where the run is launched,"
             " to the address of an MLflow server (docs/aws.md)"
         )
+    from steps.track.outages import TrackingAwayError, TrackingRefusedError, WrongAddressError, address_fault, failures_of
+
+    if fault := address_fault(machine.tracking_uri):
+        raise PreflightError(f"MLFLOW_TRACKING_URI: {fault}")
     if machine.shown_uri != machine.tracking_uri:  # A user's name, a password or a query.
         raise PreflightError(
             "MLFLOW_TRACKING_URI holds a name or password, which would appear in logs: leave name and password out of it, and set"
@@ -128,14 +151,15 @@ def _tracking(machine: Machine) -> str:
             " as PGUSER and PGPASSWORD)"
         )
     from steps.track.client import TrackingStore  # MLflow takes seconds to import.
-    from steps.track.outages import TrackingAwayError, failures_of
 
     try:
         with failures_of(machine.shown_uri, "its experiments"):
             if (store := TrackingStore(machine.tracking_uri)).exists:
                 store.client.search_experiments(max_results=1)
+    except (TrackingRefusedError, WrongAddressError) as error:
+        raise PreflightError(str(error)) from None
     except TrackingAwayError as error:
-        return f"{error}: the run goes on, and is logged later"
+        raise PassingError(f"{error}: the run goes on, and is logged later") from None
     return machine.shown_uri
 
 

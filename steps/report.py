@@ -4,26 +4,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from grpo.base.files import MANIFEST, read_json, write_json
+from grpo.base.documents import read_document, write_document
+from grpo.base.files import MANIFEST, read_json
 from grpo.board.phases import PHASES
-from grpo.match.intervals import Unit
-from grpo.match.verdict import RegretEstimate
+from grpo.diagnosis.findings import Diagnosis
+from grpo.match.intervals import Estimate, Unit, regret_interval
+from grpo.match.ladder import BaselineReport, LadderReport, Placement
+from grpo.match.matches import MatchReport
+from grpo.match.selection import Selection
 from grpo.policy.files import LANGUAGE, NETWORK, policy_facts
 from grpo.settings.names import compared_settings, flattened
 from steps.cards.page import CardPart, Seen, markdown_part, page_part
 from steps.names import CHAMPION, FINDINGS, MODEL_CARD, REPORT, REPORT_PAGE, RESULTS
-from steps.pages.results import (
-    Boards,
-    Decision,
-    LadderReport,
-    Match,
-    Measurement,
-    Origin,
-    Placement,
-    Results,
-    Training,
-    read_results,
-)
+from steps.pages.results import Boards, Measurement, Results, ResumedFrom, Training, read_results
 from steps.pages.templates import page
 from steps.run.step import OfRun, Outside, Step
 from steps.run.work import Work, read_history
@@ -45,7 +38,7 @@ _REGRET: Final = "heldout/regret_best"
 def body(work: Work) -> None:
     """Write `results.json`, and for people the report and the champion's model card, from the outputs of the other steps."""
     results = run_results({name: work.inputs[name] for name in _INPUTS}, origin=work.facts.get("origin", ""))
-    write_json(work.folder / RESULTS, results.model_dump(mode="json"))
+    write_document(work.folder / RESULTS, results)
     results = read_results(work.folder / RESULTS)  # As everybody else reads it, to the order of its keys.
     (work.folder / REPORT_PAGE).write_text(page("report", results=results), encoding="utf-8")
     decision, name = results.decision, f"{CHAMPION} of {results.outputs['select']['version'][:12]}"
@@ -63,24 +56,24 @@ def run_results(folders: Mapping[str, Path], *, origin: str = "") -> Results:
         origin: RUN/STEP that it was resumed from; empty for a new training.
     """
     outputs = {manifest["step"]: _Output(folder, manifest) for folder in folders.values() for manifest in [read_json(folder / MANIFEST)]}
-    decision = Decision.model_validate(outputs["select"].report)
+    decision = Selection.model_validate(outputs["select"].report)
+    baseline = BaselineReport.model_validate(outputs["baseline"].report)
     history = read_history(outputs["finetune"].folder)
     candidate = {name: value for record in history if record.step == decision.candidate_step for name, value in record.metrics.items()}
-    start = outputs["baseline"].report["heldout"]
-    phases = {str(phase): name for phase in PHASES if (name := f"{_REGRET}/{phase}") in start}
+    phases = {str(phase): name for phase in PHASES if (name := f"{_REGRET}/{phase}") in baseline.heldout}
     settings = {name: value for each in outputs.values() for name, value in flattened(each.parts["settings"]).items()}
     findings, (run, _, step) = outputs["finetune"].folder / FINDINGS, origin.rpartition("/")
     return Results(
         kind=LANGUAGE if "parse_rates" in outputs["pretrain"].report else NETWORK,
-        origin=None if not origin else Origin(run=run, step=int(step)),
+        origin=None if not origin else ResumedFrom(run=run, step=int(step)),
         decision=decision,
-        measurements=tuple(_measured(outputs, decision, compared_settings(settings))),
+        measurements=tuple(_measured(outputs, baseline, decision, compared_settings(settings))),
         ladder=LadderReport.model_validate(outputs["calibrate"].report),
-        regret={phase: (start[name], candidate.get(name)) for phase, name in phases.items()},
+        regret={phase: (baseline.heldout[name], candidate.get(name)) for phase, name in phases.items()},
         boards=Boards.model_validate(outputs["join_boards"].report),
         pretraining=outputs["pretrain"].report,
         training=Training.model_validate(outputs["finetune"].report),
-        findings=read_json(findings) if findings.is_file() else None,
+        findings=read_document(findings, Diagnosis) if findings.is_file() else None,
         settings=settings,
         engine=outputs["select"].parts["inputs"]["engine"],
         outputs={step: {name: each.manifest[name] for name in ("version", "output_hash")} for step, each in outputs.items()},
@@ -96,28 +89,28 @@ class _Output:
         self.report: dict[str, Any] = read_json(folder / REPORT)
 
 
-def _measured(outputs: Mapping[str, _Output], decision: Decision, settings: Mapping[str, str]) -> Iterator[Measurement]:
+def _measured(
+    outputs: Mapping[str, _Output], baseline: BaselineReport, decision: Selection, settings: Mapping[str, str]
+) -> Iterator[Measurement]:
     """Yield what was measured, in the order of the steps; what was not is left out."""
     rules: dict[str, str | None] = {name: settings.get(name, "") for name in _RULES}
     against_engine = rules | {"engine": outputs["select"].parts["inputs"]["engine"]}
     start: dict[str, str | None] = {"pretrained policy": outputs["pretrain"].hash}
     ladder: dict[str, str | None] = {"ladder": outputs["calibrate"].hash}
     boards: dict[str, str | None] = {"held-out boards": outputs["join_boards"].hash}
-    baseline, by = outputs["baseline"].report, outputs["baseline"].hash
-    for opponent, match in baseline["matches"].items():
+    by = outputs["baseline"].hash
+    for opponent, match in baseline.matches.items():
         name, yardstick = ("a random mover", rules) if opponent == "random" else ("Stockfish (1 node)", against_engine)
-        yield from _match(f"pretrained against {name}", Match.model_validate(match), yardstick, by)
-    yield from _rating("pretrained on the ladder before GRPO (other openings)", Placement.model_validate(baseline["ladder"]), ladder, by)
-    heldout, regrets = baseline["heldout"], dict[str, RegretEstimate]()
+        yield from _match(f"pretrained against {name}", match, yardstick, by)
+    yield from _rating("pretrained on the ladder before GRPO (other openings)", baseline.ladder, ladder, by)
+    heldout, regrets = baseline.heldout, dict[str, Estimate]()
     if f"{_REGRET}_stderr" in heldout:
-        regrets["pretrained policy"] = RegretEstimate(mean=heldout[_REGRET], stderr=heldout[f"{_REGRET}_stderr"])
-    if str(decision.candidate_step) in decision.heldout_regret_best:
-        regrets["candidate"] = decision.heldout_regret_best[str(decision.candidate_step)]
+        regrets["pretrained policy"] = regret_interval(heldout[_REGRET], heldout[f"{_REGRET}_stderr"])
+    if decision.candidate_step in decision.heldout_regret_best:
+        regrets["candidate"] = decision.heldout_regret_best[decision.candidate_step]
     for who, regret in regrets.items():
         made_by = by if who == "pretrained policy" else outputs["finetune"].hash
-        yield Measurement(
-            name=f"held-out regret of the {who}", unit=Unit.REGRET, estimate=regret.estimate, yardstick=boards, output=made_by
-        )
+        yield Measurement(name=f"held-out regret of the {who}", unit=Unit.REGRET, estimate=regret, yardstick=boards, output=made_by)
     by, against = outputs["select"].hash, "candidate against"
     for measured in _match(f"{against} pretrained (best moves)", decision.confirmation_best_moves, start | rules, by):
         yield measured.model_copy(update={"decides": True})
@@ -125,7 +118,7 @@ def _measured(outputs: Mapping[str, _Output], decision: Decision, settings: Mapp
     before: dict[str, str | None] = {"champion before": decision.previous_weights}
     yield from _match(f"{against} the champion before", decision.previous_champion, before | rules, by)
     if (gain := decision.ladder_gain) is not None:
-        num_games = sum(_num_games(place) for place in (decision.ladder, decision.ladder_initial) if place is not None)
+        num_games = sum(place.num_games for place in (decision.ladder, decision.ladder_initial) if place is not None)
         yield Measurement(
             name="candidate less pretrained on the ladder",
             unit=Unit.ELO,
@@ -139,14 +132,14 @@ def _measured(outputs: Mapping[str, _Output], decision: Decision, settings: Mapp
     yield from _rating("candidate on the ladder", decision.ladder, ladder, by)
 
 
-def _match(name: str, match: Match | None, yardstick: dict[str, str | None], output: str) -> Iterator[Measurement]:
+def _match(name: str, match: MatchReport | None, yardstick: dict[str, str | None], output: str) -> Iterator[Measurement]:
     if match is not None:
         yield Measurement(
             name=name,
             unit=Unit.SCORE,
-            estimate=match.estimate,
-            adjudicated=None if match.adjudicated is None else match.adjudicated.estimate,
-            num_games=2 * match.num_pairs,
+            estimate=match.score,
+            adjudicated=match.adjudicated,
+            num_games=2 * match.score.num_pairs,
             yardstick=yardstick,
             output=output,
         )
@@ -154,20 +147,18 @@ def _match(name: str, match: Match | None, yardstick: dict[str, str | None], out
 
 def _rating(name: str, place: Placement | None, yardstick: dict[str, str | None], output: str) -> Iterator[Measurement]:
     if place is not None:
-        num_games = _num_games(place)
-        yield Measurement(name=name, unit=Unit.ELO, estimate=place.estimate, num_games=num_games, yardstick=yardstick, output=output)
-
-
-def _num_games(place: Placement) -> int:
-    return sum(2 * part.num_pairs for part in place.games)
+        yield Measurement(name=name, unit=Unit.ELO, estimate=place.rating, num_games=place.num_games, yardstick=yardstick, output=output)
 
 
 def card(seen: Seen) -> list[CardPart]:
-    """Return the card: verdict, ladder, and the report; checkpoints and boards are on the card of `select`."""
-    from steps.cards.pages import ladder_chart, verdict_parts  # Altair takes half a second, and most who import a step draw nothing.
+    """Return the card: verdict, gain and ladder on one screen, the rest folded; checkpoints and boards are on the card of `select`."""
+    from steps.cards.pages import gain_chart, ladder_chart  # Altair takes half a second, and most who import a step draw nothing.
 
     if not (found := seen.read(RESULTS)):
         return [page_part("verdict", seen=seen, decision=None)]
     results = Results.model_validate(found)
-    verdict = verdict_parts(seen, results.decision, str(results.origin or ""))
-    return [*verdict, *ladder_chart(results.ladder, results.decision), markdown_part(page("report_card", results=results))]
+    decision = results.decision
+    strength = f"Champion of the run: step {decision.champion_step:,}. {decision.strength(decision.champion_step)}"
+    head = page_part("verdict", seen=seen, decision=decision, more=[strength, str(results.origin or "")])
+    report = markdown_part(page("report_card", results=results))
+    return [head, *gain_chart(decision), *ladder_chart(results.ladder, decision), report]

@@ -16,8 +16,9 @@ from grpo.base.errors import PlainError
 from grpo.base.files import verified_manifest
 from grpo.policy.files import policy_facts
 from grpo.settings.names import flattened, is_within
+from grpo.settings.shared import PRETRAINED_STEP
 from grpo.settings.tree import Settings, settings_over
-from steps.names import PEAK, PRETRAINED_STEP
+from steps.names import PEAK
 from steps.pages.known import summary_of
 from steps.run.commands import FLOW_FILE, resume_command
 from steps.run.machine import Machine
@@ -27,7 +28,7 @@ from steps.track.find import checkpoint_of as checkpoint_part
 from steps.track.find import named_policy
 
 _MAX_SHOWN: Final = 200
-_FREE: Final = ("language.answers_per_forward", "language.min_parse_rate")
+_FREE: Final = ("grpo.states_per_step", "language.answers_per_forward", "language.min_parse_rate")
 """Settings that make neither boards nor network, although the steps read them that make these."""
 
 
@@ -90,9 +91,8 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
         for step in (*registered_steps(), *(["finetune"] if found.policy_step != PRETRAINED_STEP else [])):
             output = found.run.output_of(step)
             if output is None:
-                raise ResumeError(
-                    f"--resume-from {name}: run {found.run_id} has no output of {step}; finish it first by `{resume_command(found.run_id)}`"
-                )
+                finish = resume_command(found.run_id, found.run.places)
+                raise ResumeError(f"--resume-from {name}: run {found.run_id} has no output of {step}; finish it first by `{finish}`")
             outputs[step] = output
     outputs["build_boards"] = outputs["join_boards"]  # The parts of the dataset are the dataset.
     origin = Origin(name=name, run=found.run_id, step=found.policy_step, settings=dict(settings), outputs=outputs, known=known)

@@ -6,8 +6,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from grpo.base.documents import write_document
 from grpo.base.files import write_json
-from grpo.match.halving import HalvingTrace, sequential_halving
+from grpo.match.halving import HalvingTrace, Screened, sequential_halving
+from grpo.match.intervals import Estimate, regret_interval
 from grpo.match.ladder import num_openings_to_place
 from grpo.match.verdict import candidates_by_regret
 from grpo.policy.checkpoints import checkpoint_folders, checkpoint_step
@@ -21,7 +23,6 @@ from steps.measure import (
     SAMPLED,
     SCREENING,
     Arena,
-    Screened,
     checkpoint,
     player_names,
     screening_match,
@@ -34,7 +35,7 @@ from steps.run.work import Work, read_history
 STEP: Final = Step(
     name="screen",
     says="Selects one candidate among a few checkpoints by games against the pretrained policy; after each round the weaker half"
-    " drops out (successive halving). These games are never reported as its strength.",
+    " drops out (sequential halving). These games are never reported as its strength.",
     reads=("seed", "language", "evaluation", "selection"),
     inputs=("join_boards", "pretrain", "finetune"),
     outside=(Outside.ENGINE, Outside.DEVICE, Outside.BOOK),
@@ -47,38 +48,39 @@ def body(work: Work) -> None:
     """Write the candidate's step with the trace of its choice, the screening games, all later openings and the previous champion."""
     checkpoints = {checkpoint_step(folder) for folder in checkpoint_folders(work.inputs["finetune"] / CHECKPOINTS)}
     regrets = _regrets(work.inputs["finetune"], checkpoints)
-    best = candidates_by_regret({step: regret["mean"] for step, regret in regrets.items()})[: work.settings.selection.num_candidates]
+    best = candidates_by_regret({step: regret.value for step, regret in regrets.items()})[: work.settings.selection.num_candidates]
+    if not best:
+        reason = f"none of {len(checkpoints):,} checkpoints has a finite held-out regret"
+        write_document(work.folder / REPORT, Screened(candidate_step=None, reason=reason, heldout_regret_best=regrets, openings={}))
+        write_json(work.folder / CACHED_GAMES, {})
+        return
     candidates = {step: open_policy(checkpoint(work, step), work.device, rules=work.settings.language) for step in best}
+    initial = open_policy(work.inputs["pretrain"], work.device, rules=work.settings.language)
+    previous_weights = _keep_previous(work, initial)
+    used = position_keys(work.inputs["join_boards"])
+    with Arena(work.settings, work.machine, work.progress) as arena:
+        trace, games = _halving(work, arena, initial, candidates, used)
+        openings = _openings(work, arena, used, is_previous_played=previous_weights is not None)
     report = Screened(
-        candidate_step=None,
-        reason="" if candidates else f"none of {len(checkpoints):,} checkpoints has a finite held-out regret",
-        heldout_regret_best={str(step): regret for step, regret in regrets.items()},
-        screening=[],
-        openings={},
-        previous_weights=None,
+        candidate_step=trace.winner,
+        reason="",
+        heldout_regret_best=regrets,
+        screening=trace.entries,
+        openings=openings,
+        previous_weights=previous_weights,
     )
-    games: dict[str, list[dict[str, Any]]] = {}
-    if candidates:
-        initial = open_policy(work.inputs["pretrain"], work.device, rules=work.settings.language)
-        report["previous_weights"] = _keep_previous(work, initial)
-        with Arena(work.settings, work.machine, work.progress) as arena:
-            used = position_keys(work.inputs["join_boards"])
-            trace, games = _halving(work, arena, initial, candidates, used)
-            report["candidate_step"] = trace.winner
-            report["screening"] = [asdict(entry) | {"text": str(entry.so_far)} for entry in trace.entries]
-            report["openings"] = _openings(work, arena, used, is_previous_played=report["previous_weights"] is not None)
+    write_document(work.folder / REPORT, report)
     write_json(work.folder / CACHED_GAMES, games)
-    write_json(work.folder / REPORT, report)
 
 
-def _regrets(finetuned: Path, checkpoints: set[int]) -> dict[int, dict[str, float]]:
+def _regrets(finetuned: Path, checkpoints: set[int]) -> dict[int, Estimate]:
     """Return the held-out regret of each checkpoint that is there; one whose measurements are NaN or infinite is no candidate."""
     found = {}
     for record in read_history(finetuned):
         best, stderr, sampled = (record.metrics.get(f"heldout/regret_{name}") for name in ("best", "best_stderr", "sampled"))
         # Where probabilities are no numbers there may still be a likeliest move, and its regret: that of sampled moves tells.
         if record.step in checkpoints and best is not None and stderr is not None and math.isfinite(best + (sampled or 0.0)):
-            found[record.step] = {"mean": best, "stderr": stderr}
+            found[record.step] = regret_interval(best, stderr)
     return found
 
 

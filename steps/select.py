@@ -2,23 +2,26 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from grpo.base.files import copy_folder, read_json, write_json
+from grpo.base.documents import read_document, write_document
+from grpo.base.files import copy_folder, read_json
 from grpo.board.phases import PHASES
 from grpo.diagnosis.records import Record
 from grpo.engine.move_values import engine_options
 from grpo.engine.pool import EnginePool
 from grpo.match.annotations import annotate
-from grpo.match.intervals import REPEATED_Z, ScoreInterval, elo_estimate
-from grpo.match.ladder import LadderPlacement, ladder_difference
+from grpo.match.halving import Screened
+from grpo.match.intervals import REPEATED_Z, Estimate, elo_estimate
+from grpo.match.ladder import PlacedGames, Placement, ladder_difference
 from grpo.match.matches import MatchResult
 from grpo.match.pgn import event_pgn
 from grpo.match.phase_guard import phase_changes
-from grpo.match.verdict import Decision, LadderGain, Verdict, decide, peak_step
+from grpo.match.selection import Selection
+from grpo.match.verdict import Decision, LadderGain, decide, decide_without_candidate, peak_step
 from grpo.match.viewer import viewer_page
 from grpo.policy.files import copy_policy
-from grpo.settings.shared import interval_names
+from grpo.settings.shared import PRETRAINED_STEP, interval_names
 from steps.cards.page import CardPart, Seen, page_part
 from steps.dataset import read_boards
 from steps.measure import (
@@ -29,16 +32,14 @@ from steps.measure import (
     SAMPLED,
     SCREENING,
     Arena,
-    Screened,
     checkpoint,
+    interval_metrics,
     player_names,
     read_ladder,
     read_match,
-    read_screened,
     screening_match,
 )
-from steps.names import CACHED_GAMES, CHAMPION, DECISIONS, GAMES_PAGE, PEAK, PGN, PRETRAINED_STEP, REPORT
-from steps.pages import results
+from steps.names import CACHED_GAMES, CHAMPION, DECISIONS, GAMES_PAGE, PEAK, PGN, REPORT
 from steps.policies.open import Competitor, open_policy
 from steps.run.step import Outside, Step
 from steps.run.work import Work
@@ -68,14 +69,16 @@ class _Contest:
     """The candidate, its own start, and the games that both have played."""
 
     step: int
-    """Of the candidate."""
+    """Step of the candidate."""
     candidate: Competitor
     initial: Competitor
     screened: Screened
     played: Mapping[str, MatchResult]
-    """By stage; the previous champion's only where it was played."""
-    placed: tuple[LadderPlacement, LadderPlacement]
-    """The candidate's and the start's place on the ladder, by the same opponents and openings."""
+    """Stage -> match; the previous champion's only if it was played."""
+    ladder_games: tuple[PlacedGames, PlacedGames]
+    """The candidate's and the start's games against the ladder, by the same opponents and openings."""
+    places: tuple[Placement, Placement]
+    """The candidate's and the start's place by these games."""
     gain: LadderGain
 
     @property
@@ -83,10 +86,9 @@ class _Contest:
         """The games that decide."""
         return self.played[CONFIRMATION]
 
-    def against_start(self) -> dict[int, ScoreInterval]:
+    def against_start(self) -> dict[int, Estimate]:
         """Return checkpoint -> score; of the candidate the confirmation counts: its screening games are those that it was chosen by."""
-        screening = {entry["candidate"]: ScoreInterval(**entry["so_far"]) for entry in self.screened["screening"]}
-        return screening | {self.step: self.confirmed.interval()}
+        return {entry.candidate: entry.so_far for entry in self.screened.screening} | {self.step: self.confirmed.interval()}
 
 
 def body(work: Work) -> None:
@@ -94,33 +96,30 @@ def body(work: Work) -> None:
 
     Where no checkpoint could play there is a verdict too: the pretrained policy is champion and peak.
     """
-    screened, pretrained = read_screened(work.inputs["screen"]), work.inputs["pretrain"]
-    if screened["candidate_step"] is None:
+    screened, pretrained = read_document(work.inputs["screen"] / REPORT, Screened), work.inputs["pretrain"]
+    if screened.candidate_step is None:
         for name in (CHAMPION, PEAK):
             copy_policy(pretrained, work.folder / name)
-        write_json(work.folder / REPORT, _nothing_chosen(screened, open_policy(pretrained, work.device).weights))
-        return
-    contest = _contest(work, screened, screened["candidate_step"])
-    decision = _decide(work, contest)
-    work.log(Record(contest.step, _metrics(contest)))
-    _write_games(work, contest)
-    scores = contest.against_start()
-    peak = peak_step(scores)
-    copy_folder(checkpoint(work, peak), work.folder / PEAK)
-    copy_policy(checkpoint(work, contest.step) if decision.promoted else pretrained, work.folder / CHAMPION)
-    facts = {
-        **decision.facts(),
-        "champion_step": contest.step if decision.promoted else PRETRAINED_STEP,
-        "peak_step": peak,
-        "peak_low": scores[peak].low,
-        "peak_high": scores[peak].high,
-    }
-    write_json(work.folder / REPORT, facts | _facts(work, contest))
+        report = Selection(
+            **dict(decide_without_candidate(screened.reason)),
+            champion_step=PRETRAINED_STEP,
+            peak_step=PRETRAINED_STEP,
+            heldout_regret_best=screened.heldout_regret_best,
+            initial_weights=open_policy(pretrained, work.device).weights,
+        )
+    else:
+        contest = _contest(work, screened, screened.candidate_step)
+        report = _selection(contest, _decide(work, contest))
+        work.log(Record(contest.step, _metrics(contest)))
+        _write_games(work, contest)
+        copy_folder(checkpoint(work, report.peak_step), work.folder / PEAK)
+        copy_policy(checkpoint(work, contest.step) if report.promoted else pretrained, work.folder / CHAMPION)
+    write_document(work.folder / REPORT, report)
 
 
 def _contest(work: Work, screened: Screened, step: int) -> _Contest:
     """Return the games of the candidate: those that tasks have played, and those against the ladder, played now."""
-    openings = screened["openings"]
+    openings = screened.openings
     stages = [stage for stage in FRESH if stage in openings]
     played: dict[str, MatchResult] = {stage: _match(work, stage, step, openings[stage]) for stage in stages}
     ladder, rules = read_ladder(work.inputs["calibrate"]), work.settings.language
@@ -140,8 +139,16 @@ def _contest(work: Work, screened: Screened, step: int) -> _Contest:
         num_pairs=of_candidate.games[0].result.interval().num_pairs,
         num_planned=len(REPEATED_Z) * work.settings.evaluation.num_rung_pairs,
     )
-    placed = (of_candidate, of_initial)
-    return _Contest(step=step, candidate=candidate, initial=initial, screened=screened, played=played, placed=placed, gain=gain)
+    return _Contest(
+        step=step,
+        candidate=candidate,
+        initial=initial,
+        screened=screened,
+        played=played,
+        ladder_games=(of_candidate, of_initial),
+        places=(of_candidate.placement(ladder), of_initial.placement(ladder)),
+        gain=gain,
+    )
 
 
 def _match(work: Work, stage: str, step: int, openings: Sequence[str]) -> MatchResult:
@@ -182,7 +189,7 @@ def _write_games(work: Work, contest: _Contest) -> None:
     stages = {
         SCREENING: _screening(work, contest.screened),
         **{stage: [result] for stage, result in contest.played.items()},
-        LADDER: [part.result for place in contest.placed for part in (*place.probes, *place.games)],
+        LADDER: [part.result for player in contest.ladder_games for part in (*player.probes, *player.games)],
     }
     notes = {CONFIRMATION: annotated}
     texts = [event_pgn(found, event=stage, seed=work.settings.seed, annotated=notes.get(stage)) for stage, found in stages.items() if found]
@@ -194,71 +201,55 @@ def _write_games(work: Work, contest: _Contest) -> None:
 def _screening(work: Work, screened: Screened) -> list[MatchResult]:
     """Return the matches of the screening in the order in which they were played."""
     games = read_json(work.inputs["screen"] / CACHED_GAMES)
-    played = {screening_match(entry["candidate"], entry["round"]): entry["candidate"] for entry in screened["screening"]}
+    played = {screening_match(entry.candidate, entry.round): entry.candidate for entry in screened.screening}
     return [read_match(player_names(SCREENING, step), games[match]) for match, step in played.items()]
 
 
-def _facts(work: Work, contest: _Contest) -> dict[str, Any]:
-    """Return what the decision rests on, as plain data."""
-    ladder = read_ladder(work.inputs["calibrate"])
-    return {
-        "screening": contest.screened["screening"],
-        "heldout_regret_best": contest.screened["heldout_regret_best"],
-        "initial_weights": contest.initial.weights,
-        "candidate_weights": contest.candidate.weights,
-        "previous_weights": contest.screened["previous_weights"],
-        "confirmation_best_moves": contest.confirmed.facts(),
-        "confirmation_sampled_moves": contest.played[SAMPLED].facts(),
-        "previous_champion": contest.played[PREVIOUS].facts() if PREVIOUS in contest.played else None,
-        "ladder": contest.placed[0].facts(ladder),
-        "ladder_initial": contest.placed[1].facts(ladder),
-    }
-
-
-def _nothing_chosen(screened: Screened, initial_weights: str) -> dict[str, Any]:
-    """Return the decision where no checkpoint could play: None for what was not measured, and no claim."""
-    measured = ("peak_low", "peak_high", "ladder_gain", "confirmation_best_moves", "confirmation_sampled_moves", "ladder", "ladder_initial")
-    return {
-        "verdict": Verdict.NO_IMPROVEMENT,
-        "sentence": f"No checkpoint could play, so that none was shown to beat the pretrained policy: {screened['reason']}.",
-        "promoted": False,
-        "replaces_previous": False,
-        "champion_step": PRETRAINED_STEP,
-        "peak_step": PRETRAINED_STEP,
-        "initial_weights": initial_weights,
-        "heldout_regret_best": screened["heldout_regret_best"],
-        **{name: [] for name in ("claims", "beside", "phases", "screening")},
-        **dict.fromkeys((*measured, "candidate_step", "candidate_weights", "previous_champion", "previous_weights")),
-    }
+def _selection(contest: _Contest, decision: Decision) -> Selection:
+    """Return the decision with what it rests on."""
+    scores, played, (place, place_of_initial) = contest.against_start(), contest.played, contest.places
+    peak = peak_step(scores)
+    return Selection(
+        **dict(decision),
+        champion_step=contest.step if decision.promoted else PRETRAINED_STEP,
+        peak_step=peak,
+        peak=scores[peak],
+        screening=contest.screened.screening,
+        heldout_regret_best=contest.screened.heldout_regret_best,
+        confirmation_best_moves=contest.confirmed.report(),
+        confirmation_sampled_moves=played[SAMPLED].report(),
+        previous_champion=played[PREVIOUS].report() if PREVIOUS in played else None,
+        previous_weights=contest.screened.previous_weights,
+        ladder=place,
+        ladder_initial=place_of_initial,
+        initial_weights=contest.initial.weights,
+        candidate_weights=contest.candidate.weights,
+    )
 
 
 def _metrics(contest: _Contest) -> dict[str, float]:
     """Return what is logged: scores, gains and ratings with their intervals, and the candidate's held-out regret."""
     names = {CONFIRMATION: "best", SAMPLED: "sampled", PREVIOUS: "previous"}
-    intervals = {names[stage]: result.interval() for stage, result in contest.played.items()}
-    elo, gain = elo_estimate(contest.confirmed.interval().estimate), contest.gain
-    gains = {"verdict_elo": elo, "ladder_gain": gain.played}
-    ratings = dict(zip(("rating", "rating_pretrained"), contest.placed, strict=True))
+    place, place_of_initial = contest.places
     found = {
-        **{f"score_{name}": (each.score, each.low, each.high) for name, each in intervals.items()},
-        **{name: (each.value, each.low, each.high) for name, each in gains.items()},
-        **{name: (each.rating, each.low, each.high) for name, each in ratings.items()},
+        **{f"score_{names[stage]}": result.interval() for stage, result in contest.played.items()},
+        "verdict_elo": elo_estimate(contest.confirmed.interval()),
+        "ladder_gain": contest.gain.played,
+        "rating": place.rating,
+        "rating_pretrained": place_of_initial.rating,
     }
-    metrics = {of: value for name, ends in found.items() for of, value in zip(interval_names(f"selection/{name}"), ends, strict=True)}
-    return metrics | {"selection/heldout_regret": contest.screened["heldout_regret_best"][str(contest.step)]["mean"]}
+    metrics = {of: value for name, each in found.items() for of, value in interval_metrics(f"selection/{name}", each).items()}
+    return metrics | {"selection/heldout_regret": contest.screened.heldout_regret_best[contest.step].value}
 
 
 def card(seen: Seen) -> list[CardPart]:
-    """Return the card: verdict, checkpoints with the peak ringed, boards, and games to click through."""
-    from steps.cards.pages import (  # Altair takes half a second, and most who import a step draw nothing.
-        checkpoint_charts,
-        decision_boards,
-        verdict_parts,
-    )
+    """Return the card: verdict, checkpoints with the peak ringed, boards, and games to click through; `report` has gain and ladder."""
+    from steps.cards.pages import checkpoint_charts, decision_boards  # Altair takes half a second, and most who import a step draw nothing.
 
     if not (found := seen.read()):
         return [page_part("verdict", seen=seen, decision=None)]
-    decision = results.Decision.model_validate(found)
+    decision = Selection.model_validate(found)
     boards = decision_boards(seen.read(DECISIONS), whose=f"step {decision.candidate_step}")
     games = page_part("games", decision=decision, viewer=seen.read(GAMES_PAGE))
-    return [*verdict_parts(seen, decision), *checkpoint_charts(decision), *boards, games]
+    head = page_part("verdict", seen=seen, decision=decision, more=[])
+    return [head, *checkpoint_charts(decision), *boards, games]

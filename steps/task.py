@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _UNPLAYED: Final = "cannot be played"
 """Stands in a version for the hash of such a champion."""
 _MAX_REASON: Final = 1_500
+IN_LOG: Final = "the task's log has the message"
+"""The end of a recorded reason that is not the message of a PlainError."""
 
 
 def parts(job: Job, section: str) -> list[dict[str, int]]:
@@ -237,4 +239,4 @@ def _reason(error: BaseException) -> str:
         return str(error)[:_MAX_REASON]
     if isinstance(error, SystemExit):
         return "ended by SIGTERM"
-    return f"{type(error).__name__}: the task's log has the message"
+    return f"{type(error).__name__}: {IN_LOG}"

@@ -89,9 +89,9 @@ class TerminalSink:
                 self._events[event.name] = 0
 
     def progress(self, done: int, total: int, unit: str) -> None:
-        """Print how far the work is, and the latest numbers, if a minute has passed since the last time."""
+        """Print how far the work is, and the latest numbers, if something is done and a minute has passed since the last time."""
         now, text = time.monotonic(), self._pace.text(done, total, unit, self._after)
-        if now >= self._due:
+        if done and now >= self._due:
             self._due = now + _SECONDS_BETWEEN_LINES
             self.finish(text)
 

@@ -105,6 +105,7 @@ class TrainingLoop:
             self._trainer.resume(policy, state)
             self._work.say(f"resuming from {self._place()}")
             self._work.go_on_after(state.step)
+            self._work.progress(state.step - self._first, self._config.num_steps, "steps")
             self._prune()  # The kill may have come before that.
             return
         if known:

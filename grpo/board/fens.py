@@ -9,9 +9,12 @@ def boards_of_fens(fens: Any) -> list[chess.Board]:
     """Return the boards of FENs; raises ValueError, which names the row, for what is no FEN of a legal position."""
     boards = []
     for row, fen in enumerate(fens):
+        if not isinstance(fen, str):
+            kind = type(fen).__name__
+            raise ValueError(f"row {row} is of type {kind} and not a FEN: give a list of FENs, or a table with one in each row")
         try:
             board = chess.Board(fen)
-        except (ValueError, AttributeError, TypeError) as error:
+        except ValueError as error:
             raise ValueError(f"row {row}: {fen!r} is not a FEN: {error}") from None
         if not board.is_valid():
             raise ValueError(f"row {row}: {fen!r} is not a legal position: {board.status().name}")

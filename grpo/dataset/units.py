@@ -1,7 +1,8 @@
 """Units: the parallel parts of a dataset build, each of which fills its own quota from engine games or from files.
 
 Engine games are assigned to units by number, and games of files by their number and their file's place in the order of names. Units can
-therefore be built anywhere and in any order with the same result.
+therefore be built anywhere and in any order with the same result. A game that two files hold can reach two units: each takes its boards,
+and `cut_to_quota` removes the equal ones.
 """
 
 import math

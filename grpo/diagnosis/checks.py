@@ -7,8 +7,9 @@ from importlib.resources import files
 from typing import Any, Final
 
 from grpo.diagnosis import finds
+from grpo.diagnosis.findings import Severity
 from grpo.diagnosis.history import History, When
-from grpo.diagnosis.look import Answer, Look, Severity
+from grpo.diagnosis.look import Answer, Look
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from grpo.base.errors import PlainError
 from grpo.diagnosis.checks import CHECKS, Check
+from grpo.diagnosis.findings import Diagnosis, Finding, Severity
 from grpo.diagnosis.history import History, When
-from grpo.diagnosis.look import Evidence, Look, Severity, Unclear
+from grpo.diagnosis.look import Evidence, Look, Unclear
 from grpo.diagnosis.records import Record
 from grpo.settings.names import flattened
 from grpo.settings.tree import Settings
@@ -23,98 +23,23 @@ _LEAST: Final = {
 }
 """What must be known of a run that is judged."""
 _LEAST_ROWS: Final = 10
+_LEADS_TO: Final = {check.name: check.leads_to for check in CHECKS}
 
 
 class NotLearnableError(PlainError, RuntimeError):
     """GRPO would learn nothing here, or something else than it says; the message names each reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A check that found something."""
-
-    check: Check
-    evidence: Evidence
-    advice: str
-    cause: str = ""  # Name of the finding that this one may follow from, or "".
-
-    @property
-    def name(self) -> str:
-        """Name of the check."""
-        return self.check.name
-
-    @property
-    def severity(self) -> Severity:
-        """What it means for the run."""
-        return self.evidence.severity or self.check.severity
-
-    @property
-    def line(self) -> str:
-        """The finding in a line."""
-        return f"{self.name}: {'; '.join(self.evidence.words)}. {self.advice}"
-
-    def facts(self) -> dict[str, Any]:
-        """Return the finding as plain data."""
-        return {
-            "name": self.name,
-            "severity": self.severity.value,
-            "cause": self.cause,
-            "evidence": list(self.evidence.words),
-            "first_step": round(self.evidence.begin),
-            "last_step": round(self.evidence.end),
-            "means": self.check.means,
-            "advice": self.advice,
-            "page": f"docs/troubleshooting.md#{self.name}",
-        }
-
-    def text(self) -> str:
-        """Return evidence, meaning, advice and page; of what follows from another finding a line."""
-        first, last, words = round(self.evidence.begin), round(self.evidence.end), self.evidence.words
-        if self.cause:
-            return f"\n  then    {self.name}, from step {first:,}: {'; '.join(words)}"
-        head = f"\n\n{self.severity.value.upper():8}  {self.name}, from step {first:,} to {last:,}"
-        seen = "".join(f"\n  seen    {each}" for each in words)
-        return f"{head}{seen}\n  means   {self.check.means}\n  advice  {self.advice}\n  more    docs/troubleshooting.md#{self.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """All findings: a cause before what may follow from it, then the critical ones first, then by the step at which each begins."""
-
-    findings: tuple[Finding, ...]
-    verdict: str  # HEALTHY, FINDINGS, NOT_SHOWN or NOT_JUDGED.
-    words: str  # The verdict of a run without findings, with the reason.
-    not_judged: tuple[str, ...] = ()  # Checks that cannot tell, or whose quantity was not recorded, each with the reason.
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the findings."""
-        return tuple(finding.name for finding in self.findings)
-
-    @property
-    def tag(self) -> str:
-        """The value of the run's tag: the names of all findings, else the verdict."""
-        return ", ".join(self.names) or self.words
-
-    def facts(self) -> dict[str, Any]:
-        """Return the diagnosis as plain data."""
-        return {"verdict": self.verdict, "tag": self.tag, "findings": [finding.facts() for finding in self.findings]}
-
-    def text(self) -> str:
-        """Return the findings; beneath a cause, what may follow from it in a line each."""
-        return "".join(finding.text() for finding in self.findings).strip()
-
-
 def diagnose(history: History, settings: Settings | None = None) -> Diagnosis:
     """Return what the checks find in a run's history; with the run's settings the advice names their values and the defaults."""
-    look, found, unclear = Look(history), list[Finding](), list[str]()
+    look, found, unclear = Look(history), list[tuple[Check, Evidence]](), list[str]()
     for check in CHECKS:
         if history.when not in check.when:
             continue
         if missing := check.missing(history):
             unclear.append(f"{check.name} (no {missing})")
         elif isinstance(answer := check.finds(look), Evidence):
-            found.append(Finding(check, answer, _with_values(check.advice, settings)))
+            found.append((check, answer))
         elif isinstance(answer, Unclear):
             unclear.append(f"{check.name} ({answer.why})")
     unknown = _unknown(history)
@@ -122,7 +47,25 @@ def diagnose(history: History, settings: Settings | None = None) -> Diagnosis:
     reason = (
         f"; the reward is not shown to rise in {history.num_rows:,} rows" if verdict == NOT_SHOWN else f": {unknown}" if unknown else ""
     )
-    return Diagnosis(_in_order(found), FINDINGS if found else verdict, f"{verdict}{reason}", tuple(unclear))
+    findings = [_finding(check, evidence, settings) for check, evidence in sorted(found, key=lambda each: each[1].begin)]
+    return Diagnosis(
+        findings=_in_order(findings),
+        verdict=FINDINGS if found else verdict,
+        words=f"{verdict}{reason}",
+        not_judged=tuple(unclear),
+    )
+
+
+def _finding(check: Check, evidence: Evidence, settings: Settings | None) -> Finding:
+    return Finding(
+        name=check.name,
+        severity=evidence.severity or check.severity,
+        evidence=evidence.words,
+        first_step=round(evidence.begin),
+        last_step=round(evidence.end),
+        means=check.means,
+        advice=_with_values(check.advice, settings),
+    )
 
 
 def _with_values(advice: str, settings: Settings | None) -> str:
@@ -141,13 +84,13 @@ def _with_values(advice: str, settings: Settings | None) -> str:
 
 
 def _in_order(found: Iterable[Finding]) -> tuple[Finding, ...]:
-    rest = sorted(found, key=lambda finding: (finding.severity != Severity.CRITICAL, finding.evidence.begin))
+    rest = sorted(found, key=lambda finding: (finding.severity != Severity.CRITICAL, finding.first_step))
     ordered: list[Finding] = []
     while rest:
         # A finding that may follow from another one waits for that.
-        first = next((each for each in rest if not any(each.name in other.check.leads_to for other in rest if other is not each)), rest[0])
-        following = [each for each in rest if each is not first and each.name in first.check.leads_to]
-        ordered += [replace(first, cause=""), *(replace(each, cause=first.name) for each in following)]
+        first = next((each for each in rest if not any(each.name in _LEADS_TO[other.name] for other in rest if other is not each)), rest[0])
+        following = [each for each in rest if each is not first and each.name in _LEADS_TO[first.name]]
+        ordered += [first.model_copy(update={"cause": ""}), *(each.model_copy(update={"cause": first.name}) for each in following)]
         rest = [each for each in rest if each is not first and each not in following]
     return tuple(ordered)
 
@@ -212,4 +155,5 @@ class Watch:
         found = diagnose(self._history, self._settings)
         self._history.when = When.DURING
         told = [finding for name, finding in self._told.items() if name not in found.names]
-        return replace(found, findings=_in_order((*found.findings, *told)), verdict=FINDINGS if told else found.verdict)
+        findings = _in_order((*found.findings, *told))
+        return found.model_copy(update={"findings": findings, "verdict": FINDINGS if told else found.verdict})

@@ -7,8 +7,9 @@ from typing import Final
 
 import numpy as np
 
+from grpo.diagnosis.findings import Severity
 from grpo.diagnosis.history import Series, When
-from grpo.diagnosis.look import Answer, Evidence, Look, Severity, Unclear, fifth, span, tail
+from grpo.diagnosis.look import Answer, Evidence, Look, Unclear, fifth, span, tail
 from grpo.diagnosis.trends import Array, median, rank_correlation, trend
 from grpo.match.intervals import wilson_interval
 from grpo.settings.shared import ENTROPY_CRITICAL, TERM_PAIRS

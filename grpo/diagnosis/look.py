@@ -2,12 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
+from grpo.diagnosis.findings import Severity
 from grpo.diagnosis.history import History, Series, When
 from grpo.diagnosis.trends import Array, Trend, median, trend
 
@@ -17,15 +17,6 @@ _NOTED_IN_NOISE, _NOTED_OF_LEVEL = 1.0, 0.03
 """The same where that deviation is unknown: in deviations of the rows, and as a fraction of the reward."""
 _SOLVED, _SOLVED_BY_RISE, _LEFT = 0.9, 1.2, 0.25
 """A task is solved at this fraction of the largest reward, after a rise by so many deviations, or with this fraction of the regret left."""
-
-
-class Severity(StrEnum):
-    """What a finding means for the run."""
-
-    WARNING = "warning"
-    """Something does not serve its purpose."""
-    CRITICAL = "critical"
-    """The run's measurements or its policy are not reliable; before the first update: it is refused."""
 
 
 @dataclass(frozen=True, slots=True)

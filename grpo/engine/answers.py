@@ -20,6 +20,10 @@ class EngineError(PlainError, RuntimeError):
     """The engine died or gave no usable answer in time; the position stays unscored."""
 
 
+class IllegalMoveError(EngineError):
+    """The engine named a move that is not legal."""
+
+
 class Score(NamedTuple):
     """An engine's score from the mover's side."""
 
@@ -38,6 +42,8 @@ class EngineAnswer:
     """UCI move -> score, of the last complete iteration."""
     depth: int = field(default=0, compare=False)
     """Of that iteration, as reported by the engine."""
+    failed: tuple[EngineError, ...] = field(default=(), compare=False)
+    """Errors of earlier attempts at the same search."""
 
 
 def parse_best_move(data: bytes) -> str:

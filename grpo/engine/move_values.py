@@ -21,6 +21,7 @@ from grpo.board.actions import ACTION_UCI, action_id, legal_action_ids
 from grpo.board.draws import drawing_moves, repeating_moves
 from grpo.board.encoding import mover_fen
 from grpo.engine.answers import EngineAnswer, EngineError, Score
+from grpo.engine.identity import EngineMissingError
 from grpo.engine.pool import MAX_LINES, EnginePool, Query
 
 LOGISTIC_SLOPE: Final = 0.003
@@ -34,6 +35,11 @@ NUM_DEEP: Final = 8
 """Moves that are searched deeply. A policy learns most from the order of the best moves: by a deep judge, the best of eight at depth 5
 gives away as little as that of all moves, at 0.43 of the time (docs/results.md)."""
 _DRAW: Final = Score(0)
+_TRIED: Final = (
+    "R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1",
+    "r3k2r/p1ppqpb1/bn2pnp1/3PN3/1p2P3/2N2Q1p/PPPBBPPP/R3K2R w KQkq - 0 1",
+)
+"""The position with the most legal moves (218), and one with castling to both sides."""
 
 
 def win_chance(score: Score) -> float:
@@ -72,6 +78,14 @@ class ValueTable:
 def engine_options() -> dict[str, str | int]:
     """Return the UCI options for computing tables; an option that an engine does not declare is not sent."""
     return {"Hash": HASH_MIB, "MultiPV": MAX_LINES}
+
+
+def try_engine(path: str, *, depth: int) -> None:
+    """Search two demanding positions as for the reward. Raises EngineMissingError, with the engine's own words, if that fails."""
+    with EnginePool(path, num_processes=1, options=engine_options()) as pool:
+        for table in value_tables([chess.Board(fen) for fen in _TRIED], pool, depth=depth):
+            if isinstance(table, EngineError):
+                raise EngineMissingError(f"{path} cannot evaluate all legal moves: {table}")
 
 
 def value_tables(

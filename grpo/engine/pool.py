@@ -10,13 +10,13 @@ import select
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import chess
 
 from grpo.board.actions import MAX_LEGAL_MOVES
-from grpo.engine.answers import EngineAnswer, EngineError, parse_answer, parse_best_move
+from grpo.engine.answers import EngineAnswer, EngineError, IllegalMoveError, parse_answer, parse_best_move
 from grpo.engine.identity import EngineMissingError, find_engine
 from grpo.engine.process import SILENT_SECONDS, EngineProcess
 
@@ -33,6 +33,10 @@ NUM_ATTEMPTS: Final = 3
 REMEDY: Final = "run it by hand, reinstall it, or set CHESS_GRPO_STOCKFISH to another engine"
 """What to do about an engine that fails again and again."""
 _MAX_FAILURES_IN_A_ROW: Final = 5  # Queries; after so many the engine is at fault, not a position.
+_MAX_FAILED_FRACTION: Final = 0.01
+"""Largest fraction of failed queries. An engine in order answers every position at the first or second attempt. One that fails on a kind of
+position (such as each in which castling is legal, one in ten) would bias the dataset."""
+_MIN_FAILED: Final = 10  # Fewer failed queries are no fraction.
 _NEW_GAME: Final = "ucinewgame\n"
 
 
@@ -61,17 +65,23 @@ def verify(answer: EngineAnswer, query: Query) -> None:
     if word == "depth" and answer.depth < int(number.split()[0]) and not is_settled:
         raise EngineError(f"the engine searched to depth {answer.depth} instead of {number}")
     if query.moves is not None:
-        if answer.scores.keys() != query.moves:
-            raise EngineError(f"the engine scored {len(answer.scores)} moves, which are not the {len(query.moves)} legal ones")
-        if answer.best_move not in query.moves:
-            raise EngineError(f"{answer.best_move} is not legal")
+        if unknown := sorted({*answer.scores, answer.best_move} - query.moves):
+            raise IllegalMoveError(f"{', '.join(unknown[:3])} is not legal{_castling(chess.Board(query.fen), unknown)}")
+        if len(answer.scores) < len(query.moves):
+            raise EngineError(f"the engine scored {len(answer.scores)} moves, and there are {len(query.moves)}")
         return
     try:
         is_legal = (query.board or chess.Board(query.fen)).is_legal(chess.Move.from_uci(answer.best_move))
     except chess.InvalidMoveError:
         is_legal = False
     if not is_legal:
-        raise EngineError(f"{answer.best_move} is not legal")
+        raise IllegalMoveError(f"{answer.best_move} is not legal")
+
+
+def _castling(board: chess.Board, moves: Iterable[str]) -> str:
+    """Return a note if moves are castling as the king's capture of its own rook; `searchmoves` in standard notation would not reach it."""
+    chess960 = {board.uci(move, chess960=True): board.uci(move) for move in board.generate_castling_moves()}
+    return next((f"; UCI writes this castling as {chess960[move]}" for move in moves if move in chess960), "")
 
 
 @dataclass(slots=True)
@@ -80,6 +90,8 @@ class _Job:
     query: Query
     failures: Counter[str] = field(default_factory=Counter)
     """Failures of each of the query's searches by its limit, and of starts of an engine for the query under ""."""
+    failed: list[EngineError] = field(default_factory=list)
+    """The errors of all of them."""
 
 
 class EnginePool(AbstractContextManager["EnginePool"]):
@@ -99,7 +111,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         self._num_processes = num_processes
         self._processes: list[EngineProcess] = []
         self._running: dict[EngineProcess, tuple[_Job, Query]] = {}
-        self._failed_in_a_row = 0
+        self._failed_in_a_row, self._num_finished, self._num_failed = 0, 0, 0
         self._owner = os.getpid()
         self._of_parent: list[EngineProcess] = []  # Only kept: they are the parent's to end.
 
@@ -111,15 +123,15 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         for process in list(self._processes):
             self._end(process)
 
-    def search(self, queries: Iterable[Query]) -> list[EngineAnswer | EngineError]:
+    def search(self, queries: Iterable[Query], *, gives_up: bool = True) -> list[EngineAnswer | EngineError]:
         """Return the results of `answers` as a list."""
-        return list(self.answers(queries))
+        return list(self.answers(queries, gives_up=gives_up))
 
-    def answers(self, queries: Iterable[Query]) -> Iterator[EngineAnswer | EngineError]:
+    def answers(self, queries: Iterable[Query], *, gives_up: bool = True) -> Iterator[EngineAnswer | EngineError]:
         """Yield an answer for each query, in order; an EngineError for a query of which one search failed `NUM_ATTEMPTS` times.
 
-        The engines keep searching while the caller works on an answer. Raises EngineError if several queries in a row fail, also across
-        calls: then the engine is at fault, not a position.
+        The engines keep searching while the caller works on an answer. With `gives_up`, raises EngineError if several queries in a row or
+        more than 1 % of all fail, also across calls: then the engine is at fault, not a position.
         """
         self._ready()
         jobs = (_Job(index, query) for index, query in enumerate(queries))
@@ -130,15 +142,18 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         def note(job: _Job, search: str, outcome: EngineAnswer | EngineError) -> None:
             is_failure = isinstance(outcome, EngineError)
             job.failures[search] += is_failure
-            if is_failure and job.failures[search] < NUM_ATTEMPTS:
-                retries.append(job)
-                return
+            if isinstance(outcome, EngineError):
+                job.failed.append(outcome)
+                if job.failures[search] < NUM_ATTEMPTS:
+                    retries.append(job)
+                    return
+            elif job.failed:
+                outcome = replace(outcome, failed=tuple(job.failed))
             finished[job.index] = outcome
             self._failed_in_a_row = self._failed_in_a_row + 1 if is_failure else 0
-            if self._failed_in_a_row >= _MAX_FAILURES_IN_A_ROW:
-                raise EngineError(
-                    f"{self._path}: {self._failed_in_a_row} searches in a row failed on fresh processes, last: {outcome}; {REMEDY}"
-                )
+            self._num_finished, self._num_failed = self._num_finished + 1, self._num_failed + is_failure
+            if gives_up and is_failure and (of := self._at_fault()):
+                raise EngineError(f"{self._path}: {of} failed on fresh processes, last: {outcome}; {REMEDY}")
 
         try:
             while True:
@@ -181,6 +196,13 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         except BaseException:
             self._end(process)
             raise
+
+    def _at_fault(self) -> str:
+        """Return which searches failed if the engine is at fault, not a position; otherwise an empty string."""
+        if self._failed_in_a_row >= _MAX_FAILURES_IN_A_ROW:
+            return f"{self._failed_in_a_row} searches in a row"
+        is_over = self._num_failed >= max(_MIN_FAILED, _MAX_FAILED_FRACTION * self._num_finished)
+        return f"{self._num_failed:,} of {self._num_finished:,} searches" if is_over else ""
 
     def _ready(self) -> None:
         """Look before a call that no other is under way; in a forked process, leave the engines to the parent."""
@@ -234,7 +256,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
                     continue
             except EngineError as error:
                 self._end(process)
-                yield job, query.limit, EngineError(f"{query.fen}: {error}")
+                yield job, query.limit, type(error)(f"{query.fen}: {error}")
             else:
                 del self._running[process]
                 yield job, query.limit, answer

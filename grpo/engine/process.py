@@ -2,10 +2,12 @@
 
 import contextlib
 import os
+import re
 import select
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +25,11 @@ MAX_ANSWER_BYTES: Final = 1 << 26
 """Largest output of one search; the deepest search over all moves writes a tenth of it."""
 _MIN_CPU_FRACTION: Final = 0.05  # Of a core: a computing engine gets more on the busiest machine, a hung one uses none.
 _READ_BYTES: Final = 1 << 18
+_MAX_WORDS: Final = (6, 200)
+"""Lines that a message quotes of what an engine wrote last, and characters of each."""
+_MAX_ERROR_BYTES: Final = 1 << 20  # Standard error is kept up to this size, and then begun anew.
+_PROTOCOL: Final = re.compile(r"info (?!string)|bestmove|option name|id |uciok|readyok")
+_SECONDS_TO_EXIT: Final = 0.5  # Between the end of an engine's output and its exit status.
 _CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -46,8 +53,10 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         # Without setpriv (not Linux), engines end at the end of their input.
         guard = [setpriv, "--pdeathsig", "KILL", "--"] if (setpriv := shutil.which("setpriv")) else []
         try:
+            # A file, because a pipe that nobody reads would block the engine; it has no name.
+            self._stderr = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115  # `kill` closes it.
             self._popen = subprocess.Popen(
-                [*guard, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, bufsize=0
+                [*guard, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, start_new_session=True, bufsize=0
             )
         except OSError as error:
             raise EngineError(f"{path} cannot be started: {error.strerror}") from None
@@ -76,15 +85,17 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         self._last_seen = self._asked = time.monotonic()
         self._ticks_when_silent = None
         try:
+            if os.fstat(self._stderr.fileno()).st_size > _MAX_ERROR_BYTES:
+                self._stderr.truncate(0)
             os.write(self._stdin, commands.encode() + b"\n")
         except BrokenPipeError:
-            raise EngineError("the engine has died") from None
+            raise self._death() from None
 
     def read(self) -> None:
         """Read available output into the buffer; blocks if there is none."""
         chunk = os.read(self.stdout, _READ_BYTES)
         if not chunk:
-            raise EngineError("the engine has died")
+            raise self._death()
         self._buffer += chunk
         self._last_seen, self._ticks_when_silent = time.monotonic(), None
         if len(self._buffer) > MAX_ANSWER_BYTES:
@@ -131,9 +142,30 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         if self._ticks_when_silent is None:
             self._ticks_when_silent = used
         elif used - self._ticks_when_silent < self._silent_seconds / 2 * _MIN_CPU_FRACTION * _CLOCK_TICKS:
-            raise EngineError(f"silent for {self._silent_seconds:g} s")
+            raise EngineError(f"silent for {self._silent_seconds:g} s{self._last_words()}")
         else:
             self._last_seen, self._ticks_when_silent = now, None  # It uses CPU; restart the timeout.
+
+    def _death(self) -> EngineError:
+        """Return the error of an engine whose pipes are closed: the signal that ended it, and what it wrote last."""
+        until = time.monotonic() + _SECONDS_TO_EXIT
+        while self.is_alive() and time.monotonic() < until:
+            time.sleep(0.01)
+        ended = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        by_signal = ended is not None and ended.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
+        how = f" ({signal.strsignal(ended.si_status)})" if ended is not None and by_signal else ""
+        return EngineError(f"the engine has died{how}{self._last_words()}")
+
+    def _last_words(self) -> str:
+        """Return the last lines that the engine wrote, except those of the protocol, for a message."""
+        while self._poll.poll(0) and len(self._buffer) < MAX_ANSWER_BYTES and (chunk := os.read(self.stdout, _READ_BYTES)):
+            self._buffer += chunk
+        self._stderr.seek(0)
+        num_lines, width = _MAX_WORDS
+        written = (bytes(self._buffer[-_READ_BYTES:]) + b"\n" + self._stderr.read()).decode("utf-8", "replace").splitlines()
+        lines = [line.removeprefix("info string ").strip()[:width] for line in written if not _PROTOCOL.match(line)]
+        words = " / ".join([line for line in lines if line][-num_lines:])
+        return f"; it wrote: {words}" if words else ""
 
     def is_alive(self) -> bool:
         """Return whether the process is still running."""
@@ -151,6 +183,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         for pipe in (self._popen.stdin, self._popen.stdout):
             assert pipe is not None
             pipe.close()
+        self._stderr.close()
         self._popen.wait()
 
     def _used_ticks(self) -> int:

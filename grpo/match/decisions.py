@@ -31,9 +31,8 @@ def notable_decisions(
         before: An earlier policy, with whose moves on the same boards they are compared.
     """
     probs = move_probabilities(policy, boards)
-    chosen = probs.argmax(1)
+    chosen, rows = probs.argmax(1), np.arange(len(boards))
     values = np.where(boards.is_legal, boards.values.astype(np.float64), -np.inf)
-    rows = np.arange(len(boards))
     ordered = np.sort(values, axis=1)[:, ::-1]
     regret = ordered[:, 0] - values[rows, chosen]
     second = ordered[:, min(1, ordered.shape[1] - 1)]
@@ -62,9 +61,5 @@ def notable_decisions(
         return [decision(int(row)) for row in np.argsort(-of_boards, kind="stable")[:count] if of_boards[row] > 0]
 
     gain = np.zeros(len(boards)) if earlier is None else values[rows, chosen] - values[rows, earlier.argmax(1)]
-    return {
-        "improved": largest(gain),
-        "worsened": largest(-gain),
-        "worst": largest(regret),
-        "best": largest(np.where(regret == 0, margin, 0.0)),
-    }
+    only_good = np.where(regret == 0, margin, 0.0)
+    return {"improved": largest(gain), "worsened": largest(-gain), "worst": largest(regret), "best": largest(only_good)}

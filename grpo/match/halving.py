@@ -8,7 +8,8 @@ played afterwards may be reported.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from grpo.match.intervals import ScoreInterval, paired_interval
+from grpo.base.documents import Document
+from grpo.match.intervals import Estimate, paired_interval
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,8 +21,8 @@ class HalvingEntry:
     """Step of the checkpoint."""
     pair_scores: tuple[float, ...]
     """Pair scores of this round against the initial policy."""
-    so_far: ScoreInterval
-    """Score over all rounds so far, which decided whether it stays."""
+    so_far: Estimate
+    """Score over the rounds up to this one, with its interval; the score alone decides `kept`."""
     kept: bool
 
 
@@ -31,6 +32,23 @@ class HalvingTrace:
 
     entries: tuple[HalvingEntry, ...]
     winner: int
+
+
+class Screened(Document):
+    """The report of `screen`."""
+
+    candidate_step: int | None
+    """None if no checkpoint could play."""
+    reason: str
+    """Why there is no candidate."""
+    heldout_regret_best: dict[int, Estimate]
+    """Step of each checkpoint -> held-out regret, where it was measured."""
+    screening: tuple[HalvingEntry, ...] = ()
+    """A candidate in a round of the halving, in the order in which they played."""
+    openings: dict[str, list[str]]
+    """Stage after the screening -> FENs; the previous champion has some only where it is to be played."""
+    previous_weights: str | None = None
+    """Hash of the weights of the previous champion where it is to be played: its policy is beside the report."""
 
 
 def halving_rounds(num_candidates: int) -> tuple[int, ...]:
@@ -55,7 +73,7 @@ def sequential_halving(candidates: Sequence[int], play: Callable[[int, int], Seq
     entries: list[HalvingEntry] = []
     for round_number in range(len(halving_rounds(len(left)))):
         fresh = {candidate: tuple(play(candidate, round_number)) for candidate in left}
-        assert len({len(pairs) for pairs in fresh.values()}) == 1, "candidates of a round share its openings"
+        assert len({len(pairs) for pairs in fresh.values()}) == 1, "candidates of one round played different numbers of pairs"
         for candidate, pairs in fresh.items():
             scores[candidate].extend(pairs)
         kept = set(sorted(left, key=lambda candidate: -sum(scores[candidate]))[: _num_kept(len(left))])  # Stable: the earlier of ties.

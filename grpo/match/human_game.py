@@ -25,14 +25,15 @@ class HumanGame:
         choose: Callable[[chess.Board], chess.Move | None],
         *,
         opponent: str,
+        about: str = "",
         person_is_white: bool,
         fen: str = chess.STARTING_FEN,
         probabilities: Callable[[Sequence[chess.Board]], Sequence[Mapping[str, float]] | None] | None = None,
     ) -> None:
         """Set up the position `fen`, and let the opponent move if it is its turn.
 
-        `choose` returns the opponent's move, or None to resign. `probabilities` are of its policy, if it has any. Raises MoveError if the
-        position is not legal or has no move.
+        `choose` returns the opponent's move, or None to resign. `probabilities` are of its policy, if it has any. `about` says how strong
+        it is. Raises MoveError if the position is not legal or has no move.
         """
         try:
             self.board = chess.Board(fen)
@@ -40,7 +41,7 @@ class HumanGame:
             raise MoveError(f"{fen!r} is not a FEN: {error}") from None
         if not self.board.is_valid() or self.board.is_game_over():
             raise MoveError(f"{fen!r} is no legal position with a move ({self.board.status().name})")
-        self.opponent = opponent
+        self.opponent, self.about = opponent, about
         self.person_is_white = person_is_white
         self._choose, self._probabilities = choose, probabilities
         self._resigned: chess.Color | None = None
@@ -61,6 +62,12 @@ class HumanGame:
         if self._resigned is not None:
             return "0-1" if self._resigned == chess.WHITE else "1-0"
         return "1/2-1/2" if self.end and not self.board.is_game_over() else self.board.result()
+
+    @property
+    def actions(self) -> list[str]:
+        """What is possible now besides a move: `undo`, `resign`, `hint`; nothing after the end."""
+        is_possible = {"undo": len(self.board.move_stack) > 1, "resign": True, "hint": bool(self.hints())}
+        return [] if self.end else [action for action, is_so in is_possible.items() if is_so]
 
     def parse(self, text: str) -> chess.Move:
         """Return the legal move that a text names in SAN or UCI; raises MoveError with the nearest legal moves."""
@@ -84,7 +91,7 @@ class HumanGame:
     def undo(self) -> None:
         """Take back the person's last move and the answer. Raises MoveError if there is none, or the game is over."""
         self._refuse_if_over()
-        if len(self.board.move_stack) < 2:
+        if "undo" not in self.actions:
             raise MoveError("there is no move of yours to take back")
         self.board.pop()
         self.board.pop()
@@ -124,6 +131,8 @@ class HumanGame:
         """Return what a page shows of the game, as plain data."""
         return {
             "opponent": self.opponent,
+            "about": self.about,
+            "actions": self.actions,
             "placement": self.board.board_fen(),
             "isPersonWhite": self.person_is_white,
             "isCheck": self.board.is_check(),

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import NormalDist, fmean, stdev
 from typing import Final
@@ -39,6 +39,8 @@ class Estimate:
     value: float
     low: float
     high: float
+    num_pairs: int = 0
+    """Pairs of games of a match score; 0 for any other number."""
 
     def text(self, unit: Unit, *, is_change: bool = False, suffix: str = "") -> str:
         """Return the number and its interval as people read it.
@@ -55,28 +57,30 @@ class Estimate:
         value, low, high = (format(number, f"{sign}{_FORMATS[unit]}") for number in (self.value, self.low, self.high))
         return f"{value}{suffix} [{low}, {high}]"
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ScoreInterval:
-    """A match score with its 95 % interval; a win is 1, a draw 0.5."""
-
-    score: float
-    low: float
-    high: float
-    num_pairs: int
-
     @property
-    def estimate(self) -> Estimate:
-        """Return the score."""
-        return Estimate(value=self.score, low=self.low, high=self.high)
+    def score_text(self) -> str:
+        """The score of a match as people read it, in Elo too.
 
-    def __str__(self) -> str:
+        >>> Estimate(value=0.6025, low=0.5741, high=0.6295, num_pairs=150).score_text
+        '0.603 [0.574, 0.629] = +72 Elo [+52, +92], 150 pairs'
+        """
         pairs = "pair" if self.num_pairs == 1 else "pairs"
-        return f"{self.estimate.text(Unit.SCORE)} = {elo_estimate(self.estimate).text(Unit.ELO, suffix=' Elo')}, {self.num_pairs} {pairs}"
+        return f"{self.text(Unit.SCORE)} = {elo_estimate(self).text(Unit.ELO, suffix=' Elo')}, {self.num_pairs} {pairs}"
 
 
-def paired_interval(pair_scores: Sequence[float]) -> ScoreInterval:
-    """Return the mean of the pairs' scores with a 95 % interval.
+def normal_interval(mean: float, standard_error: float, *, z: float = Z95) -> Estimate:
+    """Return a number with the interval that reaches `z` standard errors to each side."""
+    return Estimate(value=mean, low=mean - z * standard_error, high=mean + z * standard_error)
+
+
+def regret_interval(mean: float, standard_error: float) -> Estimate:
+    """Return a mean regret with its 95 % interval, which has nothing below 0."""
+    found = normal_interval(mean, standard_error)
+    return replace(found, low=max(0.0, found.low))
+
+
+def paired_interval(pair_scores: Sequence[float]) -> Estimate:
+    """Return the mean of the pairs' scores with its 95 % interval; a win is 1, a draw 0.5.
 
     The two games of an opening are one observation, because they share its bias. The interval is the normal one after adding one lost and
     one won pair (after Agresti and Coull, The American Statistician 52, 1998), so that a few pairs, or pairs with equal results, never
@@ -88,8 +92,8 @@ def paired_interval(pair_scores: Sequence[float]) -> ScoreInterval:
     Raises ValueError if there is no pair.
     """
     centre, deviation = _padded_mean(pair_scores)
-    return ScoreInterval(
-        score=sum(pair_scores) / len(pair_scores),
+    return Estimate(
+        value=sum(pair_scores) / len(pair_scores),
         low=max(0.0, centre - Z95 * deviation),
         high=min(1.0, centre + Z95 * deviation),
         num_pairs=len(pair_scores),

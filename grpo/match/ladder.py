@@ -7,16 +7,19 @@ carry no information. Errors therefore add up along the ladder: the interval of 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
+from grpo.base.documents import Document
 from grpo.engine.pool import EnginePool
-from grpo.match.intervals import REPEATED_Z, Z95, Estimate, Unit
-from grpo.match.matches import MatchResult, joined
-from grpo.match.players import DilutedPlayer, EnginePlayer, Player, RandomPlayer
+from grpo.match.intervals import REPEATED_Z, Z95, Estimate, Unit, normal_interval
+from grpo.match.matches import MatchReport, MatchResult, joined
 from grpo.match.ratings import Matrix, Rating, Vector, fit_ratings, rate_against, rating_difference
 from grpo.settings.tree import EvaluationConfig
+
+if TYPE_CHECKING:  # It imports torch, and the pages of results read ladders without that.
+    from grpo.match.players import Player
 
 MIN_INFORMATIVE_SCORE, MAX_INFORMATIVE_SCORE = 0.2, 0.8
 """Scores outside these bounds carry little information: near 0 and 1, a hundred Elo are a few games."""
@@ -26,8 +29,7 @@ LADDER_NOTE: Final = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rung:
+class Rung(Document):
     """An opponent of the ladder: Stockfish at full strength with fixed nodes per move, where a fraction of moves is random."""
 
     nodes: int
@@ -41,8 +43,10 @@ class Rung:
             return "random"
         return f"stockfish-{self.nodes}-nodes" + (f", {100 * self.random_share:g} % random" if self.random_share else "")
 
-    def player(self, pool: EnginePool, rng: np.random.Generator) -> Player:
+    def player(self, pool: EnginePool, rng: np.random.Generator) -> "Player":
         """Return the opponent; its random moves come from `rng`."""
+        from grpo.match.players import DilutedPlayer, EnginePlayer, RandomPlayer
+
         if self.random_share == 1:
             return RandomPlayer(rng)
         engine = EnginePlayer(pool, limit=f"nodes {self.nodes}", name=f"stockfish-{self.nodes}-nodes")
@@ -60,48 +64,51 @@ def ladder_pairings(num_rungs: int) -> list[tuple[int, int]]:
     return [(upper, lower) for upper in range(num_rungs) for lower in (upper - 1, upper - 2) if lower >= 0]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ladder:
+class RatedRung(Rung):
+    """An opponent of the ladder with its rating."""
+
+    rating: Estimate
+    """Elo above the first rung."""
+    gap: Estimate | None
+    """Elo above the rung below; the first rung has none."""
+
+
+class Ladder(Document):
     """Rungs with their ratings and the covariance of the ratings' errors."""
 
-    rungs: tuple[Rung, ...]
-    ratings: Vector
-    """[rungs], Elo above the first rung, which is 0."""
-    covariance: Matrix
+    rungs: tuple[RatedRung, ...]
+    covariance: tuple[tuple[float, ...], ...]
     """[rungs, rungs], Elo squared."""
 
-    def interval(self, rung: int, above: int = 0) -> tuple[float, float, float]:
-        """Return a rung's Elo above another (by default the random mover), and both ends of its 95 % interval."""
-        elo = float(self.ratings[rung] - self.ratings[above])
-        weights = np.zeros(len(self.rungs))
-        weights[rung] += 1
-        weights[above] -= 1
-        half_width = Z95 * self.standard_error(weights)
-        return elo, elo - half_width, elo + half_width
-
-    def standard_error(self, weights: Vector) -> float:
-        """Return the standard error of a weighted sum of the ratings."""
-        return math.sqrt(max(0.0, float(weights @ self.covariance @ weights)))
-
-    def facts(self) -> dict[str, Any]:
-        """Return the ladder as plain data."""
-        rows = []
-        for index, rung in enumerate(self.rungs):
-            rating, low, high = self.interval(index)
-            gap, gap_low, gap_high = self.interval(index, max(0, index - 1))
-            row = {"name": rung.name, "nodes": rung.nodes, "random_share": rung.random_share, "rating": rating, "low": low, "high": high}
-            rows.append(row | ({"gap": gap, "gap_low": gap_low, "gap_high": gap_high} if index else {}))
-        return {"rungs": rows, "covariance": self.covariance.tolist()}
-
     @classmethod
-    def from_facts(cls, facts: Mapping[str, Any]) -> Self:
-        """Return the ladder that `facts` describes."""
-        rows = facts["rungs"]
-        return cls(
-            rungs=tuple(Rung(nodes=row["nodes"], random_share=row["random_share"]) for row in rows),
-            ratings=np.array([row["rating"] for row in rows]),
-            covariance=np.array(facts["covariance"]),
+    def of(cls, rungs: Sequence[Rung], ratings: Vector, covariance: Matrix) -> "Ladder":
+        """Return the ladder with these ratings, [rungs], in Elo above the first rung, and the covariance of their errors."""
+
+        def elo(rung: int, above: int) -> Estimate:
+            weights = np.zeros(len(rungs))
+            weights[rung] += 1
+            weights[above] -= 1
+            return normal_interval(float(ratings[rung] - ratings[above]), _standard_error(weights, covariance))
+
+        rated = (
+            RatedRung(**dict(rung), rating=elo(index, 0), gap=elo(index, index - 1) if index else None) for index, rung in enumerate(rungs)
         )
+        return cls(rungs=tuple(rated), covariance=covariance.tolist())
+
+    @property
+    def ratings(self) -> Vector:
+        """[rungs], Elo above the first rung, which is 0."""
+        return np.array([rung.rating.value for rung in self.rungs])
+
+    def standard_error(self, rungs: Sequence[int], weights: Sequence[float]) -> float:
+        """Return the standard error of a weighted sum of these rungs' ratings."""
+        of_all = np.zeros(len(self.rungs))
+        of_all[list(rungs)] = weights
+        return _standard_error(of_all, np.array(self.covariance))
+
+
+def _standard_error(weights: Vector, covariance: Matrix) -> float:
+    return math.sqrt(max(0.0, float(weights @ covariance @ weights)))
 
 
 def rate_rungs(rungs: Sequence[Rung], pair_scores: Mapping[tuple[int, int], Sequence[float]]) -> Ladder:
@@ -111,17 +118,81 @@ def rate_rungs(rungs: Sequence[Rung], pair_scores: Mapping[tuple[int, int], Sequ
         rungs: The first one has rating 0 by definition.
         pair_scores: (one, other) -> scores of the first-named, by pairs.
     """
-    elo, covariance = fit_ratings(len(rungs), pair_scores)
-    return Ladder(rungs=tuple(rungs), ratings=elo, covariance=covariance)
+    return Ladder.of(rungs, *fit_ratings(len(rungs), pair_scores))
 
 
-_WARNINGS: Final = {
+class Meeting(Document):
+    """A match between two rungs."""
+
+    first: str
+    second: str
+    expected: float
+    """The first rung's score by the ratings: if `match` differs much, one number does not describe these two players."""
+    match: MatchReport
+
+
+class LadderReport(Ladder):
+    """The report of `calibrate`."""
+
+    engine: str
+    note: str = LADDER_NOTE
+    """How to read the ratings."""
+    meetings: tuple[Meeting, ...]
+
+
+Reach = Literal["within", "below", "above", "between"]
+"""Whether the ladder has rungs close enough to a player to measure its strength."""
+_WARNINGS: Final[dict[Reach, str]] = {
     "within": "",
     "below": "; weaker than the ladder can tell: even the lowest rung wins too often",
     "above": "; stronger than the ladder can tell: even the highest rung loses too often, add nodes to evaluation.ladder_nodes",
     "between": "; no score between 0.2 and 0.8: add a rung between these to evaluation.ladder_fractions or ladder_nodes",
 }
-"""Whether the ladder has rungs close enough to a player to measure its strength -> what the rating's text says of it."""
+"""Words that a rating's text adds."""
+
+
+class RungMatch(Document):
+    """A match against a rung, from the rated player's side."""
+
+    rung: str
+    rung_rating: float
+    match: MatchReport
+
+
+class Placement(Document):
+    """A player's rating in Elo above the random mover, and the matches it comes from."""
+
+    rating: Estimate
+    """Rating with the rungs' ratings taken as exact: for comparing players on the same ladder."""
+    rating_of_all: Estimate
+    """The same rating with the errors of the rungs' ratings included."""
+    reach: Reach
+    probes: tuple[RungMatch, ...]
+    """A few pairs that located the nearest rungs; they do not enter the rating."""
+    games: tuple[RungMatch, ...]
+    """The games against the nearest rungs, the weaker first; the rating comes from these."""
+
+    @property
+    def text(self) -> str:
+        """The rating as one line of text."""
+        names = " and ".join(f"{part.rung} ({part.match.score.value:.3f})" for part in self.games)
+        rating, pairs = self.rating.text(Unit.ELO, suffix=" Elo"), self.games[0].match.score.num_pairs
+        return f"{rating}, {pairs} pairs each against {names}{_WARNINGS[self.reach]}"
+
+    @property
+    def num_games(self) -> int:
+        """Number of games that the rating comes from."""
+        return sum(2 * part.match.score.num_pairs for part in self.games)
+
+
+class BaselineReport(Document):
+    """The report of `baseline`: strength of the pretrained policy before GRPO."""
+
+    heldout: dict[str, float]
+    """Metric -> value on held-out boards."""
+    matches: dict[str, MatchReport]
+    """Opponent's name -> match."""
+    ladder: Placement
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,7 +205,7 @@ class RungGames:
     @property
     def score(self) -> float:
         """Return the mean score, as played out."""
-        return self.result.interval().score
+        return self.result.interval().value
 
     @property
     def is_informative(self) -> bool:
@@ -143,43 +214,30 @@ class RungGames:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LadderPlacement:
-    """A player's rating in Elo above the random mover, and the games it comes from."""
+class PlacedGames:
+    """The games that place a player; see `Placement`."""
 
-    rating: float
-    low: float
-    """Lower end of the 95 % interval with the rungs' ratings taken as exact: for comparing players on the same ladder."""
-    high: float
-    low_of_all: float
-    """Lower end of the 95 % interval with the errors of the rungs' ratings included."""
-    high_of_all: float
-    z: float
-    """Standard errors on each side of these intervals."""
-    reach: str
-    """A key of `_WARNINGS`."""
     probes: tuple[RungGames, ...]
-    """A few pairs that located the nearest rungs; they do not enter the rating."""
     games: tuple[RungGames, ...]
-    """The games against the nearest rungs, the weaker first; the rating comes from these."""
+    z: float
+    """Standard errors on each side of the intervals."""
 
-    def text(self, ladder: Ladder) -> str:
-        """Return the rating as one line of text."""
-        names = " and ".join(f"{ladder.rungs[part.rung].name} ({part.score:.3f})" for part in self.games)
-        pairs = self.games[0].result.interval().num_pairs
-        rating = Estimate(value=self.rating, low=self.low, high=self.high).text(Unit.ELO, suffix=" Elo")
-        return f"{rating}, {pairs} pairs each against {names}{_WARNINGS[self.reach]}"
+    def placement(self, ladder: Ladder) -> Placement:
+        """Return the player's place on the ladder on which it was placed."""
+        rating = _rating(ladder, self.games)
+        error_of_all = math.hypot(rating.standard_error, ladder.standard_error([part.rung for part in self.games], rating.weights))
+        probes, games = (tuple(_rung_match(ladder, part) for part in parts) for parts in (self.probes, self.games))
+        return Placement(
+            rating=normal_interval(rating.elo, rating.standard_error, z=self.z),
+            rating_of_all=normal_interval(rating.elo, error_of_all, z=self.z),
+            reach=_reach(ladder, self.games),
+            probes=probes,
+            games=games,
+        )
 
-    def facts(self, ladder: Ladder) -> dict[str, Any]:
-        """Return the rating as plain data, with the facts of the matches that it comes from."""
-        parts = {
-            name: [
-                {"rung": ladder.rungs[part.rung].name, "rung_rating": float(ladder.ratings[part.rung]), **part.result.facts()}
-                for part in games
-            ]
-            for name, games in (("games", self.games), ("probes", self.probes))
-        }
-        ends = {name: getattr(self, name) for name in ("rating", "low", "high", "low_of_all", "high_of_all")}
-        return {**ends, "reach": self.reach, "text": self.text(ladder), **parts}
+
+def _rung_match(ladder: Ladder, part: RungGames) -> RungMatch:
+    return RungMatch(rung=ladder.rungs[part.rung].name, rung_rating=float(ladder.ratings[part.rung]), match=part.result.report())
 
 
 def num_openings_to_place(num_players: int, config: EvaluationConfig) -> int:
@@ -203,7 +261,7 @@ PlayRung = Callable[[Rung, Sequence[str]], MatchResult]
 
 def place_on_ladder(
     players: Sequence[PlayRung], ladder: Ladder, openings: Sequence[str], config: EvaluationConfig
-) -> tuple[LadderPlacement, ...]:
+) -> tuple[PlacedGames, ...]:
     """Rate players: find each one's level with a binary search of a few pairs per rung, then play many pairs against the two nearest rungs.
 
     Two players meet the same rungs, those nearest to the mean of their levels, on the same openings: then `ladder_difference` compares
@@ -216,8 +274,8 @@ def place_on_ladder(
         openings: FENs, at least `num_openings_to_place` of them; each player uses each at most once.
         config: How many openings the search and a part take.
     """
-    by_rating = [int(index) for index in np.argsort(ladder.ratings, kind="stable")]
-    probes = [_probe(play, ladder, by_rating, openings, config.num_probe_pairs) for play in players]
+    by_rating = _by_rating(ladder)
+    probes = [_probe(play, ladder, openings, config.num_probe_pairs) for play in players]
     level = sum(_rating(ladder, of_player).elo for of_player in probes) / len(probes)
     nearest = sorted(by_rating, key=lambda index: abs(float(ladder.ratings[index]) - level))[:2]
     rungs = sorted(nearest, key=by_rating.index)  # The weaker first.
@@ -229,15 +287,15 @@ def place_on_ladder(
             part = [next(unused_openings) for _ in range(size)]
             for play, of_player in zip(players, played, strict=True):
                 of_player[rung].append(play(ladder.rungs[rung], part))
-        games = [[RungGames(rung=rung, result=joined(parts)) for rung, parts in of_player.items()] for of_player in played]
-        placements = tuple(_placement(ladder, by_rating, *of_player, z) for of_player in zip(probes, games, strict=True))
-        difference = ladder_difference(ladder, placements[0], placements[-1], adjudicated=False)
+        games = [tuple(RungGames(rung=rung, result=joined(parts)) for rung, parts in of_player.items()) for of_player in played]
+        placed = tuple(PlacedGames(probes=tuple(one), games=other, z=z) for one, other in zip(probes, games, strict=True))
+        difference = ladder_difference(ladder, placed[0], placed[-1], adjudicated=False)  # One player differs from itself by 0.
         if difference.low > 0 or difference.high < 0:
             break
-    return placements
+    return placed
 
 
-def ladder_difference(ladder: Ladder, first: LadderPlacement, second: LadderPlacement, *, adjudicated: bool) -> Estimate:
+def ladder_difference(ladder: Ladder, first: PlacedGames, second: PlacedGames, *, adjudicated: bool) -> Estimate:
     """Return the first player's rating less the second's in Elo, with a 95 % interval that is paired by opening.
 
     It is valid at whichever look play stopped, as played and as adjudicated. The rungs' errors, which nearly cancel, are included.
@@ -245,23 +303,20 @@ def ladder_difference(ladder: Ladder, first: LadderPlacement, second: LadderPlac
 
     Args:
         ladder: The one that both were placed on.
-        first: A player's placement.
-        second: Another's, by the same call of `place_on_ladder`.
+        first: A player's games.
+        second: Another player's games, by the same call of `place_on_ladder`.
         adjudicated: Whether games count as adjudicated, not as played.
     """
     assert [part.rung for part in first.games] == [part.rung for part in second.games], "placed together"
     rungs = [part.rung for part in first.games]
-    scores = [[part.result.pair_scores(adjudicated=adjudicated) for part in placement.games] for placement in (first, second)]
+    scores = [[part.result.pair_scores(adjudicated=adjudicated) for part in player.games] for player in (first, second)]
     found = rating_difference([float(ladder.ratings[rung]) for rung in rungs], *scores)
-    weights = np.zeros(len(ladder.rungs))
-    weights[rungs] = found.weights
-    half_width = first.z * math.hypot(found.standard_error, ladder.standard_error(weights))
-    return Estimate(value=found.elo, low=found.elo - half_width, high=found.elo + half_width)
+    return normal_interval(found.elo, math.hypot(found.standard_error, ladder.standard_error(rungs, found.weights)), z=first.z)
 
 
-def _probe(play: PlayRung, ladder: Ladder, by_rating: Sequence[int], openings: Sequence[str], num_probe_pairs: int) -> list[RungGames]:
+def _probe(play: PlayRung, ladder: Ladder, openings: Sequence[str], num_probe_pairs: int) -> list[RungGames]:
     """Return the games of the binary search for a player's level, on the first openings."""
-    unused_openings = iter(openings)
+    by_rating, unused_openings = _by_rating(ladder), iter(openings)
     probes: list[RungGames] = []
     below, above = -1, len(by_rating)
     while above - below > 1:
@@ -274,36 +329,21 @@ def _probe(play: PlayRung, ladder: Ladder, by_rating: Sequence[int], openings: S
     return probes
 
 
-def _placement(
-    ladder: Ladder, by_rating: Sequence[int], probes: Sequence[RungGames], games: Sequence[RungGames], z: float
-) -> LadderPlacement:
-    rating = _rating(ladder, games)
-    weights = np.zeros(len(ladder.rungs))
-    weights[[part.rung for part in games]] = rating.weights
-    half_width = z * rating.standard_error
-    half_width_of_all = z * math.hypot(rating.standard_error, ladder.standard_error(weights))
-    return LadderPlacement(
-        rating=rating.elo,
-        low=rating.elo - half_width,
-        high=rating.elo + half_width,
-        low_of_all=rating.elo - half_width_of_all,
-        high_of_all=rating.elo + half_width_of_all,
-        z=z,
-        reach=_reach(games, lowest=by_rating[0], highest=by_rating[-1]),
-        probes=tuple(probes),
-        games=tuple(games),
-    )
-
-
 def _rating(ladder: Ladder, games: Sequence[RungGames]) -> Rating:
     return rate_against([float(ladder.ratings[part.rung]) for part in games], [part.result.pair_scores() for part in games])
 
 
-def _reach(games: Sequence[RungGames], *, lowest: int, highest: int) -> str:
+def _reach(ladder: Ladder, games: Sequence[RungGames]) -> Reach:
     if any(part.is_informative for part in games):
         return "within"
-    if any(part.rung == lowest and part.score < MIN_INFORMATIVE_SCORE for part in games):
+    by_rating = _by_rating(ladder)
+    if any(part.rung == by_rating[0] and part.score < MIN_INFORMATIVE_SCORE for part in games):
         return "below"
-    if any(part.rung == highest and part.score > MAX_INFORMATIVE_SCORE for part in games):
+    if any(part.rung == by_rating[-1] and part.score > MAX_INFORMATIVE_SCORE for part in games):
         return "above"
     return "between"
+
+
+def _by_rating(ladder: Ladder) -> list[int]:
+    """Return the rungs, weakest first."""
+    return [int(index) for index in np.argsort(ladder.ratings, kind="stable")]

@@ -5,17 +5,18 @@ Adjudication is a second score, for undecided draws: the engine's evaluation of 
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import chess
 
+from grpo.base.documents import Document
 from grpo.engine.answers import EngineAnswer, EngineError
 from grpo.engine.pool import EnginePool, Query
 from grpo.match.forks import Tell, in_processes, num_forks
-from grpo.match.intervals import ScoreInterval, paired_interval
+from grpo.match.intervals import Estimate, paired_interval
 from grpo.match.replies import Reply, ReplyCounts
 
 if TYPE_CHECKING:  # It imports torch, and the pages of results read how games end without that.
@@ -38,7 +39,7 @@ class End(StrEnum):
     FIFTY_MOVES = "fifty moves"
     PLY_CAP = "ply cap"
     FORFEIT = "no legal move named"
-    """The player to move loses: a language model gave no answer with a legal move in all its attempts."""
+    """The player to move loses: a language model or an engine gave no answer with a legal move in all its attempts."""
 
 
 UNDECIDED: Final = frozenset((End.REPETITION, End.FIFTY_MOVES, End.PLY_CAP))
@@ -81,6 +82,28 @@ class PlayedGame:
         return _RESULTS[first_score if self.first_is_white else 1 - first_score]
 
 
+class MatchReport(Document):
+    """A match without its games, from the first player's side."""
+
+    score: Estimate
+    """Score as played."""
+    pairs: tuple[int, int, int, int, int]
+    """Number of pairs with a mean score of 0, 1/4, 1/2, 3/4 and 1, as played; `score` follows from these numbers (`paired_interval`)."""
+    wins: int
+    draws: int
+    losses: int
+    ends: dict[End, int]
+    """Number of games for every way to end."""
+    num_openings: int
+    """Number of distinct openings."""
+    answers: dict[str, ReplyCounts]
+    """Player (`first`, `second`) -> answer counts, for players that can fail to name a legal move."""
+    adjudicated: Estimate | None = None
+    """Score of the same games as adjudicated; None if they were not."""
+    num_failed: int = 0
+    """Undecided games whose search failed: they stay draws in `adjudicated`."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MatchResult:
     """All games of a match; games 2i and 2i + 1 share an opening and differ in colours."""
@@ -101,45 +124,27 @@ class MatchResult:
         scores = [game.adjudicated if adjudicated and game.adjudicated is not None else game.score for game in self.games]
         return [(one + other) / 2 for one, other in zip(scores[::2], scores[1::2], strict=True)]
 
-    def interval(self, *, adjudicated: bool = False) -> ScoreInterval:
+    def interval(self, *, adjudicated: bool = False) -> Estimate:
         """Return the first player's score with its 95 % interval, computed over pairs."""
         return paired_interval(self.pair_scores(adjudicated=adjudicated))
 
-    def ends(self) -> dict[str, int]:
-        """Return the number of games for every way to end."""
-        counts = Counter(game.end for game in self.games)
-        return {end.value: counts[end] for end in End}
-
-    def replies(self) -> dict[str, ReplyCounts]:
-        """Return player (`first` or `second`) -> answer counts over all games, for players that can fail to name a legal move."""
-        found = {name: [counts for game in self.games if (counts := getattr(game, f"{name}_replies"))] for name in ("first", "second")}
-        return {player: sum(counts, ReplyCounts()) for player, counts in found.items() if counts}
-
-    def wins_draws_losses(self) -> tuple[int, int, int]:
-        """Return the number of games that the first player won, drew and lost, as played."""
-        counts = Counter(game.score for game in self.games)
-        return counts[1.0], counts[0.5], counts[0.0]
-
-    def facts(self) -> dict[str, Any]:
-        """Return the match as plain data: score with interval, as played and as adjudicated, ends of games, answers without a move."""
-        wins, draws, losses = self.wins_draws_losses()
-        facts = {
-            **asdict(self.interval()),
-            "text": str(self.interval()),
-            "wins": wins,
-            "draws": draws,
-            "losses": losses,
-            "ends": self.ends(),
-            "num_openings": self.num_openings,
-        }
-        if answers := {player: counts.facts() for player, counts in self.replies().items()}:
-            facts["answers"] = answers
-        if not self.is_adjudicated:
-            return facts
-        interval = self.interval(adjudicated=True)
-        num_failed = sum(game.end in UNDECIDED and game.adjudicated is None for game in self.games)
-        rule = {"depth": DEPTH, "centipawns": CENTIPAWNS, "num_failed": num_failed}
-        return {**facts, "adjudicated": asdict(interval) | {"text": str(interval)} | rule}
+    def report(self) -> MatchReport:
+        """Return what documents keep of the match."""
+        scores, ends = Counter(game.score for game in self.games), Counter(game.end for game in self.games)
+        pairs = Counter(self.pair_scores())
+        answers = {name: [each for game in self.games if (each := getattr(game, f"{name}_replies"))] for name in ("first", "second")}
+        return MatchReport(
+            score=self.interval(),
+            pairs=(pairs[0.0], pairs[0.25], pairs[0.5], pairs[0.75], pairs[1.0]),
+            wins=scores[1.0],
+            draws=scores[0.5],
+            losses=scores[0.0],
+            ends={end: ends[end] for end in End},
+            num_openings=self.num_openings,
+            answers={name: sum(counts, ReplyCounts()) for name, counts in answers.items() if counts},
+            adjudicated=self.interval(adjudicated=True) if self.is_adjudicated else None,
+            num_failed=sum(game.end in UNDECIDED and game.adjudicated is None for game in self.games) if self.is_adjudicated else 0,
+        )
 
 
 def joined(parts: Sequence[MatchResult]) -> MatchResult:
@@ -233,9 +238,9 @@ def play_match(
     Raises ValueError if a player's move is not legal; ForkError where processes share the openings.
     """
     games = [_Game(opening, first_is_white, max_plies) for opening in openings for first_is_white in (True, False)]
-    game_numbers = [2 * index + colour for index in numbers or range(len(openings)) for colour in (0, 1)]
-    step = max(1, min(num_forks(num_processes), len(openings)))
-    rows = [[row for row in range(len(games)) if row // 2 % step == start] for start in range(step)]
+    game_numbers = [2 * index + color for index in (range(len(openings)) if numbers is None else numbers) for color in (0, 1)]
+    num_parts = max(1, min(num_forks(num_processes), len(openings)))
+    rows = [[row for row in range(len(games)) if row // 2 % num_parts == part] for part in range(num_parts)]  # Pairs stay together.
     tasks = [partial(_play, first, second, [games[row] for row in part], [game_numbers[row] for row in part]) for part in rows]
     played = in_processes(tasks, on_games_done or (lambda _: None))
     in_order = dict(zip((row for part in rows for row in part), (game for part in played for game in part), strict=True))
@@ -244,7 +249,7 @@ def play_match(
 
 def _play(first: "Player", second: "Player", games: Sequence[_Game], numbers: Sequence[int], tell: Tell) -> list[PlayedGame]:
     """Play games to their ends, all in lock-step."""
-    num_done = 0
+    num_done, is_self_play = 0, first is second
     while True:
         unfinished = [index for index, game in enumerate(games) if game.end is None]
         if len(games) - len(unfinished) > num_done:
@@ -252,8 +257,8 @@ def _play(first: "Player", second: "Player", games: Sequence[_Game], numbers: Se
             tell(num_done)
         if not unfinished:
             return [game.finished() for game in games]
-        of_first = [index for index in unfinished if first is second or games[index].is_first_to_move()]
-        of_second = [index for index in unfinished if first is not second and not games[index].is_first_to_move()]
+        of_first = [index for index in unfinished if is_self_play or games[index].is_first_to_move()]
+        of_second = [index for index in unfinished if not is_self_play and not games[index].is_first_to_move()]
         for player, indices in ((first, of_first), (second, of_second)):
             answers = player.choose([games[i].board for i in indices], [numbers[i] for i in indices]) if indices else ()
             for index, answer in zip(indices, answers, strict=True):

@@ -46,6 +46,8 @@ class PlayServer(ThreadingHTTPServer):
         """
         game = self.game
         match wanted.get("do"):
+            case "hint" if "hint" not in game.actions:
+                raise MoveError("there is no hint: the game is over, or the policy gives no probabilities")
             case "move":
                 game.play(str(wanted.get("uci")))
             case "undo":

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from statistics import NormalDist, fmean, stdev
 from typing import Final
 
-from grpo.match.intervals import LEVEL, Z95, Estimate, holm
+from grpo.match.intervals import LEVEL, Estimate, holm, normal_interval
 
 FEWEST_BOARDS: Final = 30
-"""With fewer boards the normal interval is not reliable; such a phase is reported but cannot block."""
+"""Fewest boards for a reliable normal interval; a phase with fewer is reported but cannot block."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +43,7 @@ def phase_changes(differences: Mapping[str, Sequence[float]], *, tolerance: floa
     return tuple(
         PhaseChange(
             phase=phase,
-            change=Estimate(value=mean, low=mean - Z95 * error, high=mean + Z95 * error),
+            change=normal_interval(mean, error),
             num_boards=len(differences[phase]),
             adjusted_p=p,
             blocks=p <= LEVEL,

@@ -15,9 +15,9 @@ from torch import Tensor
 from grpo.base.seeding import numpy_stream
 from grpo.board.actions import action_move, random_move
 from grpo.board.encoding import fen_of
-from grpo.engine.answers import EngineError
-from grpo.engine.pool import EnginePool, Query
-from grpo.match.replies import Reply
+from grpo.engine.answers import EngineError, IllegalMoveError
+from grpo.engine.pool import NUM_ATTEMPTS, EnginePool, Query
+from grpo.match.replies import Reply, ReplyCounts
 from grpo.policy.distribution import MoveDistribution, MovePolicy, PositionBatch
 
 _BOARDS_PER_FORWARD = 1_024
@@ -93,24 +93,44 @@ class EnginePlayer:
     or depth, equal positions get equal moves. A `DilutedPlayer` is weaker.
     """
 
-    def __init__(self, pool: EnginePool, *, limit: str, name: str) -> None:
-        """Set the pool, the arguments of UCI's `go` (`nodes 50`, `depth 3`) as `limit`, and the player's name."""
+    def __init__(self, pool: EnginePool, *, limit: str, name: str, says: Callable[[str], None] | None = None) -> None:
+        """Prepare a player.
+
+        Args:
+            pool: The engine's processes.
+            limit: The arguments of UCI's `go` (`nodes 50`, `depth 3`).
+            name: The player's name.
+            says: Takes a line for each move that the engine failed to name. Such an engine loses the game; without `says` a match cannot
+                use the engine, and ends.
+        """
         self.name = name
         self._pool = pool
         self._limit = limit
+        self._says = says
 
-    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:  # noqa: ARG002
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move | Reply]:
         """Return the engine's moves.
 
-        Raises EngineError if it fails on a board.
+        Raises EngineError if it fails on a board and may not lose the game by that.
         """
-        answers = self._pool.search([Query(fen=fen_of(board), limit=self._limit, board=board) for board in boards])
-        moves = []
-        for board, answer in zip(boards, answers, strict=True):
+        queries = [Query(fen=fen_of(board), limit=self._limit, board=board) for board in boards]
+        moves: list[chess.Move | Reply] = []
+        for board, game, answer in zip(boards, games, self._pool.search(queries, gives_up=self._says is None), strict=True):
             if isinstance(answer, EngineError):
-                raise answer
-            moves.append(board.parse_uci(answer.best_move))  # Which converts a castling of Chess960, where the king takes its own rook.
+                if self._says is None:
+                    raise answer
+                self._says(f"game {game + 1}: {self.name} loses: {answer}")
+                moves.append(Reply(move=None, counts=_counts([answer] * NUM_ATTEMPTS, num_moves=0)))
+                continue
+            move = board.parse_uci(answer.best_move)  # Which converts a castling of Chess960, where the king takes its own rook.
+            moves.append(move if self._says is None else Reply(move=move, counts=_counts(answer.failed, num_moves=1)))
         return moves
+
+
+def _counts(failed: Sequence[EngineError], *, num_moves: int) -> ReplyCounts:
+    """Return the counts of one move, from the errors of an engine's searches and whether a last one named a move."""
+    num_illegal = sum(isinstance(error, IllegalMoveError) for error in failed)
+    return ReplyCounts(num_moves=1, num_answers=len(failed) + num_moves, num_unreadable=len(failed) - num_illegal, num_illegal=num_illegal)
 
 
 class DilutedPlayer:

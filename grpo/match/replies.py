@@ -1,4 +1,4 @@
-"""Answers of players that can fail to name a legal move (language models): the move or a forfeit, with counts of failed answers."""
+"""Answers of players that can fail to name a legal move (language models, engines): a move or a forfeit, with counts of failed answers."""
 
 from dataclasses import asdict, dataclass
 
@@ -14,7 +14,7 @@ class ReplyCounts:
     num_answers: int = 0
     """Answers given: one per move, plus one per retry."""
     num_unreadable: int = 0
-    """Answers in which no move could be parsed."""
+    """Answers in which no move could be parsed, and searches in which an engine died or hung."""
     num_illegal: int = 0
     """Answers with an illegal move."""
 
@@ -31,18 +31,12 @@ class ReplyCounts:
     @property
     def num_forfeits(self) -> int:
         """Games forfeited: failed answers without a retry."""
-        return self.num_unreadable + self.num_illegal - self.num_retries
+        return self.num_failed - self.num_retries
 
-    def facts(self) -> dict[str, int]:
-        """Return all counts as plain data."""
-        return {
-            "moves": self.num_moves,
-            "answers": self.num_answers,
-            "unreadable": self.num_unreadable,
-            "illegal": self.num_illegal,
-            "asked_again": self.num_retries,
-            "forfeits": self.num_forfeits,
-        }
+    @property
+    def num_failed(self) -> int:
+        """Answers without a legal move."""
+        return self.num_unreadable + self.num_illegal
 
     def __str__(self) -> str:
         return (

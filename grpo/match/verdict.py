@@ -7,11 +7,11 @@ and its start also meet the same opponents of the ladder. This module only compu
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
-from grpo.match.intervals import LEVEL, REPEATED_Z, Z95, Estimate, ScoreInterval, Unit, elo_estimate, holm, p_value, paired_interval
+from grpo.base.documents import Document
+from grpo.match.intervals import LEVEL, REPEATED_Z, Estimate, Unit, elo_estimate, holm, p_value, paired_interval
 from grpo.match.phase_guard import PhaseChange
 
 
@@ -26,7 +26,7 @@ class Verdict(StrEnum):
 
 
 class LadderFinding(StrEnum):
-    """What the ladder shows of the candidate, compared with the initial policy."""
+    """The candidate on the ladder, compared with the initial policy."""
 
     HIGHER = "higher"
     NOT_SHOWN = "no difference shown"
@@ -38,9 +38,9 @@ class LadderGain:
     """The candidate's ladder rating less the initial policy's, in Elo, with repeated 95 % intervals paired by opening."""
 
     played: Estimate
-    """Of games as played; this one decides."""
+    """Gain in games as played; it decides."""
     adjudicated: Estimate
-    """Of the same games with undecided ones adjudicated."""
+    """Gain in the same games with undecided ones adjudicated."""
     num_pairs: int
     """Openings that both played against each of the two rungs."""
     num_planned: int
@@ -74,7 +74,8 @@ class Claim:
     """One claim about the candidate with its p-value."""
 
     name: str
-    interval: ScoreInterval
+    interval: Estimate
+    """Score of its games."""
     p_value: float
     adjusted_p: float
     """Holm-adjusted over the claims of its family."""
@@ -82,11 +83,10 @@ class Claim:
     """Whether the adjusted p-value is at most 2.5 %."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Decision:
-    """The verdict with its claims, as plain data."""
+class Decision(Document):
+    """The verdict with its claims; without a candidate there is no claim."""
 
-    candidate_step: int
+    candidate_step: int | None
     verdict: Verdict
     promoted: bool
     """Whether the candidate is this run's champion; otherwise the initial policy stays."""
@@ -94,35 +94,14 @@ class Decision:
     """Whether it replaces the registry's champion: it is promoted, and shown to be better than that one if there is one."""
     sentence: str
     """The verdict in one sentence: against its own start, and against other opponents."""
-    claims: tuple[Claim, ...]
+    claims: tuple[Claim, ...] = ()
     """The deciding claims: against the initial policy, and against the previous champion if there is one."""
-    beside: tuple[Claim, ...]
+    beside: tuple[Claim, ...] = ()
     """Claims for other ways of scoring or playing; a separate family, because they decide nothing."""
-    ladder_gain: LadderGain
+    ladder_gain: LadderGain | None = None
     """A candidate that is worse on the ladder is not promoted."""
-    phases: tuple[PhaseChange, ...]
-
-    def facts(self) -> dict[str, Any]:
-        """Return the decision as plain data, with intervals as texts beside their numbers."""
-        families = {"claims": self.claims, "beside": self.beside}
-        return {
-            **asdict(self),
-            **{name: [asdict(claim) | {"text": str(claim.interval)} for claim in claims] for name, claims in families.items()},
-            "ladder_gain": asdict(self.ladder_gain) | {"finding": self.ladder_gain.finding, "text": str(self.ladder_gain)},
-        }
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RegretEstimate:
-    """Mean held-out regret with its standard error."""
-
-    mean: float
-    stderr: float
-
-    @property
-    def estimate(self) -> Estimate:
-        """The mean with its 95 % interval, which has nothing below 0."""
-        return Estimate(value=self.mean, low=max(0.0, self.mean - Z95 * self.stderr), high=self.mean + Z95 * self.stderr)
+    phases: tuple[PhaseChange, ...] = ()
+    """The candidate's held-out regret less the initial policy's, by phase."""
 
 
 _EVEN = 0.5
@@ -135,6 +114,17 @@ AGAINST_OTHERS = "against other opponents (ladder rating less the pretrained pol
 def candidates_by_regret(regret_by_step: Mapping[int, float]) -> list[int]:
     """Return the steps of the checkpoints, the lowest held-out regret first; ties go to the later step."""
     return sorted(regret_by_step, key=lambda step: (regret_by_step[step], -step))
+
+
+def decide_without_candidate(reason: str) -> Decision:
+    """Return the verdict if no checkpoint could play, for this reason."""
+    return Decision(
+        candidate_step=None,
+        verdict=Verdict.NO_IMPROVEMENT,
+        promoted=False,
+        replaces_previous=False,
+        sentence=f"No checkpoint could play, so that none was shown to beat the pretrained policy: {reason}.",
+    )
 
 
 def decide(
@@ -199,7 +189,7 @@ def _sentence(candidate: int, claim: Claim, gain: LadderGain, worse_phases: Sequ
         LadderFinding.WORSE: "it is weaker",
     }[gain.finding]
     link = "; but" if gain.finding == (LadderFinding.WORSE if claim.is_shown else LadderFinding.HIGHER) else ", and"
-    elo, on_ladder = (found.text(Unit.ELO, suffix=" Elo") for found in (elo_estimate(claim.interval.estimate), gain.played))
+    elo, on_ladder = (found.text(Unit.ELO, suffix=" Elo") for found in (elo_estimate(claim.interval), gain.played))
     return f"Step {candidate:,} {own} ({elo}){link} against other opponents {others} ({on_ladder} on the ladder)." + (
         f" Its held-out regret grew in the {' and the '.join(worse_phases)}." if worse_phases else ""
     )
@@ -213,7 +203,7 @@ def _claims(pair_scores: Mapping[str, Sequence[float]]) -> tuple[Claim, ...]:
     )
 
 
-def peak_step(scores: Mapping[int, ScoreInterval]) -> int:
+def peak_step(scores: Mapping[int, Estimate]) -> int:
     """Return the step of the alias `peak`: the best lower bound of the score against the initial policy.
 
     A bound is used because the highest of many noisy estimates is mostly luck. Ties go to the first step.

@@ -1,1 +1,1 @@
-"""Every number that a run depends on, and the page printed from it."""
+"""Settings and presets of a run, and the names of its metrics and events."""

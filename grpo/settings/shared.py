@@ -12,6 +12,9 @@ TERM_PAIRS: Final = tuple(combinations(TERMS, 2))
 TERM_PRODUCTS: Final = (*((term, term) for term in TERMS), *TERM_PAIRS)
 """Pairs whose inner products are measured for the gradient budget: each term with itself (for its norm) and with each other."""
 
+PRETRAINED_STEP: Final = 0
+"""Step of the pretrained policy, with which a run begins."""
+
 BUDGET_SPENT, ENTROPY_CRITICAL = "budget_spent", "entropy_critical"
 """Why training ended, in the report of `finetune`."""
 

@@ -1,1 +1,1 @@
-"""Imitation and GRPO: states, rollouts, advantages, objective, controllers, trainer."""
+"""Imitation and GRPO: states, rollouts, advantages, objective, controllers, probes, trainer."""

@@ -1,7 +1,7 @@
 """Control of training: learning rate, coefficients and temperature of each rollout; recovery or stop when entropy is critical.
 
-Four controllers, each a pure state machine whose `state`, plain JSON, is all that it remembers; a checkpoint holds it. `Control` asks them
-in turn.
+`Control` asks three controllers in turn: entropy (one of two kinds, or none), KL, critical entropy. Each is a state machine whose `state`,
+plain JSON, is all that it remembers; a checkpoint holds it.
 """
 
 import copy
@@ -17,7 +17,7 @@ from grpo.settings.shared import ENTROPY_BOUNDS
 CRITICAL_WINDOW: Final = 10
 """Steps whose mean entropy is compared with `grpo.critical_entropy`."""
 MAX_RECOVERIES: Final = 3
-"""The next critical entropy stops the run: what makes it collapse is still there."""
+"""After this many recoveries the next critical entropy stops the run, because recovering does not remove the cause."""
 _MAX_RECOVERY_STEPS: Final = 20 * CRITICAL_WINDOW  # A recovery by KL(reference || policy) that takes longer has failed.
 MAX_SKIPPED: Final = 3
 """Optimiser steps with NaN or infinity in a row after which training ends with an error."""
@@ -120,10 +120,10 @@ class EntropyTargetController(Controller):
 
 
 class FieldNotesController(Controller):
-    """The recovery controller of the field notes: boosts entropy coefficient, KL coefficient and temperature together.
+    """The recovery controller of the field notes: raises entropy coefficient and temperature and halves the KL coefficient.
 
-    After `steps_threshold` steps in a row below the floor, it changes each value once, within its bound, and restarts the count. A step at
-    or above the floor also restarts the count, but boosted values stay. A value that the settings put beyond its bound is left unchanged.
+    After `steps_threshold` steps in a row below the floor, it changes each value once and restarts the count. A step at or above the floor
+    also restarts the count, but changed values stay. A value that the settings put above its bound is not lowered to the bound.
     One step of critical entropy stops training.
     """
 
@@ -239,9 +239,9 @@ class CriticalEntropyController(Controller):
             f" grpo.critical_entropy = {self._critical:g}"
         )
         if self._recovery == "stop" or state["num_recoveries"] >= MAX_RECOVERIES:
+            recovered = "" if self._recovery == "stop" else f", after {state['num_recoveries']} recoveries"
             return _critical(
-                f"{message}, after {state['num_recoveries']} recoveries: lower grpo.learning_rate or raise grpo.entropy_coefficient, and go"
-                " back to an earlier checkpoint"
+                f"{message}{recovered}: lower grpo.learning_rate or raise grpo.entropy_coefficient, and go back to an earlier checkpoint"
             )
         state["num_recoveries"] += 1
         state["steps_recovering"] = 0
@@ -317,7 +317,7 @@ class Control:
         return Knobs(**values, learning_rate=rate)
 
     def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:
-        """Update the state with one finished rollout and return the decision; a non-finite entropy is ignored.
+        """Update the state with one finished rollout and return the decision; a rollout of non-finite entropy or moves is ignored.
 
         Args:
             step: number of rollouts so far, with this one.

@@ -1,16 +1,16 @@
-"""Metaflow decorators of steps on AWS Batch: resources, retries, time-outs, environment, secrets, queue and image."""
+"""Metaflow around a run: decorators of steps on AWS Batch, the context of a task, tags, and the flow's command with its signals."""
 
-import itertools
 import json
 import os
+import shlex
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Final
 
-from metaflow import FlowMutator, Run, current
+from metaflow import FlowMutator, Run, current, get_metadata
 from metaflow.exception import MetaflowException
 from metaflow.metaflow_config import DATASTORE_SYSROOT_S3
 
@@ -18,7 +18,7 @@ from grpo.base.errors import PlainError
 from grpo.settings.tree import Settings, TaskResources
 from steps.batch.destination import batch_place, forwarded, secret_names, sends_to_batch
 from steps.batch.spot_notice import sigterm_on_spot_notice
-from steps.run.commands import pasteable, resume_command
+from steps.run.commands import option_values, pasteable, resume_command
 from steps.run.launch import launch_of
 from steps.run.machine import STORE, TASK, Machine, is_container
 from steps.run.processes import LAUNCHER, own_token
@@ -26,6 +26,7 @@ from steps.run.records import Runs
 from steps.run.step import step_of
 from steps.run.store import Store
 from steps.run.versions import CODE, describe_code
+from steps.task import IN_LOG
 
 _MAX_MINUTES: Final = {"training": 2_880, "games": 720, "others": 720}  # It limits the cost of a hang, and is not a way to end training.
 _NUM_RETRIES: Final = 3  # Of a task whose machine was lost. Errors in settings or code are not retried.
@@ -38,7 +39,7 @@ def name_store() -> None:
 
 
 class Deployment(FlowMutator):  # type: ignore[misc]
-    """Decorates each step with the settings' `resources`. A run on this machine is left unchanged."""
+    """Decorates each step of a run on AWS Batch with the settings' `resources`. A run on this machine only names its launcher."""
 
     def mutate(self, mutable_flow: Any) -> None:
         """Add the decorators; Metaflow calls this before the run, when it has read the settings."""
@@ -91,7 +92,9 @@ def main(flow: Any) -> None:
     if not {"run", "resume"} & set(sys.argv[1:]):
         flow()
         return
-    machine = Machine.here()
+    machine, arguments = Machine.here(), sys.argv[1:]
+    if "resume" in arguments:
+        _refuse_unknown_origin(flow.__name__, arguments, machine)
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _stop)
@@ -103,14 +106,42 @@ def main(flow: Any) -> None:
         raise
 
 
+def _refuse_unknown_origin(flow: str, arguments: Sequence[str], machine: Machine) -> None:
+    """End the command if Metaflow does not have the run to resume, which Metaflow answers by a traceback."""
+    origin = "".join(option_values(arguments, "--origin-run-id")[-1:])
+    try:
+        if origin:
+            Run(f"{flow}/{origin}", _namespace_check=False)
+    except MetaflowException:
+        store = Store.of(machine)
+        newest = ", ".join(run.name for run in Runs(store).all()[:3]) or "none"
+        raise SystemExit(
+            f"resume: Metaflow has no run {origin!r} ({get_metadata()}). It keeps a run of this machine in .metaflow of the folder in"
+            f" which the run was started: go there, or correct the id. The newest runs of {store}: {newest} (`chess-grpo runs` shows all)"
+        ) from None
+
+
 def _explain(machine: Machine) -> None:
-    """Say what ended the run that this process launched or resumed, if it came to begin one, and how to go on."""
-    resumed = [value for option, value in itertools.pairwise(sys.argv) if option == "--origin-run-id"]
-    runs = Runs(Store.of(machine))
-    for run in [runs.close(found) for name in (str(current.run_id), *resumed) if (found := runs.get(name)) is not None]:
-        if run.error:
-            print(f"\n{run.failed_step}: {run.error}\nGo on: {pasteable(resume_command(run.name))}", file=sys.stderr, flush=True)
-            return
+    """Say what ended the run that this process launched or resumed, if it came to begin one, and which command goes on.
+
+    A task has printed a PlainError itself. What it says must be mended first, and `resume` would take the same settings again.
+    """
+    runs, places, repeated = Runs(Store.of(machine)), option_values(sys.argv), pasteable(shlex.join(["python", *sys.argv]))
+    names = (str(current.run_id), *option_values(sys.argv, "--origin-run-id"))
+    known = [runs.close(run) for name in names if (run := runs.get(name)) is not None]
+    said = ""
+    if run := next((run for run in known if run.failure is not None and run.error), None):
+        if "resume" in sys.argv:
+            repeated = pasteable(run.facts["command"] + "".join(f" --with {place}" for place in places))
+        again = pasteable(resume_command(run.name, places))
+        said = f"{run.failed_step}: {run.error}\nGo on: {again}"
+        if run.failure is not None and run.failure.status == "failed" and not run.error.endswith(IN_LOG):
+            kept = f" (with equal settings, `{again}` keeps the finished steps)" if "--fresh" in repeated else ""
+            said = f"{run.failed_step} failed for the reason above. Mend it and start again: {repeated}{kept}"
+    elif current.run_id and not known and "resume" not in sys.argv:
+        said = f"The run has not begun, for the reason above. Mend it and start again: {repeated}"
+    if said:
+        print(f"\n{said}", file=sys.stderr, flush=True)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
@@ -121,7 +152,7 @@ def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         if current.run_id and (run := Runs(Store.of(Machine.here())).get(str(current.run_id))) is not None:
             run.set_stopped()
     said = (
-        f"Stopped. Nothing is lost; go on: {pasteable(resume_command(current.run_id))}"
+        f"Stopped. Nothing is lost; go on: {pasteable(resume_command(current.run_id, option_values(sys.argv)))}"
         if current.run_id
         else "Stopped before the run began."
     )

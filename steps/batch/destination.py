@@ -4,13 +4,15 @@ A container has an empty disk and none of the launcher's variables: it gets only
 """
 
 import itertools
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
 from grpo.base.errors import PlainError
 from grpo.settings.tree import TaskResources
+from steps.run.commands import option_values, refuse_settings
 from steps.run.machine import LOOPBACK, MIRROR, SECRETS, STORE, sqlite_file, without_secrets
+from steps.run.orchestrator import configuration, service
 from steps.run.versions import CODE
 
 GPU_QUEUE: Final = "CHESS_GRPO_BATCH_GPU_QUEUE"
@@ -31,20 +33,44 @@ class DestinationError(PlainError, RuntimeError):
 
 def sends_to_batch(arguments: Sequence[str]) -> bool:
     """Return whether this command sends tasks to AWS Batch: with `--with batch`, or as the launcher's process of one, `batch step NAME`."""
-    given = [value for option, value in itertools.pairwise(arguments) if option == "--with"]
-    given += [option.removeprefix("--with=") for option in arguments if option.startswith("--with=")]
-    given += [name for name, command in itertools.pairwise(arguments) if command == "step"]
+    given = [*option_values(arguments), *(name for name, command in itertools.pairwise(arguments) if command == "step")]
     return any(value.partition(":")[0] == "batch" for value in given)
 
 
-def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> list[str]:
-    """Set the variable that Metaflow reads at import, so that `run --with batch` needs no further option; return notes for the user.
+def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> Iterator[str]:
+    """Set the variable that Metaflow reads at import, so that `run --with batch` needs no further option; yield notes for the user.
+
+    Raises CommandError for mistyped settings, OrchestratorError when Metaflow cannot start with its configuration, and DestinationError
+    with all that a run on Batch lacks.
+    """
+    configuration(environment)
+    if not {"run", "resume"} & set(arguments):
+        return
+    refuse_settings(arguments)
+    is_sent = sends_to_batch(arguments)
+    if is_sent:
+        environment.setdefault("METAFLOW_DEFAULT_DATASTORE", "s3")
+    service()
+    if not is_sent:
+        return
+    from steps.batch.account import batch_checks  # It imports Metaflow, which reads the variable above.
+    from steps.preflight import table
+
+    checks = batch_checks(environment)
+    if failed := [check for check in checks if not check.is_fine]:
+        raise DestinationError(f"tasks cannot be sent to AWS Batch:\n{table(failed)}")
+    if warnings := [check for check in checks if check.is_warning]:
+        yield table(warnings)
+    not_sent = [name for name in _BY_NAME_ONLY if name in environment]
+    if not_sent and not environment.get(SECRETS):
+        yield f"note: {', '.join(not_sent)} of this machine are not sent to Batch; name secrets that hold them in {SECRETS} (docs/aws.md)"
+
+
+def reachable(environment: Mapping[str, str]) -> str:
+    """Return the address of the tracking store.
 
     Raises DestinationError when tasks could not reach the tracking store, and for a secret that everybody could see.
     """
-    if not (sends_to_batch(arguments) and {"run", "resume"} & set(arguments)):
-        return []
-    environment.setdefault("METAFLOW_DEFAULT_DATASTORE", "s3")
     address = environment.get(_TRACKING, "")
     if was := _not_reached(address):
         raise DestinationError(
@@ -57,12 +83,7 @@ def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> 
                 f"{name} holds a name or password, which would be visible in each job's description: leave it out, and name secrets of"
                 f" AWS Secrets Manager that hold {', '.join(_BY_NAME_ONLY)} in {SECRETS} (docs/aws.md)"
             )
-    not_sent = [name for name in _BY_NAME_ONLY if name in environment]
-    if not_sent and not environment.get(SECRETS):
-        return [
-            f"note: {', '.join(not_sent)} of this machine are not sent to Batch; name secrets that hold them in {SECRETS} (docs/aws.md)"
-        ]
-    return []
+    return address
 
 
 def _not_reached(address: str) -> str:

@@ -1,1 +1,1 @@
-"""Cards: pictures and numbers of each step, live where it works for long. Pages are pure; `live` alone here knows Metaflow."""
+"""Cards: pictures and numbers of each step, live where it works for long. Pages are pure; `live` and `offline` alone here know Metaflow."""

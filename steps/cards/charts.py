@@ -1,4 +1,4 @@
-"""Charts of cards, by altair: lines over steps, and estimates with their 95 % intervals; all numbers stand beside them."""
+"""Charts of cards, by altair: lines over steps, histograms, and estimates with their 95 % intervals; all numbers stand beside them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -140,6 +140,38 @@ def thinned(values: "pd.Series[float]") -> "pd.Series[float]":
 def _data(lines: "Mapping[str, pd.Series[float]]") -> alt.Data:
     points = [(label, x, y) for label, values in lines.items() for x, y in thinned(values).items()]
     return alt.Data(values=[{"of": label, "x": x, "y": float(f"{y:.5g}")} for label, x, y in points])
+
+
+@debug_mode(False)
+def histogram(title: str, x: str, y: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a histogram as bars with a colour for each class, one on the other.
+
+    Args:
+        title: title of the chart.
+        x: title of the x axis.
+        y: title of the y axis: what is counted.
+        found: names of the `classes`, and for each of them `counts`: a number for each bin of `width` from `low` on.
+    """
+    names = found["classes"]
+    rows = [
+        {"of": names[rank], "rank": rank, "x": round(low, 9), "end": round(low + found["width"], 9), "y": count}
+        for rank, counts in enumerate(found["counts"])
+        for low, count in zip(found["low"] + found["width"] * np.arange(len(counts)), counts, strict=True)
+        if count
+    ]
+    scale = alt.Scale(domain=names, range=COLOURS[: len(names)])
+    bars = (
+        alt.Chart(alt.Data(values=rows))
+        .mark_bar(binSpacing=1)
+        .encode(
+            x=alt.X("x:Q", bin="binned", title=x),
+            x2="end:Q",
+            y=alt.Y("y:Q", title=y),
+            color=alt.Color("of:N", legend=alt.Legend(orient="bottom", title=None), scale=scale),
+            order="rank:O",
+        )
+    )
+    return _spec(bars.properties(height=150), title, "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from steps.run.work import read_history
 
 _FOLDER: Final = Path(__file__).parent
 _LINE_BREAKS: Final = re.compile(r"\s*\n\s*")
+_SECTION: Final = re.compile(r"<h2>(.*?)</h2>(.*?)(?=<h2>|\Z)", re.DOTALL)
 
 CardPart = Markup | dict[str, Any]
 """A part of a card: HTML, or the specification of a chart."""
@@ -64,8 +65,9 @@ def page_part(template: str, **facts: Any) -> Markup:
 
 
 def markdown_part(text: str) -> Markup:
-    """Return Markdown as HTML; HTML in it is shown as text, which Metaflow's own component does not."""
+    """Return Markdown as HTML, its sections folded; HTML in it is shown as text, which Metaflow's own component does not."""
     rendered = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    rendered = _SECTION.sub(r"<details><summary>\1</summary>\2</details>", rendered)
     return _on_one_line(f'<div class="wide markdown">{rendered.replace("](", "]&#40;")}</div>')
 
 

@@ -7,10 +7,11 @@ from typing import Any, Final
 import chess
 import chess.svg
 
-from grpo.match.intervals import Estimate, Unit, elo_estimate
+from grpo.match.intervals import Unit, elo_estimate
+from grpo.match.ladder import LadderReport
+from grpo.match.selection import Selection
 from steps.cards.charts import Interval, interval_parts
-from steps.cards.page import CardPart, Seen, page_part
-from steps.pages.results import Decision, LadderReport
+from steps.cards.page import CardPart, page_part
 
 _POLICY: Final = "#e0761bd0"
 _ENGINE: Final = "#2563c9d0"
@@ -19,29 +20,25 @@ _BEFORE: Final = "#5d6673b0"
 _KINDS: Final = ("improved", "worsened", "worst", "best")
 
 
-def verdict_parts(seen: Seen, decision: Decision, origin: str = "") -> list[CardPart]:
-    """Return who is champion, the gain as bars, start and candidate on the ladder."""
-    head = page_part("verdict", seen=seen, decision=decision, origin=origin)
+def gain_chart(decision: Selection) -> list[CardPart]:
+    """Return a chart of the candidate's gain."""
     note = "Adjudicated: games drawn by repetition, fifty moves or the ply cap count for the side that Stockfish finds better."
     bars = [Interval(label, found, "games") for label, found in decision.gains.items()]
-    gain = interval_parts("Gain in Elo, against", Unit.ELO, bars, zero="no gain", note=note)
-    note = "Both met the same opponents on the same openings. The interval of the gain is narrower than those of the two ratings."
-    bars = [Interval(who, place.estimate, "ladder") for who, place in decision.placed.items()]
-    return [head, *gain, *interval_parts("On the ladder: Elo above a random mover", Unit.ELO, bars, note=note)]
+    return interval_parts("Gain in Elo, against", Unit.ELO, bars, zero="no gain", note=note)
 
 
-def checkpoint_charts(decision: Decision) -> list[CardPart]:
+def checkpoint_charts(decision: Selection) -> list[CardPart]:
     """Return charts of each checkpoint's Elo against the pretrained policy and of its held-out regret; the peak is ringed."""
     chosen, peak = decision.candidate_step, decision.peak_step
-    screened = {entry.candidate: elo_estimate(entry.so_far.estimate) for entry in decision.screening}
+    screened = {entry.candidate: elo_estimate(entry.so_far) for entry in decision.screening}
     # The peak is ringed where it was measured: the candidate by the confirmation, others by the screening.
     played = [Interval(f"step {step:,}", gain, "screening", is_ringed=step == peak != chosen) for step, gain in sorted(screened.items())]
     if (games := decision.confirmation_best_moves) is not None:
-        confirmed = elo_estimate(games.estimate)
+        confirmed = elo_estimate(games.score)
         played.append(Interval(f"step {chosen:,}, confirmed", confirmed, "confirmation, fresh games", is_ringed=chosen == peak))
     regrets = [
-        Interval(f"step {step:,}", regret.estimate, "held-out boards", is_ringed=step == peak)
-        for step, regret in sorted((int(step), regret) for step, regret in decision.heldout_regret_best.items())
+        Interval(f"step {step:,}", regret, "held-out boards", is_ringed=step == peak)
+        for step, regret in sorted(decision.heldout_regret_best.items())
     ]
     note = f"Ringed: step {peak:,}, the peak, to resume from. The confirmation, of games played after the choice, decides."
     regret_note = "Best moves, stronger search; lower is better. Regret selects candidates; games decide."
@@ -51,13 +48,10 @@ def checkpoint_charts(decision: Decision) -> list[CardPart]:
     ]
 
 
-def ladder_chart(ladder: LadderReport, decision: Decision) -> list[CardPart]:
+def ladder_chart(ladder: LadderReport, decision: Selection) -> list[CardPart]:
     """Return a chart of the ladder's rungs and the policies rated on it, from the highest down."""
-    bars = [Interval(each.name, Estimate(value=each.rating, low=each.low, high=each.high), "rung") for each in ladder.rungs]
-    bars += [
-        Interval(who, Estimate(value=place.rating, low=place.low_of_all, high=place.high_of_all), "policy, best moves")
-        for who, place in decision.placed.items()
-    ]
+    bars = [Interval(each.name, each.rating, "rung") for each in ladder.rungs]
+    bars += [Interval(who, place.rating_of_all, "policy, best moves") for who, place in decision.placed.items()]
     bars.sort(key=lambda interval: -interval.estimate.value)
     return interval_parts("Ladder: Elo above a random mover", Unit.ELO, bars, note=ladder.note)
 

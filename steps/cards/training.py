@@ -64,13 +64,13 @@ TRAINING: Final = {
         Figure(
             "entropy by phase at T = 1",
             (*_with_parts("grpo/entropy", PHASES), "grpo/log_num_legal"),
-            "Below the critical line for a while, GRPO recovers or stops. Above the logarithm of the legal moves is impossible.",
+            "If entropy stays below the red line, GRPO recovers or stops. It cannot exceed the logarithm of the number of legal moves.",
             (_HEALTHY, _CRITICAL),
         ),
         Figure(
             "KL to the reference",
             ("grpo/kl_reference", "grpo/kl_from_reference"),
-            "0 at the first step; a plateau with flat reward is the KL trap.",
+            "Begins at 0. If it levels off while the reward is flat, see kl_trap in the diagnosis.",
         ),
         Figure(
             "clipped moves",
@@ -82,7 +82,7 @@ TRAINING: Final = {
             _by("grpo/logit_share", TERMS),
             "If the reward's fraction (policy) is tiny, training follows the regularisers.",
         ),
-        Figure("zero-variance groups", ("grpo/zero_variance_groups",), "Their advantage is zero."),
+        Figure("zero-variance groups", ("grpo/zero_variance_groups",), "Groups in which all moves have equal rewards; they teach nothing."),
         Figure(
             "entropy and KL coefficients",
             ("control/entropy_coefficient", "control/kl_coefficient", "control/recovery_coefficient"),
@@ -103,7 +103,7 @@ TRAINING: Final = {
         Figure(
             "entropy of an answer at T = 1",
             _with_parts("language/entropy", TASKS),
-            "Sum over an answer's tokens. Below the critical line for a while GRPO recovers or stops.",
+            "Sum over an answer's tokens. If it stays below the red line, GRPO recovers or stops.",
             (_CRITICAL,),
         ),
         Figure(

@@ -1,5 +1,7 @@
 """The command `chess-grpo doctor`: checks machine and settings before a run, without changing anything."""
 
+import os
+
 import click
 
 from grpo.settings.tree import ConfigError, Settings
@@ -8,11 +10,12 @@ from steps.run.machine import Machine
 
 
 @click.command()
+@click.option("--with", "place", type=click.Choice(["batch"]), help="Also check what a run on AWS Batch needs, as --with of the flow.")
 @settings_options
-def command(config: str | None, values: tuple[str, ...]) -> int:
+def command(config: str | None, values: tuple[str, ...], place: str | None) -> int:
     """Check what a run needs, without changing anything.
 
-    Python and packages, settings, Stockfish, disk, tracking store, device, files and opening books in the settings. Each
+    Python and packages, Metaflow, settings, Stockfish, disk, tracking store, device, files and opening books in the settings. Each
     failure comes with its remedy. No key is printed.
     """
     from steps.preflight import examine, table
@@ -23,10 +26,15 @@ def command(config: str | None, values: tuple[str, ...]) -> int:
     except ConfigError as error:
         settings = error
     checks = examine(settings, Machine.here())
-    num_wrong = sum(not check.is_fine for check in checks)
+    if place:
+        from steps.batch.account import batch_checks
+
+        checks += batch_checks(os.environ)
+    num_wrong, num_warnings = sum(not check.is_fine for check in checks), sum(check.is_warning for check in checks)
     click.echo(table(checks))
     if num_wrong:
         print(f"{num_wrong} of {len(checks)} checks failed; each line says how to fix it.")
     else:
-        print("All checks passed.")
+        warnings = f", {num_warnings} warning{'s' * (num_warnings > 1)}" if num_warnings else ""
+        print(f"All checks passed{warnings}.")
     return 1 if num_wrong else 0

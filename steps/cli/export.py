@@ -9,8 +9,10 @@ import click
 from grpo.base.files import atomic_folder, write_manifest
 from grpo.policy.files import policy_facts, policy_file_names, weights_file
 from grpo.settings.tree import ConfigError
+from steps.pages.known import results_of
 from steps.run.machine import Machine
-from steps.track.find import FoundPolicy, find_policy, is_folder
+from steps.run.store import Store
+from steps.track.find import FoundPolicy, find_policy
 
 if TYPE_CHECKING:
     from steps.pages.results import Results
@@ -32,21 +34,10 @@ def command(model: str, out: Path) -> int:
     with atomic_folder(out) as folder:
         for name in policy_file_names(found.folder):
             shutil.copyfile(found.folder / name, folder / name)
-        _write_card(found, folder, _results(model, found, machine))
+        _write_card(found, folder, results_of(found.record, Store.of(machine)))
         write_manifest(folder, {"kind": "export", "run": found.run, "step": found.policy_step})
     print(f"written: {out}")
     return 0
-
-
-def _results(name: str, model: FoundPolicy, machine: Machine) -> "Results | None":
-    """Return the results of the run behind a policy; None where they are not known, such as those of a folder."""
-    from steps.pages.known import results_of
-    from steps.run.records import Runs
-    from steps.run.store import Store
-
-    store = Store.of(machine)
-    run = None if is_folder(name) else Runs(store).get(model.run)
-    return None if run is None else results_of(run, store)
 
 
 def _write_card(model: FoundPolicy, folder: Path, results: "Results | None") -> None:

@@ -9,6 +9,7 @@ import click
 
 from grpo.base.errors import PlainError
 from grpo.base.suggestions import did_you_mean
+from steps.run.commands import FLOW_FILE
 
 _INTERRUPTED: Final = 130
 """A shell's exit code for a program that was ended by Ctrl-C."""
@@ -38,6 +39,9 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
 COMMANDS: Final = {name: goal for group in GROUPS.values() for name, goal in group.items()}
 
 
+_OF_THE_FLOW: Final = ("run", "resume")
+
+
 class _Commands(click.Group):
     """The group of all commands, each imported when it is called."""
 
@@ -49,6 +53,8 @@ class _Commands(click.Group):
         """Return a command; raises UsageError with the nearest name for one that is not there."""
         if cmd_name.startswith("-"):
             return None  # An unknown option: click says so.
+        if cmd_name in _OF_THE_FLOW:
+            raise click.UsageError(f"the pipeline is another program: `python {FLOW_FILE} {cmd_name}`, or `make run CONFIG=smoke`", ctx)
         if cmd_name not in COMMANDS:
             raise click.UsageError(f"there is no command {cmd_name!r}; {did_you_mean(cmd_name, COMMANDS)}", ctx)
         command: click.Command = import_module(f"steps.cli.{cmd_name}").command

@@ -39,7 +39,7 @@ def command(first: str, second: str, pairs: int, pgn: Path | None, html: Path | 
     _refuse_existing(files)
     machine = Machine.here()
     terminal = TerminalSink("match", (), lambda text: click.echo(text, err=True))
-    with entered(contestants, machine, seed=settings.seed) as entrants:
+    with entered(contestants, machine, seed=settings.seed, says=terminal.say) as entrants:
         # Here, because torch takes seconds to import, and a typo gets its answer at once.
         from grpo.match.pgn import event_pgn
         from grpo.match.viewer import viewer_page
@@ -93,15 +93,15 @@ def _annotated(result: "MatchResult", entrants: Sequence[Entrant], settings: Set
 
 
 def _text(result: "MatchResult") -> str:
-    wins, draws, losses = result.wins_draws_losses()
+    report, judged = result.report(), result.interval(adjudicated=True)
     return "\n".join(
         [
             f"{result.first} against {result.second}",
-            f"  {'as played':13}{result.interval()}",
-            f"  {'adjudicated':13}{result.interval(adjudicated=True)}",
-            f"  {'games':13}won {wins:,}, drawn {draws:,}, lost {losses:,}",
-            f"  {'ends':13}{', '.join(f'{end} {count:,}' for end, count in result.ends().items() if count)}",
-            *(f"  {'answers':13}{getattr(result, player)}: {counts}" for player, counts in result.replies().items()),
-            f"  {'sample':13}{result.num_openings:,} distinct openings; pairs of games are the sample",
+            f"  {'as played':13}{report.score.score_text}",
+            f"  {'adjudicated':13}{judged.score_text}",
+            f"  {'games':13}won {report.wins:,}, drawn {report.draws:,}, lost {report.losses:,}",
+            f"  {'ends':13}{', '.join(f'{end} {count:,}' for end, count in report.ends.items() if count)}",
+            *(f"  {'answers':13}{getattr(result, player)}: {counts}" for player, counts in report.answers.items() if counts.num_failed),
+            f"  {'sample':13}{report.num_openings:,} distinct openings; pairs of games are the sample",
         ]
     )

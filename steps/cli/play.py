@@ -16,9 +16,11 @@ from grpo.match.human_game import HumanGame
 from grpo.settings.tree import ConfigError
 from grpo.uci.options import UciOptions
 from steps.cli.options import MAX_PORT, device_option, open_in_browser, temperature_option
+from steps.pages.known import results_of
 from steps.run.commands import shortened
 from steps.run.machine import Machine
-from steps.track.find import find_policy
+from steps.run.store import Store
+from steps.track.find import find_policy, is_folder
 
 PLAYED: Final = "played"
 """Folder of the home with the games that people finished."""
@@ -46,7 +48,10 @@ def command(model: str, color: str, temperature: float, fen: str, port: int, dev
 
     policy = open_policy(found.folder, torch_device(machine))
     finder, options, seed, numbers = policy.move_finder(), UciOptions(temperature=temperature), secrets.randbits(31), count(1)
-    name = f"{model} ({found.weights_hash[:8]})"
+    name = f"{found} ({found.weights_hash[:8]})" if is_folder(model) else str(found) if found.run in model else f"{model} ({found})"
+    about = "Its strength is not known here."
+    if found.policy_step is not None and (results := results_of(found.record, Store.of(machine))) is not None:
+        about = results.decision.strength(found.policy_step)
 
     def new_game(is_white: bool | None) -> HumanGame:
         number = next(numbers)
@@ -56,8 +61,9 @@ def command(model: str, color: str, temperature: float, fen: str, port: int, dev
         def choose(board: chess.Board) -> chess.Move | None:
             return finder.find(board, allowed=frozenset(), options=options, seed=seed, num_games=number).best
 
-        return HumanGame(choose, opponent=name, person_is_white=is_white, fen=fen, probabilities=policy.move_probabilities)
+        return HumanGame(choose, opponent=name, about=about, person_is_white=is_white, fen=fen, probabilities=policy.move_probabilities)
 
+    click.echo(f"{name}: {about}")
     return _serve(new_game, _saver(machine.home / PLAYED), port)
 
 

@@ -2,17 +2,18 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from grpo.base.errors import PlainError
+from grpo.base.suggestions import nearest
 from grpo.engine.identity import identify
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
 from steps.run.machine import Machine
-from steps.track.find import POLICY_NAMES, FoundPolicy, find_policy
+from steps.track.find import POLICY_NAMES, FoundPolicy, NotFoundError, find_policy
 
 if TYPE_CHECKING:
     from grpo.match.annotations import MoveProbabilities
@@ -26,6 +27,7 @@ ALLOWED: Final = (
     " stockfish:nodes=50, stockfish:depth=3, stockfish:nodes=1,random=0.5; uci:/path/to/engine:nodes=100"
 )
 
+_WORDS: Final = (RANDOM, STOCKFISH)
 _MAX_LIMIT: Final[Mapping[str, int]] = {"nodes": 1_000_000_000, "depth": 100}
 _ENGINE: Final = re.compile(
     r"(?:stockfish|uci:(?P<path>.+)):(?P<unit>nodes|depth)=(?P<limit>[0-9]{1,10})(?:,random=(?P<random>0?\.[0-9]+))?"
@@ -80,7 +82,7 @@ def _engine(text: str) -> Contestant:
 
 
 def _unreadable(text: str) -> ContestantError:
-    return ContestantError(f"{text!r} is not a player; allowed are {ALLOWED}")
+    return ContestantError(f"{text!r} is not a player; allowed are {ALLOWED}; {nearest(text.partition(':')[0], _WORDS)}".rstrip("; "))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,21 +97,24 @@ class Entrant:
 
 
 @contextmanager
-def entered(contestants: Sequence[Contestant], machine: Machine, *, seed: int) -> Iterator[list[Entrant]]:
+def entered(
+    contestants: Sequence[Contestant], machine: Machine, *, seed: int, says: Callable[[str], None] | None = None
+) -> Iterator[list[Entrant]]:
     """Yield the opened players in order; their engines run while the block lasts.
 
-    Each has random streams of its own below the seed, even when a player plays against itself.
+    Each has random streams of its own below the seed, even when a player plays against itself. An engine that fails to name a legal move
+    loses the game, and `says` takes the line about it; without `says` the match ends.
 
     Raises what `find_policy` raises, before torch is imported; EngineMissingError when there is no such engine.
     """
-    found = [find_policy(each.model, machine) if each.model else None for each in contestants]
+    found = [_found(each, machine) if each.model else None for each in contestants]
     from grpo.base.seeding import numpy_stream
     from grpo.match.players import DilutedPlayer, EnginePlayer, RandomPlayer
 
     def engine(contestant: Contestant, place: int) -> Entrant:
         path = contestant.engine or machine.stockfish
         pool = stack.enter_context(EnginePool(path, num_processes=machine.num_threads, options={"Hash": PLAYING_HASH_MIB}))
-        player: Player = EnginePlayer(pool, limit=contestant.limit, name=contestant.text)
+        player: Player = EnginePlayer(pool, limit=contestant.limit, name=contestant.text, says=says)
         if contestant.random_share:
             player = DilutedPlayer(player, random_fraction=contestant.random_share, rng=numpy_stream(seed, "contestant", place))
             player.name = contestant.text
@@ -126,6 +131,16 @@ def entered(contestants: Sequence[Contestant], machine: Machine, *, seed: int) -
                 player = RandomPlayer(numpy_stream(seed, "contestant", place))
                 entrants.append(Entrant(player=player, about=contestant.text))
         yield entrants
+
+
+def _found(contestant: Contestant, machine: Machine) -> FoundPolicy:
+    """Return a policy. Raises ContestantError if there is none of this name, which is like that of another kind of player."""
+    try:
+        return find_policy(contestant.model, machine)
+    except NotFoundError:
+        if nearest(contestant.model, _WORDS):
+            raise _unreadable(contestant.text) from None
+        raise
 
 
 def _policy_entrant(contestant: Contestant, found: FoundPolicy, machine: Machine, *, seed: int, stream: tuple[str | int, ...]) -> Entrant:

@@ -64,7 +64,7 @@ def _head(run: "Run", store: "Store") -> Iterator[str]:
     if run.status in ("failed", "killed"):
         if run.error:
             yield f"  {run.failed_step}: {run.error}"
-        yield f"  `{pasteable(resume_command(run.name))}` goes on from there."
+        yield f"  `{pasteable(resume_command(run.name, run.places))}` goes on from there."
 
 
 def _steps(run: "Run") -> Iterator[str]:
@@ -102,8 +102,8 @@ def _findings(run: "Run", results: "Results | None", store: "Store") -> Iterator
     if found is None:
         yield "\nDiagnosis: none recorded"
         return
-    yield f"\nDiagnosis: {found['tag']}"
-    yield from (f"  {line}" for line in finding_lines(found["findings"]))
+    yield f"\nDiagnosis: {found.tag}"
+    yield from (f"  {line}" for line in finding_lines(found.findings))
 
 
 def _places(run: "Run", store: "Store") -> list[tuple[str, str]]:

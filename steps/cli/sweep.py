@@ -34,11 +34,10 @@ _NOTES: Final = (
 
 
 @click.command()
-@click.argument("settings")
 @click.option(
     "--seeds", "seed", type=int, required=True, metavar="N...", help="One run of each combination with each seed: --seeds 31 32 33."
 )
-@click.argument("further_seeds", type=int, metavar="", nargs=-1)  # An option of click takes one value; the next numbers are arguments.
+@click.argument("words", metavar="SETTINGS", nargs=-1)  # An option of click takes one value; the next numbers are arguments.
 @click.option(
     "--set",
     "values",
@@ -47,14 +46,17 @@ _NOTES: Final = (
     help="Values of a setting, as TOML (a word needs no quotes); several --set make all combinations.",
 )
 @click.option("--show", "only_shows", is_flag=True, help="Print the table as it is now; run and write nothing.")
-def command(settings: str, seed: int, further_seeds: tuple[int, ...], values: tuple[str, ...], only_shows: bool) -> int:
+def command(words: tuple[str, ...], seed: int, values: tuple[str, ...], only_shows: bool) -> int:
     """Run the whole pipeline with each seed and each combination of settings, and print the results with the mean over seeds.
 
     SETTINGS is a preset, or a TOML file with the differences from one. Runs reuse each other's outputs where the versions allow. The same
     command again skips the runs that have finished (the same settings, code and engine), and continues a killed one. A failed run does not
     stop the others.
     """
-    seeds = [seed, *further_seeds]
+    names = [word for word in words if not word.isdecimal()]
+    if len(names) != 1:
+        raise click.UsageError(f"give one preset or file, not {' '.join(names) or 'none'}: chess-grpo sweep smoke --seeds 31 32")
+    settings, seeds = names[0], [seed, *(int(word) for word in words if word.isdecimal())]
     from grpo.engine.identity import identify
     from steps.run.store import Store
     from steps.track.sweep import plan_sweep, read_sweep, sweep_name

@@ -33,18 +33,17 @@ def command(model: str, temperature: float, device: str) -> int:
 
     Only the protocol goes to standard output. The UCI option Temperature overrides --temperature.
     """
-    machine = replace(Machine.here(), device=device, num_threads=1)
     write = _protocol_writer()
-    found = find_policy(model, machine)
-    options = UciOptions(temperature=temperature, has_lines=policy_kind(found.folder) == NETWORK)
-    engine = UciEngine(
-        name=f"chess-grpo {found.run} {found.weights_hash[:12]}",
-        options=options,
-        load=lambda: _load(found, machine),
-        seed=secrets.randbits(31),
-        write=write,
-    )
     try:
+        machine = replace(Machine.here(), device=device, num_threads=1)
+        found = find_policy(model, machine)
+        engine = UciEngine(
+            name=f"chess-grpo {found.run} {found.weights_hash[:12]}",
+            options=UciOptions(temperature=temperature, has_lines=policy_kind(found.folder) == NETWORK),
+            load=lambda: _load(found, machine),
+            seed=secrets.randbits(31),
+            write=write,
+        )
         serve(engine, sys.stdin.buffer)
     except PlainError as error:
         write(f"info string error: {' '.join(str(error).split())}")  # A GUI shows this line; standard error has the message too.

@@ -1,37 +1,39 @@
 """What is known of a run from its outputs, whichever code wrote them and however far the run came."""
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from grpo.base.files import CorruptError, read_json
+from grpo.base.documents import DocumentError, read_document
+from grpo.base.files import CorruptError
+from grpo.diagnosis.findings import Diagnosis
 from steps.names import FINDINGS, REPORT, RESULTS
-from steps.pages.results import Dataset, Results, ResultsError, read_dataset, read_results
+from steps.pages.results import Dataset, Results, read_dataset, read_results
 
 if TYPE_CHECKING:
     from steps.run.records import Run
     from steps.run.store import Store
 
 
-def results_of(run: "Run", store: "Store") -> Results | None:
-    """Return the results of a run. None before `report` has ended; None with a line on stderr if they are damaged or of other code."""
-    if (reported := run.output_of("report")) is None:
+def results_of(run: "Run | None", store: "Store") -> Results | None:
+    """Return a run's results; None for no run or before `report` has ended; None and a line on stderr if damaged or of other code."""
+    if run is None or (reported := run.output_of("report")) is None:
         return None
     try:
         return read_results(store.file(reported, RESULTS))
-    except (CorruptError, ResultsError) as error:
+    except (CorruptError, DocumentError) as error:
         print(f"run {run.name} without its results: {error}", file=sys.stderr)
         return None
 
 
-def findings_of(run: "Run", results: Results | None, store: "Store") -> dict[str, Any] | None:
+def findings_of(run: "Run", results: Results | None, store: "Store") -> Diagnosis | None:
     """Return what the diagnosis found, from the results or else from the output of `finetune`; None if there is neither."""
     if results is not None:
         return results.findings
     if (finetuned := run.output_of("finetune")) is None:
         return None
     try:
-        return dict(read_json(store.file(finetuned, FINDINGS)))
-    except CorruptError:
+        return read_document(store.file(finetuned, FINDINGS), Diagnosis)
+    except (CorruptError, DocumentError):
         return None
 
 
@@ -41,7 +43,7 @@ def dataset_of(run: "Run", store: "Store") -> Dataset | None:
         return None
     try:
         return read_dataset(store.file(joined, REPORT), joined["output_hash"])
-    except (CorruptError, ResultsError):
+    except (CorruptError, DocumentError):
         return None
 
 
@@ -53,5 +55,5 @@ def summary_of(run: "Run", store: "Store") -> dict[str, str]:
     if results is not None:
         lines["verdict"] = f"{results.decision.verdict}. {results.decision.sentence}"
     if (found := findings_of(run, results, store)) is not None:
-        lines["findings"] = found["tag"]
+        lines["findings"] = found.tag
     return lines

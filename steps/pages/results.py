@@ -5,45 +5,30 @@ views of it (`steps.pages.templates`). A part that was not measured is None: `De
 """
 
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from grpo.base.errors import PlainError
-from grpo.base.files import read_json
+from grpo.base.documents import Document, read_document
 from grpo.dataset.engine_games import ENGINE
-from grpo.match.halving import HalvingEntry
-from grpo.match.intervals import Estimate, ScoreInterval, Unit, elo_estimate
-from grpo.match.phase_guard import PhaseChange
-from grpo.match.verdict import Claim, LadderGain, RegretEstimate, Verdict
+from grpo.diagnosis.findings import Diagnosis
+from grpo.match.intervals import Estimate, Unit
+from grpo.match.ladder import LadderReport
+from grpo.match.selection import Selection
 from grpo.settings.metrics import ENDS
-from steps.names import PRETRAINED_STEP
+from grpo.settings.shared import PRETRAINED_STEP
 
 _MAX_SOURCES: Final = 3
 
 
-class ResultsError(PlainError, ValueError):
-    """The document was written by another version of the code; the message says what to do."""
-
-
-_Form = TypeVar("_Form", bound="_Facts")
-
-
-class _Facts(BaseModel):
-    # The reports of steps have more than any page shows: that is left out.
-    model_config = ConfigDict(frozen=True)
-
-
-class Measurement(_Facts):
+class Measurement(Document):
     """One result of games or of held-out boards."""
 
     name: str
-    """For people, and the same in all runs."""
+    """Name that pages show, the same in all runs."""
     unit: Unit
     estimate: Estimate
-    """Of games as played."""
+    """Result of games as played, or of boards."""
     adjudicated: Estimate | None = None
-    """Of the same games, undecided ones given to the side that a search finds better; it decides nothing."""
+    """Result of the same games, undecided ones given to the side that a search finds better; it does not change the verdict."""
     num_games: int | None = None
     """None for regret."""
     decides: bool = False
@@ -54,148 +39,7 @@ class Measurement(_Facts):
     """Hash of the step's output that has it: with the same hash two runs share one measurement."""
 
 
-class Match(_Facts):
-    """A match as played, from the first player's side."""
-
-    score: float
-    low: float
-    high: float
-    num_pairs: int
-    wins: int
-    draws: int
-    losses: int
-    ends: dict[str, int]
-    """How games ended (`grpo.match.matches.End`) -> number of games."""
-    num_openings: int
-    adjudicated: ScoreInterval | None = None
-    answers: dict[str, dict[str, int]] = {}
-    """Player (`first`, `second`) -> counts of answers, of players that may fail to name a legal move."""
-
-    @property
-    def estimate(self) -> Estimate:
-        """The score."""
-        return Estimate(value=self.score, low=self.low, high=self.high)
-
-
-class RungScore(_Facts):
-    """A match against an opponent of the ladder."""
-
-    rung: str
-    score: float
-    num_pairs: int
-
-
-class Placement(_Facts):
-    """A player's place on the ladder, in Elo above a random mover."""
-
-    rating: float
-    low: float
-    """Of the 95 % interval with the rungs' ratings taken as exact."""
-    high: float
-    low_of_all: float
-    """Of that with the errors of the rungs' ratings."""
-    high_of_all: float
-    text: str
-    games: tuple[RungScore, ...]
-
-    @property
-    def estimate(self) -> Estimate:
-        """The rating, with the rungs' taken as exact."""
-        return Estimate(value=self.rating, low=self.low, high=self.high)
-
-
-class Rung(_Facts):
-    """An opponent of the ladder."""
-
-    name: str
-    rating: float
-    low: float
-    high: float
-    gap: float | None = None
-    """Rating less that of the rung below; the lowest has none."""
-    gap_low: float | None = None
-    gap_high: float | None = None
-
-
-class LadderReport(_Facts):
-    """The report of `calibrate`."""
-
-    engine: str
-    note: str
-    """How to read the ratings."""
-    rungs: tuple[Rung, ...]
-
-
-class Decision(_Facts):
-    """The report of `select`. Where no checkpoint could play, what would need a candidate is None."""
-
-    verdict: Verdict
-    sentence: str
-    """The verdict in one sentence: against the run's own start, and against other opponents."""
-    candidate_step: int | None
-    promoted: bool
-    replaces_previous: bool
-    """Whether the registry's champion gives way."""
-    champion_step: int
-    """0 is the pretrained policy."""
-    peak_step: int
-    peak_low: float | None
-    peak_high: float | None
-    """Interval of the peak's score against the pretrained policy, in [0, 1]."""
-    claims: tuple[Claim, ...]
-    """Those that decide: against the pretrained policy, and against the previous champion if there is one."""
-    beside: tuple[Claim, ...]
-    """Those that decide nothing."""
-    ladder_gain: LadderGain | None
-    """The candidate's rating on the ladder less the pretrained policy's, paired by opening."""
-    phases: tuple[PhaseChange, ...]
-    """The candidate's held-out regret less the pretrained policy's, by phase."""
-    screening: tuple[HalvingEntry, ...]
-    heldout_regret_best: dict[str, RegretEstimate]
-    """By the checkpoint's step."""
-    confirmation_best_moves: Match | None
-    confirmation_sampled_moves: Match | None
-    previous_champion: Match | None
-    previous_weights: str | None = None
-    """Of the champion before; None where it was not played."""
-    ladder: Placement | None
-    """Of the candidate."""
-    ladder_initial: Placement | None
-    """Of the pretrained policy, on the same openings."""
-    initial_weights: str
-    candidate_weights: str | None
-
-    @property
-    def outcome(self) -> str:
-        """Who is champion."""
-        if not self.promoted:
-            return "the pretrained policy stays"
-        step = f"step {self.candidate_step:,}"
-        if self.replaces_previous:
-            return f"{step} is champion"
-        return f"{step} is this run's champion; the registry's champion stays, for {step} was not shown to be better than it"
-
-    @property
-    def gains(self) -> dict[str, Estimate]:
-        """The candidate's gain in Elo against its own start and against other opponents, by label; the first one decides."""
-        games, ladder, found = self.confirmation_best_moves, self.ladder_gain, dict[str, Estimate]()
-        if games is not None:
-            found["own start, as played: decides"] = elo_estimate(games.estimate)
-            if games.adjudicated is not None:
-                found["own start, adjudicated"] = elo_estimate(games.adjudicated.estimate)
-        if ladder is not None:
-            found |= {"other opponents, as played": ladder.played, "other opponents, adjudicated": ladder.adjudicated}
-        return found
-
-    @property
-    def placed(self) -> dict[str, Placement]:
-        """Name of the start and of the candidate -> its place on the ladder, by the same rungs and openings."""
-        if self.ladder is None or self.ladder_initial is None:
-            return {}
-        return {"pretrained": self.ladder_initial, f"step {self.candidate_step:,}": self.ladder}
-
-
-class Training(_Facts):
+class Training(Document):
     """The report of `finetune`."""
 
     first_step: int
@@ -204,7 +48,7 @@ class Training(_Facts):
     """Why it ended."""
     message: str
     mean_entropy_at_end: float | None
-    """In nats."""
+    """Mean entropy in the last steps, in nats."""
     control: dict[str, float]
 
     @property
@@ -215,14 +59,14 @@ class Training(_Facts):
         return f"GRPO trained from step {self.first_step:,} to {self.last_step:,} and stopped because {why}{message}."
 
 
-class Boards(_Facts):
+class Boards(Document):
     """The report of `join_boards`: the dataset's counts."""
 
     rows: int
     used_games: int
     splits: dict[str, int]
     natural_phases: dict[str, int]
-    """As met in the source."""
+    """As found in the source."""
     phases: dict[str, int]
     """As kept."""
     sources: dict[str, int]
@@ -230,7 +74,7 @@ class Boards(_Facts):
     labels: dict[str, int]
 
 
-class Dataset(_Facts):
+class Dataset(Document):
     """The dataset of a run: the boards that `join_boards` made."""
 
     boards: Boards
@@ -247,7 +91,7 @@ class Dataset(_Facts):
         return f"{self.boards.rows:,} boards of {self.name}; dataset {self.output_hash[:12]}"
 
 
-class Origin(_Facts):
+class ResumedFrom(Document):
     """The run and the step that a run was resumed from."""
 
     run: str
@@ -258,18 +102,18 @@ class Origin(_Facts):
         return f"Resumed from step {self.step:,} of run {self.run}: the verdict is against {start}, not against step {self.step:,}."
 
 
-class Results(_Facts):
+class Results(Document):
     """The whole document."""
 
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     """Changed with the meaning of any key."""
     kind: str
-    """Of the policy: `network` or `language`."""
-    origin: Origin | None
+    """Kind of policy: `network` or `language`."""
+    origin: ResumedFrom | None
     """None for a new training."""
-    decision: Decision
+    decision: Selection
     measurements: tuple[Measurement, ...]
-    """In the order of the steps."""
+    """Results in the order of the steps."""
     ladder: LadderReport
     regret: dict[str, tuple[float, float | None]]
     """Phase -> held-out regret of the pretrained policy, and of the candidate; None where it was not measured."""
@@ -277,8 +121,8 @@ class Results(_Facts):
     pretraining: dict[str, Any]
     """The report of `pretrain`; keys differ between kinds of policy."""
     training: Training
-    findings: dict[str, Any] | None
-    """Of the diagnosis (`findings.json`); None if it did not run."""
+    findings: Diagnosis | None
+    """The diagnosis of the training; None if it did not run."""
     settings: dict[str, Any]
     """Dotted name -> value, of all settings that the steps read."""
     engine: str
@@ -292,19 +136,10 @@ class Results(_Facts):
 
 
 def read_results(path: Path) -> Results:
-    """Read the document; raises ResultsError if another version of the code wrote it."""
-    return _read(path, Results)
+    """Return the document in a file. Raises CorruptError, or DocumentError if another version of the code wrote it."""
+    return read_document(path, Results)
 
 
 def read_dataset(path: Path, output_hash: str) -> Dataset:
-    """Return what the report of `join_boards` says of the dataset; raises ResultsError if another version of the code wrote it."""
-    return Dataset(boards=_read(path, Boards), output_hash=output_hash)
-
-
-def _read(path: Path, form: type[_Form]) -> _Form:
-    found = read_json(path)
-    try:
-        return form.model_validate(found)
-    except ValidationError:
-        remedy = "run the flow again, or use the commit that the output's manifest names"
-        raise ResultsError(f"{path} was written by other code, in another form: {remedy}") from None
+    """Return the dataset that the report of `join_boards` in a file describes. Raises as `read_results`."""
+    return Dataset(boards=read_document(path, Boards), output_hash=output_hash)

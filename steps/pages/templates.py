@@ -16,16 +16,19 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from grpo.board.phases import PHASES
+from grpo.diagnosis.findings import Finding
 from grpo.match.intervals import LEVEL, REPEATED_Z, Estimate, Unit, elo_estimate
 from grpo.match.matches import UNDECIDED, End
+from grpo.match.selection import Selection
 from grpo.match.verdict import AGAINST_OTHERS, LadderFinding
 from grpo.settings.language import SMALL
 from grpo.settings.metrics import TASKS
 from grpo.settings.names import MAIN, flattened
+from grpo.settings.shared import PRETRAINED_STEP
 from grpo.settings.tree import Settings
 from steps import STEPS
-from steps.names import CHAMPION, PEAK, PRETRAINED_STEP
-from steps.pages.results import Decision, Results
+from steps.names import CHAMPION, PEAK
+from steps.pages.results import Results
 
 _WIDTH: Final = 80
 """Of the terminal's verdict."""
@@ -67,7 +70,7 @@ def page(template: str, **facts: Any) -> str:
 def verdict_lines(results: Results) -> list[str]:
     """Return the verdict for a terminal, in lines of at most 80 characters. No line begins with a space: Metaflow strips those."""
     decision, games, picture = results.decision, results.decision.confirmation_best_moves, verdict_picture(results.decision)
-    by = "no game was played" if games is None else f"the first row decides, by {games.num_pairs:,} pairs of fresh games as played"
+    by = "no game was played" if games is None else f"the first row decides, by {games.score.num_pairs:,} pairs of fresh games as played"
     others = "; the ladder by others, with its opponents' ratings taken as exact" if picture else ""
     verdict, note, origin = (
         textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
@@ -80,13 +83,13 @@ def verdict_lines(results: Results) -> list[str]:
     return [*verdict, "", *picture, *([""] if picture else []), *note, *origin]
 
 
-def verdict_picture(decision: Decision) -> list[str]:
+def verdict_picture(decision: Selection) -> list[str]:
     r"""Return the gains as a picture of characters, then start and candidate on the ladder; no line where nothing was played.
 
     gain in Elo, against          -75         0         +75
     own start                                 |    [--o---] +53 [+31, +75]
     """
-    lines, gains, places = list[str](), decision.gains, {who: each.estimate for who, each in decision.placed.items()}
+    lines, gains, places = list[str](), decision.gains, {who: each.rating for who, each in decision.placed.items()}
     if gains:
         widest = max(max(abs(each.low), abs(each.high)) for each in gains.values())
         limit = next(scale for scale in _SCALES if scale >= min(widest, _SCALES[-1]))
@@ -115,20 +118,21 @@ def _bars(estimates: Mapping[str, Estimate], left: int, right: int) -> Iterator[
         yield f"{label:<{_LABEL_WIDTH}} {''.join(bar)} {each.text(Unit.ELO)}"
 
 
-def finding_lines(findings: Iterable[Mapping[str, Any]], *, is_short: bool = False) -> list[str]:
+def finding_lines(findings: Iterable[Finding], *, is_short: bool = False) -> list[str]:
     """Return the findings of the diagnosis, each in a line: a cause with meaning and advice (short: without), then what may follow.
 
-    >>> finding_lines([{"name": "kl_trap", "severity": "critical", "evidence": ["1", "2"], "means": "Bad.", "advice": "Do.", "page": "p"}])
-    ['critical: kl_trap: 1; 2. Bad. Advice: Do. (p)']
-    >>> finding_lines([{"name": "a", "severity": "critical", "evidence": ["1"], "means": "", "advice": "", "page": ""}], is_short=True)
-    ['critical: a: 1']
+    >>> seen = {"severity": "critical", "evidence": ("1", "2"), "first_step": 1, "last_step": 2}
+    >>> found = Finding(name="kl_trap", means="Bad.", advice="Do.", **seen)
+    >>> finding_lines([found])
+    ['critical: kl_trap: 1; 2. Bad. Advice: Do. (docs/troubleshooting.md#kl_trap)']
+    >>> finding_lines([found], is_short=True)
+    ['critical: kl_trap: 1; 2']
     """
     lines = []
     for each in findings:
-        seen = f"{each['name']}: {'; '.join(each['evidence'])}"
-        cause = each.get("cause", "")
-        advice = f"It may follow from {cause}" if cause else f"{each['means']} Advice: {each['advice']}"
-        lines.append(f"{each['severity']}: {seen}" if is_short else f"{each['severity']}: {seen}. {advice} ({each['page']})")
+        seen = f"{each.severity}: {each.name}: {'; '.join(each.evidence)}"
+        advice = f"It may follow from {each.cause}" if each.cause else f"{each.means} Advice: {each.advice}"
+        lines.append(seen if is_short else f"{seen}. {advice} ({each.page})")
     return lines
 
 
@@ -138,22 +142,20 @@ def _estimate_text(estimate: Estimate, unit: Unit) -> str:
     return text if unit != Unit.SCORE else f"{text} = {elo_estimate(estimate).text(Unit.ELO, suffix=' Elo')}"
 
 
-def _elo(value: float, low: float | None, high: float | None) -> str:
-    assert low is not None
-    assert high is not None
-    return "0" if value == low == high == 0 else Estimate(value=value, low=low, high=high).text(Unit.ELO)
+def _elo(estimate: Estimate) -> str:
+    return "0" if estimate.value == estimate.low == estimate.high == 0 else estimate.text(Unit.ELO)
 
 
 def _ladder_rows(results: Results) -> list[tuple[str, ...]]:
     """Return the ladder from its highest rung down, with both policies where they stand."""
     placed = results.decision.placed
-    rows = []
+    rows: list[tuple[float, tuple[str, ...]]] = []
     for each in results.ladder.rungs:
-        met = [f"{who} {part.score:.3f}" for who, place in placed.items() for part in place.games if part.rung == each.name]
-        gap = "" if each.gap is None else _elo(each.gap, each.gap_low, each.gap_high)
-        rows.append((each.rating, each.name, _elo(each.rating, each.low, each.high), gap, ", ".join(met)))
-    rows += [(each.rating, who, _elo(each.rating, each.low_of_all, each.high_of_all), "", "") for who, each in placed.items()]
-    return [row[1:] for row in sorted(rows, key=lambda row: -row[0])]
+        met = [f"{who} {part.match.score.value:.3f}" for who, place in placed.items() for part in place.games if part.rung == each.name]
+        row = (each.name, _elo(each.rating), "" if each.gap is None else _elo(each.gap), ", ".join(met))
+        rows.append((each.rating.value, row))
+    rows += [(each.rating.value, (who, _elo(each.rating_of_all), "", "")) for who, each in placed.items()]
+    return [row for _, row in sorted(rows, key=lambda row: -row[0])]
 
 
 def _main_settings(results: Results) -> list[tuple[str, str, str]]:

@@ -1,1 +1,1 @@
-"""What a step runs on: declaration, version, store of outputs, records of runs, machine, signals, checks before work."""
+"""What a step runs on: declaration, version, store of outputs, records of runs, machine, processes."""

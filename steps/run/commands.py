@@ -1,17 +1,54 @@
 """Commands as they are printed: with the path of this environment's programs, so that they work when pasted."""
 
+import itertools
 import os
+import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
+
+from grpo.base.errors import PlainError
 
 FLOW_FILE: Final = "flows/chess_grpo.py"
 
 
-def resume_command(run: str) -> str:
-    """Return the command that resumes a flow run, as a Python of the environment is called."""
-    return f"python {FLOW_FILE} --no-pylint resume --origin-run-id {run}"
+class CommandError(PlainError, ValueError):
+    """A command of the flow is typed wrongly; the message has the right one."""
+
+
+def resume_command(run: str, places: Sequence[str] = ()) -> str:
+    """Return the command that resumes a flow run, as a Python of the environment is called; `places` are its values of `--with`."""
+    options = [word for place in places for word in ("--with", place)]
+    return shlex.join(["python", FLOW_FILE, "--no-pylint", "resume", "--origin-run-id", run, *options])
+
+
+def refuse_settings(arguments: Sequence[str]) -> None:
+    """Raise CommandError for a flow command's `--config` that Metaflow would answer in words about its own configuration."""
+    remedy = (
+        "`--config-value settings 'preset = \"smoke\"'` (or `make run CONFIG=smoke`) for a preset, `--config settings my.toml` for a file"
+    )
+    for place, (option, name) in enumerate(itertools.pairwise(arguments)):
+        if option not in ("--config", "--config-value"):
+            continue
+        if {"run", "resume"} & set(arguments[:place]):
+            raise CommandError(f"{option} stands before `run`: python {FLOW_FILE} {option} settings ... run")
+        if name != "settings":
+            raise CommandError(f"{option} {name}: the settings come after the word `settings`: {remedy}")
+        value = (*arguments, "")[place + 2]
+        if option == "--config" and not Path(value).is_file():
+            raise CommandError(f"--config settings {value}: there is no such file; give {remedy}")
+
+
+def option_values(arguments: Sequence[str], option: str = "--with") -> list[str]:
+    """Return the values that a flow command gives an option.
+
+    >>> option_values(["run", "--with", "batch:cpu=4", "--with=retry"])
+    ['batch:cpu=4', 'retry']
+    """
+    spaced = [value for name, value in itertools.pairwise(arguments) if name == option]
+    return spaced + [word.removeprefix(f"{option}=") for word in arguments if word.startswith(f"{option}=")]
 
 
 def pasteable(command: str) -> str:

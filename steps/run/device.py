@@ -21,7 +21,7 @@ def torch_device(machine: Machine) -> torch.device:
         raise DeviceError("CHESS_GRPO_DEVICE = 'cuda', but torch finds no GPU: install a CUDA build of torch, or set it to cpu")
     torch.set_num_threads(machine.num_threads)
     # On the CPU too: there several threads sum the gradients of `tensor[index]` in any order. `use_deterministic_algorithms` would import
-    # torch's compiler as well, 1.3 seconds of a process: `NetworkPolicy` does, where a network is compiled.
+    # torch's compiler as well, 1.3 seconds of a process, and no network is compiled.
     torch.set_deterministic_debug_mode("error")
     # It guards against reading memory that nobody wrote, and takes 5 % of a training step.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

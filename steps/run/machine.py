@@ -60,6 +60,7 @@ class Machine:
     @classmethod
     def here(cls) -> Self:
         """Return the facts of this machine; raises MachineError."""
+        require_home()
         home = Path(os.environ.get("CHESS_GRPO_HOME") or ".chess_grpo").resolve()
         return cls(
             stockfish=os.environ.get("CHESS_GRPO_STOCKFISH") or shutil.which("stockfish") or _DEBIAN_STOCKFISH,
@@ -77,6 +78,14 @@ class Machine:
     def shown_uri(self) -> str:
         """The tracking URI as messages show it: without user, password and query."""
         return without_secrets(self.tracking_uri)
+
+
+def require_home() -> None:
+    """Raise MachineError for a user without a home folder, in which several libraries look for their configuration."""
+    try:
+        Path.home()
+    except RuntimeError:
+        raise MachineError(f"user {os.getuid()} has no home folder, and HOME is not set: set HOME to a writable folder") from None
 
 
 def _num_threads() -> int:

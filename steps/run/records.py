@@ -24,6 +24,7 @@ from pydantic import Field, StringConstraints, TypeAdapter
 from typing_extensions import TypedDict
 
 from grpo.base.door import ID_PATTERN, STRICT, FileName, Id, VersionHash
+from grpo.settings.types import S3_SCHEME
 from steps.run.machine import TASK
 from steps.run.processes import LAUNCHER, state_of
 from steps.run.step import StepName, StepOutput
@@ -228,6 +229,11 @@ class Run:
         return next((attempt.launcher for attempt in reversed(self.attempts) if attempt.launcher), self.facts["launcher"])
 
     @property
+    def places(self) -> tuple[str, ...]:
+        """The values of `--with` with which the run was launched, as far as its records tell them: a service ran it, or its launcher."""
+        return () if self.launcher or not str(self._store).startswith(S3_SCHEME) else ("batch",)
+
+    @property
     def other_ids(self) -> tuple[str, ...]:
         """The ids that Metaflow gave when the run was resumed."""
         ids = dict.fromkeys(attempt.task.partition("/")[0] for attempt in self.attempts)
@@ -253,12 +259,12 @@ class Run:
     @property
     def error(self) -> str:
         """Why its latest attempt that did not finish failed, or was killed; empty when there is none."""
-        return "" if self._broken is None else self._broken.error
+        return "" if self.failure is None else self.failure.error
 
     @property
     def failed_step(self) -> str:
         """The step of that attempt; empty when there is none."""
-        return "" if self._broken is None else self._broken.step
+        return "" if self.failure is None else self.failure.step
 
     def set_published(self) -> None:
         """Record that the tracking store has all of it; of a run that is not recorded as over nobody has all."""
@@ -282,7 +288,8 @@ class Run:
         self._store.create(f"marks/{self.name}/{len(self._begun)}.{mark}", {})
 
     @property
-    def _broken(self) -> Attempt | None:
+    def failure(self) -> Attempt | None:
+        """The latest attempt that failed or was killed and was not repeated."""
         broken = [attempt for attempt in self.latest().values() if attempt.status in ("failed", "killed")]
         # Where one of several tasks fails, the scheduler ends the others.
         return max(broken, key=lambda attempt: (attempt.status == "failed", attempt.number), default=None)

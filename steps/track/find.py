@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +18,8 @@ from grpo.base.errors import PlainError
 from grpo.base.files import MANIFEST, CorruptError, read_json, sha256_file, verified_manifest
 from grpo.base.suggestions import nearest
 from grpo.policy.files import is_policy, missing_files, weights_file
-from steps.names import ALIASES, CHAMPION, CHECKPOINTS, PRETRAINED_STEP, REPORT
+from grpo.settings.shared import PRETRAINED_STEP
+from steps.names import ALIASES, CHAMPION, CHECKPOINTS, REPORT
 from steps.run.commands import pasteable, resume_command, shortened
 from steps.run.machine import Machine
 from steps.run.records import Run, Runs
@@ -52,6 +53,11 @@ class FoundPolicy:
     """Id of the Metaflow run; for a folder its name."""
     policy_step: int | None
     """Training step; 0 is the pretrained policy, None when unknown."""
+    record: Run | None = field(default=None, compare=False)
+    """The records of its run; None for a folder, and where this store does not have them."""
+
+    def __str__(self) -> str:
+        return self.run if self.policy_step is None else f"step {self.policy_step:,} of run {self.run}"
 
     @property
     def weights_hash(self) -> str:
@@ -77,7 +83,7 @@ class NamedPolicy:
 
     def fetch(self, machine: Machine) -> FoundPolicy:
         """Bring its files to this machine, unless they are there. Raises as `find_policy`."""
-        return FoundPolicy(folder=self._folder(machine), run=self.run_id, policy_step=self.policy_step)
+        return FoundPolicy(folder=self._folder(machine), run=self.run_id, policy_step=self.policy_step, record=self.run)
 
     def _folder(self, machine: Machine) -> Path:
         if self.output is not None:
@@ -142,7 +148,7 @@ def find_policy(name: str, machine: Machine) -> FoundPolicy:
     if is_folder(name):
         return _in_folder(Path(name))
     found = named_policy(name, machine, role=CHAMPION).fetch(machine)
-    print(f"{name}: step {found.policy_step:,} of run {found.run}, in {shortened(found.folder)}", file=sys.stderr)
+    print(f"{name}: {found}, in {shortened(found.folder)}", file=sys.stderr)
     return found
 
 
@@ -172,7 +178,7 @@ def named_policy(name: str, machine: Machine, *, role: str, preset: str = "") ->
     if output is None:
         raise NotFoundError(
             f"run {run.name} has no {'checkpoints' if slash else role} yet: {made_by} has not ended. Finish it by"
-            f" `{pasteable(resume_command(run.name))}`" + ("" if slash else f", or take a checkpoint by {run.name}/STEP")
+            f" `{pasteable(resume_command(run.name, run.places))}`" + ("" if slash else f", or take a checkpoint by {run.name}/STEP")
         )
     if made_by == "pretrain":
         number, part = PRETRAINED_STEP, ""
@@ -211,7 +217,8 @@ def _registered(name: str, preset: str, machine: Machine) -> NamedPolicy:
     of = preset or (next(iter(found)) if len(found) == 1 else DEFAULT_PRESET)
     if (version := found.get(of)) is None:
         others = ", ".join(f"{each}/{name}" for each in sorted(found))
-        what = f"there is {others}" if others else "let a run finish first"
+        newest = ", ".join([] if others else registry.newest_versions(machine))
+        what = f"there is {others or newest}" if others or newest else "let a run finish first"
         raise NotFoundError(f"no policy of preset {of} in {machine.shown_uri} is called {name!r}; {what}; give {POLICY_NAMES}")
     if isinstance(version, ForeignError):
         raise ForeignError(f"{version}; give another policy: {POLICY_NAMES}")

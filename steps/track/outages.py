@@ -1,9 +1,12 @@
-"""What went wrong with a tracking store: an outage, which passes, or a refusal, which does not."""
+"""What went wrong with a tracking store: an outage, which passes, a wrong address or account, or a refusal."""
 
+import json
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
+from urllib.parse import urlsplit
 
 from grpo.base.errors import PlainError
 from steps.run.machine import without_secrets
@@ -21,6 +24,17 @@ _WRONG_ACCOUNT: Final = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 """MLflow's words for the statuses 401 and 403; another account may be let in."""
 _NOT_FROM_MLFLOW: Final = "API request to"
 """MLflow's message begins so when the response did not come from an MLflow server: a proxy's page, or no response."""
+_STATUS: Final = re.compile(r"failed with error code (\d+)")
+_PASSING_STATUS: Final = ("408", "425", "429", "500", "502", "503", "504")
+_BODY: Final = re.compile(r"Response body: '(.*)'", re.DOTALL)
+_TAG: Final = re.compile(r"<(style|script|head).*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
+_MAX_WORDS: Final = 200  # Characters of the server's own words in a message.
+_PASSING_WORDS: Final = re.compile(r"unavailable|time.?out|timed out|too many|internal server error", re.IGNORECASE)
+"""Words of an outage in JSON that is not MLflow's, which has no status in MLflow's message."""
+_TLS: Final = re.compile(r"\[SSL: \w+\][^('\"]*")
+_TUNNEL: Final = re.compile(r"Tunnel connection failed: (\d{3}[^'\")]*)")
+_SCHEMES: Final = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks", "databricks-uc", "uc", "file")
+_NO_DRIVER: Final = re.compile(r"No module named \S+|Can't load plugin: \S+|Invalid SQLite URL.*")
 _TOO_LONG: Final = re.compile(r"value too long|Data too long|would be truncated", re.IGNORECASE)
 """A database's own words for a refusal, which MLflow passes on as BAD_REQUEST."""
 _FULL: Final = re.compile(
@@ -43,9 +57,94 @@ class TrackingRefusedError(TrackingAwayError):
     may_pass = False
 
 
+class WrongAddressError(TrackingAwayError):
+    """The address or the account is wrong: rows wait until a person mends it, and a run that has not begun is refused."""
+
+
+def address_fault(address: str) -> str:
+    """Return why no tracking store can have this address, and what to set; empty for an address that may be right."""
+    shown, scheme = repr(without_secrets(address)), address.partition("://")[0]
+    give = (
+        "give http://HOST:PORT of an MLflow server or sqlite:////PATH/mlflow.db, or unset MLFLOW_TRACKING_URI (a file of CHESS_GRPO_HOME)"
+    )
+    if address != address.strip():
+        return f"{shown} is blank or has blanks at its ends: {give}"
+    if address in ("databricks", "databricks-uc", "uc") or address.startswith("file:"):
+        return ""
+    if "://" not in address:
+        is_host = re.fullmatch(r"[\w.-]+:\d+(/.*)?", address)
+        return f"{shown} has no scheme: " + (f"give http://{address}" if is_host else give)
+    if scheme.partition("+")[0].lower() not in _SCHEMES:
+        return f"{shown} has an unknown scheme, {scheme}://: {give}"
+    if scheme.lower() not in ("http", "https"):
+        return ""
+    try:
+        parts = urlsplit(address)
+        if not parts.hostname or parts.port == 0:
+            return f"{shown} has no host or no port: {give}"
+    except ValueError as error:
+        return f"{shown} is no address ({error}): {give}"
+    if parts.fragment and "@" not in address:
+        return f"{shown} is followed by #: that is the address of a page; give {without_secrets(address).rstrip('/')}"
+    return ""
+
+
+def proxy_of(address: str) -> str:
+    """Return the proxy through which an address is asked, and the variable that names it; empty without one."""
+    from requests.utils import get_environ_proxies, select_proxy
+
+    if not address.startswith(("http://", "https://")) or not (proxy := select_proxy(address, get_environ_proxies(address))):
+        return ""
+    names = [name for scheme in (urlsplit(address).scheme, "all") for name in (f"{scheme}_proxy", f"{scheme.upper()}_PROXY")]
+    return f"the proxy {without_secrets(proxy)} of {next((name for name in names if os.environ.get(name)), 'this system')}"
+
+
+def _remedy(store: str, status: str, words: str, *, is_own: bool) -> str:
+    """Return what to do about a 401, 403 or 407.
+
+    Args:
+        store: The server's address.
+        status: The HTTP status, or MLflow's word for it.
+        words: The answer's text.
+        is_own: Whether the answer is MLflow's.
+    """
+    if "Invalid Host header" in words:
+        host = urlsplit(store).netloc
+        return f"start the server with `mlflow server --allowed-hosts {host}` (needed since MLflow 3.5), or use a name that it allows"
+    if (proxy := proxy_of(store)) and not is_own and status != "401":
+        return f"the answer may be that of {proxy}: add {urlsplit(store).hostname} to NO_PROXY, or have the proxy let it pass"
+    return "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, to an account that may"
+
+
+def _wrong_address(store: str, error: Exception, text: str) -> str:
+    """Return what is wrong with the address or the account and how to mend it; empty for an outage."""
+    if tls := _TLS.search(text):
+        remedy = "give http:// if the server has no TLS, or set MLFLOW_TRACKING_SERVER_CERT_PATH to its certificate"
+        return f"cannot be reached safely ({tls[0].strip()}): {remedy}"
+    if tunnel := _TUNNEL.search(text):
+        return f"is not reached: {proxy_of(store) or 'a proxy'} answers {tunnel[1].strip()}: add {urlsplit(store).hostname} to NO_PROXY"
+    if found := _NO_DRIVER.search(text):
+        return f"cannot be opened ({found[0]}): correct MLFLOW_TRACKING_URI, or install the database's driver"
+    code, is_own = getattr(error, "error_code", ""), not text.startswith(_NOT_FROM_MLFLOW)
+    status, body = _STATUS.search(text), _BODY.search(text)
+    number = status[1] if status else ""
+    words = " ".join(_TAG.sub(" ", body[1] if body else text).split())[:_MAX_WORDS]
+    if code in _WRONG_ACCOUNT or number in ("401", "403", "407"):
+        return f"does not accept the account ({number or code}: {words}): {_remedy(store, number or code, words, is_own=is_own)}"
+    answered = getattr(error, "json", None)  # Of MLflow's RestException.
+    if answered is not None:
+        is_foreign = "error_code" not in answered and not _PASSING_WORDS.search(json.dumps(answered))
+    else:
+        is_foreign = not is_own and body is not None and number not in _PASSING_STATUS
+    if not is_foreign:
+        return ""
+    through = f", through {proxy}" if (proxy := proxy_of(store)) else ""
+    return f"answers, but not as an MLflow server does{through} ({f'{number}: ' * bool(number)}{words}): correct MLFLOW_TRACKING_URI"
+
+
 @contextmanager
 def failures_of(store: str, what: str) -> Iterator[None]:
-    """Raise TrackingAwayError or TrackingRefusedError instead of what a library raises.
+    """Raise TrackingAwayError, WrongAddressError or TrackingRefusedError instead of what a library raises.
 
     Args:
         store: its address, as people may see it.
@@ -65,10 +164,10 @@ def failures_of(store: str, what: str) -> Iterator[None]:
         line = reason[1].strip() if reason else without_secrets(next(iter(text.splitlines()), type(error).__name__))
         if full := _FULL.search(text):
             raise TrackingAwayError(f"the tracking store {store} cannot be written ({full[0]}): free disk space") from error
-        if isinstance(error, MlflowException) and error.error_code in _WRONG_ACCOUNT:
-            remedy = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
-            raise TrackingAwayError(f"the tracking store {store} does not accept the account ({error.error_code}): {remedy}") from error
+        if isinstance(error, (MlflowException, SQLAlchemyError, ModuleNotFoundError)) and (wrong := _wrong_address(store, error, text)):
+            raise WrongAddressError(f"the tracking store {store} {wrong}") from error
         is_told = isinstance(error, MlflowException) and error.error_code in _REFUSALS and not text.startswith(_NOT_FROM_MLFLOW)
         if is_told or _TOO_LONG.search(text):
             raise TrackingRefusedError(f"the tracking store {store} refuses {what} ({line})") from error
-        raise TrackingAwayError(f"the tracking store {store} does not answer ({line})") from error
+        through = f", through {proxy}" if (proxy := proxy_of(store)) else ""
+        raise TrackingAwayError(f"the tracking store {store} does not answer ({line}{through})") from error

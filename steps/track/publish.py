@@ -12,13 +12,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from grpo.base.documents import DocumentError
 from grpo.base.errors import PlainError
 from grpo.base.files import CorruptError
 from grpo.match.intervals import elo
 from grpo.settings.names import compared_settings
 from steps import STEPS
 from steps.names import REPORT, RESULTS
-from steps.pages.results import Dataset, Results, ResultsError, read_dataset, read_results
+from steps.pages.results import Dataset, Results, read_dataset, read_results
 from steps.pages.templates import page
 from steps.run.commands import resume_command
 from steps.run.machine import Machine, sqlite_file
@@ -175,7 +176,7 @@ class _View:
         try:
             with failures_of(self._run.facts["tracking"], what):
                 yield
-        except (TrackingRefusedError, CorruptError, ResultsError) as error:
+        except (TrackingRefusedError, CorruptError, DocumentError) as error:
             self._problems.append(str(error))
 
     def _dataset(self, parent: Logged, dataset: Dataset, place: str) -> None:
@@ -281,10 +282,10 @@ def _run_tags(run: Run, results: Results | None) -> dict[str, str]:
         METAFLOW_RUN: run.name,
         "chess_grpo.preset": facts["preset"],
         "chess_grpo.command": facts["command"],
-        _NOTE: page("run", run=run, results=results, resume=resume_command(run.name)),
+        _NOTE: page("run", run=run, results=results, resume=resume_command(run.name, run.places)),
     }
     if results is not None:
         decision = results.decision
-        gain = f"{elo(decision.claims[0].interval.score):+.0f} Elo, {decision.verdict}" if decision.claims else "no candidate"
+        gain = f"{elo(decision.claims[0].interval.value):+.0f} Elo, {decision.verdict}" if decision.claims else "no candidate"
         tags |= {"chess_grpo.verdict": decision.verdict, _RUN_NAME: f"{gain} · {facts['label']}"}
     return tags

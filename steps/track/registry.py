@@ -24,10 +24,12 @@ from typing_extensions import TypedDict
 
 from grpo.base.door import STRICT, FileName, ForeignError, Hash, Id, VersionHash, checked, inside
 from grpo.base.files import MANIFEST, CorruptError, file_hashes, read_json, read_manifest, sha256_json, verified_manifest, write_json
+from grpo.match.selection import Selection
 from grpo.policy.files import copy_policy
-from steps.names import ALIASES, CHAMPION, CHECKPOINTS, PEAK, PRETRAINED_STEP
+from grpo.settings.shared import PRETRAINED_STEP
+from steps.names import ALIASES, CHAMPION, CHECKPOINTS, PEAK
 from steps.pages.known import summary_of
-from steps.pages.results import Decision, Results
+from steps.pages.results import Results
 from steps.pages.templates import page
 from steps.run.copies import of_output
 from steps.run.machine import Machine
@@ -55,6 +57,7 @@ _DATASET: Final = "chess_grpo.dataset"
 """Tag of a version: hash of the dataset that its run trained on."""
 _EVEN: Final = 0.5
 """The score of two equal policies."""
+_NUM_SHOWN: Final = 5  # Versions in a message.
 _MAX_FILES: Final = 1_000
 """Files of one version; a policy and what a run needs to resume from it are some forty."""
 _WeightsHash = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{0,64}$")]
@@ -135,6 +138,16 @@ def named(name: str, machine: Machine) -> dict[str, Version | ForeignError]:
                 if version := _named(name, preset, tracking.client):
                     found[preset] = version
     return found
+
+
+def newest_versions(machine: Machine) -> list[str]:
+    """Return the names of the policies that were registered last, such as smoke/v7, the newest first. Raises TrackingAwayError."""
+    tracking = TrackingStore(machine.tracking_uri)
+    if not tracking.exists:
+        return []
+    with failures_of(machine.shown_uri, "its versions"):
+        found = tracking.client.search_model_versions(f"name LIKE '{MODEL}%'", _NUM_SHOWN, ["creation_timestamp DESC"])
+        return [f"{each.name.removeprefix(MODEL)}/v{each.version}" for each in found]
 
 
 def fetch(version: Version, machine: Machine) -> Path:
@@ -252,27 +265,25 @@ def register(run: Run, results: Results, store: Store, tracking: TrackingStore, 
         for double in doubles:
             client.delete_model_version(model, double.version)
         versions[role] = _version(first, preset)
-    lines = []
-    for role in (PEAK, CHAMPION):
-        held, offered = _named(role, preset, client), versions[role]
-        if isinstance(held, ForeignError):
-            lines.append(f"registry: {preset}/{role} stays: {held}")
-            continue
-        if role == PEAK:
-            reason = why_peak_stays(offered, held, _peaks_of(offered.initial_weights, preset, client))
-        else:
-            replaces = held is None or (decision.replaces_previous and held.weights == decision.previous_weights)
-            reason = "" if replaces else f"version {offered.number} has not beaten it"
-        if not reason:
-            client.set_registered_model_alias(model, role, str(offered.number))
-            lines.append(f"registry: {preset}/{role} is version {offered.number}")
-        elif held is None:
-            lines.append(f"registry: {preset}/{role} is not set: {reason}")
-        elif held.number == offered.number:
-            lines.append(f"registry: {preset}/{role} is version {held.number}")
-        else:
-            lines.append(f"registry: {preset}/{role} stays version {held.number}: {reason}")
-    return "\n".join(lines)
+    return "\n".join(f"registry: {preset}/{role} {_offer(versions[role], role, decision, client)}" for role in (PEAK, CHAMPION))
+
+
+def _offer(offered: Version, role: str, decision: Selection, client: MlflowClient) -> str:
+    """Give a version the alias if it may have it, and say what the alias is now."""
+    preset, held = offered.preset, _named(role, offered.preset, client)
+    if isinstance(held, ForeignError):
+        return f"stays: {held}"
+    if role == PEAK:
+        reason = why_peak_stays(offered, held, _peaks_of(offered.initial_weights, preset, client))
+    else:
+        replaces = held is None or (decision.replaces_previous and held.weights == decision.previous_weights)
+        reason = "" if replaces else f"version {offered.number} has not beaten it"
+    if not reason:
+        client.set_registered_model_alias(f"{MODEL}{preset}", role, str(offered.number))
+        return f"is version {offered.number}"
+    if held is None:
+        return f"is not set: {reason}"
+    return f"is version {held.number}" if held.number == offered.number else f"stays version {held.number}: {reason}"
 
 
 def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: "Logged") -> tuple[str, str]:
@@ -303,11 +314,12 @@ def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: 
         return f"{parent.info.artifact_uri}/{place}", sha256_json(file_hashes(files))
 
 
-def _facts(role: str, run: Run, decision: Decision) -> dict[str, Any]:
+def _facts(role: str, run: Run, decision: Selection) -> dict[str, Any]:
     """Return what a version says of its policy."""
     output = run.output_of("select")
     assert output is not None
     step = decision.peak_step if role == PEAK else decision.champion_step
+    peak = decision.peak if role == PEAK else None
     weights = {PRETRAINED_STEP: decision.initial_weights, decision.candidate_step: decision.candidate_weights}.get(step)
     return {
         "run": run.name,
@@ -316,8 +328,8 @@ def _facts(role: str, run: Run, decision: Decision) -> dict[str, Any]:
         "policy_step": step,
         "weights": weights or "",
         "initial_weights": decision.initial_weights,
-        "low": decision.peak_low if role == PEAK else None,
-        "high": decision.peak_high if role == PEAK else None,
+        "low": None if peak is None else peak.low,
+        "high": None if peak is None else peak.high,
     }
 
 

@@ -1,4 +1,4 @@
-"""Sends a step's journal to a tracker while the step works: neither its failures nor its slowness affect the step."""
+"""Sends a step's journal to a tracker while the step works. A tracker that is away or slow costs the step at most 30 s at its end."""
 
 import threading
 from collections.abc import Callable
@@ -45,7 +45,7 @@ class Sender(threading.Thread):
         self._has_warned = False
 
     def finish(self) -> None:
-        """Send the attempt as it ended, within a time limit, and warn if that was not possible."""
+        """Send the attempt as it ended, within a time limit, and warn if that was not possible; each outage is warned of once."""
         self.is_over.set()
         self.join(self.seconds_at_end)
         if self.is_alive():
@@ -67,6 +67,8 @@ class Sender(threading.Thread):
             reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
         if reason:
             self._warn(reason)
+        else:
+            self._has_warned = False
         return not reason
 
     def _warn(self, reason: str) -> None:

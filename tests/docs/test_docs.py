@@ -16,6 +16,8 @@ from grpo.settings.metrics import EVENTS, METRICS
 from grpo.settings.tree import TaskResources, read_settings
 from infra.pages import PRINTED, family, settings
 from steps.cli.main import COMMANDS
+from steps.resume import _FREE
+from steps.run.step import step_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -29,6 +31,10 @@ def name_of(page: Path) -> str:
 def without_code(text: str) -> str:
     """Return a page without what it shows as code, where brackets and `#` mean other things."""
     return re.sub(r"`[^`\n]*`", "", re.sub(r"^(```|~~~).*?^\1", "", text, flags=re.MULTILINE | re.DOTALL))
+
+
+def code_spans(page: Path) -> list[str]:
+    return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL))
 
 
 @cache
@@ -84,6 +90,7 @@ def words_of(line: str) -> list[str]:
 
 
 COMMAND_LINES = [(name_of(page), words) for page in PAGES for line in shell_lines(page) if (words := words_of(line))]
+COMMAND_SPANS = [(name_of(page), words_of(span)) for page in PAGES for span in code_spans(page) if re.match("chess-grpo [a-z]+", span)]
 
 
 def test_every_make_target_and_its_settings_that_a_page_names_are_there() -> None:
@@ -99,10 +106,13 @@ def test_every_make_target_and_its_settings_that_a_page_names_are_there() -> Non
 
 
 def test_every_call_of_the_command_that_a_page_shows_is_one_that_it_takes() -> None:
-    shown = [(page, words[1:]) for page, words in COMMAND_LINES if Path(words[0]).name == "chess-grpo" and "..." not in words and words[1:]]
-    assert len(shown) > 20
+    lines = [*COMMAND_LINES, *COMMAND_SPANS]
+    shown = [(page, words[1:]) for page, words in lines if Path(words[0]).name == "chess-grpo" and "..." not in words and words[1:]]
+    assert len(shown) > 40
     for page, (name, *words) in shown:
         assert name in COMMANDS
+        if not words:  # The command is named and not called.
+            continue
         try:
             import_module(f"steps.cli.{name}").command.make_context(name, list(words))
         except click.UsageError as error:
@@ -125,10 +135,6 @@ def test_the_printed_pages_name_every_setting_metric_event_and_finding() -> None
     assert rows("troubleshooting.md") >= {check.name for check in CHECKS}, again
 
 
-def code_spans(page: Path) -> list[str]:
-    return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL))
-
-
 @pytest.mark.parametrize("page", WRITTEN_BY_HAND, ids=name_of)
 def test_every_setting_that_a_page_names_with_its_section_is_one_and_so_is_every_metric(page: Path) -> None:
     names = [name.split(".") for name, _, _ in settings()]
@@ -144,6 +150,54 @@ def test_every_setting_that_a_page_names_with_its_section_is_one_and_so_is_every
         if re.fullmatch(r"[a-z_]+/[a-z0-9_*/]+", span) and span.partition("/")[0] in families and not (ROOT / span).exists():
             pattern = span.replace("*", "[a-z_]*") + r"(/[a-z_]+)?" * span.endswith("*")
             assert any(re.fullmatch(pattern, name) for name in METRICS), span
+
+
+FOREIGN = {
+    *("MinVCPUBatch", "DesiredVCPUBatch", "EnableSagemaker", "EnableUI", "APIBasicAuth", "ApiKeyId", "metaflow-cfn-template.yml"),
+    *("m7i.xlarge", "g6.xlarge", "statusReason", "HF_TOKEN", "python_function", "requirements.txt"),
+    *("champion.sh", "config.yml", "config.yml.default", "chess_grpo.changed.FIELD"),
+}
+"""Names of AWS, the hub and MLflow, files of users and of lichess-bot, and a pattern."""
+GONE = {f"benchmarks/{name}.py" for name in ("grpo_parts", "matches", "questions", "recovery")}
+"""Scripts that pages name with the commit that has them."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_file_function_and_section_that_a_page_names_is_there(page: Path) -> None:
+    def is_there(span: str) -> bool:
+        if re.fullmatch(r"[a-z_]+\.\*", span):
+            return span.removesuffix(".*") in {name.partition(".")[0] for name, _, _ in settings()}
+        if re.fullmatch(r"[\w./-]+\.(py|toml|sh|ya?ml|j2|md|lock|csv|html)", span):
+            return (ROOT / span).exists() or span in source() or ("/" not in span and any(ROOT.glob(f"*/{span}")))
+        is_name = re.fullmatch(r"[A-Za-z_][\w.]*(\(\))?", span) and re.search(r"[_.(]|[a-z][A-Z]", span)
+        return not is_name or all(re.search(rf"\b{word}\b", source()) for word in re.findall(r"\w+", span))
+
+    assert [span for span in code_spans(page) if not (span in FOREIGN | GONE or is_there(span))] == []
+
+
+@cache
+def source() -> str:
+    """Return all code, data beside it included."""
+    kinds = {".py", ".toml", ".sh", ".yaml", ".j2", ".html", ".js", ""}
+    files = [path for folder in (*CODE, "benchmarks") for path in sorted((ROOT / folder).rglob("*")) if path.suffix in kinds]
+    return "\n".join(path.read_text() for path in [*files, ROOT / "Makefile", ROOT / "pyproject.toml"] if path.is_file())
+
+
+def test_every_message_of_ours_that_the_troubleshooting_page_lists_is_in_the_code() -> None:
+    ours = (ROOT / "docs" / "troubleshooting.md").read_text().partition("\n## Said by others")[0]
+    rows = re.findall(r"^\| (`.*?`) \| ", ours, re.MULTILINE)
+    fragments = {part.strip(" (),;:") for row in rows for span in re.findall(r"`([^`]+)`", row) for part in re.split(r"…|W&B|\d+", span)}
+    assert len(fragments) > 40
+    # A message may be written in several strings, one after the other.
+    texts = re.sub(r"\"\s+f?\"", "", source())
+    assert {fragment for fragment in fragments if fragment not in texts} == set()
+
+
+def test_the_settings_that_a_resumed_run_refuses_are_those_of_the_page() -> None:
+    [row] = [line for line in (ROOT / "docs" / "howto.md").read_text().splitlines() if line.startswith("| `seed`")]
+    said = {span.removesuffix(".*") for line in (row, "`policy.*`, `pretrain.*`") for span in re.findall(r"`([^`]+)`", line)}
+    fixed = {name for step in ("join_boards", "pretrain") for name in step_of(step).reads}
+    assert said == {name for name in fixed if not name.startswith("language.") and name not in _FREE}
 
 
 def test_every_variable_of_ours_is_on_the_page_of_the_environment_and_no_other() -> None:

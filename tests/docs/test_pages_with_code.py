@@ -12,7 +12,9 @@ from page_code import blocks
 from grpo.policy.policy import new_policy
 
 
-def test_what_the_page_says_of_its_examples_is_so(stockfish: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_page_says_of_its_examples_is_so(
+    stockfish: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("champion", "boards"):
         (tmp_path / name).mkdir()
     new_policy(TINY, seed=1, device=CPU).save(tmp_path / "champion")
@@ -22,6 +24,7 @@ def test_what_the_page_says_of_its_examples_is_so(stockfish: str, tmp_path: Path
     names: dict[str, Any] = {}
     for block in blocks("library.md"):
         exec(compile(block, "library.md", "exec"), names)
+    assert "<" not in (printed := capsys.readouterr().out), f"an object and not its value: {printed}"
     legal = {move.uci() for move in names["board"].legal_moves}
     assert set(names["table"].moves) == set(names["probabilities"]) == legal
     assert names["best"] == "f3f7", "mate"

@@ -2,15 +2,23 @@
 
 import os
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from made_runs import MadeRun, machine_of, make_run
 from metaflow.user_decorators.mutable_step import MutableStep
 
 from grpo.settings.tree import read_settings
+from steps.batch import deployment
 from steps.batch.deployment import Deployment
+from steps.run.commands import resume_command
 from steps.run.processes import LAUNCHER
+from steps.run.records import Run, Status, _Marks
+from steps.run.store import Store
+from steps.task import IN_LOG
 
 WITH = {"shared_memory": 64, "queue": "default", "image": "default"}
 """What `--with batch` has put on each step before the flow's own decorators come."""
@@ -62,3 +70,54 @@ def test_on_batch_each_kind_of_step_asks_for_what_the_settings_say_and_a_run_her
         assert step["environment"]["vars"]["MLFLOW_TRACKING_URI"] == "https://mlflow.internal"
         assert step["secrets"] == {"sources": ["aws-secrets-manager.chess/tracking", "aws-secrets-manager.chess/wandb"]}
     assert "hunter2" not in str(steps)
+
+
+@pytest.fixture
+def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Return a maker of what a command of the flow says at the end of a run that failed in `finetune`."""
+
+    def say(command: str, error: str, *, ends: Status = "failed", until: str = "finetune") -> str:
+        machine = machine_of(tmp_path)
+        make_run(machine, MadeRun(name="7", until=until, ends=ends, error=error, launcher="gone"))
+        monkeypatch.setattr(deployment, "current", SimpleNamespace(run_id="8" if command.startswith("resume") else "7"))
+        monkeypatch.setattr(sys, "argv", ["flows/chess_grpo.py", *command.split()])
+        deployment._explain(machine)
+        return capsys.readouterr().err
+
+    return say
+
+
+@pytest.mark.parametrize(
+    ("command", "repeated"),
+    [
+        ("run --with batch --resume-from peak", "chess_grpo.py run --with batch --resume-from peak"),
+        ("resume --origin-run-id=7 --with=batch", "run --with batch"),
+    ],
+)
+def test_a_run_that_fails_by_its_settings_says_which_command_to_repeat_and_not_its_reason_again(
+    command: str, repeated: str, ended: Callable[..., str]
+) -> None:
+    said = ended(command, "too few boards")
+    assert said.strip().endswith(repeated)
+    assert "finetune failed for the reason above" in said
+    assert "too few boards" not in said
+    assert " resume " not in said
+    if command.startswith("run"):
+        assert "resume --origin-run-id 7 --with batch` keeps the finished steps" in ended(f"{command} --fresh", "too few boards")
+
+
+@pytest.mark.parametrize(("error", "ends"), [(f"KeyError: {IN_LOG}", "failed"), ("its process is gone", "killed")])
+def test_a_run_that_can_go_on_says_the_command_with_the_places_with_which_it_was_started(
+    error: str, ends: Status, ended: Callable[..., str]
+) -> None:
+    said = ended("run --with batch:cpu=4", error, ends=ends)
+    assert f"finetune: {error}" in said
+    assert said.strip().endswith("resume --origin-run-id 7 --with batch:cpu=4")
+
+
+def test_a_run_that_a_service_ran_is_resumed_there(tmp_path: Path) -> None:
+    machine = machine_of(tmp_path)
+    here = make_run(machine, MadeRun(name="7", until="finetune", ends="failed", error="x"))
+    assert here.places == (), "no service keeps its outputs on this disk"
+    run = Run(Store("s3://bucket/runs", tmp_path), here.facts, frozenset(), _Marks())
+    assert resume_command(run.name, run.places).endswith("--origin-run-id 7 --with batch")

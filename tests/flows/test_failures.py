@@ -44,6 +44,25 @@ def test_a_bad_setting_ends_the_command_with_one_clear_line(tmp_path: Path) -> N
     assert not (tmp_path / ".chess_grpo").exists()
 
 
+@pytest.mark.parametrize(
+    ("environment", "words", "said"),
+    [
+        ({}, ["resume", "--origin-run-id", "999"], "Metaflow has no run '999'"),
+        ({"METAFLOW_PROFILE": "nowhere"}, ["run"], "METAFLOW_PROFILE=nowhere: there is no "),
+        ({"METAFLOW_DEFAULT_METADATA": "service", "METAFLOW_SERVICE_URL": "http://127.0.0.1:1"}, ["run"], "does not answer"),
+    ],
+)
+def test_what_metaflow_answers_with_a_traceback_is_one_line(
+    environment: dict[str, str], words: list[str], said: str, tmp_path: Path
+) -> None:
+    given = {**os.environ, "METAFLOW_USER": "tester", "METAFLOW_HOME": str(tmp_path), "CHESS_GRPO_HOME": str(tmp_path), **environment}
+    done = subprocess.run([sys.executable, str(FLOW), *words], cwd=tmp_path, capture_output=True, text=True, check=False, env=given)
+    assert done.returncode != 0
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert "Traceback" not in done.stdout
+
+
 def test_a_planted_fault_stops_the_flow_with_a_readable_report(
     first_run: FlowRun, give_tables: Callable[[Path], Path], tmp_path: Path
 ) -> None:

@@ -85,7 +85,7 @@ def test_the_tracker_has_a_parent_with_a_child_for_each_step(first_run: FlowRun,
     assert {run.info.status for run in runs} == {"FINISHED"}
     assert set().union(*(run.data.metrics for run in runs)) <= {tracked_name(name) for name in METRICS}
     # By the parents runs are compared: a number there is one of a step's last.
-    assert parent.data.metrics["selection/score_best"] == report(first_run, "select")["claims"][0]["interval"]["score"]
+    assert parent.data.metrics["selection/score_best"] == report(first_run, "select")["claims"][0]["interval"]["value"]
     made = outputs(first_run)
     for run in children:
         if (step := run.data.tags["chess_grpo.step"]) in made:

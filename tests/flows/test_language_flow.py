@@ -31,4 +31,4 @@ def test_a_language_model_goes_from_games_to_a_verdict_and_on_from_its_peak(tmp_
     assert report(resumed, "finetune")["first_step"] == peak
     after = read_history(resumed.folder(resumed.data.finetune_output))
     assert after[0].metrics["heldout/reward"] == before[peak].metrics["heldout/reward"], "the weights are those of the peak"
-    assert report(resumed, "select")["confirmation_best_moves"]["num_pairs"] > 0
+    assert report(resumed, "select")["confirmation_best_moves"]["score"]["num_pairs"] > 0

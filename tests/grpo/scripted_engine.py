@@ -137,7 +137,7 @@ class _Engine:
         moves = searched[1:] or self._legal_moves()
         scores = move_scores(self.fen, moves, "/".join(self.seen_since_new) if self.plan["has_memory"] else "")
         kind = fault.get("kind")
-        depth = int(number) - (kind == "shallow") if word == "depth" else 1
+        depth = int(number) - (kind == "shallow") if word == "depth" and kind != "depth 1" else 1
         lines = [
             f"info depth {depth} seldepth {depth} multipv {rank} score {self._score(score, move)} nodes 9 nps 9 tbhits 0 time 1 pv {move}\n"
             for rank, (score, move) in enumerate(scores[: self.num_lines], start=1)
@@ -147,6 +147,16 @@ class _Engine:
             case "crash":
                 say(whole + "bestmo")
                 os._exit(1)
+            case "last words" | "killed":
+                say("info depth 1 currmove e2e4\ninfo string ERROR: The network file was not loaded.\n")
+                os.write(2, b"cannot go on\n")
+                os.kill(os.getpid(), signal.SIGILL) if kind == "killed" else os._exit(1)
+            case "castles as Chess960":
+                import chess
+
+                board = chess.Board(self.fen)
+                chess960 = {board.uci(move): board.uci(move, chess960=True) for move in board.generate_castling_moves()}
+                whole = "".join(f"{line.rpartition(' ')[0]} {chess960.get(move := line.split()[-1], move)}\n" for line in lines)
             case "hang" | "hang with a child":
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
                 if kind == "hang with a child":

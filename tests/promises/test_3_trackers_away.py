@@ -141,7 +141,7 @@ def test_a_token_that_is_not_accepted_costs_nothing_and_with_the_right_one_every
     run.select()
     for token in ("", "wrong-token"):
         monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", token)
-        assert "does not accept the account (UNAUTHENTICATED): set MLFLOW_TRACKING_USERNAME" in run.publish()
+        assert "does not accept the account (401: who are you?): set MLFLOW_TRACKING_USERNAME" in run.publish()
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", server.token)
     assert run.publish() == ""
     assert told(server.folder) == undisturbed

@@ -109,7 +109,7 @@ def test_where_the_store_is_not_the_peak_comes_from_mlflow_whole_and_a_champion_
 
 def test_boards_moves_and_network_stay_the_origins_and_what_is_refused_is_told_with_the_command_that_works() -> None:
     origin = Origin(name="peak", run="7", step=PEAK_AT, settings=SETTINGS, outputs={}, known={})
-    assert resumed_settings(origin, {"grpo": {"learning_rate": 0.5}}).grpo.learning_rate == 0.5
+    assert resumed_settings(origin, {"grpo": {"learning_rate": 0.5, "states_per_step": 64}}).grpo.learning_rate == 0.5
     refused: dict[str, dict[str, Any]] = {
         "boards.num_train": {"boards": {"num_train": 3_000}},
         "policy.width": {"policy": {"width": 32}},

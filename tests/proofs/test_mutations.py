@@ -85,7 +85,7 @@ TABLE: Final = {
     "grpo/match/ladder.py": [
         ("grpo/match/ladder", "mean", ".elo for of_player in probes) / len(probes)", ".elo for of_player in probes[:1])"),
         ("grpo/match/ladder", "first_look", "difference.low > 0 or difference.high < 0", "difference.low > 0"),
-        ("grpo/match/ladder", "first_look", "half_width = first.z *", "half_width = Z95 *"),
+        ("grpo/match/ladder", "first_look", "z=first.z)", "z=Z95)"),
         ("grpo/match/ladder", "gap", "weights[above] -= 1", "weights[above] = 0"),
     ],
     "steps/screen.py": [

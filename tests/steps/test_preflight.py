@@ -4,8 +4,10 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,8 @@ from presets import tiny_settings
 
 from grpo.settings.tree import Settings, read_settings
 from steps import preflight as checks
-from steps.preflight import PreflightError, examine, preflight
+from steps.cli.main import main
+from steps.preflight import PreflightError, examine, preflight, table
 from steps.run.machine import Machine
 from steps.start import start
 
@@ -76,8 +79,111 @@ def test_a_program_that_is_no_engine_is_refused(machine: Machine, program: str, 
 
 def test_a_tracking_store_that_is_away_is_told_and_stops_nothing(machine: Machine) -> None:
     [check] = [each for each in preflight(tiny_settings(), replace(machine, tracking_uri="http://127.0.0.1:1")) if each.what == "tracking"]
-    assert check.is_fine
+    assert (check.is_fine, check.is_warning) == (True, True)
     assert "Connection refused" in check.detail
+    assert table([check]).startswith("  warn  tracking  ")
+
+
+def test_an_outage_is_a_warning_at_the_start_of_a_run_and_in_the_last_line_of_doctor(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(home))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    start({"settings": tiny_settings().model_dump(mode="json"), "keys": {}}, run="1", is_fresh=False, resume_from="")
+    assert re.search(r"  warn  tracking +.*Connection refused.*the run goes on", capsys.readouterr().out)
+    assert main(["doctor", "--config", "smoke"]) == 0
+    assert capsys.readouterr().out.endswith("All checks passed, 1 warning.\n")
+
+
+def test_a_user_without_a_home_folder_is_told_which_variable_to_set(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unknown(user: int) -> None:
+        raise KeyError(user)
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    assert main(["runs"]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert "set HOME to a writable folder" in line
+
+
+@pytest.mark.parametrize(
+    ("address", "complaint"),
+    [
+        ("localhost:5000", "has no scheme: give http://localhost:5000"),
+        ("./mlruns", "has no scheme: give http://HOST:PORT"),
+        (" ", "is blank"),
+        ("http://tracker:5000 ", "has blanks at its ends"),
+        ("ftp://tracker/mlflow", "unknown scheme, ftp://"),
+        ("http://", "no host"),
+        ("http://tracker:port", "is no address"),
+        ("http://tracker:5000/#/experiments/0?searchFilter=", "the address of a page; give http://tracker:5000$"),
+        ("sqlite://mlflow.db", "Invalid SQLite URL"),
+        ("postgresql+nothing://tracker/mlflow", "install the database's driver"),
+        ("file:///tmp/mlruns", "filesystem tracking backend"),
+    ],
+)
+def test_an_address_at_which_no_tracking_store_can_ever_be_is_refused_with_the_reason(
+    address: str, complaint: str, machine: Machine
+) -> None:
+    said = failures(replace(machine, tracking_uri=address))
+    assert said.keys() == {"tracking"}
+    assert re.search(complaint, said["tracking"])
+
+
+class Answer(BaseHTTPRequestHandler):
+    """Answers everything with the server's `status` and `body`."""
+
+    def do_GET(self) -> None:  # http.server calls it.
+        self.send_response(self.server.status)
+        self.end_headers()
+        self.wfile.write(self.server.body)
+
+    do_POST = do_GET  # noqa: N815
+
+    def log_message(self, *_: Any) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def answering() -> Iterator[Any]:
+    """A server of web pages; `status` and `body` can be set."""
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "is_proxied", "complaint"),
+    [
+        (403, "Invalid Host header - possible DNS rebinding attack detected", False, r"403: Invalid Host .*--allowed-hosts 127\.0\.0\.1:"),
+        (403, "<html><head><title>x</title></head><h1>Denied by policy</h1>", True, r"\(403: Denied by policy\).*http_proxy.*NO_PROXY"),
+        (403, "Forbidden", False, "403: Forbidden.*MLFLOW_TRACKING_USERNAME"),
+        (401, '{"error_code": "UNAUTHENTICATED", "message": "who?"}', True, "who.*MLFLOW_TRACKING_USERNAME"),
+        (200, "<h1>Welcome</h1>" + "!" * 9_999, False, "not as an MLflow server does .Welcome !{192}.:"),
+        (404, "<h1>Not found</h1>", True, "not as an MLflow server does, through the proxy .*404: Not found"),
+        (404, '{"detail": "Not Found"}', False, "not as an MLflow server does"),
+        (503, "<h1>Back soon</h1>", False, ""),
+        (500, '{"error_code": "INTERNAL_ERROR", "message": "oops"}', False, ""),
+        (503, '{"message": "Service Unavailable"}', False, ""),
+    ],
+)
+def test_what_answers_and_will_never_work_is_refused_in_the_servers_own_words_and_an_outage_is_a_warning(
+    status: int, body: str, is_proxied: bool, complaint: str, machine: Machine, answering: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering.status, answering.body = status, body.encode()
+    address = f"http://127.0.0.1:{answering.server_port}"
+    if is_proxied:
+        monkeypatch.setenv("http_proxy", address)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+    looked_at = replace(machine, tracking_uri="http://tracker.invalid" if is_proxied else address)
+    [check] = [each for each in preflight(tiny_settings(), looked_at) if each.what == "tracking"]
+    assert (check.is_fine, check.is_warning) == (not complaint, not complaint)
+    assert re.search(complaint, check.detail)
+    assert len(check.detail) < 700
 
 
 @pytest.mark.parametrize(
@@ -144,7 +250,7 @@ def test_a_machine_is_looked_at_and_left_as_it_was_and_no_key_is_printed_and_pac
     monkeypatch.setattr(checks, "LOCK", lock)
     machine = replace(Machine.here(), home=tmp_path / "home", store=str(tmp_path / "store"), stockfish=stockfish)
     found = {check.what: check for check in examine(read_settings("smoke"), machine)}
-    assert found.keys() == {"python", "packages", "settings", "stockfish", "disk", "tracking", "device", "store", "network"}
+    assert found.keys() == {"python", "packages", "metaflow", "settings", "stockfish", "disk", "tracking", "device", "store", "network"}
     assert {what for what, check in found.items() if not check.is_fine} == {"packages"}
     assert f"pydantic {version('pydantic')}, not 0.1" in found["packages"].detail
     assert KEY not in str(found)

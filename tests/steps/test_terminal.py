@@ -1,5 +1,9 @@
 """What a step prints while it works."""
 
+import itertools
+
+import pytest
+
 from grpo.diagnosis.records import Event, Record
 from steps.terminal import TerminalSink
 
@@ -24,3 +28,12 @@ def test_each_finding_is_printed() -> None:
     for step, name in ((10, "entropy_collapse"), (20, "silent_groups")):
         sink.log(Record(step, {}, (Event("finding", f"critical: {name}"),)))
     assert said == ["finetune: step 10: finding: critical: entropy_collapse", "finetune: step 20: finding: critical: silent_groups"]
+
+
+def test_progress_is_printed_once_something_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.monotonic", itertools.count(step=100).__next__)
+    said = list[str]()
+    sink = TerminalSink("finetune", (), said.append)
+    for done in (0, 1):
+        sink.progress(done, 60, "steps")
+    assert said == ["finetune: 1 of 60 steps"]

@@ -1,4 +1,4 @@
-"""Answers behind their prompts as token ids, and the distributions that their tokens are drawn from: for cloning, scoring and the loss."""
+"""Prompts and answers as padded token ids, and the logits of the answers' tokens: for cloning, scoring and the loss."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ class AnswerBatch:
     """
 
     input_ids: Tensor
-    """[R, C], all but the last token of the longest row's answer."""
+    """[R, C], without the last column, from which nothing is predicted."""
     attention_mask: Tensor
     """[R, C], 1 on tokens of a prompt or answer."""
     targets: Tensor
-    """[R, A], the answers' tokens, each to be predicted from the column before it, and the end; -100 after that."""
+    """[R, A], the answers' tokens, with the end if an answer has it, each to be predicted from the column before it; then `IGNORED`."""
 
     @classmethod
     def of(cls, policy: LanguagePolicy, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> Self:
@@ -68,9 +68,9 @@ class AnswerBatch:
 
     @property
     def tokens(self) -> Tensor:
-        """These tokens one after the other, [K]."""
+        """The tokens of all answers, row after row, [K]."""
         return self.targets[self.is_token]
 
     def logits(self, policy: LanguagePolicy) -> Tensor:
-        """Return the logits that each of these tokens is predicted with, [K, V] float32."""
+        """Return the logits that predict each of `tokens`, [K, V] float32."""
         return policy.logits(self.input_ids, self.attention_mask, num_last=self.targets.shape[1])[self.is_token]

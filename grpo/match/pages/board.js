@@ -43,10 +43,7 @@ function drawBoard({ placement, isFlipped = false, last = "", arrows = [], from 
     cell.dataset.square = square;
     if (column === 0) cell.append(make("span", { class: "name", "aria-hidden": "true" }, String(rank)));
     if (row === 7) cell.append(make("span", { class: "name", "aria-hidden": "true", style: "left:auto;right:2px" }, square[0]));
-    if (letter) {
-      const name = (letter === letter.toLowerCase() ? "b" : "w") + letter.toUpperCase();
-      cell.append(make("svg", { viewBox: "0 0 45 45", "aria-hidden": "true" }, make("use", { href: `#${name}` })));
-    }
+    if (letter) cell.append(drawPiece(letter));
     squares.push(cell);
   }
   board.replaceChildren(...squares, make("svg", { class: "arrows", viewBox: "0 0 8 8", "aria-hidden": "true" }, ...arrows.map((each) => arrow(each, isFlipped))));
@@ -55,6 +52,10 @@ function drawBoard({ placement, isFlipped = false, last = "", arrows = [], from 
     board.setAttribute("role", "img");
     board.setAttribute("aria-label", Object.entries(pieces).map(([square, letter]) => `${pieceName(letter)} ${square}`).join(", "));
   }
+}
+function drawPiece(letter) {
+  const name = (letter === letter.toLowerCase() ? "b" : "w") + letter.toUpperCase();
+  return make("svg", { viewBox: "0 0 45 45", "aria-hidden": "true" }, make("use", { href: `#${name}` }));
 }
 function arrow([kind, uci], isFlipped) {
   const place = (square) => {

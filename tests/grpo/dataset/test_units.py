@@ -14,7 +14,7 @@ from scripted_engine import ScriptedEngine
 
 from grpo.board.phases import Phase
 from grpo.dataset.games import SourceError
-from grpo.dataset.quotas import Quota, QuotaCell
+from grpo.dataset.quotas import Quota, QuotaCell, boards_per_cell, cut_to_quota
 from grpo.dataset.table import Position, Split
 from grpo.dataset.units import file_games, unit_boards_per_cell, unit_positions
 from grpo.engine.pool import EnginePool
@@ -76,6 +76,18 @@ def test_units_share_no_game_and_together_have_all(long_games: Path) -> None:
     found = Counter(game_id for unit in units for game_id in unit.quota.games)
     assert len(found) == 60
     assert set(found.values()) == {1}
+
+
+def test_a_game_that_two_files_hold_gives_its_boards_to_the_dataset_once(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("first.pgn", "second.pgn")]
+    for path in paths:
+        path.write_text(GAMES)
+    config = files_config(*paths, **ENDLESS | {"num_units": 2})
+    units = [filled(config, unit=unit).positions for unit in range(2)]
+    keys = [{position.key for position in unit} for unit in units]
+    assert keys[0] & keys[1], "both units took the same games"
+    kept, _, _ = cut_to_quota([*units[0], *units[1]], boards_per_cell(config), max_per_game_and_phase=config.max_per_game_and_phase)
+    assert len(kept) == len(keys[0] | keys[1])
 
 
 def test_a_list_of_positions_fills_the_quotas_without_a_move_to_imitate(tmp_path: Path, random_boards: list[chess.Board]) -> None:

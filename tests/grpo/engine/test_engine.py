@@ -1,6 +1,7 @@
 """Engine processes, real and scripted: every fault is survived or named, no score is invented, nothing is left behind."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import chess
 import pytest
 from scripted_engine import ScriptedEngine, move_scores
 
-from grpo.engine.answers import EngineAnswer, EngineError, Score, parse_answer
+from grpo.engine.answers import EngineAnswer, EngineError, IllegalMoveError, Score, parse_answer
 from grpo.engine.identity import EngineMissingError, identify
 from grpo.engine.pool import MAX_LINES, EnginePool, Query
 
@@ -185,6 +186,27 @@ def test_an_engine_that_dies_on_every_search_is_given_up_with_a_clear_error(scri
     with pytest.raises(EngineError, match=r"5 searches in a row .*CHESS_GRPO_STOCKFISH"):
         answers_of(broken.path, QUERIES * 5)
     assert len(broken.searches()) == 5 * 3, "no position more than it takes"
+
+
+@pytest.mark.parametrize(("kind", "how"), [("last words", ""), ("killed", r" \(Illegal instruction\)")])
+def test_what_an_engine_wrote_before_it_died_is_in_the_error(kind: str, how: str, scripted: Scripted) -> None:
+    [answer] = answers_of(scripted({"kind": kind, "times": 99}).path, QUERIES[:1])
+    assert re.search(rf"the engine has died{how}; it wrote: ERROR: The network file was not loaded\. / cannot go on$", str(answer))
+
+
+def test_an_engine_that_fails_on_one_of_ten_positions_is_given_up_with_its_last_error(scripted: Scripted) -> None:
+    broken = scripted({"kind": "illegal best move", "fen": FENS[5], "times": 10_000})
+    with pytest.raises(EngineError, match=r"10 of 100 searches failed .*a1a1 is not legal"):
+        answers_of(broken.path, ([QUERIES[5], *QUERIES[:5], *QUERIES[:5]]) * 30)
+    with EnginePool(broken.path, num_processes=1, options=ALL_LINES) as pool:
+        answers = pool.search(QUERIES[5:] * 11, gives_up=False)
+    assert all(isinstance(answer, IllegalMoveError) for answer in answers)
+
+
+def test_an_answer_after_failures_has_their_errors(scripted: Scripted) -> None:
+    [answer] = answers_of(scripted({"kind": "crash", "nth": 1}, {"kind": "illegal best move", "nth": 2}).path, QUERIES[:1])
+    assert isinstance(answer, EngineAnswer)
+    assert [type(error) for error in answer.failed] == [EngineError, IllegalMoveError]
 
 
 def test_a_pool_whose_engine_does_not_start_fails_and_does_not_hang(scripted: Scripted) -> None:

@@ -16,7 +16,8 @@ from grpo.board.actions import action_id, legal_action_ids, mirror_move
 from grpo.board.draws import drawing_moves
 from grpo.board.encoding import mover_fen, mover_view
 from grpo.engine.answers import EngineError, Score
-from grpo.engine.move_values import MATE_BAND, NUM_DEEP, ValueTable, _capped, engine_options, value_of, value_tables
+from grpo.engine.identity import EngineMissingError
+from grpo.engine.move_values import MATE_BAND, NUM_DEEP, ValueTable, _capped, engine_options, try_engine, value_of, value_tables
 from grpo.engine.pool import EnginePool, Query
 
 CENTIPAWNS = st.integers(-20_000, 20_000)
@@ -44,6 +45,29 @@ def by_move(table: ValueTable | EngineError) -> dict[str, float]:
     """Return UCI move -> value."""
     assert isinstance(table, ValueTable), table
     return dict(zip(table.moves, table.values.tolist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("fault", "max_lines", "reason"),
+    [
+        ({"kind": "last words"}, 500, "The network file was not loaded"),
+        ({"kind": "depth 1"}, 500, "depth 1 instead of 3"),
+        ({"kind": "castles as Chess960"}, 500, "e1a1, e1h1 is not legal; UCI writes this castling as e1c1"),
+        ({"kind": "none"}, 64, "searches 64 lines at once at most"),
+        ({"kind": "half of the moves"}, 500, "scored 109 moves, and there are 218"),
+    ],
+)
+def test_an_engine_that_cannot_value_every_move_is_refused_with_the_reason(
+    fault: dict[str, Any], max_lines: int, reason: str, scripted: Callable[..., ScriptedEngine]
+) -> None:
+    engine = scripted({**fault, "times": 99}, multi_pv=max_lines)
+    with pytest.raises(EngineMissingError, match=rf"{reason}.*; install Stockfish"):
+        try_engine(engine.path, depth=3)
+
+
+def test_an_engine_in_order_is_not_refused(stockfish: str, scripted: Callable[..., ScriptedEngine]) -> None:
+    for path in (stockfish, scripted({"kind": "crash"}).path):
+        try_engine(path, depth=2)
 
 
 @pytest.mark.parametrize(

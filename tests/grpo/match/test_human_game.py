@@ -4,7 +4,7 @@ import http.client
 import io
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date
 
 import chess
@@ -74,6 +74,27 @@ def test_a_game_ends_by_the_rules_and_is_written_as_pgn(played: HumanGame, moves
     assert read is not None
     assert (read.headers["Result"], read.headers["Termination"], read.headers["Date"]) == (result, end, "2026.11.23")
     assert list(read.mainline_moves()) == played.board.move_stack
+
+
+def test_the_page_offers_what_the_server_does_and_the_server_refuses_the_rest() -> None:
+    def probabilities(boards: Sequence[chess.Board]) -> list[dict[str, float]]:
+        return [{move.uci(): 1.0 for move in board.legal_moves} for board in boards]
+
+    made = HumanGame(scripted("f2f3", "g2g4"), opponent="it", about="strong", person_is_white=False, probabilities=probabilities)
+    server = PlayServer(lambda _: made, on_finished=lambda _: None)
+    server.server_close()
+    offered = []
+    for wanted in ({"do": "hint"}, {"do": "move", "uci": "e7e5"}, {"do": "undo"}):
+        offered.append(made.facts()["actions"])
+        server.act(wanted)
+    assert offered == [["resign", "hint"], ["resign", "hint"], ["undo", "resign", "hint"]]
+    assert made.facts()["about"] == "strong"
+    server.act({"do": "resign"})
+    assert made.facts()["actions"] == []
+    for wanted in ({"do": "undo"}, {"do": "resign"}, {"do": "hint"}, {"do": "move", "uci": "e7e5"}):
+        with pytest.raises(MoveError):
+            server.act(wanted)
+    assert game("e7e5").actions == ["resign"], "without probabilities there is no hint"
 
 
 def test_the_page_plays_for_who_has_its_address_and_is_not_there_for_anybody_else() -> None:

@@ -11,7 +11,8 @@ from made_selections import simulated
 from grpo.match.intervals import REPEATED_Z, Z95
 from grpo.match.ladder import (
     Ladder,
-    LadderPlacement,
+    PlacedGames,
+    Placement,
     Rung,
     RungGames,
     ladder_difference,
@@ -41,10 +42,12 @@ def test_rungs_go_from_a_random_mover_by_diluted_ones_to_ever_more_nodes() -> No
 def test_the_interval_of_a_gap_worked_by_hand() -> None:
     covariance = np.diag([0.0, 400.0, 900.0, 900.0, 900.0])
     covariance[1, 2] = covariance[2, 1] = 300.0
-    ladder = Ladder(rungs=RUNGS, ratings=TRUE, covariance=covariance)
+    ladder = Ladder.of(RUNGS, TRUE, covariance)
     # Variances 400 and 900 that share 300: 700 are left.
-    assert ladder.interval(2, 1) == pytest.approx((190, 190 - Z95 * 700**0.5, 190 + Z95 * 700**0.5))
-    assert ladder.interval(2) == pytest.approx((420, 420 - Z95 * 30, 420 + Z95 * 30))
+    gap, rating = ladder.rungs[2].gap, ladder.rungs[2].rating
+    assert gap is not None
+    assert (gap.value, gap.low, gap.high) == pytest.approx((190, 190 - Z95 * 700**0.5, 190 + Z95 * 700**0.5))
+    assert (rating.value, rating.low, rating.high) == pytest.approx((420, 420 - Z95 * 30, 420 + Z95 * 30))
 
 
 @pytest.mark.parametrize(("pairs", "tells"), [([1, 0, 0, 0, 0], True), ([1, 1, 1, 1, 0], True), ([0.75, 0, 0, 0, 0], False)])
@@ -93,13 +96,13 @@ def match_of(openings: Sequence[str], pair_scores: Sequence[float]) -> MatchResu
     return MatchResult(first="player", second="rung", games=tuple(games))
 
 
-def placed_together(ladder: Ladder, *elos: float, seed: int = 0, config: EvaluationConfig = CONFIG) -> tuple[LadderPlacement, ...]:
-    """Return where simulated players of these strengths are placed by the same openings, after looking at how it was done."""
+def placed_together(ladder: Ladder, *elos: float, seed: int = 0, config: EvaluationConfig = CONFIG) -> tuple[PlacedGames, ...]:
+    """Return the games that place simulated players of these strengths by the same openings, after looking at how it was done."""
     strengths = {rung.name: float(true) for rung, true in zip(RUNGS, TRUE, strict=True)}
     players = [Simulated(elo, np.random.default_rng([seed, number]), strengths) for number, elo in enumerate(elos)]
     openings = [f"opening {number}" for number in range(num_openings_to_place(len(players), config))]
-    placements = place_on_ladder([player.play for player in players], ladder, openings, config)
-    for player, placement in zip(players, placements, strict=True):
+    placed_games = place_on_ladder([player.play for player in players], ladder, openings, config)
+    for player, placement in zip(players, placed_games, strict=True):
         used = [opening for _, part in player.played for opening in part]
         assert len(set(used)) == len(used), "each serves once"
         num_probes, num_parts = len(placement.probes), (len(player.played) - len(placement.probes)) // 2
@@ -109,40 +112,41 @@ def placed_together(ladder: Ladder, *elos: float, seed: int = 0, config: Evaluat
         rungs = [RUNGS[part.rung].name for part in (*placement.probes, *placement.games * num_parts)]
         assert [name for name, _ in player.played] == rungs
         assert player.played[num_probes:] == players[0].played[-2 * num_parts :], "the same rungs, each on its own openings"
-    return placements
+    return placed_games
 
 
-def placed(ladder: Ladder, elo: float, *, seed: int = 0, config: EvaluationConfig = CONFIG) -> LadderPlacement:
+def placed(ladder: Ladder, elo: float, *, seed: int = 0, config: EvaluationConfig = CONFIG) -> Placement:
     """Return where one player is placed."""
-    [placement] = placed_together(ladder, elo, seed=seed, config=config)
-    return placement
+    [games] = placed_together(ladder, elo, seed=seed, config=config)
+    return games.placement(ladder)
 
 
-TRUTH = Ladder(rungs=RUNGS, ratings=TRUE, covariance=np.zeros((5, 5)))
+TRUTH = Ladder.of(RUNGS, TRUE, np.zeros((5, 5)))
 """A ladder without error."""
 
 
 @pytest.mark.parametrize(("elo", "nearest"), [(40, (0, 1)), (300, (1, 2)), (1_000, (3, 4))])
 def test_a_player_is_rated_against_the_two_rungs_that_are_nearest(elo: float, nearest: tuple[int, int]) -> None:
     placement = placed(TRUTH, elo, config=CONFIG.model_copy(update={"num_probe_pairs": 100, "num_rung_pairs": 400}))
-    assert tuple(part.rung for part in placement.games) == nearest
+    assert [part.rung for part in placement.games] == [RUNGS[number].name for number in nearest]
+    assert [part.rung_rating for part in placement.games] == [TRUE[number] for number in nearest]
     assert placement.reach == "within"
-    assert placement.rating == pytest.approx(elo, abs=40)
+    assert placement.rating.value == pytest.approx(elo, abs=40)
 
 
 @pytest.mark.parametrize(("elo", "reach"), [(-1_500, "below"), (2_500, "above"), (800, "within")])
 def test_a_player_out_of_reach_is_said_to_be_so(elo: float, reach: str) -> None:
     placement = placed(TRUTH, elo)
     assert placement.reach == reach
-    assert ("than the ladder can tell" in placement.text(TRUTH)) == (reach != "within")
-    assert np.isfinite([placement.rating, placement.low, placement.high]).all()
+    assert ("than the ladder can tell" in placement.text) == (reach != "within")
+    assert np.isfinite([placement.rating.value, placement.rating.low, placement.rating.high]).all()
 
 
 @pytest.mark.parametrize("size", [2, 8, 39])
 def test_there_are_always_enough_openings(size: int) -> None:
     config = EvaluationConfig(ladder_fractions=(1.0,), ladder_nodes=tuple(range(2, size + 1)), num_probe_pairs=1, num_rung_pairs=2)
     rungs = tuple(Rung(nodes=number + 1, random_share=0) for number in range(size))
-    ladder = Ladder(rungs=rungs, ratings=300.0 * np.arange(size), covariance=np.zeros((size, size)))
+    ladder = Ladder.of(rungs, 300.0 * np.arange(size), np.zeros((size, size)))
     count = num_openings_to_place(1, config)
     left = []
     for strength in range(size + 1):  # Wins against the rungs below, loses to the others: never telling, so that the search goes on.
@@ -158,13 +162,12 @@ def test_there_are_always_enough_openings(size: int) -> None:
 
 
 def test_a_ladder_with_errors_makes_the_interval_from_zero_wider_and_not_that_for_comparisons() -> None:
-    exact, rough = TRUTH, Ladder(rungs=RUNGS, ratings=TRUE, covariance=np.diag([0.0, 900.0, 900.0, 900.0, 900.0]))
+    exact, rough = TRUTH, Ladder.of(RUNGS, TRUE, np.diag([0.0, 900.0, 900.0, 900.0, 900.0]))
     one, other = (placed(ladder, 560) for ladder in (exact, rough))
-    assert (one.rating, one.low, one.high) == (other.rating, other.low, other.high)
-    assert (one.low_of_all, one.high_of_all) == (one.low, one.high)
-    assert other.low_of_all < other.low < other.high < other.high_of_all
+    assert one.rating == one.rating_of_all == other.rating
+    assert other.rating_of_all.low < other.rating.low < other.rating.high < other.rating_of_all.high
     # Two rungs of equal weight and error 30 each: 30 / sqrt(2) more, in squares.
-    width = ((other.high_of_all - other.rating) / Z95) ** 2 - ((other.high - other.rating) / Z95) ** 2
+    width = sum(sign * ((each.high - each.value) / Z95) ** 2 for sign, each in ((1, other.rating_of_all), (-1, other.rating)))
     assert width**0.5 == pytest.approx(30 / 2**0.5, rel=0.05)
 
 
@@ -173,10 +176,10 @@ def test_the_whole_road_holds_the_truth_as_often_as_its_intervals_say() -> None:
     held, held_of_all = [], []
     for number in range(150):
         elo = float(rng.uniform(100, 850))
-        exact = placed(TRUTH, elo, seed=number, config=config)
+        exact = placed(TRUTH, elo, seed=number, config=config).rating
         held.append(exact.low <= elo <= exact.high)
-        placement = placed(ladder_of(rng, 24), elo, seed=number, config=config)
-        held_of_all.append(placement.low_of_all <= elo <= placement.high_of_all)
+        of_all = placed(ladder_of(rng, 24), elo, seed=number, config=config).rating_of_all
+        held_of_all.append(of_all.low <= elo <= of_all.high)
     assert 0.90 < np.mean(held) < 0.985
     assert 0.90 < np.mean(held_of_all) < 0.985
 
@@ -185,7 +188,7 @@ def test_the_whole_road_holds_the_truth_as_often_as_its_intervals_say() -> None:
 
 
 def test_of_players_alike_the_rungs_errors_cancel_and_of_others_they_widen_the_interval() -> None:
-    rough = Ladder(rungs=RUNGS, ratings=TRUE, covariance=np.diag([0.0, 1e6, 1e6, 1e6, 1e6]))
+    rough = Ladder.of(RUNGS, TRUE, np.diag([0.0, 1e6, 1e6, 1e6, 1e6]))
     one, other = placed_together(TRUTH, 300, 560)
     assert ladder_difference(rough, one, one, adjudicated=False) == ladder_difference(TRUTH, one, one, adjudicated=False)
     assert ladder_difference(rough, one, one, adjudicated=False).value == 0
@@ -217,9 +220,8 @@ def test_the_adjudicated_difference_is_of_the_adjudicated_scores() -> None:
         games = tuple(replace(game, adjudicated=adjudicated) for game in result.games)
         return replace(result, games=games, is_adjudicated=True)
 
-    def place(score: float, adjudicated: float) -> LadderPlacement:
-        games = tuple(RungGames(rung=rung, result=match(score, adjudicated)) for rung in (1, 2))
-        return replace(placed(TRUTH, 300), games=games)
+    def place(score: float, adjudicated: float) -> PlacedGames:
+        return PlacedGames(probes=(), games=tuple(RungGames(rung=rung, result=match(score, adjudicated)) for rung in (1, 2)), z=Z95)
 
     one, other = place(0.5, 1.0), place(0.5, 0.0)
     assert ladder_difference(TRUTH, one, other, adjudicated=False).value == 0

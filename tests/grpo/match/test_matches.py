@@ -5,10 +5,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import chess
 import pytest
 from doubles import CPU, TINY, some_boards
+from hypothesis import given
+from hypothesis import strategies as st
 from scripted_engine import ScriptedEngine
 
 from grpo.base.seeding import numpy_stream, torch_stream
@@ -17,8 +20,9 @@ from grpo.engine.pool import EnginePool
 from grpo.match.forks import ForkError, Tell, in_processes
 from grpo.match.intervals import paired_interval
 from grpo.match.ladder import Rung
-from grpo.match.matches import UNDECIDED, End, MatchResult, PlayedGame, adjudicate, play_match
+from grpo.match.matches import UNDECIDED, End, MatchReport, MatchResult, PlayedGame, adjudicate, play_match
 from grpo.match.players import BestMovePlayer, RandomPlayer, SamplingPlayer
+from grpo.match.replies import ReplyCounts
 from grpo.policy.policy import new_policy
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
@@ -158,9 +162,22 @@ def test_scores_of_pairs_and_what_the_sample_is_worked_by_hand() -> None:
     assert result.pair_scores() == [0.5, 0.25, 0.5]
     assert result.pair_scores(adjudicated=True) == [0.75, 0.25, 0.5]
     assert result.interval() == paired_interval([0.5, 0.25, 0.5])
-    facts = result.facts()
-    assert (facts["wins"], facts["draws"], facts["losses"]) == (0, 5, 1)
-    assert facts["adjudicated"].items() >= {"score": 0.5, "depth": 10, "centipawns": 250, "num_failed": 1}.items()
+    report = result.report()
+    assert (report.wins, report.draws, report.losses) == (0, 5, 1)
+    assert (report.adjudicated, report.num_failed) == (paired_interval([0.75, 0.25, 0.5]), 1)
+
+
+@given(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=2, max_size=40).filter(lambda scores: len(scores) % 2 == 0))
+def test_score_and_interval_of_a_stored_match_follow_from_its_five_counts_of_pairs(scores: list[float]) -> None:
+    games = [game(chess.STARTING_FEN, End.CHECKMATE, score=score) for score in scores]
+    result = match_of(*(replace(each, second_replies=ReplyCounts(num_moves=1, num_answers=2, num_illegal=2)) for each in games))
+    stored = MatchReport.model_validate_json(result.report().model_dump_json())
+    assert stored == result.report()
+    again = paired_interval([place / 4 for place, count in enumerate(stored.pairs) for _ in range(count)])
+    assert again.num_pairs == stored.score.num_pairs == len(scores) // 2
+    assert (again.value, again.low, again.high) == pytest.approx((stored.score.value, stored.score.low, stored.score.high), abs=1e-12)
+    answers = stored.answers["second"]
+    assert (answers.num_retries, answers.num_forfeits) == (len(scores), len(scores))
 
 
 # Many at once.
@@ -279,5 +296,5 @@ def test_a_search_that_fails_leaves_the_draw_and_is_counted(scripted: Callable[.
     games = [game(opening, End.PLY_CAP) for opening in (WHITE_TO_MOVE, WHITE_TO_MOVE, BLACK_TO_MOVE, BLACK_TO_MOVE)]
     result = adjudicated_by(engine, match_of(*games))
     assert [one.adjudicated for one in result.games] == [None, None, 0.0, 0.0]
-    assert result.facts()["adjudicated"]["num_failed"] == 2
+    assert result.report().num_failed == 2
     assert result.pair_scores(adjudicated=True) == [0.5, 0.0]

@@ -1,7 +1,8 @@
 """The game viewer and the play page in a browser, on a phone in the dark, without a network."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import chess
@@ -13,7 +14,11 @@ from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.actions.action_builder import ActionBuilder
+from selenium.webdriver.common.actions.interaction import POINTER_MOUSE, POINTER_TOUCH
+from selenium.webdriver.common.actions.pointer_input import PointerInput
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
@@ -43,8 +48,22 @@ class Page:
         errors = "window.failures = []; addEventListener('error', (event) => failures.push(event.message));"
         driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": errors})
         driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]})
-        size = {"width": WIDTH, "height": 900, "deviceScaleFactor": 1, "mobile": True}
-        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        self._resize(WIDTH, 900)
+
+    def _resize(self, width: int, height: int) -> None:
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": True}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+    @contextmanager
+    def screen(self, width: int, height: int) -> Iterator[None]:
+        """Give the page a screen of this size."""
+        self._resize(width, height)
+        yield
+        self._resize(WIDTH, 900)
+
+    def until(self, is_so: Callable[[], bool]) -> None:
+        """Wait until this holds."""
+        WebDriverWait(self.driver, 60).until(lambda _: is_so())
 
     def wait_for(self, *texts: str) -> None:
         """Wait until all of these can be read."""
@@ -61,6 +80,15 @@ class Page:
         found = [element for element in self.driver.find_elements(By.XPATH, path) if element.is_displayed()]
         self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", found[-1])
         found[-1].click()
+
+    def middle(self, square: str) -> tuple[int, int]:
+        """Return the middle of a square of the board."""
+        place = self.find(f"#board [data-square={square}]")[0].rect
+        return int(place["x"] + place["width"] / 2), int(place["y"] + place["height"] / 2)
+
+    def disabled(self) -> list[str]:
+        """Return the buttons of the play page that are grey."""
+        return [each.get_attribute("id") or "" for each in self.find(".row button:disabled")]
 
     def run(self, script: str) -> object:
         """Return what a script returns in the page."""
@@ -115,38 +143,104 @@ def test_the_viewer_goes_through_games_by_buttons_keys_moves_and_curve(page: Pag
     page.check()
 
 
-def test_moves_promotion_hints_a_new_game_and_resignation_work(page: Page) -> None:
-    finished: list[HumanGame] = []
-    player, starts = BestMovePlayer(POLICY.policy, "tiny"), iter(["7k/P7/6K1/8/8/8/8/8 w - - 0 1", chess.STARTING_FEN])
+def new_server(finished: list[HumanGame], *starts: str) -> PlayServer:
+    """Return a server of games that begin with these positions, in turn."""
+    player, left = BestMovePlayer(POLICY.policy, "tiny"), iter(starts)
 
     def new_game(white: bool | None) -> HumanGame:
         return HumanGame(
             lambda board: player.choose([board], [0])[0],
             opponent="tiny",
+            about="It is strong.",
             person_is_white=white is not False,
-            fen=next(starts),
+            fen=next(left),
             probabilities=POLICY.move_probabilities,
         )
 
-    with serving(server := PlayServer(new_game, on_finished=finished.append)):
+    return PlayServer(new_game, on_finished=finished.append)
+
+
+def test_moves_promotion_hints_a_new_game_and_resignation_work(page: Page) -> None:
+    finished: list[HumanGame] = []
+    with serving(server := new_server(finished, "7k/P7/6K1/8/8/8/8/8 w - - 0 1", chess.STARTING_FEN, chess.STARTING_FEN)):
         page.driver.get(server.address)
-        page.wait_for("You (White) against tiny", "Your move")
+        page.wait_for("You (White) against tiny", "It is strong.", "Your move")
+        assert page.disabled() == ["undo"]
         page.click("Hint")
         page.wait_for("Its probabilities for your move")
         page.click("a7 white pawn")
         page.click("a8")
+        assert [each.accessible_name for each in page.find("#promotion button")] == ["queen", "knight", "rook", "bishop"]
+        ActionChains(page.driver).send_keys(Keys.ESCAPE).perform()
+        page.until(lambda: not page.find("#board .from"))
+        assert not server.game.board.move_stack, "Escape plays nothing"
+        page.click("a7 white pawn")
+        page.click("a8")
+        page.click("rook")
         page.wait_for("1-0: checkmate")
-        assert [game.sans() for game in finished] == [["a8=Q#"]]
+        assert [game.sans() for game in finished] == [["a8=R#"]]
+        assert page.disabled() == ["undo", "hint", "resign"]
         page.find("#color")[0].send_keys("Black")
         page.click("New game")
         page.wait_for("You (Black) against tiny", "The policy's probabilities for its last move")
         assert page.find("#board .square")[0].text.startswith("1"), "seen from Black's side"
-        page.click("Resign")
-        page.driver.switch_to.alert.dismiss()
-        assert page.find("#status")[0].text == "Your move."
-        ActionChains(page.driver).drag_and_drop(*(page.find(f"[aria-label='{label}']")[0] for label in ("e7 black pawn", "e5"))).perform()
+        page.click("e7 black pawn")
+        page.click("e5")
         page.wait_for("e5")
+        page.click("New game")
+        page.click("Keep playing")
+        assert server.game.sans()[1] == "e5"
+        page.click("New game")
+        page.click("New game")
+        page.wait_for("Your move.")
+        page.until(lambda: len(server.game.board.move_stack) == 1)
         page.click("Resign")
-        page.driver.switch_to.alert.accept()
+        page.click("Keep playing")
+        assert not server.game.end
+        page.click("Resign")
+        page.click("Resign")
         page.wait_for("1-0: black resigned")
         page.check()
+
+
+@pytest.mark.parametrize("kind", [POINTER_MOUSE, POINTER_TOUCH])
+def test_a_piece_follows_the_pointer_and_is_dropped_where_it_is_let_go(page: Page, kind: str) -> None:
+    with serving(server := new_server([], chess.STARTING_FEN)):
+        page.driver.get(server.address)
+        page.wait_for("Your move")
+
+        # Where the middle of the piece is after each move of the pointer.
+        page.run(
+            "window.places = []; document.addEventListener('pointermove', () => { const piece = document.querySelector('.held');"
+            " if (!piece) return; const {left, top, width} = piece.getBoundingClientRect();"
+            " places.push(document.elementFromPoint(left + width / 2, top + width / 2).dataset.square); })"
+        )
+
+        def drag(*squares: str) -> None:
+            hand = ActionBuilder(page.driver, mouse=PointerInput(kind, kind), duration=20)
+            hand.pointer_action.move_to_location(*page.middle(squares[0])).pointer_down()
+            for square in squares[1:]:
+                hand.pointer_action.move_to_location(*page.middle(square))
+            hand.pointer_action.pointer_up()
+            hand.perform()
+
+        drag("e2", "d3", "c5")
+        assert page.run("return places") == ["d3", "c5"]
+        assert page.run("return document.querySelectorAll('.held').length") == 0, "back on its square"
+        assert not server.game.board.move_stack
+        drag("e2", "d3", "e4")
+        page.wait_for("e4")
+        assert server.game.sans()[0] == "e4"
+        page.check()
+
+
+@pytest.mark.parametrize(("width", "height", "least"), [(1_920, 1_080, 800), (390, 844, 350), (844, 390, 288)])
+def test_the_board_uses_the_screen_and_stays_on_it(page: Page, width: int, height: int, least: int) -> None:
+    with serving(server := new_server([], chess.STARTING_FEN)), page.screen(width, height):
+        page.driver.get(server.address)
+        page.wait_for("Your move")
+        board = page.find("#board")[0].rect
+        assert least <= board["width"] == board["height"] <= width
+        assert page.run("return document.documentElement.scrollWidth") <= width
+        if height > 600:
+            assert page.find("#new")[0].rect["y"] + page.find("#new")[0].rect["height"] <= height, "its buttons are on the screen too"

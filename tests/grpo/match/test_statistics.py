@@ -42,7 +42,7 @@ def test_an_interval_worked_by_hand() -> None:
     interval = paired_interval([1.0, 0.5, 0.5, 0.25])
     centre = 3.25 / 6
     half = 1.959964 * math.sqrt((2.5625 / 6 - centre**2) / 6)
-    assert interval.score == 0.5625
+    assert interval.value == 0.5625
     assert interval.num_pairs == 4
     assert (interval.low, interval.high) == pytest.approx((centre - half, centre + half), abs=1e-9)
 
@@ -67,8 +67,8 @@ def test_pairs_that_all_ended_alike_give_an_interval_that_is_neither_empty_nor_c
 def test_an_interval_holds_its_score_lies_within_0_and_1_and_has_a_width(pairs: list[float]) -> None:
     interval = paired_interval(pairs)
     assert 0 <= interval.low < interval.high <= 1
-    assert interval.low <= interval.score <= interval.high
-    assert interval.score == pytest.approx(np.mean(pairs))
+    assert interval.low <= interval.value <= interval.high
+    assert interval.value == pytest.approx(np.mean(pairs))
     assert interval.num_pairs == len(pairs)
 
 

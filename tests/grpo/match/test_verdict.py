@@ -7,7 +7,7 @@ import pytest
 from made_selections import NO_GAIN, Protocol, confirmed, drawn_pairs, gain, screened
 
 from grpo.match.halving import halving_rounds, sequential_halving
-from grpo.match.intervals import LEVEL, REPEATED_Z, ScoreInterval, p_value, paired_interval
+from grpo.match.intervals import LEVEL, REPEATED_Z, Estimate, p_value, paired_interval
 from grpo.match.phase_guard import FEWEST_BOARDS, PhaseChange, phase_changes
 from grpo.match.verdict import (
     Decision,
@@ -203,7 +203,7 @@ def test_the_games_that_chose_a_candidate_flatter_it_and_the_confirmation_does_n
     chosen_by, fresh = [], []
     for _ in range(100):
         trace = screened(rng, EQUAL, Protocol(num_candidates=8, round_pairs=20))
-        chosen_by.append([entry.so_far.score for entry in trace.entries if entry.candidate == trace.winner][-1])
+        chosen_by.append([entry.so_far.value for entry in trace.entries if entry.candidate == trace.winner][-1])
         fresh.append(np.mean(confirmed(rng, 0.0, Protocol(confirmation_pairs=60))))
     assert np.mean(chosen_by) > 0.52, "the winner's curse: all of them are equal"
     assert abs(np.mean(fresh) - 0.5) < 3 * 0.25 / np.sqrt(60 * 100)
@@ -216,7 +216,7 @@ def test_the_lowest_regrets_come_first_and_of_equals_the_later_step() -> None:
 
 def test_the_peak_is_the_candidate_with_the_best_lower_bound_and_not_the_one_with_the_luckiest_score() -> None:
     games = {
-        50: ScoreInterval(score=0.60, low=0.40, high=0.80, num_pairs=10),
-        100: ScoreInterval(score=0.55, low=0.51, high=0.59, num_pairs=100),
+        50: Estimate(value=0.60, low=0.40, high=0.80, num_pairs=10),
+        100: Estimate(value=0.55, low=0.51, high=0.59, num_pairs=100),
     }
     assert peak_step(games) == 100

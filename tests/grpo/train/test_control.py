@@ -102,6 +102,8 @@ def test_a_recovery_that_takes_too_long_and_one_too_many_stop_the_run() -> None:
     assert [name for _, name in names(said)].count("recovery_started") == MAX_RECOVERIES
     [stop] = [stop for stop, _ in said if stop]
     assert f"after {MAX_RECOVERIES} recoveries" in stop
+    stop, _ = decisions(control_of(**STOPS), LOW)[-1]
+    assert "0.4 nats at T = 1, critical below grpo.critical_entropy = 0.5: lower grpo.learning_rate" in stop, "nothing to recover from"
 
 
 def test_skipped_steps_cut_the_learning_rate_for_good_and_too_many_in_a_row_are_told() -> None:

@@ -1,13 +1,16 @@
 """Whether tasks run on Batch is read from the command, and what they are told of this machine is a short list without a secret."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from grpo.settings.tree import TaskResources
-from steps.batch.destination import DestinationError, forwarded, prepare, secret_names, sends_to_batch
+from steps.batch.destination import DestinationError, forwarded, prepare, reachable, secret_names, sends_to_batch
+from steps.run.commands import CommandError
 from steps.run.machine import STORE, MachineError, store_place
 
 SERVER = {"MLFLOW_TRACKING_URI": "https://mlflow.internal"}
-RUN = ["run", "--with", "batch"]
 
 
 @pytest.mark.parametrize(
@@ -34,29 +37,33 @@ def test_the_command_says_where_tasks_run(command: str, expected: bool) -> None:
 )
 def test_a_tracking_store_that_no_other_machine_reaches_is_refused_before_the_run(address: str, why: str) -> None:
     with pytest.raises(DestinationError, match=f"MLFLOW_TRACKING_URI: .*{why}"):
-        prepare(RUN, {"MLFLOW_TRACKING_URI": address})
+        reachable({"MLFLOW_TRACKING_URI": address})
 
 
 @pytest.mark.parametrize("name", ["MLFLOW_TRACKING_URI", "WANDB_BASE_URL"])
 def test_a_password_in_an_address_is_refused_and_not_shown(name: str) -> None:
     with pytest.raises(DestinationError, match=f"{name} holds a name or password") as refusal:
-        prepare(RUN, {**SERVER, name: "https://me:hunter2@internal"})
+        reachable({**SERVER, name: "https://me:hunter2@internal"})
     assert "hunter2" not in str(refusal.value)
 
 
-def test_a_run_here_is_left_as_it_is_and_one_on_batch_keeps_its_data_in_s3() -> None:
-    here, batch = dict[str, str](), dict(SERVER)
-    assert prepare(["run"], here) == prepare(RUN, batch) == []
-    assert here == {}
-    assert batch["METAFLOW_DEFAULT_DATASTORE"] == "s3"
+def test_a_run_here_is_left_as_it_is(tmp_path: Path) -> None:
+    here = {"METAFLOW_HOME": str(tmp_path)}
+    assert list(prepare(["run"], here)) == []
+    assert here.keys() == {"METAFLOW_HOME"}
 
 
-def test_a_password_of_this_machine_is_not_sent_and_the_user_is_told() -> None:
-    environment = {**SERVER, "MLFLOW_TRACKING_PASSWORD": "hunter2"}
-    [note] = prepare(RUN, environment)
-    assert "MLFLOW_TRACKING_PASSWORD" in note
-    assert "hunter2" not in note
-    assert prepare(RUN, {**environment, "CHESS_GRPO_SECRETS": "chess/tracking"}) == []
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("--config settings smoke run", "there is no such file; give `--config-value settings 'preset = \"smoke\"'`"),
+        ("--config smoke run", "after the word `settings`"),
+        ("run --config-value smoke", "stands before `run`"),
+    ],
+)
+def test_settings_that_are_typed_wrongly_are_refused_in_our_words(command: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match=re.escape(words)):
+        list(prepare(command.split(), {"METAFLOW_HOME": str(tmp_path)}))
 
 
 def test_tasks_are_told_addresses_and_names_of_secrets_and_nothing_else_of_this_machine() -> None:

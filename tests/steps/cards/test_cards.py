@@ -1,7 +1,9 @@
 """Cards: each is made, what they show is text whatever it was, and drawing them stays cheap and fails no step."""
 
+import base64
 import html
 import itertools
+import re
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +12,7 @@ from typing import Any
 import altair
 import pytest
 from made_documents import made_results
+from metaflow.cards import Markdown, VegaChart
 
 from grpo.base.files import write_json
 from grpo.diagnosis.records import Event, Record
@@ -18,7 +21,8 @@ from grpo.settings.tree import read_settings
 from steps import STEPS
 from steps.cards import live
 from steps.cards.live import LiveCard
-from steps.cards.page import CardPart, Seen
+from steps.cards.offline import OfflineCard
+from steps.cards.page import CardPart, Seen, style
 from steps.finetune import card as finetune_page
 from steps.names import RESULTS
 
@@ -50,12 +54,23 @@ def test_each_card_is_made_before_the_first_record_and_with_all_metrics(step: st
     assert [type(part) for part in page_of(step, begun)] == [type(part) for part in page_of(step, later)], "Metaflow would wait"
 
 
-def test_the_cards_of_select_and_report_have_the_verdict(tmp_path: Path) -> None:
+def test_select_and_report_have_the_verdict_and_no_chart_twice_and_the_report_folds_its_tables(tmp_path: Path) -> None:
     results = made_results(tmp_path)
-    sentence = html.escape(results.decision.sentence)
-    assert sentence in markup(page_of("select", Seen(SETTINGS["network"], folder=tmp_path / "outputs" / "select" / "v-select")))
     write_json(tmp_path / RESULTS, results.model_dump(mode="json"))
-    assert sentence in markup(page_of("report", Seen(SETTINGS["network"], folder=tmp_path)))
+    folders = {"select": tmp_path / "outputs" / "select" / "v-select", "report": tmp_path}
+    parts = {step: page_of(step, Seen(SETTINGS["network"], folder=folder)) for step, folder in folders.items()}
+    titles = {step: {part["title"]["text"] for part in found if isinstance(part, dict)} for step, found in parts.items()}
+    assert titles["report"] == {"Gain in Elo, against", "Ladder: Elo above a random mover"}
+    assert not titles["report"] & titles["select"]
+    for found in parts.values():
+        assert html.escape(results.decision.sentence) in markup(found)
+    report = markup(parts["report"])
+    assert html.escape(results.decision.strength(100)) in report
+    unfolded = re.sub("<details>.*?</details>", "", report)
+    assert "<table" in report
+    assert "<table" not in unfolded
+    assert results.outputs["select"]["output_hash"] in report
+    assert results.outputs["select"]["output_hash"] not in unfolded
 
 
 class Card:
@@ -85,3 +100,14 @@ def test_a_card_that_breaks_is_told_once_and_never_drawn_again(
         shown.log(Record(step, {"grpo/entropy": 2.0}))
     assert len(card.components) == num_sound
     assert capsys.readouterr().out.count("card train: WARNING: ConnectionError: no room for a card") == 1
+
+
+def test_a_card_needs_no_network() -> None:
+    seen = Seen(SETTINGS["network"], records=[everything(step) for step in (1, 2)])
+    parts = [VegaChart(part) if isinstance(part, dict) else Markdown(part) for part in [style(), *finetune_page(seen)]]
+    page = OfflineCard().render(SimpleNamespace(pathspec="ChessGrpo/1/finetune/2"), [part.render() for part in parts])
+    shown = base64.b64decode(re.search(r'"([A-Za-z0-9+/=]{1000,})"', page)[1]).decode()
+    assert "Curves" in shown
+    asks = re.compile(r"""(?:@import|url\(|<(?:script|link|img|iframe)[^>]*(?:src|href)=)\s*(?:url\()?\\*["']?https?:""")
+    for text in (page, shown):
+        assert not asks.findall(text)

@@ -7,6 +7,7 @@ from doubles import some_boards
 
 from steps.cli.players import ContestantError, entered, parse_contestant
 from steps.run.machine import Machine
+from steps.track.find import NotFoundError
 
 BOARDS = some_boards(40)
 
@@ -37,3 +38,13 @@ def test_the_seed_repeats_what_is_drawn_and_two_of_a_name_draw_apart(policy: Pat
         assert [one, two] == moves(text, text, machine=Machine.here(), seed=5)
         assert one != two
         assert one != moves(text, machine=Machine.here(), seed=6)[0]
+
+
+def test_a_mistyped_player_is_told_as_one_and_a_mistyped_policy_as_a_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path))
+    for text, error, words in (
+        ("stokfish", ContestantError, "'stokfish' is not a player; .*did you mean stockfish"),
+        ("chmpion", NotFoundError, "did you mean champion"),
+    ):
+        with pytest.raises(error, match=words), entered([parse_contestant(text)], Machine.here(), seed=0):
+            pass

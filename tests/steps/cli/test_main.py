@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from steps.cli.main import COMMANDS
+from steps.cli.main import COMMANDS, main
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,8 @@ def test_a_command_imports_nothing_that_only_others_need(words: list[str], neede
     assert needed in modules.split()
     assert not set(others) & set(modules.split())
     assert len(words) > 1 or all(any(line.startswith(f"  {name} ") for line in said) for name in COMMANDS)
+
+
+def test_the_flows_commands_are_told_to_be_another_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run"]) == 2
+    assert "python flows/chess_grpo.py run`, or `make run CONFIG=smoke`" in capsys.readouterr().err

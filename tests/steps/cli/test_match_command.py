@@ -1,6 +1,7 @@
 """The command `match`: what it prints and writes of games, and what it refuses before any game."""
 
 import io
+import re
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 import chess.pgn
 import pytest
 from doubles import CPU
+from scripted_engine import ScriptedEngine
 
 from grpo.language.model.policy import load_model
 from grpo.settings.language import LanguageConfig
@@ -28,6 +30,7 @@ def test_a_match_is_printed_and_written_and_repeats_with_its_seed(
     assert code == 0
     for said in ("as played", "adjudicated", "ends", "3 distinct openings; pairs of games are the sample"):
         assert said in out
+    assert len(re.findall(r"^  (?:as played|adjudicated) +0\.\d{3} \[.*\] = [+-]\d+ Elo \[.*\], 3 pairs$", out, flags=re.MULTILINE)) == 2
     text, games = io.StringIO((tmp_path / "one.pgn").read_text()), []
     while (game := chess.pgn.read_game(text)) is not None:
         assert not game.errors
@@ -47,6 +50,20 @@ def test_a_language_model_plays_and_its_answers_are_counted(stockfish: str, cons
     code, said, _ = console("match", folder, "random", "--pairs", "2")
     assert code == 0
     assert "8 answers for 4 moves: " in said, "it names no legal move, and is asked twice"
+
+
+def test_an_engine_that_names_no_legal_move_loses_its_game_and_repeated_searches_are_counted(
+    console: Run, stockfish: str, scripted: Callable[..., ScriptedEngine], tmp_path: Path
+) -> None:
+    faults = [{"kind": "crash", "nth": 2}, *({"kind": "illegal best move", "nth": number} for number in (4, 5, 6))]
+    engine = f"uci:{scripted(*faults).path}:nodes=5"
+    code, out, err = console("match", engine, "random", "--pairs", "1", "--set", "evaluation.max_plies=8", "--pgn", tmp_path / "games.pgn")
+    assert code == 0
+    assert "4 answers" not in out
+    assert re.search(r"answers +.*: 1 unreadable, 3 illegal, 3 asked again, 1 games forfeited", out)
+    assert "lost 1" in out
+    assert re.search(rf"game [12]: {engine} loses: .*: a1a1 is not legal", err)
+    assert "no legal move named" in (tmp_path / "games.pgn").read_text()
 
 
 def test_what_cannot_be_is_refused_before_any_game(console: Run, tmp_path: Path) -> None:

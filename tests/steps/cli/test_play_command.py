@@ -7,9 +7,12 @@ from pathlib import Path
 
 import chess.pgn
 import pytest
+from made_documents import made_results
 
 from grpo.match.page_server import PlayServer
+from steps.cli import play
 from steps.cli.play import PLAYED
+from steps.track.find import FoundPolicy
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -30,3 +33,20 @@ def test_a_finished_game_is_kept(console: Run, policy: Path, home: Path, monkeyp
     assert game is not None
     assert (game.headers["White"], game.headers["Result"], game.headers["Termination"]) == ("you", "0-1", "white resigned")
     assert next(iter(game.mainline_moves())).uci() == "g1f3"
+
+
+@pytest.mark.parametrize(("step", "strength"), [(0, "It is the start of its run"), (100, "+191 Elo"), (7, "No game was played by it")])
+def test_page_and_terminal_say_which_policy_of_which_run_plays_and_how_strong_it_is(
+    step: int, strength: str, console: Run, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[dict[str, object]] = []
+    found, results = FoundPolicy(folder=policy, run="17", policy_step=step), made_results(tmp_path)
+    monkeypatch.setattr(play, "find_policy", lambda *_: found)
+    monkeypatch.setattr(play, "results_of", lambda *_: results)
+    monkeypatch.setattr(PlayServer, "serve_forever", lambda server: shown.append(server.game.facts()))
+    _, out, _ = console("play", "smoke/champion")
+    assert shown[0]["opponent"] == f"smoke/champion (step {step} of run 17)"
+    assert str(shown[0]["about"]).startswith(strength)
+    assert f"{shown[0]['opponent']}: {shown[0]['about']}" in out
+    console("play", policy)
+    assert shown[1]["opponent"] == f"{found} ({found.weights_hash[:8]})", "a folder may have been changed since"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_documents import FINDING, made_reports, made_results
+from made_documents import DIAGNOSIS, made_reports, made_results
 from made_runs import MadeRun, machine_of, make_run
 
 from steps.names import FINDINGS, RESULTS
@@ -34,7 +34,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     make_run(machine, MadeRun(name="1001", files=document(folder / "first")))
     origin = {"name": "1001/60", "run": "1001", "step": 60}
     make_run(machine, MadeRun(name="1002", settings=FASTER, origin=origin, files=document(folder / "second", score=0.5)))
-    files = {"finetune": {FINDINGS: {"verdict": "findings", "tag": "kl_trap", "findings": [FINDING]}}}
+    files = {"finetune": {FINDINGS: DIAGNOSIS.model_dump(mode="json")}}
     make_run(machine, MadeRun(name="1003", until="screen", ends="failed", error=ERROR, files=files))
     script = "from steps.run.processes import own_token; print(own_token())"
     token = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()

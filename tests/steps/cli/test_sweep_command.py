@@ -115,3 +115,16 @@ def test_means_come_with_the_interval_between_runs_and_that_within_them() -> Non
     ]
     [(_, one)] = sweep_tables([row(0, 100)])
     assert one[-2] == ["mean over 1, between runs", "", "-"], "one seed has no interval"
+
+
+@pytest.mark.parametrize("words", [(TEST, "--seeds", "0", "1"), ("--seeds", "0", "1", TEST)])
+def test_the_settings_may_stand_before_the_seeds_or_behind_them(words: tuple[str, ...], console: Callable[..., Any], flows: Flows) -> None:
+    assert console("sweep", *words)[0] == 0
+    assert flows.started == [0, 1]
+
+
+@pytest.mark.parametrize("words", [(), (TEST, "smoke")])
+def test_a_sweep_of_none_or_two_settings_is_refused(words: tuple[str, ...], console: Callable[..., Any], flows: Flows) -> None:
+    code, _, err = console("sweep", "--seeds", "0", *words)
+    assert (code, flows.started) == (2, [])
+    assert "give one preset or file" in err

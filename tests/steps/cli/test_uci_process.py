@@ -76,6 +76,16 @@ def test_it_meets_fastchess_compliance_list_and_an_interrupt_in_a_search_ends_it
     assert engine.process.returncode == 130
 
 
+def test_without_a_policy_a_chess_program_gets_the_reason_by_the_protocol(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "steps.cli.main", "uci"]
+    environment = {**ENVIRONMENT, "CHESS_GRPO_HOME": str(tmp_path)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, input="uci\n", capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    [line] = done.stdout.splitlines()
+    assert line.startswith("info string error: no policy of preset ")
+    assert len(done.stderr.splitlines()) == 1
+
+
 # Fuzz.
 
 ENDED = ("7k/5Q2/6K1/8/8/8/8/8 b - - 0 1", "8/8/8/8/8/8/8/8 w - - 0 1", "RRRRRRRR/QQQQQQQQ/8/8/8/8/8/k6K w - - 0 1")

@@ -7,12 +7,13 @@ import pytest
 from made_documents import ENGINE, FINDING, made_reports, made_results, write_outputs
 from made_work import work_in
 
+from grpo.base.documents import DocumentError
 from grpo.base.files import write_json
 from grpo.settings.names import declared
 from grpo.settings.tree import Settings
 from steps.cli.compare import comparison
 from steps.names import MODEL_CARD, REPORT_PAGE, RESULTS
-from steps.pages.results import Results, ResultsError, read_results
+from steps.pages.results import Results, read_results
 from steps.pages.templates import page, verdict_lines
 from steps.report import STEP, body
 
@@ -41,7 +42,7 @@ def test_the_step_writes_the_document_and_the_page_that_is_made_of_it(tmp_path: 
     assert (results.origin.run, results.origin.step) == ("17", 60)
     assert results.outputs.keys() == folders.keys()
     assert (results.settings["grpo.learning_rate"], results.engine) == (7e-4, ENGINE)
-    assert results.findings["findings"] == [FINDING]
+    assert results.findings.findings == (FINDING,)
 
 
 def test_every_number_has_its_interval_its_games_and_its_yardstick(results: Results) -> None:
@@ -51,7 +52,7 @@ def test_every_number_has_its_interval_its_games_and_its_yardstick(results: Resu
     games = results.decision.confirmation_best_moves
     assert games is not None
     assert games.adjudicated is not None
-    assert best.adjudicated == games.adjudicated.estimate
+    assert best.adjudicated == games.adjudicated
     assert best.output == results.outputs["select"]["output_hash"]
     assert best.yardstick["pretrained policy"] == results.outputs["pretrain"]["output_hash"]
     assert best.yardstick["evaluation.max_plies"] == "200"
@@ -65,9 +66,9 @@ def test_every_number_has_its_interval_its_games_and_its_yardstick(results: Resu
 
 def test_a_document_of_other_code_is_refused_with_what_to_do(tmp_path: Path, results: Results) -> None:
     plain = results.model_dump(mode="json")
-    for changed in (plain | {"format": 1}, plain | {"decision": plain["decision"] | {"peak_step": "many"}}):
+    for changed in (plain | {"format": 2}, plain | {"decision": plain["decision"] | {"peak_step": "many"}}):
         write_json(tmp_path / RESULTS, changed)
-        with pytest.raises(ResultsError, match="run the flow again"):
+        with pytest.raises(DocumentError, match="run the flow again"):
             read_results(tmp_path / RESULTS)
 
 
@@ -75,7 +76,7 @@ def test_one_row_decides_and_is_marked_and_adjudicated_numbers_stand_in_a_column
     [deciding] = [each for each in results.measurements if each.decides]
     games = results.decision.confirmation_best_moves
     assert games is not None
-    assert deciding.estimate == games.estimate
+    assert deciding.estimate == games.score
     [row] = re.findall(r"^\| [^|]+: decides \|.*", page("report", results=results), flags=re.MULTILINE)
     _, _, played, _, judged, _ = row.split("|")
     assert (played.split()[0], judged.split()[0]) == ("0.750", "1.000")
@@ -123,7 +124,7 @@ def test_data_are_a_setting_by_which_runs_are_compared(tmp_path: Path) -> None:
 def test_what_has_one_yardstick_is_compared_and_the_rest_is_named_with_the_reason(tmp_path: Path) -> None:
     other = made_reports(score=0.5)
     other["pretrain"] |= {"top1": 0.31}
-    other["baseline"]["matches"]["random"] |= {"score": 0.25, "low": 0.2, "high": 0.3}
+    other["baseline"]["matches"]["random"] |= {"score": {"value": 0.25, "low": 0.2, "high": 0.3}}
     first, second = made_results(tmp_path / "a"), made_results(tmp_path / "b", other)
     lines = list(comparison(first, second))
     [row] = [line for line in lines if "pretrained against a random mover" in line]
@@ -133,3 +134,15 @@ def test_what_has_one_yardstick_is_compared_and_the_rest_is_named_with_the_reaso
     assert re.search(r"another pretrained policy: [^;]*candidate against pretrained \(best moves\)", lines[-1])
     assert "held-out regret of the candidate" in lines[-2]
     assert len("\n".join(lines).splitlines()) <= 25
+
+
+def test_the_strength_of_a_policy_is_what_its_games_have_shown_and_the_same_in_the_registry(tmp_path: Path) -> None:
+    results = made_results(tmp_path)
+    told = {step: results.decision.strength(step) for step in (0, 100, 250, 7)}
+    assert told[0] == "It is the start of its run, without GRPO; +240 Elo [+220, +260] above a random mover, on the ladder of its run."
+    assert told[100].startswith("+191 Elo [")
+    assert "against its own start; +260 Elo [+240, +280] above" in told[100]
+    assert "in the games that chose the candidate, which flatter it; it was not rated" in told[250]
+    assert told[7] == "No game was played by it; it was not rated on the ladder."
+    for role, step in (("champion", 100), ("peak", 250)):
+        assert told[step] in page("version", results=results, role=role)

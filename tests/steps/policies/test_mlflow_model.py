@@ -65,6 +65,8 @@ def test_a_fresh_process_without_this_checkout_gets_the_policys_probabilities(ru
         f"found = model.predict({fens!r})\n"
         "try: model.predict(['e4'])\n"
         "except mlflow.exceptions.MlflowException as error: refused = str(error)\n"
+        "try: model.predict({'fen': ['e4']})\n"
+        "except mlflow.exceptions.MlflowException as error: refused += str(error)\n"
         "import grpo\n"
         "print(json.dumps([grpo.__file__, 'steps' in sys.modules, found['moves'].tolist(), found['probabilities'].tolist(), refused]))\n"
     )
@@ -72,6 +74,7 @@ def test_a_fresh_process_without_this_checkout_gets_the_policys_probabilities(ru
     assert _LIBRARY not in Path(place).parents, "the library is the model's own"
     assert not has_steps
     assert (over, "row 0: 'e4' is not a FEN" in refused) == ([], True)
+    assert "row 0 is of type list and not a FEN" in refused
     for board, named, found in zip(BOARDS, moves, probabilities, strict=True):
         positions = PositionBatch.from_boards([board])
         with torch.no_grad():

@@ -30,21 +30,23 @@ from made_selection import (
 from presets import tiny_settings
 
 from grpo.base import seeding
+from grpo.base.documents import read_document
 from grpo.base.files import read_json, sha256_file
 from grpo.base.seeding import named_seed
 from grpo.board.encoding import position_key
 from grpo.board.phases import PHASES
-from grpo.match.intervals import Estimate, holm
+from grpo.match.intervals import Estimate, holm, regret_interval
 from grpo.match.regret import HeldoutScores
-from grpo.match.verdict import BETTER_THAN_INITIAL, BETTER_THAN_PREVIOUS, LadderFinding, Verdict
+from grpo.match.selection import Selection as SelectionReport
+from grpo.match.verdict import BETTER_THAN_INITIAL, BETTER_THAN_PREVIOUS, Verdict
 from grpo.policy.checkpoints import load_checkpoint
 from grpo.policy.files import FACTS, WEIGHTS
 from grpo.policy.policy import NetworkPolicy, weights_hash
+from grpo.settings.shared import PRETRAINED_STEP
 from steps import screen, select
 from steps.cards.page import Seen
 from steps.measure import CONFIRMATION, INITIAL, LADDER, PREVIOUS, SAMPLED, SCREENING
-from steps.names import CHAMPION, CHECKPOINTS, HISTORY, PEAK, PRETRAINED_STEP, REPORT
-from steps.pages.results import Decision
+from steps.names import CHAMPION, CHECKPOINTS, HISTORY, PEAK, REPORT
 from steps.pages.templates import page
 from steps.policies import network as network_policies
 
@@ -132,13 +134,13 @@ def test_a_clearly_better_candidate_is_promoted_and_its_weights_are_the_champion
     confirmed, [claim] = report["confirmation_best_moves"], report["claims"]
     assert (claim["name"], claim["is_shown"]) == (BETTER_THAN_INITIAL, True)
     # The claim is of the confirmation games alone, as played.
-    assert claim["interval"] == {name: confirmed[name] for name in ("score", "low", "high", "num_pairs")}
+    assert claim["interval"] == confirmed["score"]
     # The peak is a whole checkpoint, with its lower bound.
     assert load_checkpoint(selected.selected / PEAK, CPU, NetworkPolicy)[1].step == report["peak_step"] == BEST
     lows = {entry["candidate"]: entry["so_far"]["low"] for entry in report["screening"]}
     # What it was chosen by says too much of the chosen one.
     lows[report["candidate_step"]] = report["claims"][0]["interval"]["low"]
-    assert report["peak_low"] == lows[BEST] == max(lows.values())
+    assert report["peak"]["low"] == lows[BEST] == max(lows.values())
 
 
 # Shares.
@@ -189,10 +191,11 @@ def test_a_candidate_that_is_no_better_leaves_the_initial_policy_champion(
     report = found.report
     games = {stage: [list(game.mainline_moves()) for game in of_stage] for stage, of_stage in found.games().items()}
     assert_kept(found, Verdict.NO_IMPROVEMENT, inputs)
-    assert report["confirmation_best_moves"]["score"] == report["confirmation_best_moves"]["adjudicated"]["score"] == 0.5
-    assert (report["ladder_gain"]["played"]["value"], report["ladder_gain"]["finding"]) == (0, LadderFinding.NOT_SHOWN)
+    confirmed, gain = report["confirmation_best_moves"], report["ladder_gain"]
+    assert confirmed["score"]["value"] == confirmed["adjudicated"]["value"] == 0.5
+    assert gain["played"]["low"] < gain["played"]["value"] == 0 < gain["played"]["high"], "no difference is shown"
     assert report["previous_weights"] is report["previous_champion"] is None, "the start is no other champion"
-    assert report["ladder_gain"]["num_pairs"] == report["ladder_gain"]["num_planned"]
+    assert gain["num_pairs"] == gain["num_planned"]
     # One policy against itself: the likeliest moves make one game of an opening, whatever the colours; sampled ones make two.
     assert games[CONFIRMATION][::2] == games[CONFIRMATION][1::2]
     assert all(one != other for one, other in zip(games[SAMPLED][::2], games[SAMPLED][1::2], strict=True))
@@ -264,7 +267,7 @@ def test_a_checkpoint_is_a_candidate_where_it_is_there_and_all_that_was_measured
     measured = {"heldout/regret_best": 0.1, "heldout/regret_best_stderr": 0.01, "heldout/regret_sampled": 0.2}
     rows = [{**measured, "step": 2}, {**measured, "step": 4, "heldout/regret_sampled": math.nan}, {**measured, "step": 6}]
     (tmp_path / HISTORY).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    assert screen._regrets(tmp_path, {2, 4}) == {2: {"mean": 0.1, "stderr": 0.01}}
+    assert screen._regrets(tmp_path, {2, 4}) == {2: regret_interval(0.1, 0.01)}
 
 
 @pytest.mark.parametrize(
@@ -276,7 +279,7 @@ def test_where_no_checkpoint_can_play_there_is_a_verdict_without_a_game_and_the_
     finetuned = write_finetuned(tmp_path / "finetuned", steps=steps, regrets=regrets)
     selections.engine = "no engine"
     found = selections.run(finetune=finetuned, champion=inputs["pretrain"])
-    decision = Decision.model_validate_json((found.selected / REPORT).read_bytes())
+    decision = read_document(found.selected / REPORT, SelectionReport)
     assert (decision.candidate_step, decision.peak_step) == (None, PRETRAINED_STEP)
     assert_kept(found, Verdict.NO_IMPROVEMENT, inputs)
     assert sha256_file(found.selected / PEAK / WEIGHTS) == sha256_file(inputs["pretrain"] / WEIGHTS)

@@ -8,11 +8,11 @@ from made_selection import step
 from made_work import Listener, work_in
 from presets import tiny_settings
 
-from grpo.base.files import read_json
+from grpo.base.documents import read_document
 from grpo.base.seeding import numpy_stream
 from grpo.engine.identity import identify
-from grpo.match.ladder import make_rungs
-from grpo.match.matches import DEPTH
+from grpo.match.intervals import Estimate
+from grpo.match.ladder import BaselineReport, LadderReport, make_rungs
 from steps import baseline, calibrate, measure
 from steps.cards.page import Seen
 from steps.measure import read_ladder
@@ -29,12 +29,14 @@ def test_each_rung_has_a_rating_with_its_interval_the_same_whatever_the_runs_see
     play = calibrate.play_match
     monkeypatch.setattr(calibrate, "play_match", lambda *players, **how: met.extend(players[2]) or play(*players, **how))
     calibrated = inputs["calibrate"]
-    report, records = read_json(calibrated / REPORT), read_history(calibrated)
-    assert [rung["name"] for rung in report["rungs"]] == ["random", "stockfish-1-nodes, 50 % random", "stockfish-1-nodes"]
-    assert [report["rungs"][0][key] for key in ("rating", "low", "high")] == [0, 0, 0]
-    assert all(rung["low"] < rung["rating"] < rung["high"] for rung in report["rungs"][1:])
-    assert report["engine"] == str(identify(stockfish))
-    assert [record.metrics["ladder/rating"] for record in records] == [rung["rating"] for rung in report["rungs"]]
+    report, records = read_document(calibrated / REPORT, LadderReport), read_history(calibrated)
+    assert [rung.name for rung in report.rungs] == ["random", "stockfish-1-nodes, 50 % random", "stockfish-1-nodes"]
+    ratings = [rung.rating for rung in report.rungs]
+    assert ratings[0] == Estimate(value=0, low=0, high=0)
+    assert all(rating.low < rating.value < rating.high for rating in ratings[1:])
+    assert [rung.gap is None for rung in report.rungs] == [True, False, False]
+    assert report.engine == str(identify(stockfish))
+    assert [record.metrics["ladder/rating"] for record in records] == [rating.value for rating in ratings]
     again = step(calibrate, tmp_path / "again", tiny_settings("seed = 1"), {}, engine=stockfish)
     assert (again / REPORT).read_bytes() == (calibrated / REPORT).read_bytes()
     assert len(met) == len(set(met)) == 3 * SETTINGS.evaluation.num_calibration_pairs, "each opening serves once"
@@ -64,15 +66,15 @@ def test_a_rung_draws_alike_against_both_players_by_the_openings_place_and_other
 def test_the_baseline_leaves_regret_both_matches_and_a_place_on_the_ladder(inputs: dict[str, Path], stockfish: str, tmp_path: Path) -> None:
     told = Listener()
     folder = step(baseline, tmp_path / "baseline", SETTINGS, inputs, engine=stockfish, listeners=(told,))
-    report = read_json(folder / REPORT)
-    for facts in report["matches"].values():
-        assert facts["num_pairs"] == facts["num_openings"] == SETTINGS.evaluation.num_baseline_pairs
-        assert facts["adjudicated"]["depth"] == DEPTH
-    place, ladder = report["ladder"], read_ladder(inputs["calibrate"])
+    report = read_document(folder / REPORT, BaselineReport)
+    for match in report.matches.values():
+        assert match.score.num_pairs == match.num_openings == SETTINGS.evaluation.num_baseline_pairs
+        assert match.adjudicated is not None
+    place, ladder = report.ladder, read_ladder(inputs["calibrate"])
     rungs = {rung.name: rating for rung, rating in zip(ladder.rungs, ladder.ratings.tolist(), strict=True)}
-    assert [part["rung_rating"] for part in place["games"]] == [rungs[part["rung"]] for part in place["games"]]
-    assert place["low_of_all"] <= place["low"] < place["rating"] < place["high"] <= place["high_of_all"]
+    assert [part.rung_rating for part in place.games] == [rungs[part.rung] for part in place.games]
+    assert place.rating_of_all.low <= place.rating.low < place.rating.value < place.rating.high <= place.rating_of_all.high
     # A fresh policy plays like chance.
-    assert report["matches"]["random"]["score"] > report["matches"]["stockfish-1-nodes"]["score"]
-    assert told.metrics["baseline/rating"] == place["rating"]
+    assert report.matches["random"].score.value > report.matches["stockfish-1-nodes"].score.value
+    assert told.metrics["baseline/rating"] == place.rating.value
     assert baseline.card(Seen({}, folder=folder))

@@ -80,6 +80,8 @@ def test_every_name_is_the_policy_that_the_run_wrote_and_looking_changes_nothing
         said = capsys.readouterr()
         assert (found.folder / WEIGHTS).read_bytes() == weights_at(step), name
         assert (found.run, found.policy_step) == ("run-1", step)
+        assert found.record is not None
+        assert found.record.name == "run-1"
         assert said.err.splitlines()[-1] == f"{name}: step {step} of run run-1, in {found.folder}"
         assert not said.out, "that is for a command's results"
     assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before

@@ -15,10 +15,11 @@ from mlflow.tracking import MlflowClient
 from tracked_runs import TrackedRun, client_of, forget, told
 
 from grpo.base.door import ForeignError
+from grpo.match.intervals import Estimate
 from steps.run.machine import Machine, sqlite_address
 from steps.track import registry
 from steps.track.client import TrackingStore
-from steps.track.find import find_policy
+from steps.track.find import NotFoundError, find_policy
 from steps.track.outages import TrackingRefusedError
 from steps.track.publish import publish_all
 from steps.track.registry import Version, why_peak_stays
@@ -90,6 +91,11 @@ def finished(machine: Machine) -> Callable[..., TrackedRun]:
     return make
 
 
+def peak_at(low: float) -> Estimate:
+    """Return a peak's score with this lower bound."""
+    return Estimate(value=0.61, low=low, high=0.6123)
+
+
 def named(name: str, machine: Machine, preset: str = "default") -> Version:
     version = registry.named(name, machine)[preset]
     assert isinstance(version, Version)
@@ -116,18 +122,22 @@ def test_a_champion_is_replaced_only_by_who_has_beaten_that_one(
 
 def test_a_run_of_another_preset_takes_no_alias_and_readers_tell_them_apart(finished: Callable[..., TrackedRun], machine: Machine) -> None:
     """U3."""
-    runs = {preset: finished(preset=preset, peak_low=low) for preset, low in (("default", 0.5), ("smoke", 0.6))}
+    runs = {preset: finished(preset=preset, peak=peak_at(low)) for preset, low in (("default", 0.5), ("smoke", 0.6))}
     for preset, run in runs.items():
         peak, champion = (named(name, machine, preset) for name in ("peak", "champion"))
         assert [(each.number, each.role, each.run) for each in (peak, champion)] == [(1, "peak", run.name), (2, "champion", run.name)]
         assert named("v2", machine, preset) == champion
         assert champion.output_hash == (run.run.output_of("select") or {})["output_hash"]
     assert registry.named("v9", machine) == {}
+    assert sorted(registry.newest_versions(machine)) == ["default/v1", "default/v2", "smoke/v1", "smoke/v2"]
+    with pytest.raises(NotFoundError, match=r"is called 'v9'; there is \w+/v\d, "):
+        find_policy("v9", machine)
 
 
 def test_where_there_is_no_store_there_is_nothing_and_asking_makes_none(tmp_path: Path) -> None:
     machine = machine_of(tmp_path, sqlite_address(tmp_path / "mlflow.db"))
     assert registry.named("champion", machine) == {}
+    assert registry.newest_versions(machine) == []
     assert not list(tmp_path.iterdir())
 
 
@@ -277,7 +287,7 @@ def test_of_two_runs_that_end_together_neither_takes_what_the_other_has_won(
     publish, made = TrackedRun.publish, []
     monkeypatch.setattr(TrackedRun, "publish", lambda run: made.append(run) or "")
     for low in (0.6, 0.5, 0.55):
-        finished(peak_low=low, replaces_previous=True, previous_weights="of nobody")
+        finished(peak=peak_at(low), replaces_previous=True, previous_weights="of nobody")
     threads = [threading.Thread(target=publish, args=(run,)) for run in made]
     for thread in threads:
         thread.start()

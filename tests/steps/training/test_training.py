@@ -16,11 +16,13 @@ from tiny_training import KINDS, finetune, prepare, progress_of, settings
 import steps.finetune
 import steps.training_loop
 from grpo.base import seeding
+from grpo.base.documents import read_document
 from grpo.base.errors import NonFiniteError
 from grpo.base.files import read_json
 from grpo.base.seeding import named_seed
 from grpo.dataset.table import Split, board_arrays, board_table
 from grpo.diagnosis.diagnose import diagnose
+from grpo.diagnosis.findings import Diagnosis
 from grpo.diagnosis.history import History
 from grpo.diagnosis.records import Record
 from grpo.language.model.policy import LanguagePolicy
@@ -58,7 +60,7 @@ def test_a_run_leaves_history_report_findings_and_the_checkpoints_that_are_kept(
     report = read_json(folder / REPORT)
     assert (report["reason"], report["first_step"], report["last_step"]) == ("budget_spent", 0, 4)
     assert report["weights"] == open_policy(saved[-1], CPU).weights
-    assert read_json(folder / FINDINGS)["tag"] == "not judged: 4 rows are too few"
+    assert read_document(folder / FINDINGS, Diagnosis).tag == "not judged: 4 rows are too few"
     assert (folder / ANSWERS).exists() == (kind == LANGUAGE)
     assert load_checkpoint(saved[0], CPU, FORMATS[kind])[1].facts == {"settings": steps.finetune.STEP.settings(given)}
 
@@ -136,8 +138,9 @@ def test_an_error_says_from_where_the_same_command_resumes_and_that_tells_its_fi
     listener, said = Listener(), list[str]()
     folder = finetune(tmp_path, prepared, sick, listeners=(listener,), say=said.append)
     assert (said[0], said[-1]) == (f"resuming from step 4, which is saved in {place}", "diagnosis: nan_steps")
+    assert listener.progresses[0] == (4, 12, "steps")
     found = [(record.step, event) for record in listener.records for event in record.events if event.name == "finding"]
     assert [(step, event.message.split(": ")[1]) for step, event in found] == [(6, "nan_steps")], (
         "a card that began anew is told of it again"
     )
-    assert read_json(folder / FINDINGS) == diagnose(History.of_records(read_history(folder)), sick).facts()
+    assert read_document(folder / FINDINGS, Diagnosis).findings == diagnose(History.of_records(read_history(folder)), sick).findings

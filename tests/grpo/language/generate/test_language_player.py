@@ -111,9 +111,9 @@ def test_who_names_no_legal_move_loses_the_game_there_with_either_colour(as_whit
     assert (played_on.end, played_on.score) == (End.PLY_CAP, 0.5)
     swapped = play_match(other, player(silent), [chess.STARTING_FEN], max_plies=16)
     assert sorted(game.score for game in swapped.games) == [0.5, 1.0], "seen from the other player it is won"
-    assert swapped.replies() == {"second": result.replies()["first"]}
+    assert swapped.report().answers == {"second": result.report().answers["first"]}
     assert told == [1, 2], "a game that was given up is over"
-    assert result.ends()["no legal move named"] == 1
+    assert result.report().ends[End.FORFEIT] == 1
 
 
 def said(answer: Answer, *commands: str, max_questions: int = 3) -> list[str]:

@@ -1,0 +1,37 @@
+"""Documents: JSON files, each declared by one pydantic model that its writer builds and its readers get."""
+
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from grpo.base.errors import PlainError
+from grpo.base.files import read_json, write_json
+
+
+class Document(BaseModel):
+    """A JSON document or a part of one."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class DocumentError(PlainError, ValueError):
+    """Another version of the code wrote the document; the message says what to do."""
+
+
+_Form = TypeVar("_Form", bound=Document)
+
+
+def write_document(path: Path, document: Document) -> None:
+    """Write a document as readable JSON."""
+    write_json(path, document.model_dump(mode="json"))
+
+
+def read_document(path: Path, form: type[_Form]) -> _Form:
+    """Return the document in a file. Raises CorruptError if the file is not JSON, DocumentError if the content has another form."""
+    content = read_json(path)
+    try:
+        return form.model_validate(content)
+    except ValidationError:
+        remedy = "run the flow again, or use the commit that the output's manifest names"
+        raise DocumentError(f"{path} was written by other code, in another form: {remedy}") from None

@@ -1,0 +1,77 @@
+"""The report of `select`: the decision with what it rests on, and what pages say of it."""
+
+from grpo.match.halving import HalvingEntry
+from grpo.match.intervals import Estimate, Unit, elo_estimate
+from grpo.match.ladder import Placement
+from grpo.match.matches import MatchReport
+from grpo.match.verdict import Decision
+from grpo.settings.shared import PRETRAINED_STEP
+
+
+class Selection(Decision):
+    """The report of `select`: the decision, and what it rests on. Without a candidate, what needs one is None."""
+
+    champion_step: int
+    """0 is the pretrained policy."""
+    peak_step: int
+    peak: Estimate | None = None
+    """The peak's score against the pretrained policy; None if no checkpoint played."""
+    screening: tuple[HalvingEntry, ...] = ()
+    heldout_regret_best: dict[int, Estimate]
+    """Step of each checkpoint -> mean held-out regret of its best moves."""
+    confirmation_best_moves: MatchReport | None = None
+    confirmation_sampled_moves: MatchReport | None = None
+    previous_champion: MatchReport | None = None
+    previous_weights: str | None = None
+    """Hash of the weights of the champion before; None if it was not played."""
+    ladder: Placement | None = None
+    """The candidate's place."""
+    ladder_initial: Placement | None = None
+    """The pretrained policy's place, by the same openings."""
+    initial_weights: str
+    candidate_weights: str | None = None
+
+    @property
+    def outcome(self) -> str:
+        """The champion in words."""
+        if not self.promoted:
+            return "the pretrained policy stays"
+        step = f"step {self.candidate_step:,}"
+        if self.replaces_previous:
+            return f"{step} is champion"
+        return f"{step} is this run's champion; the registry's champion stays, for {step} was not shown to be better than it"
+
+    @property
+    def gains(self) -> dict[str, Estimate]:
+        """The candidate's gain in Elo against its own start and against other opponents, by label; the first one decides."""
+        games, ladder, found = self.confirmation_best_moves, self.ladder_gain, dict[str, Estimate]()
+        if games is not None:
+            found["own start, as played: decides"] = elo_estimate(games.score)
+            if games.adjudicated is not None:
+                found["own start, adjudicated"] = elo_estimate(games.adjudicated)
+        if ladder is not None:
+            found |= {"other opponents, as played": ladder.played, "other opponents, adjudicated": ladder.adjudicated}
+        return found
+
+    def strength(self, step: int) -> str:
+        """Return in a sentence what games have shown of the policy of this step."""
+        screened = {entry.candidate: entry.so_far for entry in self.screening}
+        games = self.confirmation_best_moves if step == self.candidate_step else None
+        if step == PRETRAINED_STEP:
+            gain = "It is the start of its run, without GRPO"
+        elif (found := screened.get(step) if games is None else games.score) is None:
+            gain = "No game was played by it"
+        else:
+            chosen = " in the games that chose the candidate, which flatter it" * (games is None)
+            gain = f"{elo_estimate(found).text(Unit.ELO, suffix=' Elo')} against its own start{chosen}"
+        place = {PRETRAINED_STEP: self.ladder_initial, self.candidate_step: self.ladder}.get(step)
+        if place is None:
+            return f"{gain}; it was not rated on the ladder."
+        return f"{gain}; {place.rating.text(Unit.ELO, suffix=' Elo')} above a random mover, on the ladder of its run."
+
+    @property
+    def placed(self) -> dict[str, Placement]:
+        """Name of the start and of the candidate -> its place on the ladder, by the same rungs and openings."""
+        if self.ladder is None or self.ladder_initial is None:
+            return {}
+        return {"pretrained": self.ladder_initial, f"step {self.candidate_step:,}": self.ladder}

@@ -1,0 +1,97 @@
+"""What tasks on AWS Batch need of the account, its bucket and its queues: all examined together, in about ten seconds."""
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Final
+
+from steps.batch.destination import GPU_IMAGE, GPU_QUEUE, reachable, secret_names
+from steps.preflight import PassingError, PreflightCheck, PreflightError, checked
+from steps.run.machine import SECRETS
+
+_CONNECT_SECONDS: Final = 2
+_READ_SECONDS: Final = 4
+_DENIED: Final = ("AccessDeniedException", "UnauthorizedOperation")
+"""Error codes of Batch and Secrets Manager; the jobs may have a right that the launcher lacks."""
+_PAGE: Final = "(docs/aws.md)"
+
+
+def batch_checks(environment: Mapping[str, str]) -> list[PreflightCheck]:
+    """Return the checks for `--with batch`; each service is asked once, all at the same time."""
+    import boto3.session  # Before the threads, which would import it at the same time.
+    from metaflow import metaflow_config
+
+    def client(service: str, **options: Any) -> Any:
+        from botocore.config import Config
+
+        times = Config(connect_timeout=_CONNECT_SECONDS, read_timeout=_READ_SECONDS, retries={"total_max_attempts": 1})
+        return boto3.session.Session().client(service, config=times, **options)
+
+    def credentials() -> str:
+        with _in_words("set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, and AWS_DEFAULT_REGION"):
+            return str(client("sts").get_caller_identity()["Arn"])
+
+    def bucket() -> str:
+        root = _set("METAFLOW_DATASTORE_SYSROOT_S3", metaflow_config.DATASTORE_SYSROOT_S3, "s3://BUCKET/PREFIX of Metaflow's stack")
+        name, _, prefix = root.removeprefix("s3://").partition("/")
+        with _in_words(f"correct METAFLOW_DATASTORE_SYSROOT_S3={root}, or let the account list and write the bucket"):
+            endpoint = {"endpoint_url": metaflow_config.S3_ENDPOINT_URL} if metaflow_config.S3_ENDPOINT_URL else {}
+            client("s3", **endpoint).list_objects_v2(Bucket=name, Prefix=prefix, MaxKeys=1)
+        return root
+
+    def queues() -> str:
+        own = _set("METAFLOW_BATCH_JOB_QUEUE", metaflow_config.BATCH_JOB_QUEUE, "a job queue of AWS Batch")
+        named = {own: "METAFLOW_BATCH_JOB_QUEUE"} | {name: GPU_QUEUE for name in [environment.get(GPU_QUEUE)] if name}
+        with _in_words("let the account call batch:DescribeJobQueues"):
+            found = client("batch").describe_job_queues(jobQueues=list(named))["jobQueues"]
+        states = {key: f"{each['state']} and {each['status']}" for each in found for key in (each["jobQueueName"], each["jobQueueArn"])}
+        works = ("ENABLED and VALID", "ENABLED and UPDATING")
+        if wrong := [f"{named[name]}={name} is {state}" for name in named if (state := states.get(name, "not there")) not in works]:
+            raise PreflightError(f"{'; '.join(wrong)}: a queue must be ENABLED and VALID {_PAGE}")
+        return ", ".join(named)
+
+    def secrets() -> str:
+        for name in (names := secret_names(environment)):
+            with _in_words(f"correct {SECRETS}, or create the secret {name}"):
+                client("secretsmanager").describe_secret(SecretId=name)
+        return ", ".join(names) or f"none named in {SECRETS}"
+
+    def image() -> str:
+        value = _set("METAFLOW_BATCH_CONTAINER_IMAGE", metaflow_config.BATCH_CONTAINER_IMAGE, "an image with the steps' packages")
+        return ", ".join(filter(None, (value, environment.get(GPU_IMAGE))))
+
+    looks: dict[str, Callable[[], str]] = {
+        "batch tracking": lambda: reachable(environment),
+        "batch credentials": credentials,
+        "batch bucket": bucket,
+        "batch queues": queues,
+        "batch role": lambda: _set(
+            "METAFLOW_ECS_S3_ACCESS_IAM_ROLE", metaflow_config.ECS_S3_ACCESS_IAM_ROLE, "the jobs' role, an output of Metaflow's stack"
+        ),
+        "batch image": image,
+        "batch secrets": secrets,
+    }
+    with ThreadPoolExecutor(len(looks)) as threads:
+        return list(threads.map(checked, looks.keys(), looks.values()))
+
+
+def _set(name: str, value: str | None, what: str) -> str:
+    """Return a setting of Metaflow. Raises PreflightError if there is none."""
+    if not value:
+        raise PreflightError(f"{name} is not set: give {what} {_PAGE}")
+    return value
+
+
+@contextmanager
+def _in_words(remedy: str) -> Iterator[None]:
+    """Raise PreflightError with the remedy for an error of AWS; PassingError if this account may not ask, as the jobs' role may."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        yield
+    except ClientError as error:
+        if error.response.get("Error", {}).get("Code") in _DENIED:
+            raise PassingError(f"this account may not ask ({error}); the jobs may") from None
+        raise PreflightError(f"{error}: {remedy} {_PAGE}") from None
+    except (BotoCoreError, ValueError) as error:
+        raise PreflightError(f"{error}: {remedy} {_PAGE}") from None

@@ -1,0 +1,63 @@
+"""Metaflow's configuration and metadata service, examined before Metaflow starts, which reports a fault in them by a traceback."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from grpo.base.errors import PlainError
+from steps.run.machine import require_home
+
+_SECONDS: Final = (2.0, 3.0)  # To connect, and to wait for an answer.
+_MAX_WORDS: Final = 200  # Characters of the service's answer in a message.
+
+
+class OrchestratorError(PlainError, RuntimeError):
+    """Metaflow cannot start with its configuration; the message has the remedy."""
+
+
+def configuration(environment: Mapping[str, str]) -> str:
+    """Return which configuration Metaflow reads, without importing it. Raises OrchestratorError if it cannot be read."""
+    require_home()
+    home = Path(environment.get("METAFLOW_HOME", "~/.metaflowconfig")).expanduser()
+    profile = environment.get("METAFLOW_PROFILE")
+    file = home / (f"config_{profile}.json" if profile else "config.json")
+    try:
+        if not file.exists():
+            if not profile:
+                return "no configuration: runs are kept in .metaflow of the working directory"
+            known = ", ".join(sorted(path.stem.removeprefix("config_") for path in home.glob("config_*.json"))) or "none"
+            raise OrchestratorError(
+                f"METAFLOW_PROFILE={profile}: there is no {file}; unset METAFLOW_PROFILE, or set it to a profile of {home} ({known})"
+            )
+        if not isinstance(json.loads(file.read_text(encoding="utf-8")), dict):
+            raise OrchestratorError(f"{file} is not a JSON object: `metaflow configure aws` writes one")
+    except (OSError, ValueError) as error:
+        raise OrchestratorError(f"{file} cannot be read ({error}): correct it, or let `metaflow configure aws` write it") from None
+    return str(file)
+
+
+def service() -> str:
+    """Return where Metaflow keeps its metadata. Raises OrchestratorError if the service for it does not answer."""
+    import requests
+    from metaflow import metaflow_config
+
+    if metaflow_config.DEFAULT_METADATA != "service":
+        return f"metadata: {metaflow_config.DEFAULT_METADATA}"
+    address, remedy = metaflow_config.SERVICE_URL, "or set METAFLOW_DEFAULT_METADATA=local"
+    if not address:
+        raise OrchestratorError(f"METAFLOW_DEFAULT_METADATA is service and METAFLOW_SERVICE_URL is not set: set it, {remedy}")
+    try:
+        answer = requests.get(f"{address.rstrip('/')}/ping", headers=metaflow_config.SERVICE_HEADERS, timeout=_SECONDS)
+    except (requests.RequestException, UnicodeError) as error:
+        kind = type(error).__name__
+        raise OrchestratorError(
+            f"Metaflow's metadata service {address} does not answer ({kind}): correct METAFLOW_SERVICE_URL, {remedy}"
+        ) from None
+    if not answer.ok:
+        words = " ".join(answer.text.split())[:_MAX_WORDS]
+        raise OrchestratorError(
+            f"Metaflow's metadata service {address} answers {answer.status_code} ({words}): correct METAFLOW_SERVICE_URL or"
+            f" METAFLOW_SERVICE_AUTH_KEY, {remedy}"
+        )
+    return f"metadata: {address}"

@@ -1,0 +1,57 @@
+"""What README and tutorial show of runs is what the code prints, and README's numbers are those of docs/results.md."""
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from grpo.match.selection import Selection
+from grpo.settings.metrics import METRICS
+from steps.pages.results import Results
+from steps.pages.templates import verdict_lines
+
+ROOT = Path(__file__).parents[2]
+PAGES = {"tutorial": ROOT / "docs" / "tutorial.md", "README": ROOT / "README.md"}
+VERDICTS = json.loads((Path(__file__).parent / "verdicts.json").read_text())
+"""Run -> `decision` in its `results.json`."""
+
+
+def sample(page: str, begins: str) -> str:
+    [text] = re.findall(rf"^```text\n({begins}.*?)^```", PAGES[page].read_text(), re.MULTILINE | re.DOTALL)
+    return str(text)
+
+
+@pytest.mark.parametrize(("page", "run"), [("README", "smoke"), ("tutorial", "smoke")])
+def test_the_verdict_that_a_page_shows_is_printed_by_the_code(page: str, run: str) -> None:
+    results = Results.model_construct(decision=Selection.model_validate(VERDICTS[run]), origin=None)
+    assert sample(page, "Verdict: ").splitlines() == verdict_lines(results)
+
+
+def fixed_words(line: str) -> set[str]:
+    """Return what of a line is neither a number, nor a length of time, nor the name of a metric."""
+    shown = "|".join(sorted({name.rpartition("/")[2] for name in METRICS}))
+    line = re.sub(rf"\b({shown})(_low|_high)? -?[\d.]+", "0", line)
+    line = re.sub(r"\b\d+ (h \d+ min|min \d+ s|s\b)", "0", line)
+    return {part.strip(" ,;:/") for part in re.split(r"\d[\d,.]*(?:/s)?|: |, ", line)} - {"", "..."}
+
+
+def test_the_words_of_the_tutorials_log_are_in_the_code() -> None:
+    files = [path for folder in ("steps", "grpo") for path in (ROOT / folder).rglob("*.py")]
+    nodes = [node for path in files for node in ast.walk(ast.parse(path.read_text()))]
+    texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    printed = {part.strip(" ,;:/") for text in texts for part in re.split(r"\n|: |, ", text)}
+    lines = sample("tutorial", "build_boards: ").splitlines()
+    assert len(lines) > 10
+    assert {line: lacking for line in lines if (lacking := fixed_words(line) - printed)} == {}
+
+
+def test_the_numbers_of_readme_are_those_of_the_results_page() -> None:
+    readme, results = PAGES["README"].read_text(), (ROOT / "docs" / "results.md").read_text()
+    rows = [line.split(" | ") for line in results.partition("\n## The default run on seeds 31")[0].splitlines() if line.startswith("| ")]
+    [(own, ladder)] = [(row[1], row[2]) for row in rows if row[0] == "| mean"]
+    said = readme.partition("\n## Result\n")[2].partition("\n## ")[0]
+    gain, _, interval = ladder.strip("*").partition(" ")
+    assert f"**on the ladder of Stockfish opponents the candidate stands {gain} Elo {interval}" in " ".join(said.split())
+    assert f"In games against that start the candidate gains {own}." in " ".join(said.split())
