@@ -166,8 +166,8 @@ TABLE: Final = {
         (
             "steps/run/records",
             "clocks",
-            "key=lambda run: run.order, reverse=True)\n\n    def unpublished",
-            "key=lambda run: run.started, reverse=True)\n\n    def unpublished",
+            "key=lambda run: run.order, reverse=True)\n\n    def newest",
+            "key=lambda run: run.started, reverse=True)\n\n    def newest",
         ),
         ("steps/run/records", "is_resumed", "self.over > self.reopened", "self.over >= self.reopened"),
     ],
@@ -192,11 +192,11 @@ TABLE: Final = {
         ("promises/5_lost_machine_and_resume", "optimiser", "(record.step - self._first) %", "record.step %"),
     ],
     "steps/resume.py": [
-        ("promises/5_lost_machine_and_resume", "not_the_peak", 'STEPS.index("calibrate")]', 'STEPS.index("baseline")]'),
-        ("promises/5_lost_machine_and_resume", "not_the_peak", "    store.open(output)\n    return", "    return"),
+        ("promises/5_lost_machine_and_resume", "not_the_peak", "not step_of(step).is_inherited", "step_of(step).is_inherited"),
         ("promises/5_lost_machine_and_resume", "not_the_peak", 'str(verified_manifest(folder)["output_hash"])', '""'),
     ],
     "steps/task.py": [
+        ("steps/task", "taken_over", "            task.store.open(output)\n", "            pass\n"),
         ("steps/task", "taken_over", "(output := task.taken_over) is None", "(output := task.taken_over) is not None"),
         ("steps/task", "taken_over", '"part": self.part.number, ', ""),
         ("steps/task", "taken_over", "checkpoint_of(origin, self.store)[1]", 'origin["run"]'),
