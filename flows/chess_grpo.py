@@ -51,6 +51,7 @@ import steps  # noqa: E402
 from grpo.settings.tree import DEFAULT_PRESET, ConfigError, read_settings, split_settings  # noqa: E402
 from steps.batch import deployment  # noqa: E402
 from steps.cards.offline import OfflineCard  # noqa: E402
+from steps.job import task  # noqa: E402
 from steps.run.processes import NO_RETRY, RESUMABLE  # noqa: E402
 
 deployment.name_store()
@@ -95,14 +96,14 @@ class ChessGrpo(FlowSpec):
         """Look at all that the run needs, and begin its record."""
         self.job = steps.start.start(self.settings, run=current.run_id, is_fresh=self.fresh, resume_from=self.resume_from)
         deployment.tag_run(self.job["settings"])
-        self.tasks = steps.task.parts(self.job, "boards")
+        self.tasks = task.parts(self.job, "boards")
         self.next(self.build_boards, foreach="tasks")
 
     @step
     @plainly
     def build_boards(self):
         """Find positions and evaluate every legal move of each."""
-        self.build_boards_output = steps.task.run(steps.build_boards.STEP, self)
+        self.build_boards_output = task.run(steps.build_boards.STEP, self)
         self.next(self.join_boards)
 
     @step
@@ -110,7 +111,7 @@ class ChessGrpo(FlowSpec):
     def join_boards(self, inputs):
         """Join the parts into one dataset with exact quotas."""
         self.merge_artifacts(inputs, include=["job"])
-        self.join_boards_output = steps.task.run(steps.join_boards.STEP, self, parts=[each.build_boards_output for each in inputs])
+        self.join_boards_output = task.run(steps.join_boards.STEP, self, parts=[each.build_boards_output for each in inputs])
         self.next(self.check_boards)
 
     @card(type=OfflineCard.type, id="check_boards")
@@ -118,7 +119,7 @@ class ChessGrpo(FlowSpec):
     @plainly
     def check_boards(self):
         """Validate the dataset, and stop the run if a check fails."""
-        self.check_boards_output = steps.task.run(steps.check_boards.STEP, self)
+        self.check_boards_output = task.run(steps.check_boards.STEP, self)
         self.next(self.pretrain, self.calibrate)
 
     @card(type=OfflineCard.type, id="pretrain", refresh_interval=1)
@@ -126,14 +127,14 @@ class ChessGrpo(FlowSpec):
     @plainly
     def pretrain(self):
         """Imitate the moves played, and keep the weights with the lowest validation loss."""
-        self.pretrain_output = steps.task.run(steps.pretrain.STEP, self)
+        self.pretrain_output = task.run(steps.pretrain.STEP, self)
         self.next(self.baseline)
 
     @step
     @plainly
     def calibrate(self):
         """Rate the opponents that strength is measured with."""
-        self.calibrate_output = steps.task.run(steps.calibrate.STEP, self)
+        self.calibrate_output = task.run(steps.calibrate.STEP, self)
         self.next(self.baseline)
 
     @card(type=OfflineCard.type, id="baseline", refresh_interval=1)
@@ -142,7 +143,7 @@ class ChessGrpo(FlowSpec):
     def baseline(self, inputs):
         """Measure the pretrained policy's strength before GRPO."""
         self.merge_artifacts(inputs)
-        self.baseline_output = steps.task.run(steps.baseline.STEP, self)
+        self.baseline_output = task.run(steps.baseline.STEP, self)
         self.next(self.finetune)
 
     @card(type=OfflineCard.type, id="finetune", refresh_interval=1)
@@ -150,22 +151,22 @@ class ChessGrpo(FlowSpec):
     @plainly
     def finetune(self):
         """Train with GRPO, and recover or stop when entropy becomes critical."""
-        self.finetune_output = steps.task.run(steps.finetune.STEP, self)
+        self.finetune_output = task.run(steps.finetune.STEP, self)
         self.next(self.screen)
 
     @step
     @plainly
     def screen(self):
         """Select a candidate by games against the pretrained policy."""
-        self.screen_output = steps.task.run(steps.screen.STEP, self)
-        self.shares = steps.task.parts(self.job, "selection")
+        self.screen_output = task.run(steps.screen.STEP, self)
+        self.shares = task.parts(self.job, "selection")
         self.next(self.confirm, foreach="shares")
 
     @step
     @plainly
     def confirm(self):
         """Play fresh games to evaluate the candidate."""
-        self.confirm_output = steps.task.run(steps.confirm.STEP, self)
+        self.confirm_output = task.run(steps.confirm.STEP, self)
         self.next(self.select)
 
     @card(type=OfflineCard.type, id="select", refresh_interval=1)
@@ -174,7 +175,7 @@ class ChessGrpo(FlowSpec):
     def select(self, inputs):
         """Choose the champion by the fresh games."""
         self.merge_artifacts(inputs, exclude=["confirm_output"])
-        self.select_output = steps.task.run(steps.select.STEP, self, parts=[each.confirm_output for each in inputs])
+        self.select_output = task.run(steps.select.STEP, self, parts=[each.confirm_output for each in inputs])
         self.next(self.report)
 
     @card(type=OfflineCard.type, id="report")
@@ -182,7 +183,7 @@ class ChessGrpo(FlowSpec):
     @plainly
     def report(self):
         """Write the report of the run."""
-        self.report_output = steps.task.run(steps.report.STEP, self)
+        self.report_output = task.run(steps.report.STEP, self)
         self.report_task = current.pathspec
         self.next(self.end)
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from grpo.diagnosis.checks import CHECKS
-from grpo.settings.metrics import EVENTS, METRICS
+from grpo.metrics.table import EVENTS, METRICS
 from grpo.settings.tree import Settings, TaskResources
 from grpo.settings.types import section_of
 

@@ -22,7 +22,7 @@ STEPS: Final = (
 
 
 def __getattr__(name: str) -> Any:
-    """Import the file of a step, or `task`, when it is first asked for: torch takes seconds, and who renders a card needs none of them."""
-    if name not in (*STEPS, "task"):
+    """Import the file of a step when it is first asked for: torch takes seconds, and a process that renders a card needs none of them."""
+    if name not in STEPS:
         raise AttributeError(name)
     return import_module(f"steps.{name}")

@@ -4,16 +4,16 @@ from typing import Final
 
 from grpo.base.documents import write_document
 from grpo.base.seeding import numpy_stream
-from grpo.diagnosis.records import Record
-from grpo.match.intervals import Unit, elo_estimate
 from grpo.match.ladder import BaselineReport, Rung, num_openings_to_place
 from grpo.match.matches import MatchReport
 from grpo.match.players import Player
+from grpo.metrics.records import Record
+from grpo.statistics.intervals import Unit, elo_estimate
 from steps.cards.page import CardPart, Seen, page_part
-from steps.dataset import position_keys, read_boards
-from steps.measure import Arena, interval_metrics, read_ladder
+from steps.common.dataset import position_keys, read_boards
+from steps.common.measure import Arena, interval_metrics, read_ladder
+from steps.common.policies.open import Competitor, open_policy
 from steps.names import DECISIONS, REPORT
-from steps.policies.open import Competitor, open_policy
 from steps.run.step import Outside, Step
 from steps.run.work import Work
 

@@ -4,14 +4,14 @@ from typing import Final
 
 from grpo.base.documents import write_document
 from grpo.base.seeding import numpy_stream
-from grpo.diagnosis.records import Record
 from grpo.engine.identity import identify
-from grpo.match.intervals import expected_score
 from grpo.match.ladder import Ladder, LadderReport, Meeting, Rung, ladder_pairings, make_rungs, rate_rungs
 from grpo.match.matches import MatchResult, play_match
 from grpo.match.openings import make_openings
-from grpo.settings.shared import interval_names
-from steps.measure import interval_metrics, playing_engines
+from grpo.metrics.records import Record
+from grpo.metrics.shared import interval_names
+from grpo.statistics.intervals import expected_score
+from steps.common.measure import interval_metrics, playing_engines
 from steps.names import REPORT
 from steps.run.step import Outside, Step
 from steps.run.work import Work

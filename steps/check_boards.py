@@ -14,9 +14,9 @@ from grpo.base.errors import PlainError
 from grpo.base.files import ASIDE, read_json, write_json
 from grpo.board.phases import PHASES
 from grpo.dataset.table import Split
-from grpo.diagnosis.records import Record
+from grpo.metrics.records import Record
 from steps.cards.page import CardPart, Seen, markdown_part, page_part
-from steps.dataset import read_boards, read_game_table
+from steps.common.dataset import read_boards, read_game_table
 from steps.names import REPORT, SUMMARY
 from steps.run.step import Step
 from steps.run.work import Work

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from grpo.base.documents import read_document
 from grpo.base.files import write_json
-from grpo.match.halving import Screened
 from grpo.match.players import Player
-from steps.measure import FRESH, PREVIOUS, PREVIOUS_POLICY, SAMPLED, Arena, checkpoint, player_names
+from grpo.statistics.halving import Screened
+from steps.common.measure import FRESH, PREVIOUS, PREVIOUS_POLICY, SAMPLED, Arena, checkpoint, player_names
+from steps.common.policies.open import Competitor, open_policy
 from steps.names import CACHED_GAMES, REPORT
-from steps.policies.open import Competitor, open_policy
 from steps.run.step import Outside, Step
 from steps.run.work import Work
 

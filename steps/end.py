@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from steps.job.resume import Job
 from steps.names import BOARDS, CHAMPION, GAMES_PAGE, PEAK, PGN, REPORT_PAGE, RESULTS
 from steps.pages.results import read_results
 from steps.pages.templates import finding_lines, verdict_lines
-from steps.resume import Job
 from steps.run.commands import pasteable, shortened
 from steps.run.machine import Machine
 from steps.run.records import Runs

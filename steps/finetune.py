@@ -14,22 +14,22 @@ from grpo.engine.answers import EngineError
 from grpo.engine.move_values import ValueTable, engine_options, value_tables
 from grpo.engine.pool import EnginePool
 from grpo.match.regret import heldout_metrics
+from grpo.metrics.table import FINDING
 from grpo.policy.checkpoints import load_checkpoint
 from grpo.policy.files import LANGUAGE
 from grpo.policy.policy import NetworkPolicy
-from grpo.settings.metrics import FINDING
 from grpo.settings.tree import Settings
 from grpo.train.network_problem import NetworkProblem
 from grpo.train.self_play import SelfPlay, state_counts
 from grpo.train.states import DatasetStates, Values
 from grpo.train.trainer import Trainer
 from steps.cards.page import CardPart, Seen, page_part
-from steps.dataset import read_boards
+from steps.common.dataset import read_boards
+from steps.common.training_loop import TrainingLoop
 from steps.names import FINDINGS, REPORT
 from steps.pages.results import Training
 from steps.run.step import OfRun, Outside, Step
 from steps.run.work import Work
-from steps.training_loop import TrainingLoop
 
 STEP: Final = Step(
     name="finetune",

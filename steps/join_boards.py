@@ -14,8 +14,8 @@ from grpo.board.phases import Phase
 from grpo.dataset.games import SourceError
 from grpo.dataset.quotas import SourceReport, boards_per_cell, cut_to_quota, refusal, shortage_text
 from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Position, Split, phase_counts
-from grpo.diagnosis.records import Record
-from steps.dataset import preview
+from grpo.metrics.records import Record
+from steps.common.dataset import preview
 from steps.names import BOARDS, BOARDS_PREVIEW, GAMES, REPORT
 from steps.run.step import Outside, Step
 from steps.run.work import Work

@@ -5,13 +5,13 @@ from typing import Final
 from grpo.base.files import write_json
 from grpo.dataset.labels import label_arrays
 from grpo.dataset.table import Split, board_arrays
-from grpo.diagnosis.records import Record
+from grpo.metrics.records import Record
+from grpo.metrics.table import TASKS
 from grpo.policy.files import LANGUAGE
 from grpo.policy.policy import new_policy, weights_hash
-from grpo.settings.metrics import TASKS
 from grpo.train.imitation import imitate
 from steps.cards.page import CardPart, Seen, page_part
-from steps.dataset import read_boards, read_game_table
+from steps.common.dataset import read_boards, read_game_table
 from steps.names import REPORT
 from steps.run.step import Outside, Step
 from steps.run.work import Work

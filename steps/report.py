@@ -8,12 +8,12 @@ from grpo.base.documents import read_document, write_document
 from grpo.base.files import MANIFEST, read_json
 from grpo.board.phases import PHASES
 from grpo.diagnosis.findings import Diagnosis
-from grpo.match.intervals import Estimate, Unit, regret_interval
 from grpo.match.ladder import BaselineReport, LadderReport, Placement
 from grpo.match.matches import MatchReport
 from grpo.match.selection import Selection
 from grpo.policy.files import LANGUAGE, NETWORK, policy_facts
 from grpo.settings.names import compared_settings, flattened
+from grpo.statistics.intervals import Estimate, Unit, regret_interval
 from steps.cards.page import CardPart, Seen, markdown_part, page_part
 from steps.names import CHAMPION, FINDINGS, MODEL_CARD, REPORT, REPORT_PAGE, RESULTS
 from steps.pages.results import Boards, Measurement, Results, ResumedFrom, Training, read_results

@@ -8,14 +8,14 @@ from typing import Any, Final
 
 from grpo.base.documents import write_document
 from grpo.base.files import write_json
-from grpo.match.halving import HalvingTrace, Screened, sequential_halving
-from grpo.match.intervals import Estimate, regret_interval
 from grpo.match.ladder import num_openings_to_place
-from grpo.match.verdict import candidates_by_regret
 from grpo.policy.checkpoints import checkpoint_folders, checkpoint_step
 from grpo.policy.files import copy_policy
-from steps.dataset import position_keys
-from steps.measure import (
+from grpo.statistics.halving import HalvingTrace, Screened, sequential_halving
+from grpo.statistics.intervals import Estimate, regret_interval
+from grpo.statistics.verdict import candidates_by_regret
+from steps.common.dataset import position_keys
+from steps.common.measure import (
     CONFIRMATION,
     LADDER,
     PREVIOUS,
@@ -27,8 +27,8 @@ from steps.measure import (
     player_names,
     screening_match,
 )
+from steps.common.policies.open import Competitor, open_policy
 from steps.names import CACHED_GAMES, CHECKPOINTS, REPORT
-from steps.policies.open import Competitor, open_policy
 from steps.run.step import OfRun, Outside, Step
 from steps.run.work import Work, read_history
 

@@ -7,24 +7,24 @@ from typing import Final
 from grpo.base.documents import read_document, write_document
 from grpo.base.files import copy_folder, read_json
 from grpo.board.phases import PHASES
-from grpo.diagnosis.records import Record
 from grpo.engine.move_values import engine_options
 from grpo.engine.pool import EnginePool
-from grpo.match.annotations import annotate
-from grpo.match.halving import Screened
-from grpo.match.intervals import REPEATED_Z, Estimate, elo_estimate
 from grpo.match.ladder import PlacedGames, Placement, ladder_difference
 from grpo.match.matches import MatchResult
-from grpo.match.pgn import event_pgn
-from grpo.match.phase_guard import phase_changes
 from grpo.match.selection import Selection
-from grpo.match.verdict import Decision, LadderGain, decide, decide_without_candidate, peak_step
-from grpo.match.viewer import viewer_page
+from grpo.metrics.records import Record
+from grpo.metrics.shared import PRETRAINED_STEP, interval_names
 from grpo.policy.files import copy_policy
-from grpo.settings.shared import PRETRAINED_STEP, interval_names
+from grpo.statistics.halving import Screened
+from grpo.statistics.intervals import REPEATED_Z, Estimate, elo_estimate
+from grpo.statistics.phase_guard import phase_changes
+from grpo.statistics.verdict import Decision, LadderGain, decide, decide_without_candidate, peak_step
+from grpo.viewer.annotations import annotate
+from grpo.viewer.page import viewer_page
+from grpo.viewer.pgn import event_pgn
 from steps.cards.page import CardPart, Seen, page_part
-from steps.dataset import read_boards
-from steps.measure import (
+from steps.common.dataset import read_boards
+from steps.common.measure import (
     CONFIRMATION,
     FRESH,
     LADDER,
@@ -39,8 +39,8 @@ from steps.measure import (
     read_match,
     screening_match,
 )
+from steps.common.policies.open import Competitor, open_policy
 from steps.names import CACHED_GAMES, CHAMPION, DECISIONS, GAMES_PAGE, PEAK, PGN, REPORT
-from steps.policies.open import Competitor, open_policy
 from steps.run.step import Outside, Step
 from steps.run.work import Work
 

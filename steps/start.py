@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from grpo.settings.tree import Settings
-from steps.preflight import PreflightError, preflight, table
-from steps.resume import Job, Origin, ResumeError, changes, find_origin, resumed_command, resumed_settings
+from steps.job.preflight import PreflightError, preflight, table
+from steps.job.resume import Job, Origin, ResumeError, changes, find_origin, resumed_command, resumed_settings
 from steps.run.launch import launch_of
 from steps.run.machine import Machine
 from steps.run.processes import LAUNCHER

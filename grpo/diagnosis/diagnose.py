@@ -9,7 +9,7 @@ from grpo.diagnosis.checks import CHECKS, Check
 from grpo.diagnosis.findings import Diagnosis, Finding, Severity
 from grpo.diagnosis.history import History, When
 from grpo.diagnosis.look import Evidence, Look, Unclear
-from grpo.diagnosis.records import Record
+from grpo.metrics.records import Record
 from grpo.settings.names import flattened
 from grpo.settings.tree import Settings
 

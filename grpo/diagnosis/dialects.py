@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-from grpo.settings.shared import TERM_PAIRS, TERMS
+from grpo.metrics.shared import TERM_PAIRS, TERMS
 
 OURS: Final = "this trainer"
 _TERMS: Final = (*TERMS, *(f"{one}_{other}" for one, other in TERM_PAIRS))

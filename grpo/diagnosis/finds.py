@@ -11,8 +11,8 @@ from grpo.diagnosis.findings import Severity
 from grpo.diagnosis.history import Series, When
 from grpo.diagnosis.look import Answer, Evidence, Look, Unclear, fifth, span, tail
 from grpo.diagnosis.trends import Array, median, rank_correlation, trend
-from grpo.match.intervals import wilson_interval
-from grpo.settings.shared import ENTROPY_CRITICAL, TERM_PAIRS
+from grpo.metrics.shared import ENTROPY_CRITICAL, TERM_PAIRS
+from grpo.statistics.intervals import wilson_interval
 
 MOST_LEGAL_MOVES: Final = 218
 """In R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1 (Petrovic, 1964)."""

@@ -22,10 +22,10 @@ from grpo.diagnosis.dialects import (
     plain,
     step_columns,
 )
-from grpo.diagnosis.records import Record
 from grpo.diagnosis.tables import INFINITE, LARGEST, MISSING, NAN, HistoryError, Table, read_table
 from grpo.diagnosis.trends import Array, Flags, median
-from grpo.settings.metrics import METRICS
+from grpo.metrics.records import Record
+from grpo.metrics.table import METRICS
 
 _EVALUATION: Final = re.compile(r"(eval|val|valid\w*|test|held_?out)[-_/]|train_(runtime|loss|samples|steps)|total_flos")
 _CHECKED_FOR_NAN: Final = frozenset(

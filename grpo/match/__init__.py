@@ -1,1 +1,1 @@
-"""Playing strength: players, matches, the ladder of rated opponents, regret, statistics of games and the verdict."""
+"""Playing strength: players, matches, openings, the ladder of rated opponents, held-out regret, exercises, the report of a selection."""

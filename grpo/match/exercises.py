@@ -9,9 +9,9 @@ import chess
 
 from grpo.dataset.epd import lines, puzzle_positions, puzzle_rows
 from grpo.dataset.games import Reason, Rejection
-from grpo.match.intervals import wilson_interval
 from grpo.match.players import Player
 from grpo.match.replies import Reply, ReplyCounts
+from grpo.statistics.intervals import wilson_interval
 
 COLUMNS: Final = ("PuzzleId", "FEN", "Moves", "Rating", "Themes")
 """Required columns of a table of puzzles, in any order; others are ignored."""

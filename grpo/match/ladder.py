@@ -13,10 +13,10 @@ import numpy as np
 
 from grpo.base.documents import Document
 from grpo.engine.pool import EnginePool
-from grpo.match.intervals import REPEATED_Z, Z95, Estimate, Unit, normal_interval
 from grpo.match.matches import MatchReport, MatchResult, joined
-from grpo.match.ratings import Matrix, Rating, Vector, fit_ratings, rate_against, rating_difference
 from grpo.settings.tree import EvaluationConfig
+from grpo.statistics.intervals import REPEATED_Z, Z95, Estimate, Unit, normal_interval
+from grpo.statistics.ratings import Matrix, Rating, Vector, fit_ratings, rate_against, rating_difference
 
 if TYPE_CHECKING:  # It imports torch, and the pages of results read ladders without that.
     from grpo.match.players import Player

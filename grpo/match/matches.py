@@ -16,8 +16,8 @@ from grpo.base.documents import Document
 from grpo.engine.answers import EngineAnswer, EngineError
 from grpo.engine.pool import EnginePool, Query
 from grpo.match.forks import Tell, in_processes, num_forks
-from grpo.match.intervals import Estimate, paired_interval
 from grpo.match.replies import Reply, ReplyCounts
+from grpo.statistics.intervals import Estimate, paired_interval
 
 if TYPE_CHECKING:  # It imports torch, and the pages of results read how games end without that.
     from grpo.match.players import Player

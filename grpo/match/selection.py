@@ -1,11 +1,11 @@
 """The report of `select`: the decision with what it rests on, and what pages say of it."""
 
-from grpo.match.halving import HalvingEntry
-from grpo.match.intervals import Estimate, Unit, elo_estimate
 from grpo.match.ladder import Placement
 from grpo.match.matches import MatchReport
-from grpo.match.verdict import Decision
-from grpo.settings.shared import PRETRAINED_STEP
+from grpo.metrics.shared import PRETRAINED_STEP
+from grpo.statistics.halving import HalvingEntry
+from grpo.statistics.intervals import Estimate, Unit, elo_estimate
+from grpo.statistics.verdict import Decision
 
 
 class Selection(Decision):

@@ -1,1 +1,1 @@
-"""Settings and presets of a run, and the names of its metrics and events."""
+"""Settings and presets of a run."""

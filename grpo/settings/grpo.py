@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from grpo.settings.shared import ENTROPY_BOUNDS
+from grpo.metrics.shared import ENTROPY_BOUNDS
 from grpo.settings.types import Count, NotNegative, Positive, Section
 
 

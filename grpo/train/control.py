@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from grpo.diagnosis.records import Event
+from grpo.metrics.records import Event
+from grpo.metrics.shared import ENTROPY_BOUNDS
 from grpo.settings.grpo import FieldNotesRecovery, GrpoConfig
-from grpo.settings.shared import ENTROPY_BOUNDS
 
 CRITICAL_WINDOW: Final = 10
 """Steps whose mean entropy is compared with `grpo.critical_entropy`."""

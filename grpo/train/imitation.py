@@ -14,7 +14,7 @@ from torch import Tensor
 
 from grpo.base.seeding import torch_stream
 from grpo.dataset.table import LabelArrays
-from grpo.diagnosis.records import Record
+from grpo.metrics.records import Record
 from grpo.policy.distribution import PositionBatch
 from grpo.policy.policy import NetworkPolicy
 from grpo.settings.tree import PretrainConfig

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from grpo.board.phases import PHASES
+from grpo.metrics.shared import TERM_PAIRS, TERM_PRODUCTS, TERMS
 from grpo.policy.distribution import MoveDistribution
-from grpo.settings.shared import TERM_PAIRS, TERM_PRODUCTS, TERMS
 from grpo.train.control import Knobs
 from grpo.train.objective import Batch, Measured, Terms, factors
 from grpo.train.states import States

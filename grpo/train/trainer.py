@@ -17,7 +17,7 @@ from torch import Tensor
 
 from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import torch_stream
-from grpo.diagnosis.records import Event, Record
+from grpo.metrics.records import Event, Record
 from grpo.policy.checkpoints import TrainingState
 from grpo.policy.distribution import PRECISIONS, MoveDistribution
 from grpo.policy.files import IncompatibleError

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from steps.batch.destination import GPU_IMAGE, GPU_QUEUE, reachable, secret_names
-from steps.preflight import PassingError, PreflightCheck, PreflightError, checked
+from steps.job.preflight import PassingError, PreflightCheck, PreflightError, checked
 from steps.run.machine import SECRETS
 
 _CONNECT_SECONDS: Final = 2

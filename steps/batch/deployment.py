@@ -18,6 +18,7 @@ from grpo.base.errors import PlainError
 from grpo.settings.tree import Settings, TaskResources
 from steps.batch.destination import batch_place, forwarded, secret_names, sends_to_batch
 from steps.batch.spot_notice import sigterm_on_spot_notice
+from steps.job.task import IN_LOG
 from steps.run.commands import option_values, pasteable, resume_command
 from steps.run.launch import launch_of
 from steps.run.machine import STORE, TASK, Machine, is_container
@@ -26,7 +27,6 @@ from steps.run.records import Runs
 from steps.run.step import step_of
 from steps.run.store import Store
 from steps.run.versions import CODE, describe_code
-from steps.task import IN_LOG
 
 _MAX_MINUTES: Final = {"training": 2_880, "games": 720, "others": 720}  # It limits the cost of a hang, and is not a way to end training.
 _NUM_RETRIES: Final = 3  # Of a task whose machine was lost. Errors in settings or code are not retried.

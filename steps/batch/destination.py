@@ -54,7 +54,7 @@ def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> 
     if not is_sent:
         return
     from steps.batch.account import batch_checks  # It imports Metaflow, which reads the variable above.
-    from steps.preflight import table
+    from steps.job.preflight import table
 
     checks = batch_checks(environment)
     if failed := [check for check in checks if not check.is_fine]:

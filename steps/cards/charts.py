@@ -11,9 +11,9 @@ import pandas as pd
 from altair.utils.schemapi import debug_mode
 from markupsafe import Markup
 
-from grpo.diagnosis.records import Record
-from grpo.match.intervals import Estimate, Unit
-from grpo.settings.metrics import METRICS
+from grpo.metrics.records import Record
+from grpo.metrics.table import METRICS
+from grpo.statistics.intervals import Estimate, Unit
 from steps.cards.page import CardPart, page_part
 
 MAX_POINTS: Final = 240

@@ -11,9 +11,9 @@ from typing import Any, Final
 from metaflow import current
 from metaflow.cards import Markdown, VegaChart
 
-from grpo.diagnosis.records import Record
+from grpo.metrics.records import Record
 from steps.cards.page import CardPart, Seen, style
-from steps.terminal import Pace
+from steps.run.terminal import Pace
 
 Page = Callable[[Seen], Sequence[CardPart]]
 

@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from grpo.base.files import read_json
-from grpo.diagnosis.records import Record
+from grpo.metrics.records import Record
 from steps.names import HISTORY, REPORT
 from steps.pages.templates import environment
 from steps.run.work import read_history

@@ -7,9 +7,9 @@ from typing import Any, Final
 import chess
 import chess.svg
 
-from grpo.match.intervals import Unit, elo_estimate
 from grpo.match.ladder import LadderReport
 from grpo.match.selection import Selection
+from grpo.statistics.intervals import Unit, elo_estimate
 from steps.cards.charts import Interval, interval_parts
 from steps.cards.page import CardPart, page_part
 

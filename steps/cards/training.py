@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from grpo.board.phases import PHASES
+from grpo.metrics.shared import TERMS
+from grpo.metrics.table import REWARD_PARTS, TASKS
 from grpo.policy.files import LANGUAGE, NETWORK
-from grpo.settings.metrics import REWARD_PARTS, TASKS
-from grpo.settings.shared import TERMS
 from grpo.train.control import HEALTHY_ENTROPY
 from steps.cards.charts import ALARM, Figure
 from steps.cards.page import CardPart, Seen, page_part

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import click
 
-from grpo.match.intervals import Unit, difference
 from grpo.settings.names import compared_settings
+from grpo.statistics.intervals import Unit, difference
 from steps.cli.runs import status_of
 from steps.cli.tables import text_table, when
 from steps.pages.known import results_of

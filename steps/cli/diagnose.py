@@ -9,7 +9,7 @@ from grpo.base.errors import PlainError
 from grpo.diagnosis.diagnose import FINDINGS, HEALTHY, NOT_JUDGED, NOT_SHOWN, diagnose
 from grpo.diagnosis.history import History, read_tables
 from grpo.diagnosis.tables import HistoryError
-from grpo.settings.metrics import METRICS
+from grpo.metrics.table import METRICS
 from grpo.settings.tree import Settings
 from steps.names import HISTORY
 from steps.run.machine import Machine

@@ -18,7 +18,7 @@ def command(config: str | None, values: tuple[str, ...], place: str | None) -> i
     Python and packages, Metaflow, settings, Stockfish, disk, tracking store, device, files and opening books in the settings. Each
     failure comes with its remedy. No key is printed.
     """
-    from steps.preflight import examine, table
+    from steps.job.preflight import examine, table
 
     settings: Settings | ConfigError
     try:

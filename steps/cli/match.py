@@ -13,11 +13,11 @@ from grpo.settings.tree import ConfigError, Settings
 from steps.cli.options import COUNT, given_settings, settings_options
 from steps.cli.players import ALLOWED, Entrant, entered, parse_contestant
 from steps.run.machine import Machine
-from steps.terminal import TerminalSink
+from steps.run.terminal import TerminalSink
 
 if TYPE_CHECKING:
-    from grpo.match.annotations import AnnotatedGame
     from grpo.match.matches import MatchResult
+    from grpo.viewer.annotations import AnnotatedGame
 
 _DEFAULT_PAIRS: Final = 100
 
@@ -41,8 +41,8 @@ def command(first: str, second: str, pairs: int, pgn: Path | None, html: Path | 
     terminal = TerminalSink("match", (), lambda text: click.echo(text, err=True))
     with entered(contestants, machine, seed=settings.seed, says=terminal.say) as entrants:
         # Here, because torch takes seconds to import, and a typo gets its answer at once.
-        from grpo.match.pgn import event_pgn
-        from grpo.match.viewer import viewer_page
+        from grpo.viewer.page import viewer_page
+        from grpo.viewer.pgn import event_pgn
 
         result = _played(entrants, settings, machine, pairs, terminal=terminal)
         annotated = {} if pgn is None and html is None else _annotated(result, entrants, settings, machine)
@@ -73,7 +73,7 @@ def _refuse_existing(paths: Sequence[Path]) -> None:
 
 
 def _played(entrants: Sequence[Entrant], settings: Settings, machine: Machine, num_pairs: int, *, terminal: TerminalSink) -> "MatchResult":
-    from steps.measure import Arena
+    from steps.common.measure import Arena
 
     with Arena(settings, machine, terminal.progress) as arena:
         openings = arena.openings(num_pairs, set(), "match")
@@ -85,7 +85,7 @@ def _played(entrants: Sequence[Entrant], settings: Settings, machine: Machine, n
 def _annotated(result: "MatchResult", entrants: Sequence[Entrant], settings: Settings, machine: Machine) -> "dict[int, AnnotatedGame]":
     """Return the games worth looking at; positions are searched as for the reward."""
     from grpo.engine.move_values import engine_options
-    from grpo.match.annotations import annotate
+    from grpo.viewer.annotations import annotate
 
     policies = (entrants[0].move_probabilities, entrants[1].move_probabilities)
     with EnginePool(machine.stockfish, num_processes=machine.num_threads, options=engine_options()) as pool:

@@ -12,9 +12,9 @@ import chess
 import click
 
 from grpo.base.files import replace_file
-from grpo.match.human_game import HumanGame
 from grpo.settings.tree import ConfigError
 from grpo.uci.options import UciOptions
+from grpo.viewer.human_game import HumanGame
 from steps.cli.options import MAX_PORT, device_option, open_in_browser, temperature_option
 from steps.pages.known import results_of
 from steps.run.commands import shortened
@@ -43,7 +43,7 @@ def command(model: str, color: str, temperature: float, fen: str, port: int, dev
     HumanGame(lambda _: None, opponent="", person_is_white=True, fen=fen)  # A bad position is refused before anything is loaded.
     found = find_policy(model, machine)
 
-    from steps.policies.open import open_policy  # torch takes a second to import: bad arguments get their answer before.
+    from steps.common.policies.open import open_policy  # torch takes a second to import: bad arguments get their answer before.
     from steps.run.device import torch_device
 
     policy = open_policy(found.folder, torch_device(machine))
@@ -82,7 +82,7 @@ def _saver(folder: Path) -> Callable[[HumanGame], None]:
 
 
 def _serve(new_game: Callable[[bool | None], HumanGame], saved: Callable[[HumanGame], None], port: int) -> int:
-    from grpo.match.page_server import PlayServer
+    from grpo.viewer.page_server import PlayServer
 
     try:
         server = PlayServer(new_game, on_finished=saved, port=port)

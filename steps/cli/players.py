@@ -16,8 +16,8 @@ from steps.run.machine import Machine
 from steps.track.find import POLICY_NAMES, FoundPolicy, NotFoundError, find_policy
 
 if TYPE_CHECKING:
-    from grpo.match.annotations import MoveProbabilities
     from grpo.match.players import Player
+    from grpo.viewer.annotations import MoveProbabilities
 
 RANDOM: Final = "random"
 STOCKFISH: Final = "stockfish"
@@ -144,7 +144,7 @@ def _found(contestant: Contestant, machine: Machine) -> FoundPolicy:
 
 
 def _policy_entrant(contestant: Contestant, found: FoundPolicy, machine: Machine, *, seed: int, stream: tuple[str | int, ...]) -> Entrant:
-    from steps.policies.open import open_policy
+    from steps.common.policies.open import open_policy
     from steps.run.device import torch_device
 
     policy = open_policy(found.folder, torch_device(machine))

@@ -8,7 +8,7 @@ import click
 from steps.cli.options import COUNT
 from steps.cli.tables import when
 from steps.run.machine import Machine
-from steps.terminal import duration
+from steps.run.terminal import duration
 
 if TYPE_CHECKING:
     from steps.run.records import Run, Runs

@@ -9,7 +9,7 @@ from steps.cli.runs import origin_of, status_of
 from steps.cli.tables import text_table, when
 from steps.run.commands import pasteable, resume_command
 from steps.run.machine import Machine
-from steps.terminal import duration
+from steps.run.terminal import duration
 from steps.track.find import LAST
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ def command(model: str, files: tuple[str, ...], limit: int | None) -> int:
         if file.kind == FileKind.GAMES:
             raise SourceError(f"{file.uri}: games have no solutions; give Lichess puzzles (.csv) or EPD suites (.epd)")
     # Slow imports come after all checks that do not need them.
-    from steps.policies.open import open_policy
+    from steps.common.policies.open import open_policy
     from steps.run.device import torch_device
     from steps.track.find import find_policy
 

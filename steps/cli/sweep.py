@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from grpo.match.intervals import Estimate, Unit, between_runs, within_runs
+from grpo.statistics.intervals import Estimate, Unit, between_runs, within_runs
 from steps.cli.tables import text_table
 from steps.run.machine import Machine
-from steps.terminal import duration
+from steps.run.terminal import duration
 
 if TYPE_CHECKING:
     from steps.run.store import Store
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 _STEP_BEGINS: Final = re.compile(r"[a-z_]+: step [0-9]+ of [0-9]+.*")
-"""What a flow prints when a step begins (`steps.task`)."""
+"""What a flow prints when a step begins (`steps.job.task`)."""
 _NOTES: Final = (
     "Elo [95 % interval]. A gain is the candidate's against its own start in the confirmation games; the ladder gain is its rating less its"
     " start's, from games on the same openings.",

@@ -54,7 +54,7 @@ def command(model: str, temperature: float, device: str) -> int:
 
 
 def _load(model: FoundPolicy, machine: Machine) -> "MoveFinder":
-    from steps.policies.open import open_policy
+    from steps.common.policies.open import open_policy
     from steps.run.device import torch_device
 
     return open_policy(model.folder, torch_device(machine)).move_finder()

@@ -1,4 +1,4 @@
-"""Fine-tune a language model by GRPO, in the training loop of every policy (`steps.training_loop`)."""
+"""Fine-tune a language model by GRPO, in the training loop of every policy (`steps.common.training_loop`)."""
 
 import torch
 
@@ -11,11 +11,11 @@ from grpo.language.text.examples import LanguageBoards
 from grpo.language.text.rewards import grade
 from grpo.policy.checkpoints import load_checkpoint
 from grpo.train.trainer import Trainer
-from steps.dataset import read_boards
+from steps.common.dataset import read_boards
+from steps.common.training_loop import TrainingLoop
 from steps.language.answers import shown_examples, write_answers
 from steps.run.step import OfRun
 from steps.run.work import Work
-from steps.training_loop import TrainingLoop
 
 
 def body(work: Work) -> None:

@@ -4,15 +4,15 @@ from dataclasses import asdict
 
 from grpo.base.files import write_json
 from grpo.dataset.table import Split
-from grpo.diagnosis.records import Record
 from grpo.language.generate.answers import refuse_too_long
 from grpo.language.learn.cloning import clone
 from grpo.language.learn.parse_rate_gate import gate_metrics, parse_rates, refuse_unreadable
 from grpo.language.model.policy import load_model
 from grpo.language.text.examples import LanguageBoards
+from grpo.metrics.records import Record
 from grpo.policy.policy import weights_hash
 from grpo.settings.tree import Settings
-from steps.dataset import read_boards
+from steps.common.dataset import read_boards
 from steps.language.answers import shown_examples, write_answers
 from steps.names import REPORT
 from steps.run.outside import unread_by_cloning

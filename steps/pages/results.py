@@ -10,11 +10,11 @@ from typing import Any, Final, Literal
 from grpo.base.documents import Document, read_document
 from grpo.dataset.engine_games import ENGINE
 from grpo.diagnosis.findings import Diagnosis
-from grpo.match.intervals import Estimate, Unit
 from grpo.match.ladder import LadderReport
 from grpo.match.selection import Selection
-from grpo.settings.metrics import ENDS
-from grpo.settings.shared import PRETRAINED_STEP
+from grpo.metrics.shared import PRETRAINED_STEP
+from grpo.metrics.table import ENDS
+from grpo.statistics.intervals import Estimate, Unit
 
 _MAX_SOURCES: Final = 3
 

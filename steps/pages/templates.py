@@ -17,15 +17,15 @@ from markupsafe import Markup
 
 from grpo.board.phases import PHASES
 from grpo.diagnosis.findings import Finding
-from grpo.match.intervals import LEVEL, REPEATED_Z, Estimate, Unit, elo_estimate
 from grpo.match.matches import UNDECIDED, End
 from grpo.match.selection import Selection
-from grpo.match.verdict import AGAINST_OTHERS, LadderFinding
+from grpo.metrics.shared import PRETRAINED_STEP
+from grpo.metrics.table import TASKS
 from grpo.settings.language import SMALL
-from grpo.settings.metrics import TASKS
 from grpo.settings.names import MAIN, flattened
-from grpo.settings.shared import PRETRAINED_STEP
 from grpo.settings.tree import Settings
+from grpo.statistics.intervals import LEVEL, REPEATED_Z, Estimate, Unit, elo_estimate
+from grpo.statistics.verdict import AGAINST_OTHERS, LadderFinding
 from steps import STEPS
 from steps.names import CHAMPION, PEAK
 from steps.pages.results import Results

@@ -18,14 +18,14 @@ _IN_EVERY_STEP: Final = ("steps.run.device", "steps.run.work")
 _LEFT_OUT: Final = (
     *("grpo.settings.grpo", "grpo.settings.language", "grpo.settings.tree"),  # Their values are in the version.
     *("steps.run.machine", "steps.run.outside", "steps.run.step"),  # So are these.
-    "grpo.settings.metrics",  # The names of metrics are in the code that logs them, and the rest are words.
-    "steps.live_diagnosis",  # It tells people.
+    "grpo.metrics.table",  # The names of metrics are in the code that logs them, and the rest are words.
+    "steps.common.live_diagnosis",  # It tells people.
 )
-_OF_LANGUAGE: Final = ("grpo.language.", "steps.language.", "steps.policies.language")
+_OF_LANGUAGE: Final = ("grpo.language.", "steps.language.", "steps.common.policies.language")
 """What only runs of language models reach, although others import it where they open a policy."""
 _NETWORKS: Final = "grpo.policy.networks"
 """Where this is imported, the one network that the settings name is reached by its name."""
-_DATA: Final = {"grpo.match.viewer": "grpo/match/pages/*", "steps.pages.templates": "steps/pages/*.j2"}
+_DATA: Final = {"grpo.viewer.page": "grpo/viewer/pages/*", "steps.pages.templates": "steps/pages/*.j2"}
 """Module -> pattern of its data files."""
 _VIEWS: Final = ("STEP", "card")
 """Of a step's module: its declaration is in the version by value, and its card is no part of the output."""

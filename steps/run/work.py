@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from grpo.base.files import ASIDE, CorruptError, append_line, parse_json_object, replace_file, sha256_text
-from grpo.diagnosis.records import Event, Record, refuse_undeclared
+from grpo.metrics.records import Event, Record, refuse_undeclared
 from grpo.settings.tree import Settings
 from steps.names import HISTORY
 from steps.run.machine import Machine

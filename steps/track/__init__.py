@@ -1,1 +1,1 @@
-"""Views of what the store holds: MLflow, W&B, the registry of policies; every one may be away."""
+"""Views of what the store holds: MLflow, W&B, the registry of policies and its models; each may be away."""

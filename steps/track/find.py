@@ -17,8 +17,8 @@ from grpo.base.door import ForeignError
 from grpo.base.errors import PlainError
 from grpo.base.files import MANIFEST, CorruptError, read_json, sha256_file, verified_manifest
 from grpo.base.suggestions import nearest
+from grpo.metrics.shared import PRETRAINED_STEP
 from grpo.policy.files import is_policy, missing_files, weights_file
-from grpo.settings.shared import PRETRAINED_STEP
 from steps.names import ALIASES, CHAMPION, CHECKPOINTS, REPORT
 from steps.run.commands import pasteable, resume_command, shortened
 from steps.run.machine import Machine
@@ -48,7 +48,7 @@ class FoundPolicy:
     """A policy on this machine; its hashes were checked where they are recorded."""
 
     folder: Path
-    """Folder of weights and configuration, for `steps.policies.open.open_policy`."""
+    """Folder of weights and configuration, for `steps.common.policies.open.open_policy`."""
     run: str
     """Id of the Metaflow run; for a folder its name."""
     policy_step: int | None

@@ -15,8 +15,8 @@ from typing import Any, Final
 from grpo.base.documents import DocumentError
 from grpo.base.errors import PlainError
 from grpo.base.files import CorruptError
-from grpo.match.intervals import elo
 from grpo.settings.names import compared_settings
+from grpo.statistics.intervals import elo
 from steps import STEPS
 from steps.names import REPORT, RESULTS
 from steps.pages.results import Dataset, Results, read_dataset, read_results

@@ -25,8 +25,8 @@ from typing_extensions import TypedDict
 from grpo.base.door import STRICT, FileName, ForeignError, Hash, Id, VersionHash, checked, inside
 from grpo.base.files import MANIFEST, CorruptError, file_hashes, read_json, read_manifest, sha256_json, verified_manifest, write_json
 from grpo.match.selection import Selection
+from grpo.metrics.shared import PRETRAINED_STEP
 from grpo.policy.files import copy_policy
-from grpo.settings.shared import PRETRAINED_STEP
 from steps.names import ALIASES, CHAMPION, CHECKPOINTS, PEAK
 from steps.pages.known import summary_of
 from steps.pages.results import Results
@@ -291,7 +291,7 @@ def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: 
 
     A peak's model has its whole checkpoint, and beside it what `fetch_origin` takes from there.
     """
-    from steps.policies.mlflow_model import POLICY, write_model  # MLflow's flavours take seconds to import.
+    from steps.track.mlflow_model import POLICY, write_model  # MLflow's flavours take seconds to import.
 
     output, place = run.output_of("select"), f"policies/{role}"
     assert output is not None

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from grpo.base.files import sha256_json
-from grpo.match.intervals import Estimate
 from grpo.settings.tree import ConfigError, PolicyConfig, read_settings
+from grpo.statistics.intervals import Estimate
 from steps.names import RESULTS
 from steps.pages.results import read_results
 from steps.run.launch import Launch, launch_of

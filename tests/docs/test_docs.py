@@ -12,11 +12,11 @@ import click
 import pytest
 
 from grpo.diagnosis.checks import CHECKS
-from grpo.settings.metrics import EVENTS, METRICS
+from grpo.metrics.table import EVENTS, METRICS
 from grpo.settings.tree import TaskResources, read_settings
 from infra.pages import PRINTED, family, settings
 from steps.cli.main import COMMANDS
-from steps.resume import _FREE
+from steps.job.resume import _FREE
 from steps.run.step import step_of
 
 ROOT = Path(__file__).parents[2]

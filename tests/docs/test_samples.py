@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from grpo.match.selection import Selection
-from grpo.settings.metrics import METRICS
+from grpo.metrics.table import METRICS
 from steps.pages.results import Results
 from steps.pages.templates import verdict_lines
 

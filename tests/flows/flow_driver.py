@@ -20,7 +20,7 @@ from unittest.mock import MagicMock
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 FAILPOINTS: Final = {
-    "a checkpoint": ("steps.training_loop", "save_checkpoint"),
+    "a checkpoint": ("steps.common.training_loop", "save_checkpoint"),
     "a checkpoint's tensors": ("grpo.policy.checkpoints", "write_tensors"),
     "a line of the journal": ("steps.run.work", "append_line"),
     "an output's manifest": ("steps.run.store", "write_manifest"),
@@ -39,7 +39,7 @@ FAILPOINTS: Final = {
     "a run's end": ("mlflow.tracking", "MlflowClient.set_terminated"),
     "a registered version": ("mlflow.tracking", "MlflowClient.create_model_version"),
     "an alias": ("mlflow.tracking", "MlflowClient.set_registered_model_alias"),
-    "a step's version": ("steps.task", "step_version"),
+    "a step's version": ("steps.job.task", "step_version"),
 }
 """Calls before or after which a run can be killed: module and function, or class and method."""
 
@@ -148,7 +148,7 @@ if __name__ == "__main__":
 
     for name in (
         "chess_grpo",
-        "steps.task",
+        "steps.job.task",
         *(f"steps.{step}" for step in STEPS),
         "great_expectations",
         "mlflow.tracking",

@@ -14,11 +14,11 @@ from metaflow.user_decorators.mutable_step import MutableStep
 from grpo.settings.tree import read_settings
 from steps.batch import deployment
 from steps.batch.deployment import Deployment
+from steps.job.task import IN_LOG
 from steps.run.commands import resume_command
 from steps.run.processes import LAUNCHER
 from steps.run.records import Run, Status, _Marks
 from steps.run.store import Store
-from steps.task import IN_LOG
 
 WITH = {"shared_memory": 64, "queue": "default", "image": "default"}
 """What `--with batch` has put on each step before the flow's own decorators come."""

@@ -15,7 +15,7 @@ from page_code import blocks
 from presets import TEST, tiny_settings
 from real_flow import FlowRun, outputs_in, run_in_one_process
 
-from grpo.settings.metrics import METRICS
+from grpo.metrics.table import METRICS
 from steps import STEPS
 from steps.run.records import Runs
 from steps.run.store import Store

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grpo.match.halving import HalvingTrace, sequential_halving
-from grpo.match.intervals import Estimate, expected_score
-from grpo.match.verdict import Decision, LadderGain, candidates_by_regret, decide
+from grpo.statistics.halving import HalvingTrace, sequential_halving
+from grpo.statistics.intervals import Estimate, expected_score
+from grpo.statistics.verdict import Decision, LadderGain, candidates_by_regret, decide
 
 
 def gain(played: float, adjudicated: float = 0.0, *, margin: float = 30.0) -> LadderGain:

@@ -26,11 +26,11 @@ from forking import at, serve  # noqa: E402
 
 import grpo.policy.checkpoints  # noqa: E402
 import grpo.train.self_play  # noqa: E402
+import steps.common.training_loop  # noqa: E402
 import steps.finetune  # noqa: E402
 import steps.language.finetune  # noqa: E402
 import steps.run.store  # noqa: E402
 import steps.run.work  # noqa: E402
-import steps.training_loop  # noqa: E402
 from grpo.language.model.policy import LanguagePolicy  # noqa: E402
 from steps.batch.spot_notice import sigterm_on_spot_notice  # noqa: E402
 
@@ -77,10 +77,10 @@ def within_line(nth: int, deed: Deed) -> None:
 
 
 def within_deletion(nth: int, deed: Deed) -> None:
-    at(nth, steps.training_loop, "remove_folder", lambda: at(1, shutil, "rmtree", deed))
+    at(nth, steps.common.training_loop, "remove_folder", lambda: at(1, shutil, "rmtree", deed))
 
 
-LOOP, CHECKPOINTS, STORE = steps.training_loop, grpo.policy.checkpoints, steps.run.store
+LOOP, CHECKPOINTS, STORE = steps.common.training_loop, grpo.policy.checkpoints, steps.run.store
 FAILPOINTS: dict[str, Callable[[int, Deed], None]] = {
     "before the look at the first rollout": lambda nth, deed: at(nth, LOOP.LiveDiagnosis, "refuse", deed),
     "after the rollout": lambda nth, deed: at(nth, torch.nn.utils, "clip_grad_norm_", deed),

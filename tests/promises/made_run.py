@@ -1,4 +1,4 @@
-"""A run of three small steps, each done by `steps.task.run` as a task of the flow does it, in this process or as another machine."""
+"""A run of three small steps, each done by `steps.job.task.run` as a task of the flow does it, in this process or as another machine."""
 
 import os
 import signal
@@ -10,14 +10,14 @@ from made_runs import facts_of
 from tracked_runs import client_of
 
 from grpo.base.files import append_line
-from grpo.diagnosis.records import Record
-from steps.resume import Job
+from grpo.metrics.records import Record
+from steps.job.resume import Job
+from steps.job.task import run as run_step
 from steps.run.machine import Machine
 from steps.run.records import Run, Runs
 from steps.run.step import Step, StepOutput
 from steps.run.store import Store
 from steps.run.work import Work
-from steps.task import run as run_step
 
 STEPS = {
     "calibrate": Step(name="calibrate", variants={"network": __name__}, says="Counts."),

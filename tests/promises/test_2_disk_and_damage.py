@@ -16,7 +16,7 @@ from tracked_runs import TrackedRun
 from trainings import Driver, Result, goes_on, progress_of, steps_of
 
 from grpo.base.files import StorageError, replace_file, verified_manifest
-from grpo.diagnosis.records import Record
+from grpo.metrics.records import Record
 from grpo.policy.checkpoints import TrainingState, checkpoint_folders, save_checkpoint
 from grpo.policy.policy import new_policy
 from grpo.settings.tree import Settings

@@ -84,7 +84,7 @@ def test_when_every_call_fails_once_nothing_is_missing_and_nothing_twice(
 ) -> None:
     """A call that is done and not answered is also what a process leaves that is killed then."""
     # Of the many files of the library's code a few do.
-    monkeypatch.setattr("steps.policies.mlflow_model._LIBRARY", small_library(tmp_path))
+    monkeypatch.setattr("steps.track.mlflow_model._LIBRARY", small_library(tmp_path))
     run, met = TrackedRun(machine_of(tmp_path / "home", server.address)), set[str]()
     run.select()
 
@@ -136,7 +136,7 @@ def test_outages_of_any_length_while_the_run_works_leave_no_trace(
 def test_a_token_that_is_not_accepted_costs_nothing_and_with_the_right_one_every_row_is_there_once(
     server: ToggledServer, tmp_path: Path, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("steps.policies.mlflow_model._LIBRARY", small_library(tmp_path))
+    monkeypatch.setattr("steps.track.mlflow_model._LIBRARY", small_library(tmp_path))
     run, server.token = TrackedRun(machine_of(tmp_path / "home", server.address)), "s3cret-t0ken"
     run.select()
     for token in ("", "wrong-token"):

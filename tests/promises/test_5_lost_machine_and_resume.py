@@ -18,9 +18,9 @@ import steps.finetune
 from grpo.base.files import CorruptError, read_json, verified_manifest
 from grpo.policy.checkpoints import checkpoint_folders, load_checkpoint
 from grpo.policy.policy import NetworkPolicy
+from steps.job.resume import Origin, ResumeError, checkpoint_of, find_origin, resumed_settings, taken_over
 from steps.names import REPORT
 from steps.pages.known import summary_of
-from steps.resume import Origin, ResumeError, checkpoint_of, find_origin, resumed_settings, taken_over
 from steps.run.machine import Machine
 from steps.run.step import registered_steps
 from steps.run.store import Store

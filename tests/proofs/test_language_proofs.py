@@ -13,11 +13,11 @@ from grpo.language.learn.evaluation import heldout_reward, questions
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import LanguageBoards
 from grpo.language.text.rewards import grade
-from grpo.match.intervals import wilson_interval
 from grpo.policy.checkpoints import load_checkpoint
 from grpo.settings.tree import Settings, read_settings
+from grpo.statistics.intervals import wilson_interval
 from steps import build_boards, join_boards
-from steps.dataset import read_boards
+from steps.common.dataset import read_boards
 from steps.language import finetune, pretrain
 from steps.run.work import read_history
 

@@ -22,7 +22,7 @@ from ports import free_port
 from s3_server import s3_server
 from tracked_runs import TrackedRun, counts, rows_of, told
 
-from steps.policies.open import open_policy
+from steps.common.policies.open import open_policy
 
 pytestmark = pytest.mark.prove
 PASSWORD = "correct horse battery"

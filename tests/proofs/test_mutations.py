@@ -125,19 +125,24 @@ TABLE: Final = {
     "grpo/match/regret.py": [
         ("grpo/match/regret", "size_of_a_batch", "of_moves = values[rows][:", "of_moves = values[: len(rows)][:"),
     ],
-    "grpo/match/verdict.py": [
-        ("grpo/match/verdict", "holm", "if not claims[0].is_shown:", "if not claims[-1].is_shown:"),
-        ("grpo/match/verdict", "ladder", "LadderFinding.WORSE if self.played.high < 0", "LadderFinding.WORSE if self.played.value < 0"),
+    "grpo/statistics/verdict.py": [
+        ("grpo/statistics/verdict", "holm", "if not claims[0].is_shown:", "if not claims[-1].is_shown:"),
+        (
+            "grpo/statistics/verdict",
+            "ladder",
+            "LadderFinding.WORSE if self.played.high < 0",
+            "LadderFinding.WORSE if self.played.value < 0",
+        ),
     ],
-    "grpo/match/phase_guard.py": [
-        ("grpo/match/verdict", "phases_are_adjusted", "adjusted = holm([", "adjusted = list(["),
-        ("grpo/match/verdict", "phases_are_adjusted", "float(mean <= tolerance)", "float(mean > tolerance)"),
+    "grpo/statistics/phase_guard.py": [
+        ("grpo/statistics/verdict", "phases_are_adjusted", "adjusted = holm([", "adjusted = list(["),
+        ("grpo/statistics/verdict", "phases_are_adjusted", "float(mean <= tolerance)", "float(mean > tolerance)"),
     ],
-    "grpo/match/halving.py": [
-        ("grpo/match/verdict", "listed_first", "set(sorted(left, key", "set(sorted(reversed(left), key"),
+    "grpo/statistics/halving.py": [
+        ("grpo/statistics/verdict", "listed_first", "set(sorted(left, key", "set(sorted(reversed(left), key"),
     ],
-    "grpo/match/ratings.py": [
-        ("grpo/match/statistics", "its_weight", "information / information.sum()", "0 * information + 0.5"),
+    "grpo/statistics/ratings.py": [
+        ("grpo/statistics/statistics", "its_weight", "information / information.sum()", "0 * information + 0.5"),
     ],
     "grpo/dataset/quotas.py": [
         ("grpo/dataset/quotas", "needed", "return any(self.missing[split", "return all(self.missing[split"),
@@ -188,19 +193,19 @@ TABLE: Final = {
         ("promises/5_lost_machine_and_resume", "not_the_peak", "if target.is_dir() and sha256", "if target.is_dir() or sha256"),
         ("promises/5_lost_machine_and_resume", "not_the_peak", "if sha256_json(file_hashes(found)) != version.files", "if False"),
     ],
-    "steps/training_loop.py": [
+    "steps/common/training_loop.py": [
         ("promises/5_lost_machine_and_resume", "optimiser", "(record.step - self._first) %", "record.step %"),
     ],
-    "steps/resume.py": [
+    "steps/job/resume.py": [
         ("promises/5_lost_machine_and_resume", "not_the_peak", "not step_of(step).is_inherited", "step_of(step).is_inherited"),
         ("promises/5_lost_machine_and_resume", "not_the_peak", 'str(verified_manifest(folder)["output_hash"])', '""'),
     ],
-    "steps/task.py": [
-        ("steps/task", "taken_over", "            task.store.open(output)\n", "            pass\n"),
-        ("steps/task", "taken_over", "(output := task.taken_over) is None", "(output := task.taken_over) is not None"),
-        ("steps/task", "taken_over", '"part": self.part.number, ', ""),
-        ("steps/task", "taken_over", "checkpoint_of(origin, self.store)[1]", 'origin["run"]'),
-        ("steps/task", "told_to_end", "error.code == RESUMABLE", "error.code != RESUMABLE"),
+    "steps/job/task.py": [
+        ("steps/job/task", "taken_over", "            task.store.open(output)\n", "            pass\n"),
+        ("steps/job/task", "taken_over", "(output := task.taken_over) is None", "(output := task.taken_over) is not None"),
+        ("steps/job/task", "taken_over", '"part": self.part.number, ', ""),
+        ("steps/job/task", "taken_over", "checkpoint_of(origin, self.store)[1]", 'origin["run"]'),
+        ("steps/job/task", "told_to_end", "error.code == RESUMABLE", "error.code != RESUMABLE"),
     ],
     "grpo/dataset/labels.py": [
         ("steps/dataset/build_boards", "same_on_every", "sorted(found, key=sha256_text)", "sorted(found)"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from made_selections import NO_GAIN, Protocol, confirmed, screened, selected, share_promoted
 
-from grpo.match.verdict import decide
+from grpo.statistics.verdict import decide
 
 pytestmark = pytest.mark.prove
 

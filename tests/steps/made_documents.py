@@ -10,14 +10,14 @@ from made_runs import JOINED
 from grpo.base.documents import write_document
 from grpo.base.files import write_json, write_manifest
 from grpo.diagnosis.findings import Diagnosis, Finding, Severity
-from grpo.match.halving import sequential_halving
-from grpo.match.intervals import Estimate, paired_interval, regret_interval
 from grpo.match.ladder import BaselineReport, LadderReport, Placement, RatedRung, RungMatch
 from grpo.match.matches import MatchReport
-from grpo.match.phase_guard import phase_changes
 from grpo.match.selection import Selection
-from grpo.match.verdict import LadderGain, decide
 from grpo.policy.files import WEIGHTS, write_facts
+from grpo.statistics.halving import sequential_halving
+from grpo.statistics.intervals import Estimate, paired_interval, regret_interval
+from grpo.statistics.phase_guard import phase_changes
+from grpo.statistics.verdict import LadderGain, decide
 from steps.names import CHAMPION, DECISIONS, FINDINGS, HISTORY, REPORT
 from steps.pages.results import Results
 from steps.report import run_results

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from grpo.diagnosis.records import Record
+from grpo.metrics.records import Record
 from grpo.settings.tree import Settings
 from steps.run.machine import Machine
 from steps.run.work import Work

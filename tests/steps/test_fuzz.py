@@ -144,7 +144,7 @@ def test_records(number: int, here: Machine, monkeypatch: pytest.MonkeyPatch, ca
 
 @pytest.mark.parametrize("number", NUMBERS)
 def test_journals(number: int, here: Machine) -> None:
-    from grpo.diagnosis.records import Record
+    from grpo.metrics.records import Record
     from grpo.settings.tree import Settings
     from steps.run.work import Work
 

@@ -11,7 +11,7 @@ from made_runs import FIRST, JOINED, facts_of
 from mlflow.tracking import MlflowClient
 
 from grpo.base.files import sha256_text, write_json, write_manifest
-from grpo.diagnosis.records import Record
+from grpo.metrics.records import Record
 from grpo.policy.policy import new_policy
 from grpo.settings.tree import Settings
 from steps.names import CHECKPOINTS, REPORT, REPORT_PAGE, RESULTS

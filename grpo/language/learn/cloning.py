@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from grpo.base.seeding import numpy_stream
-from grpo.diagnosis.records import Record
 from grpo.language.learn.answer_batch import AnswerBatch
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example, LanguageBoards
 from grpo.language.text.tasks import LanguageTask
+from grpo.metrics.records import Record
 from grpo.settings.tree import PretrainConfig
 from grpo.train.fitting import fit
 

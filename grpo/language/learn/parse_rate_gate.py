@@ -10,8 +10,8 @@ from grpo.language.generate.answers import sampled_answers
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example, LanguageBoards, MoveExample
 from grpo.language.text.tasks import LanguageTask, MoveAnswer
-from grpo.match.intervals import wilson_interval
 from grpo.settings.language import SMALL, LanguageConfig
+from grpo.statistics.intervals import wilson_interval
 
 NUM_PROMPTS: Final = 64
 """Of each task."""
@@ -57,7 +57,7 @@ def parse_rates(
 
 
 def gate_metrics(rates: Mapping[LanguageTask, ParseRate]) -> dict[str, float]:
-    """Return the rates under their names in `grpo.settings.metrics`."""
+    """Return the rates under their names in `grpo.metrics.table`."""
     total = sum(rate.num for rate in rates.values())
     found = {
         "language/parse_rate": sum(rate.rate * rate.num for rate in rates.values()) / total,

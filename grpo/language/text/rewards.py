@@ -47,7 +47,7 @@ class Grades:
     """The reward of an answer by parts."""
 
     parts: Mapping[str, float]
-    """The task's parts of `grpo.settings.metrics.REWARD_PARTS`, in points; all 0 for a malformed answer."""
+    """The task's parts of `grpo.metrics.table.REWARD_PARTS`, in points; all 0 for a malformed answer."""
     malformed: float
     """Reward of a malformed answer; 0 for every other."""
     reading: Reading

@@ -34,7 +34,7 @@ _NUM_PARTS: Final = 4
 
 
 class LanguageTask(StrEnum):
-    """The tasks of a language model, named as in `grpo.settings.metrics.TASKS`."""
+    """The tasks of a language model, named as in `grpo.metrics.table.TASKS`."""
 
     MOVE = "move"
     ENVIRONMENT = "environment"

@@ -10,8 +10,8 @@ import pytest
 
 from grpo.diagnosis.diagnose import Watch, diagnose
 from grpo.diagnosis.history import Evaluation, History, read_tables
-from grpo.diagnosis.records import Event, Record
 from grpo.diagnosis.tables import Table
+from grpo.metrics.records import Event, Record
 from grpo.settings.tree import Settings
 
 TESTS = Path(__file__).parents[2]

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from made_selections import simulated
 
-from grpo.match.intervals import REPEATED_Z, Z95
 from grpo.match.ladder import (
     Ladder,
     PlacedGames,
@@ -23,8 +22,9 @@ from grpo.match.ladder import (
     rate_rungs,
 )
 from grpo.match.matches import End, MatchResult, PlayedGame
-from grpo.match.ratings import rating_difference
 from grpo.settings.tree import EvaluationConfig
+from grpo.statistics.intervals import REPEATED_Z, Z95
+from grpo.statistics.ratings import rating_difference
 
 CONFIG = EvaluationConfig(ladder_fractions=(1.0, 0.6, 0.2), ladder_nodes=(5, 70), num_rung_pairs=40)
 RUNGS = make_rungs(CONFIG)

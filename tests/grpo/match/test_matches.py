@@ -18,12 +18,12 @@ from grpo.base.seeding import numpy_stream, torch_stream
 from grpo.engine.answers import EngineError
 from grpo.engine.pool import EnginePool
 from grpo.match.forks import ForkError, Tell, in_processes
-from grpo.match.intervals import paired_interval
 from grpo.match.ladder import Rung
 from grpo.match.matches import UNDECIDED, End, MatchReport, MatchResult, PlayedGame, adjudicate, play_match
 from grpo.match.players import BestMovePlayer, RandomPlayer, SamplingPlayer
 from grpo.match.replies import ReplyCounts
 from grpo.policy.policy import new_policy
+from grpo.statistics.intervals import paired_interval
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 OPENINGS = [board.fen() for board in some_boards(6, max_plies=30)]

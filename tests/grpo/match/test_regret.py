@@ -10,9 +10,9 @@ from doubles import CPU, TINY, fake_arrays, some_boards, written_probabilities
 
 from grpo.board.phases import PHASES
 from grpo.match import regret
-from grpo.match.decisions import notable_decisions
 from grpo.match.regret import heldout_metrics, heldout_scores, move_probabilities
 from grpo.policy.policy import new_policy
+from grpo.viewer.decisions import notable_decisions
 
 # Kings in the corners: three moves each; for Black the board is turned, so that a wrong side would show.
 WHITE_KING = chess.Board("7k/8/8/8/8/8/8/K7 w - - 0 1")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from grpo.diagnosis.records import Event, Record, refuse_undeclared
+from grpo.metrics.records import Event, Record, refuse_undeclared
 from grpo.settings.tree import (
     PRESET_FOLDER,
     ConfigError,
@@ -132,5 +132,5 @@ def test_a_preset_file_that_is_absent_or_laid_over_itself_is_refused(tmp_path: P
 
 def test_names_that_are_not_declared_are_refused_before_a_record_is_written() -> None:
     refuse_undeclared(Record(3, {"grpo/loss": 0.5, "grpo/entropy/opening": 1.0}))
-    with pytest.raises(ValueError, match=r"not declared in grpo/settings/metrics.py: grpo/entropi, grpo/los, recovery_startd$"):
+    with pytest.raises(ValueError, match=r"not declared in grpo/metrics/table.py: grpo/entropi, grpo/los, recovery_startd$"):
         refuse_undeclared(Record(3, {"grpo/los": 0.5, "grpo/loss": 0.5, "grpo/entropi": 1.0}, (Event("recovery_startd", ""),)))

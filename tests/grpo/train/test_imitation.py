@@ -13,7 +13,7 @@ from doubles import CPU, TINY, fake_arrays, some_boards, written_probabilities
 
 from grpo.base.errors import NonFiniteError
 from grpo.dataset.table import LabelArrays
-from grpo.diagnosis.records import Record
+from grpo.metrics.records import Record
 from grpo.policy.distribution import PositionBatch
 from grpo.policy.policy import NetworkPolicy, new_policy, weights_hash
 from grpo.settings.tree import PretrainConfig

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from grpo.metrics.shared import TERMS
+from grpo.metrics.table import METRICS
 from grpo.policy.distribution import MoveDistribution, PositionBatch
-from grpo.settings.metrics import METRICS
-from grpo.settings.shared import TERMS
 from grpo.train.control import Knobs
 from grpo.train.network_problem import select_rows
 from grpo.train.objective import Batch, Measured, Terms, clipped_surrogate, group_advantages, grpo_objective, is_clipped

@@ -13,9 +13,9 @@ import grpo.train.self_play as self_playing
 from grpo.board.encoding import position_key
 from grpo.engine.answers import EngineError
 from grpo.engine.move_values import ValueTable
+from grpo.metrics.table import METRICS
 from grpo.policy.policy import new_policy
 from grpo.settings.grpo import GrpoConfig
-from grpo.settings.metrics import METRICS
 from grpo.train.network_problem import NetworkProblem
 from grpo.train.self_play import SelfPlay, SelfPlayError, taken_plies
 from grpo.train.states import DatasetStates, States

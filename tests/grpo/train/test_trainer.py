@@ -27,7 +27,7 @@ from doubles import trainer_of as any_trainer_of
 from grpo.base.errors import NonFiniteError
 from grpo.dataset.table import BoardArrays
 from grpo.diagnosis.diagnose import NotLearnableError, look_before, refuse
-from grpo.diagnosis.records import Record
+from grpo.metrics.records import Record
 from grpo.policy.checkpoints import load_checkpoint, save_checkpoint
 from grpo.policy.distribution import MoveDistribution, MovePolicy, PositionBatch
 from grpo.policy.files import IncompatibleError

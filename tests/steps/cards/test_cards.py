@@ -15,8 +15,8 @@ from made_documents import made_results
 from metaflow.cards import Markdown, VegaChart
 
 from grpo.base.files import write_json
-from grpo.diagnosis.records import Event, Record
-from grpo.settings.metrics import METRICS
+from grpo.metrics.records import Event, Record
+from grpo.metrics.table import METRICS
 from grpo.settings.tree import read_settings
 from steps import STEPS
 from steps.cards import live

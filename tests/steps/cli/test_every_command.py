@@ -10,7 +10,7 @@ from made_runs import MadeRun, machine_of, make_run
 from presets import TEST
 
 from steps.cli.main import COMMANDS, main
-from steps.resume import find_origin
+from steps.job.resume import find_origin
 from steps.track.find import NotFoundError
 
 PASSWORD = "S3cretPassw0rd"

@@ -9,7 +9,7 @@ import chess.pgn
 import pytest
 from made_documents import made_results
 
-from grpo.match.page_server import PlayServer
+from grpo.viewer.page_server import PlayServer
 from steps.cli import play
 from steps.cli.play import PLAYED
 from steps.track.find import FoundPolicy

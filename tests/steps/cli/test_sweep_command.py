@@ -15,8 +15,8 @@ from presets import TEST, tiny_settings
 from scipy import stats
 
 from grpo.engine.identity import EngineIdentity
-from grpo.match.intervals import Estimate
 from grpo.settings.tree import ConfigError, read_settings
+from grpo.statistics.intervals import Estimate
 from steps.cli import sweep as sweep_command
 from steps.cli.sweep import sweep_tables
 from steps.names import RESULTS

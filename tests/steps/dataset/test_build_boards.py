@@ -26,7 +26,7 @@ from grpo.engine.pool import EnginePool
 from grpo.settings.names import declared
 from grpo.settings.tree import Settings, read_settings, settings_over
 from steps import build_boards, join_boards
-from steps.dataset import position_keys, read_boards, read_game_table
+from steps.common.dataset import position_keys, read_boards, read_game_table
 from steps.names import REPORT
 from steps.run.work import Part
 

@@ -23,9 +23,9 @@ from grpo.board.actions import action_move
 from grpo.policy.distribution import PositionBatch
 from grpo.policy.policy import new_policy
 from grpo.settings.language import LanguageConfig
-from steps.policies.mlflow_model import _LIBRARY, LIBRARY, write_archive
 from steps.run.machine import Machine, sqlite_address
 from steps.track import registry
+from steps.track.mlflow_model import _LIBRARY, LIBRARY, write_archive
 
 URI = "models:/chess-policy-default@champion"
 BOARDS = some_boards(20)
@@ -112,7 +112,7 @@ def test_a_policy_is_fetched_whole_or_not_at_all(run: TrackedRun, tmp_path: Path
 def test_a_language_model_has_the_same_interface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from grpo.language.generate.player import AnswerGenerator
     from grpo.language.model.policy import load_model
-    from steps.policies.mlflow_code import PolicyModel
+    from steps.track.mlflow_code import PolicyModel
 
     load_model(SMALL, seed=0, device=CPU).save(tmp_path)
     model, fens = PolicyModel(), pd.DataFrame([chess.STARTING_FEN, MATED])

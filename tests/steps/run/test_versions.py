@@ -70,7 +70,7 @@ PROJECT = {
 """Cook."""
 from grpo import heat
 from grpo.taste import Taste, TasteError
-from grpo.diagnosis.records import Record
+from grpo.metrics.records import Record
 from steps.cards.cook import page
 from steps.names import REPORT
 STEP = Step(name="cook", says="Cook.")
@@ -94,7 +94,7 @@ def card(seen):
     "grpo/heat.py": 'class HeatError(ValueError): pass\ndef boil(spice):\n    raise HeatError("too hot")\n',
     "grpo/late.py": "spice = 1\n",
     "grpo/taste.py": "class TasteError(Exception): pass\nclass Taste:\n    salt: int = 1\n",
-    "grpo/settings/metrics.py": 'METRICS = {"soup": "How much."}\n',
+    "grpo/metrics/table.py": 'METRICS = {"soup": "How much."}\n',
 }
 
 
@@ -138,7 +138,7 @@ def hash_of(module: str, kind: str = "network", network: str = USUAL) -> str:
         ("steps/cook.py", "is stale", "has gone off"),
         ("grpo/heat.py", "too hot", "very hot"),
         ("steps/cards/cook.py", "A card.", "Another card."),
-        ("grpo/settings/metrics.py", "}\n", ', "salad": "New."}\n'),
+        ("grpo/metrics/table.py", "}\n", ', "salad": "New."}\n'),
     ],
 )
 def test_words_change_no_version(edit: Edit, name: str, old: str, new: str) -> None:
@@ -201,7 +201,7 @@ def moved(before: dict[str, str]) -> set[str]:
 
 def test_words_metrics_and_settings_of_the_project_change_no_version(before: dict[str, str], project: Path) -> None:
     edits: dict[str, list[tuple[str, str]]] = {
-        "grpo/settings/metrics.py": [
+        "grpo/metrics/table.py": [
             (r"_ROWS: Final = \(", '\\g<0>("work/new", "boards", "A new one."),'),
             (r'"Positions dropped because the engine', '"Positions left out because the engine'),
         ],
@@ -230,7 +230,7 @@ def test_words_metrics_and_settings_of_the_project_change_no_version(before: dic
     [
         ("grpo/train/objective.py", r"\n    return ", "\n    return -", {"finetune", "language finetune"}),
         ("grpo/language/learn/problem.py", r"\n        return ", "\n        return -", {"language finetune"}),
-        ("grpo/match/pages/viewer.html", r"\Z", " ", {"select"}),
+        ("grpo/viewer/pages/viewer.html", r"\Z", " ", {"select"}),
         ("steps/pages/model_card.md.j2", r"\Z", " ", {"report"}),
         ("grpo/dataset/quotas.py", r"$", "\n_NUMBER = str(3)\n", {"build_boards", "join_boards", "check_boards"}),
     ],

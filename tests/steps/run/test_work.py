@@ -9,7 +9,7 @@ import pytest
 from made_work import Listener
 
 from grpo.base.files import CorruptError
-from grpo.diagnosis.records import Event, Record
+from grpo.metrics.records import Event, Record
 from grpo.settings.tree import Settings
 from steps.names import HISTORY
 from steps.run.machine import Machine

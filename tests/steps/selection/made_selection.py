@@ -27,8 +27,8 @@ from grpo.policy.policy import NetworkPolicy, new_policy
 from grpo.settings.names import declared
 from grpo.settings.tree import Settings, read_settings, settings_over
 from steps import calibrate, confirm, screen, select
+from steps.common.policies import network as network_policies
 from steps.names import CHECKPOINTS, HISTORY, PGN, REPORT
-from steps.policies import network as network_policies
 from steps.run.work import Part
 
 REGRETS = {2: 0.20, 4: 0.21, 6: 0.22}

@@ -35,20 +35,20 @@ from grpo.base.files import read_json, sha256_file
 from grpo.base.seeding import named_seed
 from grpo.board.encoding import position_key
 from grpo.board.phases import PHASES
-from grpo.match.intervals import Estimate, holm, regret_interval
 from grpo.match.regret import HeldoutScores
 from grpo.match.selection import Selection as SelectionReport
-from grpo.match.verdict import BETTER_THAN_INITIAL, BETTER_THAN_PREVIOUS, Verdict
+from grpo.metrics.shared import PRETRAINED_STEP
 from grpo.policy.checkpoints import load_checkpoint
 from grpo.policy.files import FACTS, WEIGHTS
 from grpo.policy.policy import NetworkPolicy, weights_hash
-from grpo.settings.shared import PRETRAINED_STEP
+from grpo.statistics.intervals import Estimate, holm, regret_interval
+from grpo.statistics.verdict import BETTER_THAN_INITIAL, BETTER_THAN_PREVIOUS, Verdict
 from steps import screen, select
 from steps.cards.page import Seen
-from steps.measure import CONFIRMATION, INITIAL, LADDER, PREVIOUS, SAMPLED, SCREENING
+from steps.common.measure import CONFIRMATION, INITIAL, LADDER, PREVIOUS, SAMPLED, SCREENING
+from steps.common.policies import network as network_policies
 from steps.names import CHAMPION, CHECKPOINTS, HISTORY, PEAK, REPORT
 from steps.pages.templates import page
-from steps.policies import network as network_policies
 
 BEST = 4
 """The step that is made to play well."""

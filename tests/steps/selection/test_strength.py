@@ -11,11 +11,12 @@ from presets import tiny_settings
 from grpo.base.documents import read_document
 from grpo.base.seeding import numpy_stream
 from grpo.engine.identity import identify
-from grpo.match.intervals import Estimate
 from grpo.match.ladder import BaselineReport, LadderReport, make_rungs
-from steps import baseline, calibrate, measure
+from grpo.statistics.intervals import Estimate
+from steps import baseline, calibrate
 from steps.cards.page import Seen
-from steps.measure import read_ladder
+from steps.common import measure
+from steps.common.measure import read_ladder
 from steps.names import REPORT
 from steps.run.work import read_history
 

@@ -14,7 +14,7 @@ from mlflow.tracking import MlflowClient
 from ports import free_port
 from tracked_runs import SETTINGS, TrackedRun, client_of, counts, curve, forget, rows_of, told
 
-from grpo.diagnosis.records import Record
+from grpo.metrics.records import Record
 from steps.names import RESULTS
 from steps.pages.results import read_results
 from steps.run.machine import Machine, sqlite_address

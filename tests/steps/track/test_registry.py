@@ -15,7 +15,7 @@ from mlflow.tracking import MlflowClient
 from tracked_runs import TrackedRun, client_of, forget, told
 
 from grpo.base.door import ForeignError
-from grpo.match.intervals import Estimate
+from grpo.statistics.intervals import Estimate
 from steps.run.machine import Machine, sqlite_address
 from steps.track import registry
 from steps.track.client import TrackingStore
@@ -68,7 +68,7 @@ def machine(tmp_path: Path, give_tables: Callable[[Path], Path]) -> Machine:
 
 @pytest.fixture(autouse=True)
 def models_without_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    from steps.policies import mlflow_model
+    from steps.track import mlflow_model
 
     def save_files(path: Path, **_: Any) -> None:
         path.mkdir()

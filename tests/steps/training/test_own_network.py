@@ -17,9 +17,10 @@ from grpo.policy import networks
 from grpo.policy.files import FACTS, IncompatibleError
 from grpo.policy.policy import NetworkPolicy
 from grpo.settings.tree import Settings
-from steps import preflight, pretrain
+from steps import pretrain
+from steps.common.policies.open import open_policy
+from steps.job import preflight
 from steps.names import CHECKPOINTS
-from steps.policies.open import open_policy
 
 NAME = "linear"
 

@@ -21,7 +21,7 @@ from grpo.policy.policy import NetworkPolicy, weights_hash
 from grpo.settings.names import declared
 from grpo.settings.tree import Settings, read_settings
 from grpo.train.imitation import validation_metrics
-from steps.dataset import read_boards
+from steps.common.dataset import read_boards
 from steps.names import ANSWERS, REPORT
 from steps.pretrain import STEP
 

@@ -13,8 +13,8 @@ from doubles import CPU
 from made_work import Listener, work_in
 from tiny_training import KINDS, finetune, prepare, progress_of, settings
 
+import steps.common.training_loop
 import steps.finetune
-import steps.training_loop
 from grpo.base import seeding
 from grpo.base.documents import read_document
 from grpo.base.errors import NonFiniteError
@@ -24,17 +24,17 @@ from grpo.dataset.table import Split, board_arrays, board_table
 from grpo.diagnosis.diagnose import diagnose
 from grpo.diagnosis.findings import Diagnosis
 from grpo.diagnosis.history import History
-from grpo.diagnosis.records import Record
 from grpo.language.model.policy import LanguagePolicy
 from grpo.match.regret import heldout_metrics
+from grpo.metrics.records import Record
 from grpo.policy.checkpoints import checkpoint_folders, checkpoint_step, load_checkpoint
 from grpo.policy.files import LANGUAGE, NETWORK
 from grpo.policy.policy import NetworkPolicy
 from grpo.train.states import DatasetStates, States
 from grpo.train.trainer import AnyTrainer, Trainer
-from steps.dataset import read_boards
+from steps.common.dataset import read_boards
+from steps.common.policies.open import open_policy
 from steps.names import ANSWERS, BOARDS, FINDINGS, REPORT
-from steps.policies.open import open_policy
 from steps.run.work import read_history, read_journal
 
 FORMATS: dict[str, Any] = {NETWORK: NetworkPolicy, LANGUAGE: LanguagePolicy}
@@ -96,7 +96,7 @@ def test_own_games_leave_out_all_heldout_boards_and_give_their_share_from_the_ru
 
 
 def test_of_many_checkpoints_the_best_and_the_newest_are_kept(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps.training_loop, "NUM_CHECKPOINTS_KEPT", 3)
+    monkeypatch.setattr(steps.common.training_loop, "NUM_CHECKPOINTS_KEPT", 3)
     folder = finetune(tmp_path, prepared, settings(num_steps=10, steps_per_checkpoint=1))
     regrets = {record.step: record.metrics["heldout/regret_best"] for record in read_history(folder) if record.step}
     kept = [checkpoint_step(path) for path in checkpoint_folders(folder / "checkpoints")]

@@ -9,12 +9,12 @@ from made_language import language_table
 from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import numpy_stream
 from grpo.dataset.table import Split
-from grpo.diagnosis.records import Record
 from grpo.language.learn import cloning
 from grpo.language.learn.cloning import clone, validation_losses
 from grpo.language.model.policy import LanguagePolicy, load_model
 from grpo.language.text.examples import LanguageBoards
 from grpo.language.text.tasks import LanguageTask
+from grpo.metrics.records import Record
 from grpo.policy.policy import weights_hash
 from grpo.settings.language import LanguageConfig
 from grpo.settings.tree import PretrainConfig

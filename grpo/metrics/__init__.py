@@ -1,0 +1,1 @@
+"""Names, units and meanings of all metrics and events, and the record of one step's metrics."""

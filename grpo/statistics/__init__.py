@@ -1,0 +1,1 @@
+"""Intervals, ratings, sequential halving, the phase guard and the verdict: numbers alone, neither chess nor torch."""

@@ -1,0 +1,95 @@
+"""Sequential halving: chooses a checkpoint and spends most games on close candidates (Karnin, Koren and Somekh, ICML 2013).
+
+All candidates of a round play the same fresh openings, so that no opening favours one of them. Scores are summed over the rounds, and the
+lower half is eliminated. These games overestimate the winner's strength, because it was chosen by them (the winner's curse): only games
+played afterwards may be reported.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from grpo.base.documents import Document
+from grpo.statistics.intervals import Estimate, paired_interval
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HalvingEntry:
+    """One candidate in one round."""
+
+    round: int
+    candidate: int
+    """Step of the checkpoint."""
+    pair_scores: tuple[float, ...]
+    """Pair scores of this round against the initial policy."""
+    so_far: Estimate
+    """Score over the rounds up to this one, with its interval; the score alone decides `kept`."""
+    kept: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HalvingTrace:
+    """All rounds of a halving with their results, and the winner."""
+
+    entries: tuple[HalvingEntry, ...]
+    winner: int
+
+
+class Screened(Document):
+    """The report of `screen`."""
+
+    candidate_step: int | None
+    """None if no checkpoint could play."""
+    reason: str
+    """Why there is no candidate."""
+    heldout_regret_best: dict[int, Estimate]
+    """Step of each checkpoint -> held-out regret, where it was measured."""
+    screening: tuple[HalvingEntry, ...] = ()
+    """A candidate in a round of the halving, in the order in which they played."""
+    openings: dict[str, list[str]]
+    """Stage after the screening -> FENs; the previous champion has some only where it is to be played."""
+    previous_weights: str | None = None
+    """Hash of the weights of the previous champion where it is to be played: its policy is beside the report."""
+
+
+def halving_rounds(num_candidates: int) -> tuple[int, ...]:
+    """Return the number of candidates in each round; half of them, rounded up, stay. One candidate needs no round.
+
+    >>> halving_rounds(5)
+    (5, 3, 2)
+    """
+    return (num_candidates, *halving_rounds(_num_kept(num_candidates))) if num_candidates > 1 else ()
+
+
+def sequential_halving(candidates: Sequence[int], play: Callable[[int, int], Sequence[float]]) -> HalvingTrace:
+    """Halve the candidates by games until one is left.
+
+    Args:
+        candidates: Steps of checkpoints, at least one, the most promising first; of equal scores the one listed earlier stays.
+        play: (candidate, round) -> its fresh pair scores against the initial policy, on openings that all candidates of the round
+            share. Rounds count from 0.
+    """
+    left = list(candidates)
+    scores: dict[int, list[float]] = {candidate: [] for candidate in left}
+    entries: list[HalvingEntry] = []
+    for round_number in range(len(halving_rounds(len(left)))):
+        fresh = {candidate: tuple(play(candidate, round_number)) for candidate in left}
+        assert len({len(pairs) for pairs in fresh.values()}) == 1, "candidates of one round played different numbers of pairs"
+        for candidate, pairs in fresh.items():
+            scores[candidate].extend(pairs)
+        kept = set(sorted(left, key=lambda candidate: -sum(scores[candidate]))[: _num_kept(len(left))])  # Stable: the earlier of ties.
+        entries += [
+            HalvingEntry(
+                round=round_number,
+                candidate=candidate,
+                pair_scores=fresh[candidate],
+                so_far=paired_interval(scores[candidate]),
+                kept=candidate in kept,
+            )
+            for candidate in left
+        ]
+        left = [candidate for candidate in left if candidate in kept]
+    return HalvingTrace(entries=tuple(entries), winner=left[0])
+
+
+def _num_kept(num_candidates: int) -> int:
+    return (num_candidates + 1) // 2

@@ -1,0 +1,121 @@
+"""Elo ratings from games: the Bradley-Terry model on the logistic Elo scale, with standard errors computed over pairs of games."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+ELO_PER_NAT: Final = 400 / math.log(10)
+"""Elo points of one unit of log-odds: 173.7."""
+_MAX_STEPS: Final = 200
+_LONGEST_STEP: Final = 2.0  # In nats; limits Newton steps far from the maximum, which would overshoot.
+_TOLERANCE: Final = 1e-10
+
+Vector = NDArray[np.float64]
+"""[P], one number per free rating, or [K], one per pairing."""
+Matrix = NDArray[np.float64]
+"""[P, P] covariances, or [K, P] design matrix: the sign of each free rating in each pairing."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rating:
+    """One player's rating, or its difference to another's, from games against opponents whose ratings are given."""
+
+    elo: float
+    standard_error: float
+    """Standard error from the games, with the opponents' ratings taken as exact."""
+    weights: tuple[float, ...]
+    """Change per point of each opponent's rating; they sum to 1, those of a difference to 0."""
+
+
+def fit_ratings(num_players: int, pair_scores: Mapping[tuple[int, int], Sequence[float]]) -> tuple[Vector, Matrix]:
+    """Return the maximum-likelihood ratings, [players], with the covariance of their errors, [players, players]; player 0 has rating 0.
+
+    Bradley and Terry, Biometrika 39 (1952), with a draw as half a win. The plain likelihood has no maximum if a player won every game, and
+    overestimates differences with few games; Firth's penalty (Biometrika 80, 1993) avoids both. It adds one drawn game per free rating,
+    spread over the pairings by their leverage: for a single pairing, log((w + 1/2) / (l + 1/2)). The covariance is a sandwich estimate in
+    which a pairing's variance is that of its pairs, after adding one lost and one won pair, as in `grpo.statistics.intervals`.
+
+    Args:
+        num_players: They are 0 .. n - 1, and their pairings connect all of them.
+        pair_scores: (one, other) -> mean score of the first-named in the two games of each opening, in [0, 1]; a win is 1, a draw 0.5.
+    """
+    design = np.zeros((len(pair_scores), num_players))
+    for row, (first, second) in enumerate(pair_scores):
+        design[row, first], design[row, second] = 1, -1
+    fitted, covariance, _ = _fit(design[:, 1:], np.zeros(len(pair_scores)), list(pair_scores.values()))
+    return np.concatenate([[0.0], fitted]) * ELO_PER_NAT, np.pad(covariance, (1, 0)) * ELO_PER_NAT**2
+
+
+def rate_against(opponents: Sequence[float], pair_scores: Sequence[Sequence[float]]) -> Rating:
+    """Return a player's maximum-likelihood rating, by the same model, from its pairs against opponents of known ratings.
+
+    Args:
+        opponents: The opponents' ratings in Elo.
+        pair_scores: The player's pair scores against each opponent.
+    """
+    fitted, covariance, information = _fit(np.ones((len(pair_scores), 1)), -np.array(opponents) / ELO_PER_NAT, pair_scores)
+    return Rating(
+        elo=float(fitted[0]) * ELO_PER_NAT,
+        standard_error=math.sqrt(covariance[0, 0]) * ELO_PER_NAT,
+        weights=tuple(float(share) for share in information / information.sum()),
+    )
+
+
+def rating_difference(opponents: Sequence[float], first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> Rating:
+    """Return the first player's rating less the second's, both by `rate_against`, with an error that is paired by opening.
+
+    Players on the same openings share their luck: the error is that of the difference on each opening (delta method), and not the sum of
+    both players' errors. As for one player a lost and a won pair are added to each opponent; what one player loses there the other wins,
+    so that the difference of equal games is 0 and does not look certain.
+
+    Args:
+        opponents: The opponents' ratings in Elo.
+        first: The first player's pair scores against each opponent.
+        second: The second player's pair scores, of the same openings in the same order.
+    """
+    one, other = rate_against(opponents, first), rate_against(opponents, second)
+    variance = 0.0
+    for one_scores, other_scores, one_weight, other_weight in zip(first, second, one.weights, other.weights, strict=True):
+        apart = one_weight * _log_odds([*one_scores, 0.0, 1.0]) - other_weight * _log_odds([*other_scores, 1.0, 0.0])
+        variance += _variance_of_mean(apart)
+    return Rating(
+        elo=one.elo - other.elo,
+        standard_error=math.sqrt(variance) * ELO_PER_NAT,
+        weights=tuple(one_weight - other_weight for one_weight, other_weight in zip(one.weights, other.weights, strict=True)),
+    )
+
+
+def _fit(design: Matrix, offset: Vector, pair_scores: Sequence[Sequence[float]]) -> tuple[Vector, Matrix, Vector]:
+    """Return the maximum-likelihood free ratings in nats, their covariance, and each pairing's Fisher information."""
+    num_games = np.array([2 * len(scores) for scores in pair_scores])
+    won = np.array([2 * sum(scores) for scores in pair_scores])
+    fitted = np.full(design.shape[1], -offset.mean())
+    for _ in range(_MAX_STEPS):
+        chances = 1 / (1 + np.exp(-(offset + design @ fitted)))
+        information = num_games * chances * (1 - chances)
+        bread = np.linalg.inv(design.T @ (information[:, None] * design))
+        added = information * np.einsum("kp,pq,kq->k", design, bread, design)
+        step = bread @ (design.T @ (won - num_games * chances + added * (0.5 - chances)))
+        longest = float(np.abs(step).max())
+        fitted = fitted + step * min(1.0, _LONGEST_STEP / max(longest, _TOLERANCE))
+        if longest < _TOLERANCE:
+            break
+    else:
+        raise AssertionError("Newton's method did not converge, although the penalised likelihood has one finite maximum")
+    spread = information**2 * np.array([_variance_of_mean(_log_odds([*scores, 0.0, 1.0])) for scores in pair_scores])
+    return fitted, bread @ (design.T @ (spread[:, None] * design)) @ bread, information
+
+
+def _log_odds(padded: Sequence[float]) -> Vector:
+    """Return [pairs], each pair's score in units of the log-odds of the mean score (nats), by the slope at the mean."""
+    scores = np.array(padded)
+    centre = float(scores.mean())
+    return scores / (centre * (1 - centre))
+
+
+def _variance_of_mean(values: Vector) -> float:
+    return float(values.var()) / len(values)

@@ -1,0 +1,1 @@
+"""Pages on which people look at games and play, and the PGN files of matches."""

@@ -1,0 +1,87 @@
+"""Annotates chosen games of a match: the policies' probabilities and the engine's scores of all legal moves, ply by ply."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import chess
+
+from grpo.board.actions import MAX_LEGAL_MOVES
+from grpo.engine.answers import EngineError, Score
+from grpo.engine.move_values import value_tables, win_chance
+from grpo.engine.pool import EnginePool
+from grpo.match.matches import MatchResult, PlayedGame
+from grpo.viewer.highlights import choose_highlights
+
+MoveProbabilities = Callable[[Sequence[chess.Board]], Sequence[Mapping[str, float]] | None]
+"""Boards with legal moves -> for each, UCI move -> probability at temperature 1, of all legal moves; None if the player has none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MoveNote:
+    """What is known about the position in which a move was played."""
+
+    probabilities: Mapping[str, float]
+    """UCI move -> probability by the mover's policy; empty if the mover has none."""
+    scores: Mapping[str, Score]
+    """UCI move -> the engine's score after it, for the mover; empty if the search failed."""
+
+    def chance(self, move: str | None) -> float | None:
+        """Return the mover's win probability after a move; None if it is not known."""
+        return None if move is None or move not in self.scores else win_chance(self.scores[move])
+
+    def best(self) -> str | None:
+        """Return the engine's best move; the first of several."""
+        return max(self.scores, key=lambda move: win_chance(self.scores[move]), default=None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnnotatedGame:
+    """What is told of a chosen game."""
+
+    why: str
+    """The rule that chose it."""
+    notes: tuple[MoveNote, ...]
+    """One for every move."""
+
+
+def round_number(index: int) -> str:
+    """Return the PGN round `pair.game` of an event's game, both counted from 1."""
+    return f"{index // 2 + 1}.{index % 2 + 1}"
+
+
+def annotate(
+    result: MatchResult, policies: tuple[MoveProbabilities | None, MoveProbabilities | None], pool: EnginePool, *, depth: int
+) -> dict[int, AnnotatedGame]:
+    """Return the games worth looking at, by their index, with notes. All moves of each position are searched to the depth.
+
+    Args:
+        result: The match.
+        policies: Of the first and the second player; None for one that is no policy.
+        pool: Engines that were started with `grpo.engine.move_values.engine_options()`.
+        depth: Of a search.
+
+    Raises EngineError if several searches in a row fail; a position whose single search failed has no scores.
+    """
+    return {
+        index: AnnotatedGame(why=why, notes=_notes(result.games[index], policies, pool, depth=depth))
+        for index, why in choose_highlights(result).items()
+    }
+
+
+def _notes(
+    game: PlayedGame, policies: tuple[MoveProbabilities | None, MoveProbabilities | None], pool: EnginePool, *, depth: int
+) -> tuple[MoveNote, ...]:
+    boards = [board.copy() for board in game.boards()][:-1]
+    probabilities: dict[int, Mapping[str, float]] = {}
+    for policy, colour in zip(game.white_and_black(*policies), (chess.WHITE, chess.BLACK), strict=True):
+        plies = [ply for ply, board in enumerate(boards) if board.turn == colour]
+        found = policy([boards[ply] for ply in plies]) if policy is not None and plies else None
+        if found is not None:
+            probabilities.update(zip(plies, found, strict=True))
+    return tuple(
+        MoveNote(
+            probabilities=probabilities.get(ply, {}),
+            scores={} if isinstance(table, EngineError) else dict(zip(table.moves, table.scores, strict=True)),
+        )
+        for ply, table in enumerate(value_tables(boards, pool, depth=depth, num_deep=MAX_LEGAL_MOVES))
+    )

@@ -1,0 +1,89 @@
+"""The game viewer: annotated games as one HTML file that needs no network, with boards, moves, probabilities and win-probability curve."""
+
+import html
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import chess
+import chess.svg
+
+from grpo.match.matches import MatchResult
+from grpo.viewer.annotations import AnnotatedGame, MoveNote, round_number
+
+# No part of a step's version, which hashes code: a page that looks better is no reason to play a run's games again.
+_PAGES: Final = Path(__file__).parent / "pages"
+_NUM_SHOWN: Final = 5  # Most probable moves of a position.
+_DIGITS: Final = 4
+
+
+def viewer_page(result: MatchResult, annotated: Mapping[int, AnnotatedGame], *, title: str, event: str) -> str:
+    """Return the page with the annotated games of the first match of a PGN event, by their indices; the first one is shown first."""
+    games = [_game_facts(result, index, noted) for index, noted in annotated.items()]
+    return offline_page("viewer.html", title=title, data={"title": title, "event": event, "games": games})
+
+
+def offline_page(template: str, *, title: str, data: Mapping[str, Any]) -> str:
+    """Return a page of the folder `pages` with style sheet, pieces, board code and data in it."""
+    # JSON inside of a script element: no text can close the element.
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c").replace("\u2028", "\\u2028")
+    parts = {"$TITLE": html.escape(title), "$PIECES": _pieces(), "$DATA": text}
+    files = {"$STYLE": "style.css", "$BOARD": "board.js", "$BODY": template, "": "page.html"}
+    parts |= {mark: _PAGES.joinpath(name).read_text(encoding="utf-8") for mark, name in files.items()}
+    return re.sub(r"\$[A-Z]+", lambda mark: parts[mark[0]], parts[""])  # In one pass, so that nothing in a part is taken for a mark.
+
+
+def _pieces() -> str:
+    """Return the pieces of python-chess as symbols `wN`, `bQ`, ... for `<use>`."""
+    names = {letter: ("w" if letter.isupper() else "b") + letter.upper() for letter in chess.svg.PIECES}
+    symbols = [f'<symbol id="{names[letter]}" viewBox="0 0 45 45">{drawing}</symbol>' for letter, drawing in chess.svg.PIECES.items()]
+    return f'<svg width="0" height="0" style="position:absolute" aria-hidden="true">{"".join(symbols)}</svg>'
+
+
+def _game_facts(result: MatchResult, index: int, noted: AnnotatedGame) -> dict[str, Any]:
+    game = result.games[index]
+    white, black = game.white_and_black(result.first, result.second)
+    start, *_ = boards = [board.copy() for board in game.boards()]
+    best = noted.notes[0].best()
+    # White's win probability in a position: after the move that led to it, at the start after the best move.
+    before = [(noted.notes[0].chance(best), start.turn)]
+    before += [(note.chance(uci), board.turn) for note, uci, board in zip(noted.notes, game.moves, boards, strict=False)]
+    chances = [_rounded(chance if chance is None or mover == chess.WHITE else 1 - chance) for chance, mover in before]
+    options = [_options(note, board, uci) for note, board, uci in zip(noted.notes, boards, game.moves, strict=False)]
+    return {
+        "why": noted.why,
+        "round": round_number(index),
+        "white": white,
+        "black": black,
+        "result": game.white_result(game.score),
+        "end": game.end.value,
+        "start": game.opening,
+        "isFirstBlack": not game.first_is_white,
+        "moves": [{"uci": uci, "san": board.san(chess.Move.from_uci(uci))} for board, uci in zip(boards, game.moves, strict=False)],
+        "positions": [
+            {"placement": board.board_fen(), "isWhiteToMove": board.turn == chess.WHITE, "white": chance, **told}
+            for board, chance, told in zip(boards, chances, [*options, {}], strict=True)
+        ],
+    }
+
+
+def _options(note: MoveNote, board: chess.Board, played: str) -> dict[str, Any]:
+    """Return the most probable moves, or without probabilities the best, always with the move played and the engine's best."""
+    by = note.probabilities or {move: note.chance(move) or 0.0 for move in note.scores}
+    ranked = sorted(by, key=lambda move: -by[move])
+    best, likeliest = note.best(), ranked[0] if note.probabilities else None
+    shown = dict.fromkeys([*ranked[:_NUM_SHOWN], played, *([] if best is None else [best])])
+    return {
+        "options": [
+            [move, board.san(chess.Move.from_uci(move)), _rounded(note.probabilities.get(move)), _rounded(note.chance(move))]
+            for move in shown
+        ],
+        "likeliest": likeliest,
+        "best": best,
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, _DIGITS)

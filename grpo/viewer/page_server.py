@@ -1,0 +1,114 @@
+"""Serves the play page on this machine only: loopback address, a random token in every path, and the Host header checked."""
+
+import json
+import secrets
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+from grpo.viewer.human_game import HumanGame, MoveError
+from grpo.viewer.page import offline_page
+
+_LOOPBACK: Final = "127.0.0.1"
+_MAX_BODY: Final = 1_000
+_HEADERS: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
+
+
+class PlayServer(ThreadingHTTPServer):
+    """An HTTP server for one person at one board; `serve_forever` answers."""
+
+    daemon_threads = True
+
+    def __init__(self, new_game: Callable[[bool | None], HumanGame], *, on_finished: Callable[[HumanGame], None], port: int = 0) -> None:
+        """Listen on the loopback address; port 0 takes a free one.
+
+        `new_game` returns a game in which the person has White, Black, or for None either; `on_finished` is called once with each that has
+        ended. Raises OSError if the port is taken, OverflowError if there is none of this number.
+        """
+        super().__init__((_LOOPBACK, port), _Handler)
+        self._new_game, self._on_finished = new_game, on_finished
+        self.game = new_game(None)
+        self.lock = threading.Lock()  # One game, and browsers open several connections.
+        self.token = secrets.token_urlsafe(16)
+        self.hosts = {f"{name}:{self.server_port}" for name in (_LOOPBACK, "localhost")}
+
+    @property
+    def address(self) -> str:
+        """The page's address; who does not know it gets nothing."""
+        return f"http://{_LOOPBACK}:{self.server_port}/{self.token}/"
+
+    def act(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        """Do one thing in the game and return its facts: `move` with `uci`, `undo`, `resign`, `hint`, or `new` with `color`.
+
+        Raises MoveError if it is not possible.
+        """
+        game = self.game
+        match wanted.get("do"):
+            case "hint" if "hint" not in game.actions:
+                raise MoveError("there is no hint: the game is over, or the policy gives no probabilities")
+            case "move":
+                game.play(str(wanted.get("uci")))
+            case "undo":
+                game.undo()
+            case "resign":
+                game.resign()
+            case "hint":
+                return game.facts() | {"hints": game.hints()}
+            case "new":
+                game = self.game = self._new_game({"white": True, "black": False}.get(str(wanted.get("color"))))
+            case other:
+                raise MoveError(f"there is no action {other!r}")
+        if game.end:
+            self._on_finished(game)
+        return game.facts()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PlayServer
+    timeout = 30.0  # Seconds until a connection that says nothing is closed.
+
+    def do_GET(self) -> None:
+        if self._is_allowed(""):
+            with self.server.lock:
+                page = offline_page("play.html", title="Play", data=self.server.game.facts())
+            self._reply(HTTPStatus.OK, "text/html; charset=utf-8", page)
+
+    def do_POST(self) -> None:
+        if self._is_allowed("act"):
+            try:
+                size = int(self.headers["Content-Length"])
+                if not 0 <= size <= _MAX_BODY:  # A negative one would read without bound.
+                    raise MoveError(f"not an action: {size} bytes")
+                wanted = json.loads(self.rfile.read(size))
+                if not isinstance(wanted, dict):
+                    raise MoveError("not an action")
+                with self.server.lock:
+                    facts = self.server.act(wanted)
+            except (ValueError, TypeError, RecursionError) as error:  # MoveError is a ValueError.
+                self._reply(HTTPStatus.BAD_REQUEST, "application/json", json.dumps({"error": str(error)}))
+            else:
+                self._reply(HTTPStatus.OK, "application/json", json.dumps(facts))
+
+    def _is_allowed(self, path: str) -> bool:
+        """Check token, Host (a foreign name that resolves to this machine is refused) and, of a POST, its type and origin."""
+        host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
+        is_right_path = secrets.compare_digest(self.path.encode(), f"/{self.server.token}/{path}".encode())
+        is_ours = host in self.server.hosts and (origin is None or origin == f"http://{host}")
+        is_json = self.command == "GET" or self.headers.get("Content-Type") == "application/json"
+        is_allowed = is_right_path and is_ours and is_json
+        if not is_allowed:
+            self._reply(HTTPStatus.NOT_FOUND, "text/plain", "not here")
+        return is_allowed
+
+    def _reply(self, status: HTTPStatus, kind: str, text: str) -> None:
+        body = text.encode()
+        self.send_response(status)
+        for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **_HEADERS}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Say nothing: the terminal is the player's."""

@@ -1,0 +1,113 @@
+"""PGN export of a match: players, opening, result, termination and adjudicated result of every game."""
+
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import Final
+
+import chess
+
+from grpo.engine.answers import Score
+from grpo.match.matches import CENTIPAWNS, DEPTH, MatchResult, PlayedGame
+from grpo.viewer.annotations import AnnotatedGame, MoveNote, round_number
+
+_LINE_WIDTH: Final = 80  # The PGN standard's export format.
+_SITE: Final = "chess-grpo"  # As online services do; the name of a machine is nobody's business.
+
+
+def event_pgn(
+    results: Sequence[MatchResult],
+    *,
+    event: str,
+    seed: int,
+    played_on: date | None = None,
+    facts: Mapping[str, str] | None = None,
+    annotated: Mapping[int, AnnotatedGame] | None = None,
+) -> str:
+    """Return the games of an event's matches as PGN, in order; the tag `Round` is `pair.game`. Equal matches give equal texts.
+
+    `Result` is the result as played. `AdjudicatedResult` is that of the adjudicated score, if there is one. `WhiteAnswers` and
+    `BlackAnswers` have the answer counts of a player that can fail to name a legal move.
+
+    Args:
+        results: The matches.
+        event: Value of the `Event` tag.
+        seed: Root seed of the matches' random streams.
+        played_on: Value of the `Date` tag; None writes PGN's `????.??.??`, so that equal runs give equal files on any day.
+        facts: Further tags of every game.
+        annotated: Index of a game of the first match -> its notes. Such a game has the tag `Chosen`, and after each move a comment with the
+            engine's score for White (`[%eval 0.35]`, pawns or `#` and moves to mate), the mover's probability of the move and win
+            probability after it.
+    """
+    texts = []
+    for number, (result, game) in enumerate((match, game) for match in results for game in match.games):
+        noted = None if annotated is None else annotated.get(number)
+        white, black = game.white_and_black(result.first, result.second)
+        tags = {
+            "Event": event,
+            "Site": _SITE,
+            "Date": f"{played_on:%Y.%m.%d}" if played_on else "????.??.??",
+            "Round": round_number(number),
+            "White": white,
+            "Black": black,
+            "Result": game.white_result(game.score),
+            **({} if chess.Board(game.opening).fen() == chess.STARTING_FEN else {"SetUp": "1", "FEN": game.opening}),
+            "PlyCount": str(len(game.moves)),
+            "Seed": str(seed),
+            "Termination": game.end.value,
+            **_adjudication(game),
+            **_answers(game),
+            **({} if noted is None else {"Chosen": noted.why}),
+            **(facts or {}),
+        }
+        header = "\n".join(f'[{name} "{_escaped(value)}"]' for name, value in tags.items())
+        texts.append(f"{header}\n\n{_movetext(game, tags['Result'], None if noted is None else noted.notes)}\n")
+    return "\n".join(texts)
+
+
+def _adjudication(game: PlayedGame) -> dict[str, str]:
+    if game.adjudicated is None:
+        return {}
+    return {"AdjudicatedResult": game.white_result(game.adjudicated), "Adjudication": f"depth {DEPTH}, above {CENTIPAWNS} centipawns"}
+
+
+def _answers(game: PlayedGame) -> dict[str, str]:
+    """Return the tags with answer counts, for players that can fail to name a legal move."""
+    white, black = game.white_and_black(game.first_replies, game.second_replies)
+    return {f"{colour}Answers": str(counts) for colour, counts in (("White", white), ("Black", black)) if counts is not None}
+
+
+def _escaped(value: str) -> str:
+    """Return a tag's value on one line, with quotes and backslashes escaped."""
+    return re.sub(r'(["\\])', r"\\\1", " ".join(value.split()))
+
+
+def _movetext(game: PlayedGame, result: str, notes: Sequence[MoveNote] | None) -> str:
+    """Return the moves in SAN, with their comments."""
+    words = []
+    for ply, (board, uci) in enumerate(zip(game.boards(), game.moves, strict=False)):
+        if board.turn == chess.WHITE:
+            words.append(f"{board.fullmove_number}.")
+        elif ply == 0 or notes is not None:
+            words.append(f"{board.fullmove_number}...")  # Also after a comment, by the standard's export format.
+        words.append(board.san(chess.Move.from_uci(uci)))
+        if notes is not None and (comment := _comment(notes[ply], uci, board.turn)):
+            words.append(f"{{{comment}}}")
+    return textwrap.fill(" ".join([*words, result]), width=_LINE_WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def _comment(note: MoveNote, move: str, mover: chess.Color) -> str:
+    score = note.scores.get(move)
+    # The engine counts from before the move: one that mates leaves nothing to state.
+    parts = [] if score is None or (score.is_mate and score.value == 1) else [f"[%eval {_white_eval(score, mover)}]"]
+    facts = [f"probability {note.probabilities[move]:.1%}"] if move in note.probabilities else []
+    if (chance := note.chance(move)) is not None:
+        facts.append(f"win {chance:.1%}")
+    return " ".join([*parts, ", ".join(facts)] if facts else parts)
+
+
+def _white_eval(score: Score, mover: chess.Color) -> str:
+    after = score.value - 1 if score.is_mate and score.value > 0 else score.value
+    value = after if mover == chess.WHITE else -after
+    return f"#{value}" if score.is_mate else f"{value / 100:.2f}"

@@ -1,0 +1,130 @@
+"""Parts of the steps that play games: an arena, the stages of a selection, and its games as plain data."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from pydantic import TypeAdapter
+
+from grpo.base.documents import read_document
+from grpo.base.seeding import numpy_stream
+from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
+from grpo.match.ladder import Ladder, PlacedGames, Rung, place_on_ladder
+from grpo.match.matches import MatchResult, PlayedGame, adjudicate, play_match
+from grpo.match.openings import make_openings
+from grpo.match.players import Player
+from grpo.metrics.shared import interval_names
+from grpo.policy.checkpoints import checkpoint_name
+from grpo.settings.tree import Settings
+from grpo.statistics.intervals import Estimate
+from steps.names import CHECKPOINTS, REPORT
+from steps.run.machine import Machine
+from steps.run.work import Work
+
+SCREENING: Final = "screening"
+CONFIRMATION: Final = "confirmation"
+PREVIOUS: Final = "previous champion"
+SAMPLED: Final = "sampled"
+LADDER: Final = "ladder"
+"""The stages of a selection: each has openings of its own, none of them a position of the dataset."""
+FRESH: Final = (CONFIRMATION, PREVIOUS, SAMPLED)
+"""Those whose games are shared between tasks; the previous champion is played only where there is one."""
+INITIAL: Final = "initial policy"
+"""Its name as a player."""
+
+
+def playing_engines(machine: Machine) -> EnginePool:
+    """Return the engines of matches, one for each thread; none is started yet."""
+    return EnginePool(machine.stockfish, num_processes=machine.num_threads, options={"Hash": PLAYING_HASH_MIB})
+
+
+class Arena:
+    """Plays adjudicated games by a run's rules; as a context, it ends its engines."""
+
+    def __init__(self, settings: Settings, machine: Machine, progress: Callable[[int, int, str], None]) -> None:
+        """Start no engine yet: the first search does. `progress` is told how many games are done, of how many, in words."""
+        self.config, self._seed, self._progress = settings.evaluation, settings.seed, progress
+        self._num_processes = machine.num_threads
+        self.pool = playing_engines(machine)
+        self._num_done, self._num_expected, self._unit = 0, 0, ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.pool.close()
+
+    def expect(self, num_games: int, unit: str) -> None:
+        """Tell the progress of the games to come from 0: so many, in these words."""
+        self._num_done, self._num_expected, self._unit = 0, num_games, unit
+
+    def openings(self, count: int, exclude: set[str], *stream: str) -> list[str]:
+        """Return openings from the stream of this name; positions in `exclude` are none, and those looked at are added to it."""
+        return make_openings(self.config, count=count, rng=numpy_stream(self._seed, "openings", *stream), pool=self.pool, exclude=exclude)
+
+    def match(self, first: Player, second: Player, openings: Sequence[str], *, numbers: Sequence[int] | None = None) -> MatchResult:
+        """Return a match, undecided games adjudicated; `numbers` are the openings' places in the whole of which this is a part."""
+        before = self._num_done
+        result = play_match(
+            first,
+            second,
+            openings,
+            max_plies=self.config.max_plies,
+            on_games_done=lambda done: self._progress(before + done, self._num_expected, self._unit),
+            numbers=numbers,
+            num_processes=self._num_processes,
+        )
+        self._num_done += len(result.games)
+        return adjudicate(result, self.pool)
+
+    def place(self, players: Sequence[Player], ladder: Ladder, openings: Sequence[str], purpose: str) -> tuple[PlacedGames, ...]:
+        """Return the games that place players on the ladder, against the same rungs on the same openings, which serve nothing else.
+
+        A rung draws the same random numbers against each of them, by the opening's place among `openings`.
+        """
+        numbers = {opening: number for number, opening in enumerate(openings)}
+
+        def play(player: Player, rung: Rung, part: Sequence[str]) -> MatchResult:
+            opponent = rung.player(self.pool, numpy_stream(self._seed, "placement", purpose, rung.name))
+            return self.match(player, opponent, part, numbers=[numbers[opening] for opening in part])
+
+        return place_on_ladder([partial(play, player) for player in players], ladder, openings, self.config)
+
+
+def read_ladder(calibrated: Path) -> Ladder:
+    """Return the ladder that the step `calibrate` left in a folder."""
+    return read_document(calibrated / REPORT, Ladder)
+
+
+def interval_metrics(name: str, estimate: Estimate) -> dict[str, float]:
+    """Return what is logged of a number with its interval."""
+    return dict(zip(interval_names(name), (estimate.value, estimate.low, estimate.high), strict=True))
+
+
+def checkpoint(work: Work, step: int) -> Path:
+    """Return the folder of a checkpoint of the fine-tuning."""
+    return work.inputs["finetune"] / CHECKPOINTS / checkpoint_name(step)
+
+
+def screening_match(candidate: int, number: int) -> str:
+    """Return what the games of a candidate in a round are called in the output of `screen`."""
+    return f"{SCREENING}, round {number + 1}: step {candidate}"
+
+
+def player_names(stage: str, candidate: int) -> tuple[str, str]:
+    """Return the names of the candidate and of its opponent in a stage."""
+    if stage == SAMPLED:
+        return f"step {candidate}, T = 1", f"{INITIAL}, T = 1"
+    return f"step {candidate}", PREVIOUS if stage == PREVIOUS else INITIAL
+
+
+def read_match(names: tuple[str, str], games: Iterable[Mapping[str, Any]]) -> MatchResult:
+    """Return the adjudicated match of two players from its games as plain data."""
+    played = TypeAdapter(tuple[PlayedGame, ...]).validate_python(tuple(games))
+    return MatchResult(first=names[0], second=names[1], games=played, is_adjudicated=True)
+
+
+PREVIOUS_POLICY: Final = "previous"
+"""Folder of the output of `screen`."""

@@ -1,0 +1,284 @@
+"""What a run needs, looked at before any work: one table, with a remedy for each thing that is missing."""
+
+import os
+import platform
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from grpo.base.errors import PlainError
+from grpo.dataset.exclusions import excluded_positions
+from grpo.dataset.quotas import Quota, QuotaCell, SourceReport, boards_per_cell, cut_to_quota, refusal, shortage_text
+from grpo.dataset.streams import SourceFile, find_files, opened
+from grpo.dataset.table import Position
+from grpo.dataset.units import unit_boards_per_cell, unit_positions
+from grpo.engine.identity import identify
+from grpo.engine.move_values import try_engine
+from grpo.engine.pool import EnginePool
+from grpo.match.openings import drawn_openings
+from grpo.policy.files import NETWORK
+from grpo.policy.networks import is_network
+from grpo.settings.language import SMALL, model_folder
+from grpo.settings.tree import ConfigError, Settings, preset_names, read_settings
+from grpo.statistics.halving import halving_rounds
+from steps.run.machine import Machine, sqlite_file
+from steps.run.orchestrator import configuration, service
+from steps.run.store import Store
+from steps.run.versions import LOCK, describe_code
+
+_FREE_BYTES: Final = 2 * 1024**3
+_PIN: Final = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)
+_SHOWN: Final = 5
+_MODEL_FILE: Final = "config.json"
+
+
+class PreflightError(PlainError, RuntimeError):
+    """Something that the run needs is missing or wrong; the message has the remedy, that of a run all in a table."""
+
+
+class PassingError(PlainError, RuntimeError):
+    """Something is not as it should be, and may pass; the run goes on without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightCheck:
+    """One line of the table."""
+
+    what: str
+    is_fine: bool
+    detail: str
+    """What was found, or what is wrong and how to fix it."""
+    is_warning: bool = False
+    """Whether something is wrong that may pass, and stops no run."""
+
+
+def preflight(settings: Settings, machine: Machine, *, read_only: bool = False) -> list[PreflightCheck]:
+    """Return the checks; with `read_only` the store is not written to."""
+    looks: dict[str, Callable[[], str]] = {
+        "stockfish": lambda: _engine(settings, machine),
+        "disk": lambda: _disk(machine),
+        "tracking": lambda: _tracking(machine),
+        "device": lambda: _device(machine),
+    }
+    if machine.store:
+        looks["store"] = lambda: _store(machine, read_only=read_only)
+    looks[settings.policy.kind] = lambda: _network(settings) if settings.policy.kind == NETWORK else _language_model(settings)
+    if settings.evaluation.opening_book:
+        looks["evaluation.opening_book"] = lambda: _book(settings)
+    if settings.boards.files:
+        looks["boards.files"] = lambda: _files(settings.boards.files)
+    if settings.boards.exclude:
+        looks["boards.exclude"] = lambda: _files(settings.boards.exclude)
+    return [checked(what, look) for what, look in looks.items()]
+
+
+def examine(settings: Settings | ConfigError, machine: Machine) -> list[PreflightCheck]:
+    """Return all checks for a run with these settings, without changing anything; for invalid settings, those that do not need them."""
+    usable, wrong = (Settings(), str(settings)) if isinstance(settings, ConfigError) else (settings, "")
+    checks = [
+        checked("python", lambda: f"{platform.python_version()} at {sys.executable}"),
+        checked("packages", _packages),
+        checked("metaflow", lambda: f"{configuration(os.environ)}; {service()}"),
+        PreflightCheck("settings", is_fine=not wrong, detail=wrong or "every key is known, and no two contradict each other"),
+        *preflight(usable, machine, read_only=True),
+    ]
+    if usable.boards.files and all(check.is_fine for check in checks if check.what.startswith(("boards.", "stockfish"))):
+        checks.append(checked("boards", lambda: _boards(usable, machine)))
+    return checks
+
+
+def checked(what: str, look: Callable[[], str]) -> PreflightCheck:
+    """Return what a look has found, or its error, which says how to fix it."""
+    try:
+        return PreflightCheck(what, is_fine=True, detail=look())
+    except PassingError as warning:
+        return PreflightCheck(what, is_fine=True, detail=str(warning), is_warning=True)
+    except PlainError as error:
+        return PreflightCheck(what, is_fine=False, detail=str(error))
+
+
+def table(checks: Sequence[PreflightCheck]) -> str:
+    """Return the checks as aligned text."""
+    width = max(len(check.what) for check in checks)
+    states = {check: "warn" if check.is_warning else "ok  " if check.is_fine else "FAIL" for check in checks}
+    return "\n".join(f"  {state}  {check.what:<{width}}  {check.detail}" for check, state in states.items())
+
+
+def _engine(settings: Settings, machine: Machine) -> str:
+    identity = identify(machine.stockfish)
+    try_engine(machine.stockfish, depth=settings.boards.depth)
+    return f"{identity} at {machine.stockfish}"
+
+
+def _disk(machine: Machine) -> str:
+    try:
+        existing = next(path for path in (machine.home, *machine.home.parents) if path.exists())
+        with tempfile.TemporaryFile(dir=existing) as probe:  # An anonymous file.
+            probe.write(b"probe")
+    except OSError as error:
+        raise PreflightError(f"{machine.home} is not writable ({error.strerror}); set CHESS_GRPO_HOME to a writable folder") from error
+    free = shutil.disk_usage(existing).free
+    detail = f"{free / 1024**3:.1f} GiB free at {machine.home}"
+    if free < _FREE_BYTES:
+        needed = f"{_FREE_BYTES / 1024**3:.0f} GiB"
+        raise PreflightError(f"{detail}, {needed} needed; free some space, or set CHESS_GRPO_HOME to another disk")
+    return detail
+
+
+def _tracking(machine: Machine) -> str:
+    """Refuse an address or account that cannot be right; warn of a store that is away, which is logged to when it is back."""
+    if machine.is_container and sqlite_file(machine.tracking_uri) is not None:
+        raise PreflightError(
+            f"{machine.shown_uri} is a file of this container, which is not persistent; set MLFLOW_TRACKING_URI, where the run is launched,"
+            " to the address of an MLflow server (docs/aws.md)"
+        )
+    from steps.track.outages import TrackingAwayError, TrackingRefusedError, WrongAddressError, address_fault, failures_of
+
+    if fault := address_fault(machine.tracking_uri):
+        raise PreflightError(f"MLFLOW_TRACKING_URI: {fault}")
+    if machine.shown_uri != machine.tracking_uri:  # A user's name, a password or a query.
+        raise PreflightError(
+            "MLFLOW_TRACKING_URI holds a name or password, which would appear in logs: leave name and password out of it, and set"
+            " MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN (for a database, what its driver reads, such"
+            " as PGUSER and PGPASSWORD)"
+        )
+    from steps.track.client import TrackingStore  # MLflow takes seconds to import.
+
+    try:
+        with failures_of(machine.shown_uri, "its experiments"):
+            if (store := TrackingStore(machine.tracking_uri)).exists:
+                store.client.search_experiments(max_results=1)
+    except (TrackingRefusedError, WrongAddressError) as error:
+        raise PreflightError(str(error)) from None
+    except TrackingAwayError as error:
+        raise PassingError(f"{error}: the run goes on, and is logged later") from None
+    return machine.shown_uri
+
+
+def _store(machine: Machine, *, read_only: bool) -> str:
+    """Write and read a small record; or only ask for it."""
+    if read_only:
+        return f"{machine.store}: it is written to when a run starts"
+    Store.of(machine).probe()
+    return machine.store
+
+
+def _device(machine: Machine) -> str:
+    from steps.run.device import torch_device
+
+    return f"{torch_device(machine)}, {machine.num_threads} threads"
+
+
+def _network(settings: Settings) -> str:
+    name = settings.policy.network
+    if not is_network(name):
+        raise PreflightError(f"policy.network = {name!r}: put it into grpo/policy/networks/{name}.py")
+    return f"policy.network = {name!r}"
+
+
+def _language_model(settings: Settings) -> str:
+    """Look for a model's folder; `pretrain` asks the hub itself."""
+    model = settings.language.model
+    folder = model_folder(model)
+    if folder is None:
+        return "small, built in" if model == SMALL else f"{model} of the hub, downloaded by `pretrain` unless it is cached"
+    if not (folder / _MODEL_FILE).is_file():
+        lack = f"has no {_MODEL_FILE}" if folder.is_dir() else "is not an existing folder"
+        remedy = "give a folder that transformers' `save_pretrained` wrote, the name of a model on the hub, or small"
+        raise PreflightError(f"language.model = {model!r} {lack}; {remedy}")
+    return f"the folder {folder}"
+
+
+def _book(settings: Settings) -> str:
+    """Check that the opening book has enough distinct openings for the step that needs most of them."""
+    from grpo.match.ladder import ladder_pairings, make_rungs, num_openings_to_place
+
+    evaluation, selection = settings.evaluation, settings.selection
+    needed = max(
+        evaluation.num_calibration_pairs * len(ladder_pairings(len(make_rungs(evaluation)))),
+        evaluation.num_baseline_pairs + num_openings_to_place(1, evaluation),
+        len(halving_rounds(selection.num_candidates)) * selection.num_screening_pairs
+        + 2 * selection.num_confirmation_pairs
+        + selection.num_sampled_pairs
+        + num_openings_to_place(2, evaluation),
+    )
+    drawn_openings(evaluation.opening_book, count=needed, rng=np.random.default_rng(0), exclude=set())
+    return f"{evaluation.opening_book}: has the {needed:,} openings that are needed"
+
+
+def _files(names: Sequence[str]) -> str:
+    """Read only the beginning of each file: large files are read once, by the step that needs them."""
+    files = find_files(names)
+    if empty := [file.name for file in files if _is_empty(file)]:
+        raise PreflightError(f"{', '.join(empty)}: empty; give files with games or positions")
+    return ", ".join(file.name for file in files[:_SHOWN]) + (f" and {len(files) - _SHOWN} more" * (len(files) > _SHOWN))
+
+
+def _boards(settings: Settings, machine: Machine) -> str:
+    """Read the games as `build_boards` will, until there are boards enough, and say whether these suffice; no engine is asked."""
+    wanted, missing, report = _counted(settings, machine)
+    if not any(missing.values()):
+        return f"all {sum(wanted.values()):,} wanted are in the first {report.games:,} games that are read"
+    shortage = shortage_text(wanted, missing, report, settings.boards)
+    if not (reason := refusal(wanted, missing, states_per_step=settings.grpo.states_per_step)):
+        return f"{shortage} A run goes on with these"
+    presets = {name: read_settings(f'preset = "{name}"') for name in preset_names()}
+    largest_first = sorted(presets, key=lambda name: -presets[name].boards.num_train)
+    fits = next((name for name in largest_first if _is_enough(settings, presets[name], machine)), None)
+    enough = "There are too few for any preset" if fits is None else f"Enough for preset = {fits!r}"
+    raise PreflightError(f"{shortage}\n{reason}. {enough}")
+
+
+def _is_enough(settings: Settings, preset: Settings, machine: Machine) -> bool:
+    """Return whether a run of a preset can go on with the games of these settings."""
+    sizes = {name: getattr(preset.boards, name) for name in ("num_train", "num_validation", "num_heldout", "num_units")}
+    wanted, missing, _ = _counted(settings.model_copy(update={"boards": settings.boards.model_copy(update=sizes)}), machine)
+    return not refusal(wanted, missing, states_per_step=preset.grpo.states_per_step)
+
+
+def _counted(settings: Settings, machine: Machine) -> tuple[dict[QuotaCell, int], dict[QuotaCell, int], SourceReport]:
+    """Return the boards wanted and missing of each split and phase, and what was read."""
+    config, found, reports = settings.boards, list[Position](), list[dict[str, Any]]()
+    excluded = excluded_positions(config.exclude)
+    with EnginePool(machine.stockfish, num_processes=1, options={}) as players:  # It starts none: only engine games are played.
+        for unit in range(config.num_units):
+            quota = Quota(unit_boards_per_cell(config), config, seed=settings.seed, excluded=excluded)
+            for positions in unit_positions(quota, config, unit=unit, seed=settings.seed, players=players):
+                found += positions
+            reports.append(quota.report.as_facts())
+    wanted = boards_per_cell(config)
+    missing = cut_to_quota(found, wanted, max_per_game_and_phase=config.max_per_game_and_phase)[2]
+    return wanted, missing, SourceReport.joined(reports)
+
+
+def _is_empty(file: SourceFile) -> bool:
+    with opened(file) as stream:
+        return not stream.read(1)
+
+
+def _packages() -> str:
+    """Compare the installed packages with the pins of the lock file, and the lock file with the one that the installer recorded."""
+    pins = dict(_PIN.findall(LOCK.read_text(encoding="utf-8")))
+    if others := [f"{each} {here}, not {pin}" for each, pin in pins.items() if (here := _installed(each)) not in (None, pin)]:
+        shown = "; ".join(others[:_SHOWN]) + (f"; and {len(others) - _SHOWN} more" if len(others) > _SHOWN else "")
+        raise PreflightError(f"not as in {LOCK.name}: {shown}: `make setup` installs those of the lock")
+    recorded = Path(sys.prefix) / "run-lock"  # The hash of the lock that infra/install.sh installed from.
+    if recorded.is_file() and recorded.read_text(encoding="utf-8").strip() not in ("", describe_code()["lock"]):
+        raise PreflightError(f"installed from another {LOCK.name} than this checkout's: `make setup` installs the current one")
+    return f"{sum(_installed(each) is not None for each in pins)} as in {LOCK.name}"
+
+
+def _installed(name: str) -> str | None:
+    """Return the installed version of a package without its local label (such as +cpu); None where it is missing."""
+    try:
+        return version(name).partition("+")[0]
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,62 @@
+"""MLflow's models of registered policies, which load without a checkout of this project."""
+
+import logging
+import warnings
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from mlflow.models import infer_signature
+
+import steps
+from grpo.policy.files import LANGUAGE, policy_kind
+
+# MLflow 3.17 warns of its own code when this is imported, and reports what goes well. For good: publishers are threads.
+warnings.filterwarnings("ignore", message=".*Any type hint is inferred as AnyType", category=UserWarning)
+logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)
+from mlflow.pyfunc import save_model  # noqa: E402
+
+POLICY: Final = "policy"
+"""Among the files of a model: the folder of its policy."""
+_CODE: Final = Path(__file__).with_name("mlflow_code.py")
+"""The code that MLflow runs."""
+_LIBRARY: Final = Path(steps.__file__).parents[1] / "grpo"
+LIBRARY: Final = "grpo.zip"
+"""The library in a model, in the folder `code`, from where `steps.track.mlflow_code` imports it."""
+_NEEDS: Final = ("mlflow", "torch", "safetensors", "pydantic", "chess", "numpy", "pandas")
+"""Packages that the code imports; a language model needs one more."""
+_EXAMPLES: Final = (
+    "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1",
+    "rnbqkbnr/ppp1pppp/8/8/3pP3/2N5/PPPP1PPP/R1BQKBNR b KQkq e3 0 3",
+)
+
+
+def write_model(files: Path, folder: Path) -> None:
+    """Write MLflow's model of a policy into a new folder.
+
+    Args:
+        files: what it holds, a folder each: `policy` plays, others are brought along.
+        folder: of the model.
+    """
+    library = folder.with_name(LIBRARY)
+    write_archive(_LIBRARY, library)
+    needs = (*_NEEDS, "transformers") if policy_kind(files / POLICY) == LANGUAGE else _NEEDS
+    save_model(
+        path=folder,
+        python_model=str(_CODE),
+        code_paths=[str(library)],  # One file: a store takes each file of a model in a call of its own.
+        artifacts={each.name: str(each) for each in sorted(files.iterdir())},
+        signature=infer_signature(list(_EXAMPLES)),
+        input_example=list(_EXAMPLES),
+        # Pinned to the versions of this environment; of torch's builds the usual one.
+        pip_requirements=[f"{name}=={version(name).partition('+')[0]}" for name in needs],
+    )
+
+
+def write_archive(package: Path, target: Path) -> None:
+    """Write a package's files into a ZIP that Python imports from; equal files give equal bytes."""
+    with zipfile.ZipFile(target, "w") as archive:
+        for path in sorted(path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
+            name = zipfile.ZipInfo(path.relative_to(package.parent).as_posix())
+            archive.writestr(name, path.read_bytes(), zipfile.ZIP_DEFLATED)
