@@ -29,7 +29,7 @@ if missing := [name for name in ("metaflow", "pydantic", "chess", "numpy") if fi
         f" {shlex.join(['.venv/bin/python', *sys.argv])} (In a container: its image lacks them, docs/aws.md)"
     )
 from grpo.base.errors import PlainError  # noqa: E402
-from steps.batch.destination import prepare  # noqa: E402
+from steps.batch.before_launch import prepare  # noqa: E402
 
 try:
     for note in prepare(sys.argv[1:], os.environ):

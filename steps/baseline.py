@@ -12,7 +12,8 @@ from grpo.statistics.intervals import Unit, elo_estimate
 from steps.cards.page import CardPart, Seen, page_part
 from steps.common.dataset import position_keys, read_boards
 from steps.common.measure import Arena, interval_metrics, read_ladder
-from steps.common.policies.open import Competitor, open_policy
+from steps.common.policies.competitor import Competitor
+from steps.common.policies.open import open_policy
 from steps.names import DECISIONS, REPORT
 from steps.run.step import Outside, Step
 from steps.run.work import Work

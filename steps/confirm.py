@@ -11,7 +11,8 @@ from grpo.base.files import write_json
 from grpo.match.players import Player
 from grpo.statistics.halving import Screened
 from steps.common.measure import FRESH, PREVIOUS, PREVIOUS_POLICY, SAMPLED, Arena, checkpoint, player_names
-from steps.common.policies.open import Competitor, open_policy
+from steps.common.policies.competitor import Competitor
+from steps.common.policies.open import open_policy
 from steps.names import CACHED_GAMES, REPORT
 from steps.run.step import Outside, Step
 from steps.run.work import Work

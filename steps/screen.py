@@ -27,7 +27,8 @@ from steps.common.measure import (
     player_names,
     screening_match,
 )
-from steps.common.policies.open import Competitor, open_policy
+from steps.common.policies.competitor import Competitor
+from steps.common.policies.open import open_policy
 from steps.names import CACHED_GAMES, CHECKPOINTS, REPORT
 from steps.run.step import OfRun, Outside, Step
 from steps.run.work import Work, read_history

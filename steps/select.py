@@ -39,7 +39,8 @@ from steps.common.measure import (
     read_match,
     screening_match,
 )
-from steps.common.policies.open import Competitor, open_policy
+from steps.common.policies.competitor import Competitor
+from steps.common.policies.open import open_policy
 from steps.names import CACHED_GAMES, CHAMPION, DECISIONS, GAMES_PAGE, PEAK, PGN, REPORT
 from steps.run.step import Outside, Step
 from steps.run.work import Work

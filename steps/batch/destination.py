@@ -4,15 +4,14 @@ A container has an empty disk and none of the launcher's variables: it gets only
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
 from grpo.base.errors import PlainError
 from grpo.settings.tree import TaskResources
-from steps.run.commands import option_values, refuse_settings
+from steps.run.commands import option_values
 from steps.run.machine import LOOPBACK, MIRROR, SECRETS, STORE, sqlite_file, without_secrets
-from steps.run.orchestrator import configuration, service
 from steps.run.versions import CODE
 
 GPU_QUEUE: Final = "CHESS_GRPO_BATCH_GPU_QUEUE"
@@ -24,7 +23,8 @@ _BY_VALUE: Final = (
     *(_TRACKING, "MLFLOW_TRACKING_INSECURE_TLS", STORE, SECRETS, CODE),
     *(MIRROR, _MIRROR, "WANDB_ENTITY", "WANDB_PROJECT"),
 )
-_BY_NAME_ONLY: Final = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "WANDB_API_KEY")
+BY_NAME_ONLY: Final = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "WANDB_API_KEY")
+"""Variables with secrets: a task gets them from AWS Secrets Manager."""
 
 
 class DestinationError(PlainError, RuntimeError):
@@ -35,35 +35,6 @@ def sends_to_batch(arguments: Sequence[str]) -> bool:
     """Return whether this command sends tasks to AWS Batch: with `--with batch`, or as the launcher's process of one, `batch step NAME`."""
     given = [*option_values(arguments), *(name for name, command in itertools.pairwise(arguments) if command == "step")]
     return any(value.partition(":")[0] == "batch" for value in given)
-
-
-def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> Iterator[str]:
-    """Set the variable that Metaflow reads at import, so that `run --with batch` needs no further option; yield notes for the user.
-
-    Raises CommandError for mistyped settings, OrchestratorError when Metaflow cannot start with its configuration, and DestinationError
-    with all that a run on Batch lacks.
-    """
-    configuration(environment)
-    if not {"run", "resume"} & set(arguments):
-        return
-    refuse_settings(arguments)
-    is_sent = sends_to_batch(arguments)
-    if is_sent:
-        environment.setdefault("METAFLOW_DEFAULT_DATASTORE", "s3")
-    service()
-    if not is_sent:
-        return
-    from steps.batch.account import batch_checks  # It imports Metaflow, which reads the variable above.
-    from steps.job.preflight import table
-
-    checks = batch_checks(environment)
-    if failed := [check for check in checks if not check.is_fine]:
-        raise DestinationError(f"tasks cannot be sent to AWS Batch:\n{table(failed)}")
-    if warnings := [check for check in checks if check.is_warning]:
-        yield table(warnings)
-    not_sent = [name for name in _BY_NAME_ONLY if name in environment]
-    if not_sent and not environment.get(SECRETS):
-        yield f"note: {', '.join(not_sent)} of this machine are not sent to Batch; name secrets that hold them in {SECRETS} (docs/aws.md)"
 
 
 def reachable(environment: Mapping[str, str]) -> str:
@@ -81,7 +52,7 @@ def reachable(environment: Mapping[str, str]) -> str:
         if without_secrets(given := environment.get(name, "")) != given:
             raise DestinationError(
                 f"{name} holds a name or password, which would be visible in each job's description: leave it out, and name secrets of"
-                f" AWS Secrets Manager that hold {', '.join(_BY_NAME_ONLY)} in {SECRETS} (docs/aws.md)"
+                f" AWS Secrets Manager that hold {', '.join(BY_NAME_ONLY)} in {SECRETS} (docs/aws.md)"
             )
     return address
 

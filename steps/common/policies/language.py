@@ -16,11 +16,10 @@ from grpo.match.regret import HeldoutScores
 from grpo.policy.policy import weights_hash
 from grpo.settings.language import LanguageConfig
 from grpo.uci.search import MoveFinder
+from steps.common.policies.competitor import Competitor
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from steps.common.policies.open import Competitor
 
 
 class LanguageCompetitor:
@@ -48,7 +47,7 @@ class LanguageCompetitor:
         """Return regret and expected value, board by board."""
         return evaluate_language(self._generator, EvaluationBoards.of_table(boards, config=self._generator.config)).scores
 
-    def write_decisions(self, folder: Path, boards: "pa.Table", *, before: "Competitor | None" = None) -> None:
+    def write_decisions(self, folder: Path, boards: "pa.Table", *, before: Competitor | None = None) -> None:
         """Write none: they are told with the probabilities of moves."""
 
     def move_probabilities(self, boards: Sequence[chess.Board]) -> None:

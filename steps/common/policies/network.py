@@ -17,12 +17,11 @@ from grpo.policy.distribution import PositionBatch
 from grpo.policy.policy import NetworkPolicy, weights_hash
 from grpo.uci.search import MoveFinder, PolicyMoveFinder
 from grpo.viewer.decisions import notable_decisions
+from steps.common.policies.competitor import Competitor
 from steps.names import DECISIONS
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from steps.common.policies.open import Competitor
 
 _NUM_OF_EACH_KIND: Final = 4
 
@@ -52,7 +51,7 @@ class NetworkCompetitor:
         """Return regret and expected value board by board, at T = 1, to be paired with those of another policy of this kind."""
         return heldout_scores(self.policy, board_arrays(boards, split=Split.HELDOUT, strong=True))
 
-    def write_decisions(self, folder: Path, boards: "pa.Table", *, before: "Competitor | None" = None) -> None:
+    def write_decisions(self, folder: Path, boards: "pa.Table", *, before: Competitor | None = None) -> None:
         """Write the worst and best decisions, and those that differ most from another network's."""
         judged = board_arrays(boards, split=Split.HELDOUT, strong=True)
         other = before.policy if isinstance(before, NetworkCompetitor) else None

@@ -1,20 +1,14 @@
 """Policies as games and measurements meet them, whatever their kind."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
 from grpo.policy.files import LANGUAGE, policy_kind
 from grpo.policy.policy import NetworkPolicy
 from grpo.settings.language import LanguageConfig
+from steps.common.policies.competitor import Competitor
 from steps.common.policies.network import NetworkCompetitor
-
-if TYPE_CHECKING:
-    from steps.common.policies.language import LanguageCompetitor
-
-Competitor: TypeAlias = "NetworkCompetitor | LanguageCompetitor"
-"""A policy that can play and be measured: the classes have the same methods."""
 
 
 def open_policy(folder: Path, device: torch.device, *, rules: LanguageConfig | None = None) -> Competitor:

@@ -9,7 +9,8 @@ from metaflow import metaflow_config
 from moto import mock_aws
 
 from steps.batch.account import batch_checks
-from steps.batch.destination import DestinationError, prepare
+from steps.batch.before_launch import prepare
+from steps.batch.destination import DestinationError
 
 RUN = ["run", "--with", "batch"]
 KEYS = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "eu-central-1"}

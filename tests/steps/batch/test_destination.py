@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from grpo.settings.tree import TaskResources
-from steps.batch.destination import DestinationError, forwarded, prepare, reachable, secret_names, sends_to_batch
+from steps.batch.before_launch import prepare
+from steps.batch.destination import DestinationError, forwarded, reachable, secret_names, sends_to_batch
 from steps.run.commands import CommandError
 from steps.run.machine import STORE, MachineError, store_place
 
