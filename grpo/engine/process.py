@@ -162,7 +162,8 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
             self._buffer += chunk
         self._stderr.seek(0)
         num_lines, width = _MAX_WORDS
-        written = (bytes(self._buffer[-_READ_BYTES:]) + b"\n" + self._stderr.read()).decode("utf-8", "replace").splitlines()
+        output = bytes(self._buffer[-_READ_BYTES:]).rpartition(b"\n")[0]  # A torn line may be one of the protocol.
+        written = (output + b"\n" + self._stderr.read()).decode("utf-8", "replace").splitlines()
         lines = [line.removeprefix("info string ").strip()[:width] for line in written if not _PROTOCOL.match(line)]
         words = " / ".join([line for line in lines if line][-num_lines:])
         return f"; it wrote: {words}" if words else ""
