@@ -54,7 +54,7 @@ def main(name: str) -> None:
     output = run.output_of("select")
     assert output is not None, f"run {run.name} has no verdict"
     cards = {}
-    for step in ("select", "finetune"):
+    for step in ("select", "finetune", "report"):
         subprocess.run([*_COMMAND, "card", f"{run.name}/{step}"], check=True)
         cards[step] = max((machine.home / "cards").glob(f"*-{step}.html"), key=lambda path: path.stat().st_mtime).as_uri()
     options = Options()
@@ -63,11 +63,11 @@ def main(name: str) -> None:
     play = subprocess.Popen([*_COMMAND, "play", run.name], stdout=subprocess.PIPE, text=True)
     try:
         assert play.stdout is not None
-        address = play.stdout.readline().split()[-1]
+        address = next(word for line in play.stdout for word in line.split() if word.startswith("http"))
         squares = tuple(f"[data-square='{square}']" for square in ("e2", "e4"))
         # The driver is named, or selenium looks for one on the network.
         with webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver"))) as driver:
-            draw(driver, cards["select"], (1280, 590), "card_decision.png")
+            draw(driver, cards["report"], (1280, 860), "card_decision.png")
             draw(driver, cards["select"], (1280, 510), "card_moves.png", below="Boards")
             draw(driver, cards["finetune"], (1280, 1800), "card_train.png")
             draw(driver, Path(f"{store.place(output)}/{GAMES_PAGE}").as_uri(), (1000, 780), "games_viewer.png")
