@@ -40,7 +40,7 @@ class Origin(TypedDict):
     """The run that a resumed run comes from."""
 
     name: str
-    """What the user asked for, such as `peak` or RUN/STEP."""
+    """What the user asked for, such as RUN/STEP; an alias or a version with its preset, such as `smoke/peak`."""
     run: str
     step: int
     """The checkpoint's step; 0 is the pretrained policy."""
@@ -95,6 +95,8 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
                 raise ResumeError(f"--resume-from {name}: run {found.run_id} has no output of {step}; finish it first by `{finish}`")
             outputs[step] = output
     outputs["build_boards"] = outputs["join_boards"]  # The parts of the dataset are the dataset.
+    if found.version is not None and "/" not in name:
+        name = f"{found.version.preset}/{name}"  # The command that starts an equal run need not name the preset otherwise.
     origin = Origin(name=name, run=found.run_id, step=found.policy_step, settings=dict(settings), outputs=outputs, known=known)
     policy_facts(store.open(outputs["pretrain"]))  # It raises where this code numbers moves otherwise.
     checkpoint_of(origin, store)

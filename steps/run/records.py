@@ -258,8 +258,10 @@ class Run:
 
     @property
     def error(self) -> str:
-        """Why its latest attempt that did not finish failed, or was killed; empty when there is none."""
-        return "" if self.failure is None else self.failure.error
+        """Why its latest attempt that did not finish failed, or was killed, or that its user stopped it between two tasks; else empty."""
+        if self.failure is not None:
+            return self.failure.error
+        return _STOPPED if self._is_stopped and self.status == "killed" else ""
 
     @property
     def failed_step(self) -> str:
@@ -278,7 +280,11 @@ class Run:
     @property
     def why_gone(self) -> str:
         """What is known of the reason why its processes are gone."""
-        return _STOPPED if self._marks.stopped > self._marks.reopened else _GONE
+        return _STOPPED if self._is_stopped else _GONE
+
+    @property
+    def _is_stopped(self) -> bool:
+        return self._marks.stopped > self._marks.reopened
 
     def set_over(self) -> None:
         """Record that no process works on the run any more."""

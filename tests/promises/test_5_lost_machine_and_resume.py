@@ -77,6 +77,7 @@ def test_where_the_store_is_not_the_peak_comes_from_mlflow_whole_and_a_champion_
     empty = replace(registered, home=tmp_path / "empty", store="")
     origin, store = find_origin("peak", "default", empty), Store.of(empty)
     assert (origin["run"], origin["step"], origin["settings"]) == ("7", PEAK_AT, SETTINGS)
+    assert origin["name"] == "default/peak", "the same command finds it where another preset has a peak too"
     assert origin["known"] == summary_of(TrackedRun(registered).run, Store.of(registered))
     assert origin["known"].keys() == {"data", "verdict", "findings"}
     folder, digest = checkpoint_of(origin, store)

@@ -91,6 +91,11 @@ def test_a_run_that_its_user_stopped_says_so_until_it_goes_on(runs: Runs, gone: 
     read(runs, "17").set_stopped()
     [over] = runs.close_gone()
     assert (over.status, over.error) == ("killed", "stopped by Ctrl-C or SIGTERM")
+    runs.begin_run(facts("18", launcher=gone))
+    runs.begin("18", "finetune", "", VERSION).end("finished", output=OUTPUT)
+    read(runs, "18").set_stopped()
+    [between] = runs.close_gone()
+    assert (between.status, between.error) == ("killed", "stopped by Ctrl-C or SIGTERM"), "no task was at work"
     runs.begin("17", "finetune", "", VERSION)
     assert runs.close(read(runs, "17")).error == "its process is gone: it was killed, or its machine was lost"
 
