@@ -39,7 +39,7 @@ _HISTOGRAMS: Final = {
     "plies": ("Plies", "ply of the game", "boards"),
     "ratings": ("Ratings of the players", "Elo in the file", "players"),
 }
-"""Of `distributions` -> title of the chart, x and y axis."""
+"""Key of `distributions` -> title of the chart, x and y axis."""
 
 
 class ChecksError(PlainError, ValueError):

@@ -51,7 +51,7 @@ class Rejection:
     """Number of the game in the file, the first being 0; for a list, byte offset of the line."""
     reason: Reason
     detail: str = ""
-    """What was found; for `FILTERED` and `VARIANT`, the name of filter or variant."""
+    """The text found; for `FILTERED` and `VARIANT`, the name of filter or variant."""
 
     def __str__(self) -> str:
         place = f"game {self.offset + 1:,}" if ".pgn" in self.source.lower() else f"byte {self.offset:,}"

@@ -1,4 +1,4 @@
-"""What one optimiser step learns from, its loss, and what training decides by: pure functions, each term of the loss apart.
+"""The batch of one optimiser step, its loss, and the measurements that training decides by: pure functions, each term of the loss apart.
 
 Clipped surrogate, exact entropy and exact KL share the temperature of the rollout, because temperature belongs to the policy that is
 trained. Each is one number a state, [B]; the caller takes means over all states of a minibatch, however many pieces it is cut into.
@@ -193,7 +193,7 @@ def factors(knobs: Knobs) -> dict[str, float]:
 
 
 class Measured:
-    """What an optimiser step's minibatch measured: what training decides by, and the means of what only informs.
+    """Measurements of an optimiser step's minibatch: those that training decides by, and the means of those that only inform.
 
     Trust region, on-policy assertion, skipping of NaN and the KL controller read it. Columns that the problem adds only inform.
     """

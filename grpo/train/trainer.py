@@ -52,7 +52,7 @@ class Rollout(Protocol):
 
 
 class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
-    """What differs between the kinds of policies: what a rollout starts from, what it is, and of what states its batches are."""
+    """The differences between the kinds of policies: start and form of a rollout, and the states of its batches."""
 
     name: str
     """Group of its metrics."""

@@ -65,7 +65,7 @@ class HumanGame:
 
     @property
     def actions(self) -> list[str]:
-        """What is possible now besides a move: `undo`, `resign`, `hint`; nothing after the end."""
+        """Actions that are possible now besides a move: `undo`, `resign`, `hint`; none after the end."""
         is_possible = {"undo": len(self.board.move_stack) > 1, "resign": True, "hint": bool(self.hints())}
         return [] if self.end else [action for action, is_so in is_possible.items() if is_so]
 

@@ -1,4 +1,4 @@
-"""What tasks on AWS Batch need of the account, its bucket and its queues: all examined together, in about ten seconds."""
+"""Checks of the AWS account, its bucket and its queues for tasks on AWS Batch: all at the same time, in about ten seconds."""
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor

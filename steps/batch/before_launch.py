@@ -1,4 +1,4 @@
-"""What is examined and set before Metaflow reads the flow's command."""
+"""Checks and variables that precede Metaflow: it reads the variables at import, and reports faults by a traceback."""
 
 from collections.abc import Iterator, MutableMapping, Sequence
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 _STEP_BEGINS: Final = re.compile(r"[a-z_]+: step [0-9]+ of [0-9]+.*")
-"""What a flow prints when a step begins (`steps.job.task`)."""
+"""The line that a flow prints when a step begins (`steps.job.task`)."""
 _NOTES: Final = (
     "Elo [95 % interval]. A gain is the candidate's against its own start in the confirmation games; the ladder gain is its rating less its"
     " start's, from games on the same openings.",

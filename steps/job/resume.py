@@ -40,7 +40,7 @@ class Origin(TypedDict):
     """The run that a resumed run comes from."""
 
     name: str
-    """What the user asked for, such as RUN/STEP; an alias or a version with its preset, such as `smoke/peak`."""
+    """The name as typed, such as RUN/STEP; an alias or a version with its preset, such as `smoke/peak`."""
     run: str
     step: int
     """The checkpoint's step; 0 is the pretrained policy."""
@@ -48,7 +48,7 @@ class Origin(TypedDict):
     outputs: dict[str, StepOutput]
     """By step; the parts of the dataset are the dataset."""
     known: dict[str, str]
-    """What the run had come to: `data`, `verdict`, `findings`, a line each, as far as it had come."""
+    """A line each for `data`, `verdict` and `findings` of the run, as far as it had come."""
 
 
 class Job(TypedDict):

@@ -1,4 +1,4 @@
-"""What is known of a run from its outputs, whichever code wrote them and however far the run came."""
+"""Results, findings and dataset of a run, read from its outputs, whichever code wrote them and however far the run came."""
 
 import sys
 from typing import TYPE_CHECKING

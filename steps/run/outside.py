@@ -77,4 +77,4 @@ OUTSIDE: Final[Mapping[Outside, Callable[[Settings, Machine], dict[str, str]]]] 
     Outside.MODEL: _model,
     Outside.DEFAULTS: _defaults,
 }
-"""What a step depends on -> name of each part and its hash, for the step's version."""
+"""Dependency of a step -> name of each part and its hash, for the step's version."""

@@ -279,7 +279,7 @@ class Run:
 
     @property
     def why_gone(self) -> str:
-        """What is known of the reason why its processes are gone."""
+        """Reason why its processes are gone, as far as it is known."""
         return _STOPPED if self._is_stopped else _GONE
 
     @property

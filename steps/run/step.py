@@ -37,7 +37,7 @@ class StepOutput(TypedDict):
 
 
 class Outside(StrEnum):
-    """What a step can depend on that no step makes; `steps.run.outside` has the hashes."""
+    """Dependencies of steps that no step makes; `steps.run.outside` has the hashes."""
 
     ENGINE = "engine"
     DEVICE = "device"
@@ -51,7 +51,7 @@ class Outside(StrEnum):
 
 
 class OfRun(StrEnum):
-    """What a step can take from its run."""
+    """Things that a step can take from its run."""
 
     CHECKPOINT = "checkpoint"
     """The checkpoint that the run resumes from."""
@@ -81,9 +81,9 @@ class Step:
     inputs: tuple[StepName, ...] = ()
     """The steps whose outputs it reads."""
     outside: tuple[Outside, ...] = ()
-    """What it depends on that no step makes."""
+    """Dependencies that no step makes."""
     of_run: tuple[OfRun, ...] = ()
-    """What it takes from its run."""
+    """Things that it takes from its run."""
     joins: str = ""
     """Pattern of the files of parallel tasks that it joins: their hashes count, and not how many tasks there were."""
     shows: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What went wrong with a tracking store: an outage, which passes, a wrong address or account, or a refusal."""
+"""Faults of a tracking store: an outage, which passes, a wrong address or account, or a refusal."""
 
 import json
 import os

@@ -121,7 +121,7 @@ class AnswerSampler:
     policy: LanguagePolicy
     """The policy that answers."""
     reference: LanguagePolicy
-    """What the policy's distribution is compared with."""
+    """Distribution that the policy's is compared with."""
     grader: Grader
     settings: Settings
 

@@ -1,4 +1,4 @@
-"""What games and measurements need of a policy, whatever its kind."""
+"""The interface of a policy of any kind for games and measurements."""
 
 from collections.abc import Sequence
 from pathlib import Path
