@@ -21,7 +21,7 @@ _LEAST: Final = {
     "a reward": ("reward", "gain", "training_regret", "regret", "regret_best"),
     "an entropy or a KL": ("entropy", "normalised_entropy", "kl", "kl_old"),
 }
-"""What must be known of a run that is judged."""
+"""Quantities that a run must have to be judged."""
 _LEAST_ROWS: Final = 10
 _LEADS_TO: Final = {check.name: check.leads_to for check in CHECKS}
 

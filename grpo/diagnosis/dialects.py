@@ -16,12 +16,12 @@ OURS: Final = "this trainer"
 _TERMS: Final = (*TERMS, *(f"{one}_{other}" for one, other in TERM_PAIRS))
 _TABLE: Final[dict[str, Any]] = tomllib.loads((files("grpo.diagnosis") / "dialects.toml").read_text(encoding="utf-8"))
 TABLES: Final[dict[str, frozenset[str]]] = {name: frozenset(columns) for name, columns in _TABLE["tables"].items()}
-"""What columns of any table may be called: `runs`, `splits`, `keys`, `times`, `no_quantity`, `of_language_models`."""
+"""Names of columns of any table: `runs`, `splits`, `keys`, `times`, `no_quantity`, `of_language_models`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a column is."""
+    """Quantity, sign and unit of a column."""
 
     quantity: str
     sign: int
@@ -68,7 +68,7 @@ def _dialect(row: dict[str, Any]) -> Dialect:
 
 
 DIALECTS: Final = tuple(map(_dialect, _TABLE["trainer"]))
-"""In the order of the file; the first is ours."""
+"""All dialects in the order of the file; the first is ours."""
 
 
 def dialect_of(columns: Iterable[str]) -> Dialect:

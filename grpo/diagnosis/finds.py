@@ -1,4 +1,4 @@
-"""What the checks of `checks.toml` look for. Each function has a check's name and answers: found, cannot tell, or not found."""
+"""Functions of the checks in `checks.toml`. Each function has a check's name and answers: found, cannot tell, or not found."""
 
 import math
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What several checks ask of a history: whether reward rises, how much of it is left to gain, what entropies are of."""
+"""Questions that several checks ask of a history: whether reward rises, how much of it is left to gain, what entropies are of."""
 
 import math
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _SOLVED, _SOLVED_BY_RISE, _LEFT = 0.9, 1.2, 0.25
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a check has seen: words with numbers and steps, and the steps at which it begins and ends."""
+    """Evidence of a check: words with numbers and steps, and the steps at which it begins and ends."""
 
     words: tuple[str, ...]
     begin: float

@@ -31,7 +31,7 @@ The hash is cleared before each move, so that equal positions get equal answers;
 NUM_ATTEMPTS: Final = 3
 """Attempts at one search, each on a fresh process, before the search is given up."""
 REMEDY: Final = "run it by hand, reinstall it, or set CHESS_GRPO_STOCKFISH to another engine"
-"""What to do about an engine that fails again and again."""
+"""Remedy for an engine that fails again and again."""
 _MAX_FAILURES_IN_A_ROW: Final = 5  # Queries; after so many the engine is at fault, not a position.
 _MAX_FAILED_FRACTION: Final = 0.01
 """Largest fraction of failed queries. An engine in order answers every position at the first or second attempt. One that fails on a kind of

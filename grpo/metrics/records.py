@@ -1,4 +1,4 @@
-"""What a step of training reports: metrics and events by declared names."""
+"""The record of one step: its metrics and events, by declared names."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

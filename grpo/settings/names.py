@@ -22,6 +22,8 @@ MAIN: Final[Container[str]] = frozenset(
 """Shown on the pages of a run even where they are the defaults."""
 _NOT_COMPARED: Final = ("boards.num_units", "resources")
 _MAX_LENGTH: Final = 60
+_OFF: Final[tuple[object, ...]] = (None, "", [], ())
+"""Values of a setting that is off."""
 
 
 def is_within(name: str, sections: Iterable[str]) -> bool:
@@ -91,7 +93,7 @@ def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:
     {'seed': '1', 'evaluation.ladder_nodes': '1 300'}
     """
     compared = {name: value for name, value in flattened(settings).items() if not is_within(name, _NOT_COMPARED)}
-    return {name: short(name, value) for name, value in compared.items() if value not in (None, "", [], ())}
+    return {name: short(name, value) for name, value in compared.items() if value not in _OFF}
 
 
 def short(name: str, value: Any) -> str:
@@ -102,7 +104,7 @@ def short(name: str, value: Any) -> str:
     """
     if name in _PATHS:
         value = [PurePath(each).name for each in ([value] if isinstance(value, str) else value)]
-    return _short(value) if value not in (None, "", [], ()) else "none"
+    return "none" if value in _OFF else _short(value)
 
 
 def _short(value: Any) -> str:

@@ -29,7 +29,7 @@ CODE: Final = "_CHESS_GRPO_CODE"
 
 @STRICT
 class CodeFacts(TypedDict):
-    """What is known of the code that runs."""
+    """The code that runs, as far as it is known."""
 
     commit: str
     is_dirty: bool

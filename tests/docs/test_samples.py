@@ -1,4 +1,4 @@
-"""What README and tutorial show of runs is what the code prints, and README's numbers are those of docs/results.md."""
+"""Samples of output in README and tutorial are the code's, and README's numbers are those of docs/results.md."""
 
 import ast
 import json

@@ -301,7 +301,7 @@ SICK: Final[Mapping[str, tuple[Change, str]]] = {
     "format is lost": (_format_lost, "lost_format"),
     "KL coefficient runs away": (_coefficient, "saturated_controller"),
 }
-"""What is wrong -> how it is made, and the finding that names it."""
+"""Fault -> how it is made, and the finding that names it."""
 
 _COLUMNS: Final[Mapping[str, str]] = {
     "plain": "reward=reward reward_std=reward_std entropy=entropy kl=kl kl_old=approx_kl clip=clip_fraction grad=grad_norm loss=loss"
