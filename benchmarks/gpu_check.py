@@ -74,8 +74,8 @@ def main() -> None:
     precision = PRECISIONS[settings.grpo.precision]
     print(f"{torch.cuda.get_device_name(device) if device.type == 'cuda' else 'CPU'}, torch {torch.__version__}, {os.cpu_count()} cores")
     boards = random_boards(given.boards)
-    arrays, labelled = arrays_of(boards, machine.stockfish)
-    print(f"engine: {labelled:,.0f} boards labelled/s, {labelled / (os.cpu_count() or 1):,.0f} a core")
+    arrays, labeled = arrays_of(boards, machine.stockfish)
+    print(f"engine: {labeled:,.0f} boards labeled/s, {labeled / (os.cpu_count() or 1):,.0f} a core")
 
     positions, columns = PositionBatch.from_boards(boards[: settings.pretrain.batch_size]), arrays.values.argmax(1)
     columns = torch.from_numpy(columns[: len(positions)]).unsqueeze(1)

@@ -1,7 +1,7 @@
 """Benchmarks a GRPO step against a naive training loop: `python benchmarks/grpo_step.py`.
 
 The plain loop takes one state at a time: one forward pass, 16 sampled moves, one python-chess SimpleEngine search a move, one backward
-pass; an optimiser step after as many states as ours takes. Both have the same boards, the same network, groups of 16, one-step groups, both
+pass; an optimizer step after as many states as ours takes. Both have the same boards, the same network, groups of 16, one-step groups, both
 cores. A transition is a sampled move with an advantage. The plain loop's search is that of the field notes (depth 4), and one ply less deep
 than our tables' (the move itself being the first ply), that is, as strong as ours: the same with tables of depth 5.
 """
@@ -82,7 +82,7 @@ def arrays_of(boards: list[chess.Board], stockfish: str) -> tuple[BoardArrays, f
 
 def plain_loop(policy: NetworkPolicy, boards: list[chess.Board], reward: Callable[[chess.Board, chess.Move], float]) -> float:
     """Return transitions a second of the first version."""
-    optimiser = torch.optim.Adam(policy.network.parameters(), lr=5e-4)
+    optimizer = torch.optim.Adam(policy.network.parameters(), lr=5e-4)
     rng = torch.Generator().manual_seed(0)
     start = time.perf_counter()
     for board in boards:
@@ -94,7 +94,7 @@ def plain_loop(policy: NetworkPolicy, boards: list[chess.Board], reward: Callabl
         rewards = torch.tensor([reward(board, move) for move in moves])
         loss = -(new.log_prob(columns)[0] * (rewards - rewards.mean())).mean() - 0.015 * new.entropy()[0]
         (loss / len(boards)).backward()
-    optimiser.step()
+    optimizer.step()
     return len(boards) * _GROUP / (time.perf_counter() - start)
 
 

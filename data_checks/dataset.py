@@ -122,7 +122,7 @@ def _board_checks(wanted: Mapping[QuotaCell, int]) -> list[Check]:
             {"num_plies": ExpectColumnValuesToNotBeNull(column="num_plies")},
         ),
         Check("ply_in_game", "A board stands before one of its game's plies; a listed position at 0.", _SOURCE, _between("ply_faults")),
-        Check("key_unique", "No position occurs twice, in one split or in two, colours swapped or not.", _JOIN, _unique("key")),
+        Check("key_unique", "No position occurs twice, in one split or in two, colors swapped or not.", _JOIN, _unique("key")),
         Check("game_in_one_split", "All boards of one game are in one split.", _JOIN, _between("game_splits", low=1, high=1)),
     ]
 

@@ -51,7 +51,7 @@ def _countings(facts: Mapping[str, Any]) -> list[tuple[str, Mapping[str, int]]]:
     return [
         ("Splits", {split.value: facts["splits"].get(split, 0) for split in Split}),
         ("Boards from", {_SOURCES.get(name, name): count for name, count in facts["sources"].items()}),
-        ("Labelled with", {_LABELS.get(name, name): count for name, count in facts["labels"].items()}),
+        ("Labeled with", {_LABELS.get(name, name): count for name, count in facts["labels"].items()}),
         ("Missing, of those wanted", facts["missing"]),
         ("Games rejected", facts["rejected"]),
         ("Positions left out", facts["left_out"]),

@@ -66,7 +66,7 @@ def distributions(boards: pa.Table, games: pa.Table) -> dict[str, Any]:
     """Return what is in the boards, as plain data.
 
     `cells` is phase -> split -> number of boards. `values` (of all legal moves, in [0, 1]), `legal_moves` and `plies` are histograms by
-    phase, `ratings` (only if there are some) by the player's colour: `counts` has for each of the `classes` a number for each bin of
+    phase, `ratings` (only if there are some) by the player's color: `counts` has for each of the `classes` a number for each bin of
     `width` from `low` on.
     """
     phases, splits = np.array(boards["phase"].to_pylist()), boards["split"].to_pylist()
@@ -80,10 +80,10 @@ def distributions(boards: pa.Table, games: pa.Table) -> dict[str, Any]:
         "legal_moves": _histogram(sizes, phases, PHASES, 4),
         "plies": _histogram(boards["ply"].to_numpy(), phases, PHASES, 10),
     }
-    rated = [(colour, rating) for colour in ("white", "black") for rating in games[f"{colour}_rating"].to_pylist() if rating is not None]
+    rated = [(color, rating) for color in ("white", "black") for rating in games[f"{color}_rating"].to_pylist() if rating is not None]
     if rated:
-        colours, ratings = map(np.array, zip(*rated, strict=True))
-        found["ratings"] = _histogram(ratings, colours, ("white", "black"), 100)
+        colors, ratings = map(np.array, zip(*rated, strict=True))
+        found["ratings"] = _histogram(ratings, colors, ("white", "black"), 100)
     return found
 
 

@@ -77,9 +77,9 @@ def body(work: Work) -> None:
         trainer = Trainer(problem, policy, settings.grpo, seed=settings.seed, first_step=first)
         if origin is not None:
             then, now = (facts["settings"]["grpo"]["num_own_moves"] for facts in (origin[1].facts, work.facts))
-            trainer.begin_from(*origin, takes_optimiser=then == now)
+            trainer.begin_from(*origin, takes_optimizer=then == now)
             if then != now:  # Adam's moments are averages of past gradients: those of one objective do not fit another.
-                work.say("the optimiser begins anew, for the objective is not that of the checkpoint: grpo.num_own_moves")
+                work.say("the optimizer begins anew, for the objective is not that of the checkpoint: grpo.num_own_moves")
         TrainingLoop(work, trainer, lambda: heldout_metrics(trainer.evaluation_policy, heldout)).run()
 
 
@@ -95,7 +95,7 @@ def _states(work: Work, train: BoardArrays, heldout: BoardArrays, values: Values
         size=num_own,
         first_step=first,
         seed=seed,
-        # Held-out positions are never learnt from, wherever they come from.
+        # Held-out positions are never learned from, wherever they come from.
         exclude=frozenset(position_key(decode(row)) for row in heldout.encodings),
         num_processes=work.machine.num_threads,
         say=work.say,

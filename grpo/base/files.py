@@ -46,7 +46,7 @@ def sha256_file(path: Path) -> str:
 
 
 def sha256_json(value: Any) -> str:
-    """Return the SHA-256 of a JSON-serialisable value; the order of keys does not matter."""
+    """Return the SHA-256 of a JSON-serializable value; the order of keys does not matter."""
     return sha256_text(json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False))
 
 

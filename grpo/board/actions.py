@@ -34,7 +34,7 @@ ACTIONS: Final[tuple[chess.Move, ...]] = tuple(_all_moves())
 NUM_ACTIONS: Final = len(ACTIONS)
 _ID_OF: Final[dict[chess.Move, int]] = {move: index for index, move in enumerate(ACTIONS)}
 
-# One lookup table per colour: [from, to, promotion piece or 0] -> id. A dictionary of Move objects takes 1.5 times as long.
+# One lookup table per color: [from, to, promotion piece or 0] -> id. A dictionary of Move objects takes 1.5 times as long.
 _NO_ACTION: Final = -1
 
 

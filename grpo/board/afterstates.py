@@ -235,10 +235,10 @@ def _is_dead(sets: Sets) -> Tensor:
     """Return whether neither side can mate by any moves, [N], by the rule of `chess.Board.is_insufficient_material`."""
     both = sets.us | sets.them
     knights, bishops = both[_KNIGHT], both[_BISHOP]
-    one_colour = ((bishops & _LIGHT) == 0) | ((bishops & ~_LIGHT) == 0)
+    one_color = ((bishops & _LIGHT) == 0) | ((bishops & ~_LIGHT) == 0)
     one_knight = ((knights & (knights - 1)) == 0) & (bishops == 0)
     has_enough = (both[_PAWN] | both[_ROOK] | both[_QUEEN]) != 0
-    return ~has_enough & (((knights == 0) & one_colour) | one_knight)
+    return ~has_enough & (((knights == 0) & one_color) | one_knight)
 
 
 def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:

@@ -115,7 +115,7 @@ def turned_fen(fen: str) -> str:
 
 
 def position_key(board: chess.Board) -> str:
-    """Return a text key that is equal for a position, its colour mirror, and other clock values."""
+    """Return a text key that is equal for a position, its color mirror, and other clock values."""
     return key_of_fen(mover_fen(board))
 
 

@@ -65,7 +65,7 @@ class SourceReport:
     natural_phases: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(PHASES, 0)))
     """Phase -> positions read, before balancing."""
     duplicates: int = 0
-    """Positions that were in the dataset already, or whose colour mirror was."""
+    """Positions that were in the dataset already, or whose color mirror was."""
     left_out: Counter[str] = field(default_factory=Counter)
     """Reason -> positions: `judged` (an excluded evaluation position), `engine failure`."""
 

@@ -35,7 +35,7 @@ class Position:
     fen: str
     """Full FEN with both clocks."""
     key: str
-    """Equal for the position, its colour mirror and other clocks (`encoding.position_key`)."""
+    """Equal for the position, its color mirror and other clocks (`encoding.position_key`)."""
     phase: Phase
     split: Split
     label: str

@@ -19,7 +19,7 @@ NOT_JUDGED: Final = "not judged"
 NOT_SHOWN: Final = "nothing found"
 _LEAST: Final = {
     "a reward": ("reward", "gain", "training_regret", "regret", "regret_best"),
-    "an entropy or a KL": ("entropy", "normalised_entropy", "kl", "kl_old"),
+    "an entropy or a KL": ("entropy", "normalized_entropy", "kl", "kl_old"),
 }
 """Quantities that a run must have to be judged."""
 _LEAST_ROWS: Final = 10

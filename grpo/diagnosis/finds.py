@@ -47,11 +47,11 @@ _WORSE, _WORSE_OF_FEW, _FEW_MEASURES = 0.12, 0.3, 6  # Fraction by which a held-
 
 
 def nan_steps(look: Look) -> Answer:
-    """Find NaN and infinite values, and optimiser steps that were left out because of them."""
+    """Find NaN and infinite values, and optimizer steps that were left out because of them."""
     bad = dict(look.history.not_finite)
     words = [f"{column} is not finite at {len(steps):,} steps, first at step {steps[0]:,.0f}" for column, steps in bad.items()]
     if (skipped := look.get("skipped")) is not None and (hit := skipped.steps[skipped.values > 0]).size:
-        words.append(f"{skipped.column}: optimiser steps were left out at {len(hit):,} steps, first at step {hit[0]:,.0f}")
+        words.append(f"{skipped.column}: optimizer steps were left out at {len(hit):,} steps, first at step {hit[0]:,.0f}")
         bad[skipped.column] = hit.tolist()
     steps = [step for found in bad.values() for step in found]
     return Evidence(tuple(words[:4]), min(steps), max(steps)) if steps else None
@@ -61,8 +61,8 @@ def unlearned_language_model(look: Look) -> Answer:
     """Find a language model of which no answer can be read; whether enough can be, the gate before GRPO has judged."""
     parsed, random = look.history.series["parsed"], look.history.random_weights
     is_unread = parsed.found[0] == 0 or (parsed.found[0] < 0.1 and not look.is_live and parsed.values.max() <= 0.2)
-    has_learnt = not look.is_live and len(parsed) > 2 and median(parsed.values[-max(1, len(parsed) // 5) :]) > 0.5
-    if not random and (not is_unread or has_learnt):
+    has_learned = not look.is_live and len(parsed) > 2 and median(parsed.values[-max(1, len(parsed) // 5) :]) > 0.5
+    if not random and (not is_unread or has_learned):
         return None
     series = [each for each in (parsed, look.get("truncated")) if each is not None]
     words = [f"{each.column} is {each.found[0]:.3g} at step {each.at[0]:,.0f}" for each in series]
@@ -225,9 +225,9 @@ def _is_collapsed(look: Look, early: float, late: float) -> bool | Unclear:
     if not look.is_live and events.get(ENTROPY_CRITICAL, -1) > events.get("recovery_ended", -1):
         return True
     if look.is_of_moves(early):
-        normalised = look.history.levels("normalised_entropy")
+        normalized = look.history.levels("normalized_entropy")
         left, nats = (0.25, 0.8) if look.improves else (0.4, 1.2)
-        is_low = normalised is not None and normalised[1] < 0.15 and not look.improves
+        is_low = normalized is not None and normalized[1] < 0.15 and not look.improves
         return is_low or late < 0.15 or late < min(nats, left * early)
     if early <= 0 or (look.is_high and look.improves and not look.is_live):
         return False
@@ -277,7 +277,7 @@ def kl_trap(look: Look) -> Answer:
 # --- Terms and controllers ----------------------------------------------------------------------------------------------------------------
 
 
-def cancelling_terms(look: Look) -> Answer:
+def canceling_terms(look: Look) -> Answer:
     """Find two terms whose gradients cancel; of other trainers by their values."""
     for one, other in TERM_PAIRS:
         rows = look.history.together(f"logit_cosine/{one}_{other}", f"logit_gradient/{one}", f"logit_gradient/{other}")
@@ -315,7 +315,7 @@ def loss_budget(look: Look) -> Answer:
     for name in ("entropy_bonus", "kl_penalty"):
         rows = look.history.together(name, "policy_loss")
         shares = sorted(abs(value) / (abs(value) + abs(policy)) for _, value, policy in rows if value)
-        # A surrogate's value is near 0 whatever its gradient, so that it says something only where nothing is learnt.
+        # A surrogate's value is near 0 whatever its gradient, so that it says something only where nothing is learned.
         if shares and median(shares) > 0.9 and not look.improves:
             series = look.history.series[name]
             return span(series, f"{series.column} is {shares[0]:.1%} to {shares[-1]:.1%} of itself and the policy term")
@@ -417,7 +417,7 @@ def _limit(look: Look, series: Series, least: float, times: float) -> float | No
 
 
 def extreme_rows(look: Look) -> Answer:
-    """Find single rows far beyond their neighbours."""
+    """Find single rows far beyond their neighbors."""
     found = []
     for name, times, least in _EXTREMES:
         if (series := look.get(name)) is None or len(series) < 20:

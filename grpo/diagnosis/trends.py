@@ -1,6 +1,6 @@
 """Statistical tests of noisy series: whether a level changes, and by how much at most.
 
-Rows count for less where neighbours are alike, as running means are. Errors are known by simulation, see `tests/proofs`.
+Rows count for less where neighbors are alike, as running means are. Errors are known by simulation, see `tests/proofs`.
 """
 
 import math
@@ -53,7 +53,7 @@ def rank_correlation(first: Any, second: Any) -> tuple[float, float]:
 def noise_of(values: Array) -> tuple[float, float]:
     """Return the deviation of rows around the lines through four parts, and by how much their mean's variance exceeds that of free rows.
 
-    The part with the largest deviation is left out: a sudden change of level is no noise. With a correlation r of neighbours, n rows are
+    The part with the largest deviation is left out: a sudden change of level is no noise. With a correlation r of neighbors, n rows are
     worth n (1 - r) / (1 + r).
     """
     parts = np.array_split(values, 4 if len(values) >= 40 else 3 if len(values) >= 24 else 2)

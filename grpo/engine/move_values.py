@@ -94,7 +94,7 @@ def value_tables(
     """Yield the reward table of each board, in order; a board whose search failed yields the EngineError instead.
 
     The engine searches the board from the mover's side, as the policy sees it, because an engine would otherwise score a position and its
-    colour mirror differently. The hash is cleared before each position, so that no table depends on the others. Moves that end the game
+    color mirror differently. The hash is cleared before each position, so that no table depends on the others. Moves that end the game
     in a draw have the value of a draw. So have moves that repeat a position of the board's move stack, which the engine cannot know.
 
     Args:

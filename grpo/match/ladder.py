@@ -24,8 +24,8 @@ if TYPE_CHECKING:  # It imports torch, and the pages of results read ladders wit
 MIN_INFORMATIVE_SCORE, MAX_INFORMATIVE_SCORE = 0.2, 0.8
 """Scores outside these bounds carry little information: near 0 and 1, a hundred Elo are a few games."""
 LADDER_NOTE: Final = (
-    "Elo above a random mover. Intervals (95 %) come from pairs of games. Each rung met its next two neighbours only, so that errors add up"
-    " along the ladder: gaps between neighbours are known better than distances from the random mover."
+    "Elo above a random mover. Intervals (95 %) come from pairs of games. Each rung met its next two neighbors only, so that errors add up"
+    " along the ladder: gaps between neighbors are known better than distances from the random mover."
 )
 
 
@@ -256,7 +256,7 @@ def _parts(num_players: int, config: EvaluationConfig) -> tuple[tuple[float, ...
 
 
 PlayRung = Callable[[Rung, Sequence[str]], MatchResult]
-"""Plays each opening with both colours against a rung, and returns the games from the rated player's side."""
+"""Plays each opening with both colors against a rung, and returns the games from the rated player's side."""
 
 
 def place_on_ladder(

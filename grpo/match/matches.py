@@ -1,4 +1,4 @@
-"""Matches between two players: each opening is played with both colours, and all games advance in lock-step as a batch.
+"""Matches between two players: each opening is played with both colors, and all games advance in lock-step as a batch.
 
 Adjudication is a second score, for undecided draws: the engine's evaluation of their final positions.
 """
@@ -74,7 +74,7 @@ class PlayedGame:
             yield board
 
     def white_and_black(self, first: _T, second: _T) -> tuple[_T, _T]:
-        """Return what belongs to the first and to the second player in the order of their colours."""
+        """Return what belongs to the first and to the second player in the order of their colors."""
         return (first, second) if self.first_is_white else (second, first)
 
     def white_result(self, first_score: float) -> str:
@@ -106,7 +106,7 @@ class MatchReport(Document):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MatchResult:
-    """All games of a match; games 2i and 2i + 1 share an opening and differ in colours."""
+    """All games of a match; games 2i and 2i + 1 share an opening and differ in colors."""
 
     first: str
     second: str
@@ -224,7 +224,7 @@ def play_match(
     numbers: Sequence[int] | None = None,
     num_processes: int = 1,
 ) -> MatchResult:
-    """Play each opening with both colours and return the games, in the order of the openings.
+    """Play each opening with both colors and return the games, in the order of the openings.
 
     Args:
         first: The player whose score is reported.

@@ -1,6 +1,6 @@
 """Openings of matches, all distinct: balanced positions after random plies, or positions of an opening book.
 
-Deterministic players repeat their game from the same opening and colours, so the number of distinct openings is the sample size.
+Deterministic players repeat their game from the same opening and colors, so the number of distinct openings is the sample size.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ class OpeningsError(PlainError, ValueError):
 def make_openings(config: EvaluationConfig, *, count: int, rng: np.random.Generator, pool: EnginePool, exclude: set[str]) -> list[str]:
     """Return the FENs of `count` distinct openings that are not in `exclude`, and add their keys to `exclude`.
 
-    With an opening book in the settings, openings are drawn from it, however unbalanced, because both colours play each. Without a book
+    With an opening book in the settings, openings are drawn from it, however unbalanced, because both colors play each. Without a book
     they are positions after random plies that the engine finds balanced. Share one `exclude` between stages to give them distinct openings.
 
     Args:

@@ -36,7 +36,7 @@ class TrainingState:
     facts: Mapping[str, Any]
     """What the weights came from: settings, dataset hash."""
     tensors: Mapping[str, Tensor]
-    """`optimiser.` Adam's moments; `task.` self-play's round; `training.` trained weights where the policy's are their average."""
+    """`optimizer.` Adam's moments; `task.` self-play's round; `training.` trained weights where the policy's are their average."""
 
     def tensors_of(self, prefix: str) -> dict[str, Tensor]:
         """Return the tensors whose names have the prefix, without it."""

@@ -22,14 +22,14 @@ class FieldNotesRecovery(Section):
 
 
 class GrpoConfig(Section):
-    """Group relative policy optimisation (GRPO)."""
+    """Group relative policy optimization (GRPO)."""
 
     num_steps: Count = 400
-    """Number of rollouts, each followed by its optimiser steps. A resumed run does this many more."""
+    """Number of rollouts, each followed by its optimizer steps. A resumed run does this many more."""
     states_per_step: Count = 512
     """Initial states of a rollout."""
     num_minibatches: Count = 2
-    """Optimiser steps of a rollout; each uses an equal part of it."""
+    """Optimizer steps of a rollout; each uses an equal part of it."""
 
     group_size: Annotated[int, Field(ge=2, le=4_096)] = 16
     """Moves sampled from one state, compared only with each other."""

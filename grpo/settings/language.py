@@ -45,7 +45,7 @@ class LanguageConfig(Section):
     revision: str = ""
     """Commit or tag of a model on the hub. Empty is the newest. The commit that it stands for is in the step's version and report."""
     small_width: Annotated[int, Field(ge=16, le=2_048, multiple_of=8)] = 128
-    """Embedding dimension of the small GPT-2 of `model = "small"`. It is initialised at random, plays badly, and needs no hub."""
+    """Embedding dimension of the small GPT-2 of `model = "small"`. It is initialized at random, plays badly, and needs no hub."""
     small_num_layers: Annotated[int, Field(ge=1, le=48)] = 3
     """Number of its transformer blocks."""
 

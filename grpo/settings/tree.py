@@ -118,7 +118,7 @@ class EvaluationConfig(Section):
     """Search depth for the move values of held-out boards. Much deeper than `boards.depth`, so that regret measures neither the reward
     again nor the judge's own noise."""
     num_baseline_pairs: Count = 40
-    """Openings of the baseline against a random mover, and against Stockfish with one node per move, each played with both colours."""
+    """Openings of the baseline against a random mover, and against Stockfish with one node per move, each played with both colors."""
     opening_book: str = ""
     """A file (or folder, glob, `s3://` address) of positions (EPD, FEN) to begin from instead of generated ones."""
     max_plies: Count = 240
@@ -137,7 +137,7 @@ class EvaluationConfig(Section):
     ladder_nodes: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)] = (1, 300, 1_000)
     """Upper rungs: Stockfish at full strength with this many nodes per move, rising."""
     num_calibration_pairs: Count = 12
-    """Openings that each rung plays, with both colours, against each of the two rungs below it."""
+    """Openings that each rung plays, with both colors, against each of the two rungs below it."""
     num_probe_pairs: Count = 6
     """Openings of each short match that locates a player on the ladder."""
     num_rung_pairs: Count = 255
@@ -161,7 +161,7 @@ class SelectionConfig(Section):
     num_candidates: Count = 4
     """Number of checkpoints, the best by held-out regret, that play the screening games."""
     num_screening_pairs: Count = 40
-    """Openings, with both colours, that each candidate plays in each round of sequential halving."""
+    """Openings, with both colors, that each candidate plays in each round of sequential halving."""
     num_confirmation_pairs: Count = 300
     """New openings of the confirmation match, the result that is reported."""
     num_sampled_pairs: Count = 100

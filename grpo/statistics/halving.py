@@ -1,6 +1,6 @@
 """Sequential halving: chooses a checkpoint and spends most games on close candidates (Karnin, Koren and Somekh, ICML 2013).
 
-All candidates of a round play the same fresh openings, so that no opening favours one of them. Scores are summed over the rounds, and the
+All candidates of a round play the same fresh openings, so that no opening favors one of them. Scores are summed over the rounds, and the
 lower half is eliminated. These games overestimate the winner's strength, because it was chosen by them (the winner's curse): only games
 played afterwards may be reported.
 """

@@ -91,11 +91,11 @@ def paired_interval(pair_scores: Sequence[float]) -> Estimate:
 
     Raises ValueError if there is no pair.
     """
-    centre, deviation = _padded_mean(pair_scores)
+    center, deviation = _padded_mean(pair_scores)
     return Estimate(
         value=sum(pair_scores) / len(pair_scores),
-        low=max(0.0, centre - Z95 * deviation),
-        high=min(1.0, centre + Z95 * deviation),
+        low=max(0.0, center - Z95 * deviation),
+        high=min(1.0, center + Z95 * deviation),
         num_pairs=len(pair_scores),
     )
 
@@ -105,8 +105,8 @@ def p_value(pair_scores: Sequence[float]) -> float:
 
     It is below `LEVEL` exactly if `paired_interval` lies above one half. Raises ValueError if there is no pair.
     """
-    centre, deviation = _padded_mean(pair_scores)
-    return _NORMAL.cdf((0.5 - centre) / deviation)
+    center, deviation = _padded_mean(pair_scores)
+    return _NORMAL.cdf((0.5 - center) / deviation)
 
 
 def _padded_mean(pair_scores: Sequence[float]) -> tuple[float, float]:
@@ -114,9 +114,9 @@ def _padded_mean(pair_scores: Sequence[float]) -> tuple[float, float]:
     if not pair_scores:
         raise ValueError("no pairs, no score: play at least one opening")
     padded = [*pair_scores, 0.0, 1.0]
-    centre = sum(padded) / len(padded)
-    variance = sum((score - centre) ** 2 for score in padded) / len(padded)
-    return centre, math.sqrt(variance / len(padded))
+    center = sum(padded) / len(padded)
+    variance = sum((score - center) ** 2 for score in padded) / len(padded)
+    return center, math.sqrt(variance / len(padded))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

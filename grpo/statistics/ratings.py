@@ -105,7 +105,7 @@ def _fit(design: Matrix, offset: Vector, pair_scores: Sequence[Sequence[float]])
         if longest < _TOLERANCE:
             break
     else:
-        raise AssertionError("Newton's method did not converge, although the penalised likelihood has one finite maximum")
+        raise AssertionError("Newton's method did not converge, although the penalized likelihood has one finite maximum")
     spread = information**2 * np.array([_variance_of_mean(_log_odds([*scores, 0.0, 1.0])) for scores in pair_scores])
     return fitted, bread @ (design.T @ (spread[:, None] * design)) @ bread, information
 
@@ -113,8 +113,8 @@ def _fit(design: Matrix, offset: Vector, pair_scores: Sequence[Sequence[float]])
 def _log_odds(padded: Sequence[float]) -> Vector:
     """Return [pairs], each pair's score in units of the log-odds of the mean score (nats), by the slope at the mean."""
     scores = np.array(padded)
-    centre = float(scores.mean())
-    return scores / (centre * (1 - centre))
+    center = float(scores.mean())
+    return scores / (center * (1 - center))
 
 
 def _variance_of_mean(values: Vector) -> float:

@@ -20,7 +20,7 @@ MAX_RECOVERIES: Final = 3
 """After this many recoveries the next critical entropy stops the run, because recovering does not remove the cause."""
 _MAX_RECOVERY_STEPS: Final = 20 * CRITICAL_WINDOW  # A recovery by KL(reference || policy) that takes longer has failed.
 MAX_SKIPPED: Final = 3
-"""Optimiser steps with NaN or infinity in a row after which training ends with an error."""
+"""Optimizer steps with NaN or infinity in a row after which training ends with an error."""
 SKIPPED_CUT: Final = 0.5
 """Factor of the learning rate after each of them, for the rest of the run."""
 _FINAL_FRACTION: Final = 0.05  # Of the learning rate, at the end of its decay.
@@ -39,7 +39,7 @@ _MIN_KL_COEFFICIENT, _MAX_KL_COEFFICIENT = 1e-4, 0.1  # The lower bound is above
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Knobs:
-    """Control values of one rollout and its optimiser steps."""
+    """Control values of one rollout and its optimizer steps."""
 
     temperature: float
     """Temperature of sampling and of the loss."""
@@ -50,7 +50,7 @@ class Knobs:
     recovery_coefficient: float
     """Coefficient of KL(reference || policy), in win probability per nat; 0 unless recovering."""
     learning_rate: float
-    """Learning rate of the optimiser."""
+    """Learning rate of the optimizer."""
 
 
 Decision = tuple[str, tuple[Event, ...]]
@@ -337,13 +337,13 @@ class Control:
         return stop, events
 
     def skipped(self) -> bool:
-        """Count a skipped optimiser step (NaN or infinite), cut the learning rate, and return whether too many were skipped in a row."""
+        """Count a skipped optimizer step (NaN or infinite), cut the learning rate, and return whether too many were skipped in a row."""
         self._skipping["learning_rate_cut"] *= SKIPPED_CUT
         self._skipping["in_a_row"] += 1
         return self._skipping["in_a_row"] >= MAX_SKIPPED
 
     def finite(self) -> None:
-        """Reset the count of skipped optimiser steps after a finite one; cuts of the learning rate stay."""
+        """Reset the count of skipped optimizer steps after a finite one; cuts of the learning rate stay."""
         self._skipping["in_a_row"] = 0
 
     def mean_entropy(self) -> float:

@@ -13,7 +13,7 @@ from grpo.settings.tree import PretrainConfig
 
 def fit(
     network: torch.nn.Module,
-    optimiser: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer,
     config: PretrainConfig,
     *,
     rate: Callable[[int], float],
@@ -24,7 +24,7 @@ def fit(
 
     Args:
         network: ends with the weights of the look with the lowest validation loss; of equal losses, the first.
-        optimiser: of its weights.
+        optimizer: of its weights.
         config: number of steps, and of steps between two looks.
         rate: step, from 1 on -> learning rate.
         loss: step, from 1 on -> loss of the step's batch.
@@ -35,13 +35,13 @@ def fit(
     lowest, best_weights = math.inf, copy.deepcopy(network.state_dict())
     losses: list[float] = []
     for step in range(1, config.num_steps + 1):
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = rate(step)
         batch_loss = loss(step)
         losses.append(_finite(batch_loss.item(), "loss", step))
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         batch_loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+        optimizer.step()
         if step % config.steps_per_validation and step != config.num_steps:
             continue
         found, metrics = validate()

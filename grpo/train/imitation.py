@@ -45,8 +45,8 @@ def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, 
         measured = validation_metrics(policy, looked_at, validation.played)
         return measured["imitation/validation_loss"], measured
 
-    optimiser = torch.optim.AdamW(policy.network.parameters(), lr=config.learning_rate, weight_decay=WEIGHT_DECAY)
-    for step, train_loss, measured in fit(policy.network, optimiser, config, rate=rate, loss=loss, validate=validate):
+    optimizer = torch.optim.AdamW(policy.network.parameters(), lr=config.learning_rate, weight_decay=WEIGHT_DECAY)
+    for step, train_loss, measured in fit(policy.network, optimizer, config, rate=rate, loss=loss, validate=validate):
         yield Record(step, {"imitation/train_loss": train_loss, "imitation/learning_rate": rate(step), **measured})
 
 

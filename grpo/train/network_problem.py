@@ -96,7 +96,7 @@ class NetworkProblem:
         return rollout.mean(one.entropy()), rollout.mean(one.num_legal().to(one.log_probs.dtype).log())
 
     def kl_reference(self, rollout: Batch[States], first: Measured | None) -> float:  # noqa: ARG002
-        """Return the first minibatch's mean KL(policy || reference); NaN without an optimiser step."""
+        """Return the first minibatch's mean KL(policy || reference); NaN without an optimizer step."""
         return math.nan if first is None else first.kl_reference
 
     def rollout_metrics(self, rollout: Batch[States]) -> dict[str, float]:
@@ -119,7 +119,7 @@ class NetworkProblem:
         return probes.columns(part, terms, new, reference, knobs)
 
     def step_metrics(self, taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-        """Return the metrics of the optimiser steps."""
+        """Return the metrics of the optimizer steps."""
         return probes.loss_metrics(self.name, taken, refused) | probes.network_metrics(taken, refused)
 
     def state(self) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""The batch of one optimiser step, its loss, and the measurements that training decides by: pure functions, each term of the loss apart.
+"""The batch of one optimizer step, its loss, and the measurements that training decides by: pure functions, each term of the loss apart.
 
 Clipped surrogate, exact entropy and exact KL share the temperature of the rollout, because temperature belongs to the policy that is
 trained. Each is one number a state, [B]; the caller takes means over all states of a minibatch, however many pieces it is cut into.
@@ -103,12 +103,12 @@ def group_advantages(rewards_BG: Tensor, *, is_member_BG: Tensor | None = None) 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Terms:
-    """The loss of each state and its parts, [B] each; minimise the mean of `loss`."""
+    """The loss of each state and its parts, [B] each; minimize the mean of `loss`."""
 
     loss: Tensor
     raw: Mapping[str, Tensor]
-    """Term -> its value without coefficient. The loss maximises `policy`, the clipped surrogate, and `entropy`, in nats at the rollout's
-    temperature; it minimises `reference_kl`, KL(policy || reference), and `recovery_kl`, KL(reference || policy), in nats."""
+    """Term -> its value without coefficient. The loss maximizes `policy`, the clipped surrogate, and `entropy`, in nats at the rollout's
+    temperature; it minimizes `reference_kl`, KL(policy || reference), and `recovery_kl`, KL(reference || policy), in nats."""
     weighted: Mapping[str, Tensor]
     """Term -> what it adds to the loss."""
     ratios: Tensor
@@ -193,7 +193,7 @@ def factors(knobs: Knobs) -> dict[str, float]:
 
 
 class Measured:
-    """Measurements of an optimiser step's minibatch: those that training decides by, and the means of those that only inform.
+    """Measurements of an optimizer step's minibatch: those that training decides by, and the means of those that only inform.
 
     Trust region, on-policy assertion, skipping of NaN and the KL controller read it. Columns that the problem adds only inform.
     """
@@ -262,7 +262,7 @@ class Measured:
 def assert_on_policy(measured: Measured, *, max_log_ratio: float) -> None:
     """Raise InvariantError unless every ratio is 1, nothing is clipped and KL(old || policy) is 0.
 
-    Holds before the first optimiser step on a rollout. It fails when sampling and scoring differ in temperature, dropout, precision,
+    Holds before the first optimizer step on a rollout. It fails when sampling and scoring differ in temperature, dropout, precision,
     weights, or in which move belongs to which state.
     """
     worst = max(abs(math.log(ratio)) if ratio > 0 else math.inf for ratio in measured.ratios)

@@ -1,4 +1,4 @@
-"""Probes: what a rollout and its optimiser steps tell people; training does not depend on them.
+"""Probes: what a rollout and its optimizer steps tell people; training does not depend on them.
 
 Legend: B states, A legal moves (padded), M moves of a state that are in the surrogate.
 """
@@ -35,7 +35,7 @@ def rollout_metrics(batch: Batch[States]) -> dict[str, float]:
     high = batch.rewards.masked_fill(~is_real, -math.inf).amax(1)
     of_states = {
         "entropy": one.entropy(),
-        "normalised_entropy": one.entropy() / one.num_legal().clamp(min=2).to(one.log_probs.dtype).log(),
+        "normalized_entropy": one.entropy() / one.num_legal().clamp(min=2).to(one.log_probs.dtype).log(),
         "log_num_legal": one.num_legal().to(one.log_probs.dtype).log(),
         "regret": values.amax(1) - one.expectation(values),
     }
@@ -82,16 +82,16 @@ def columns(
 
 
 def mean_over(steps: Sequence[Measured], column: str) -> float:
-    """Return the mean over optimiser steps of a column's mean."""
+    """Return the mean over optimizer steps of a column's mean."""
     return sum(step.mean(column) for step in steps) / len(steps)
 
 
 def loss_metrics(name: str, taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-    """Return the metrics that every kind of policy has of the optimiser steps of a rollout: means, and the extreme ratios.
+    """Return the metrics that every kind of policy has of the optimizer steps of a rollout: means, and the extreme ratios.
 
     Args:
         name: group of the metrics.
-        taken: the optimiser steps that were taken, at least one.
+        taken: the optimizer steps that were taken, at least one.
         refused: the one that the trust region refused: as far as the policy went from the one that was sampled.
     """
     looked_at = [*taken, *([] if refused is None else [refused])]
@@ -105,7 +105,7 @@ def loss_metrics(name: str, taken: Sequence[Measured], refused: Measured | None)
 
 
 def network_metrics(taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-    """Return a network's further metrics of the optimiser steps of a rollout; the arguments are those of `loss_metrics`."""
+    """Return a network's further metrics of the optimizer steps of a rollout; the arguments are those of `loss_metrics`."""
     norms, fractions, cosines = budget({(one, other): mean_over(taken, f"product/{one}/{other}") for one, other in TERM_PRODUCTS})
     return {
         **{f"grpo/logit_gradient/{term}": norm for term, norm in norms.items()},

@@ -26,10 +26,10 @@ OPENING_PLIES: Final = 6
 """Each game starts with up to this many random legal plies from the initial position."""
 MAX_PLIES: Final = 160
 """Longer games are cut there."""
-_MIN_OPENINGS_PER_BATCH: Final = 32  # Two games each, the colours changed, and all in lock-step.
+_MIN_OPENINGS_PER_BATCH: Final = 32  # Two games each, the colors changed, and all in lock-step.
 _STATES_PER_OPENING: Final = 40  # Somewhat less than two games give, so that one batch is enough: a move costs less in a large one.
 _MIN_BATCHES: Final = 4  # That many, and one game a state on top, before a round is given up.
-_MIN_STRIDE: Final = 3  # Neighbouring plies are nearly the same position; odd, so that a game gives both sides' positions.
+_MIN_STRIDE: Final = 3  # Neighboring plies are nearly the same position; odd, so that a game gives both sides' positions.
 _MAX_STATES_PER_GAME: Final = 32  # A long game is thinned out: its shuffling would outnumber the short ones' decisions.
 
 

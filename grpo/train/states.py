@@ -128,7 +128,7 @@ class DatasetStates:
     """Dataset boards with their value tables; the step is all of its state."""
 
     def __init__(self, arrays: BoardArrays, *, states_per_step: int, seed: int) -> None:
-        """Leave out boards with one legal move: whatever is sampled there, nothing can be learnt from it.
+        """Leave out boards with one legal move: whatever is sampled there, nothing can be learned from it.
 
         Raises TooFewStatesError when fewer boards are left than a step takes.
         """

@@ -1,6 +1,6 @@
 """The GRPO loop of any kind of policy, one record a step; no logger inside.
 
-A step samples groups from states, takes a few optimiser steps on them, and lets the controllers see what came of it. The problem knows
+A step samples groups from states, takes a few optimizer steps on them, and lets the controllers see what came of it. The problem knows
 what a state is and how it is sampled: `grpo.train.network_problem`, `grpo.language.learn.problem`. The loop does not divide advantages by
 the group's spread or by lengths, which published GRPO does (Dr. GRPO), and has entropy and KL exact, not estimated.
 """
@@ -29,7 +29,7 @@ from grpo.train.objective import Batch, Measured, Terms, assert_on_policy, grpo_
 MAX_GRADIENT_NORM: Final = 1.0
 """Gradient clipping: maximum Euclidean norm of the gradient."""
 MAX_KL_OLD: Final = 0.15
-"""Trust region, in nats: a larger KL(old || policy) of a minibatch ends a rollout's optimiser steps."""
+"""Trust region, in nats: a larger KL(old || policy) of a minibatch ends a rollout's optimizer steps."""
 _OF_PROBLEM: Final = "task."
 """Prefix of the problem's tensors in a checkpoint's file; stored checkpoints have it."""
 
@@ -89,7 +89,7 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
     def kl_reference(self, rollout: _Rollout, first: Measured | None) -> float:
         """Return a row's mean exact KL(policy || reference) in nats, which the KL controller sees; NaN without one.
 
-        `first` is the rollout's first optimiser step, None where none was taken.
+        `first` is the rollout's first optimizer step, None where none was taken.
         """
 
     def state(self) -> dict[str, Tensor]:
@@ -109,7 +109,7 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
         """Return further numbers of a piece's states, [B] each, whose means over a minibatch `step_metrics` gets."""
 
     def step_metrics(self, taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-        """Return the metrics of the optimiser steps that were taken, at least one, and of the step that the trust region refused."""
+        """Return the metrics of the optimizer steps that were taken, at least one, and of the step that the trust region refused."""
 
 
 class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
@@ -139,7 +139,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         self._config, self._seed, self._first_step = config, seed, first_step
         self._reference_hash = weights_hash(problem.reference)
         self._parameters = list(policy.network.parameters())
-        self._optimiser = torch.optim.Adam(self._parameters, lr=config.learning_rate)
+        self._optimizer = torch.optim.Adam(self._parameters, lr=config.learning_rate)
         self._seconds: dict[str, float] = {}
 
     @property
@@ -148,9 +148,9 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return self.policy if self._average is None else self._average
 
     def step(self) -> Record:
-        """Sample groups, take the optimiser steps of one rollout, and return what was measured, what happened, and why training stops.
+        """Sample groups, take the optimizer steps of one rollout, and return what was measured, what happened, and why training stops.
 
-        Raises InvariantError when the first optimiser step does not score as the sampler did, NonFiniteError after too many non-finite
+        Raises InvariantError when the first optimizer step does not score as the sampler did, NonFiniteError after too many non-finite
         steps in a row.
         """
         started, self._seconds = time.perf_counter(), {}
@@ -166,10 +166,10 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
             self.num_steps_done += 1
         else:
             metrics |= self.problem.rollout_metrics(rollout)
-            taken, learnt = self._learn(rollout, knobs, events)
-            metrics |= learnt
+            taken, learned = self._learn(rollout, knobs, events)
+            metrics |= learned
             self.num_steps_done += 1
-            self._update_average(has_learnt=bool(taken))
+            self._update_average(has_learned=bool(taken))
             entropy, log_num_legal = self.problem.entropies(rollout)
             kl = self.problem.kl_reference(rollout, taken[0] if taken else None)
             stop, decided = self.control.observe(step=self.num_steps_done, entropy=entropy, log_num_legal=log_num_legal, kl=kl)
@@ -188,7 +188,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         if len(rollout.rows):
             measured = self._backward(rollout, rollout.rows, knobs, is_first=True)
             assert_on_policy(measured, max_log_ratio=self.problem.max_log_ratio)
-            self._optimiser.zero_grad(set_to_none=True)
+            self._optimizer.zero_grad(set_to_none=True)
             metrics = {f"{self.problem.name}/kl_reference": measured.kl_reference, **metrics}
         return metrics
 
@@ -208,10 +208,10 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
             return self.problem.rollout(self.policy, states, knobs, self.num_steps_done)
 
     def _learn(self, rollout: _Rollout, knobs: Knobs, events: list[Event]) -> tuple[list[Measured], dict[str, float]]:
-        """Take the optimiser steps of a rollout, and return what each measured, with their metrics."""
+        """Take the optimizer steps of a rollout, and return what each measured, with their metrics."""
         taken: list[Measured] = []
         num_skipped, refused = 0, None
-        for group in self._optimiser.param_groups:
+        for group in self._optimizer.param_groups:
             group["lr"] = knobs.learning_rate
         for rows in self._minibatches(rollout.rows):
             with self._timed("update"):
@@ -221,7 +221,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
             elif measured.kl_old > MAX_KL_OLD:
                 refused = measured
                 message = (
-                    f"step {self.num_steps_done + 1:,}: KL(old || policy) is {measured.kl_old:.3g} after {len(taken)} optimiser steps,"
+                    f"step {self.num_steps_done + 1:,}: KL(old || policy) is {measured.kl_old:.3g} after {len(taken)} optimizer steps,"
                     f" above {MAX_KL_OLD:g}: the rest of this rollout's were left out"
                 )
                 events.append(Event("trust_region", message))
@@ -235,18 +235,18 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
                 taken.append(measured)
                 self.control.finite()
         name = self.problem.name
-        counts = {f"{name}/skipped": float(num_skipped), f"{name}/optimiser_steps": float(len(taken))}
+        counts = {f"{name}/skipped": float(num_skipped), f"{name}/optimizer_steps": float(len(taken))}
         return taken, {**(self.problem.step_metrics(taken, refused) if taken else {}), **counts}
 
     def _minibatches(self, rows: Tensor) -> Iterator[Tensor]:
-        """Yield the rows of each optimiser step."""
+        """Yield the rows of each optimizer step."""
         order = rows[torch.randperm(len(rows), generator=torch_stream(self._seed, "minibatches", self.num_steps_done, 0))]
         # A minibatch is empty where the engine failed on too many states.
         yield from (chosen for chosen in order.tensor_split(self._config.num_minibatches) if len(chosen))
 
     def _backward(self, rollout: _Rollout, rows: Tensor, knobs: Knobs, *, is_first: bool) -> Measured:
         """Leave the minibatch's gradient in the parameters, whole over all pieces, and return what was measured."""
-        self._optimiser.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad(set_to_none=True)
         # The denominator is that of the whole minibatch, known before the first piece.
         total = float(rollout.row_weights[rows].sum())
         measured = Measured(total=total, num_rows=len(rows) if self.problem.is_sequential else total)
@@ -269,13 +269,13 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return measured
 
     def _update(self, measured: Measured) -> str:
-        """Take one optimiser step; or leave everything as it was and return why."""
+        """Take one optimizer step; or leave everything as it was and return why."""
         if not measured.is_finite:
             return "the loss is not finite"
         measured.gradient_norm = torch.nn.utils.clip_grad_norm_(self._parameters, MAX_GRADIENT_NORM).item()
         if not math.isfinite(measured.gradient_norm):
             return "the gradient is not finite"
-        self._optimiser.step()
+        self._optimizer.step()
         return ""
 
     def _skip(self, reason: str, events: list[Event]) -> None:
@@ -290,12 +290,12 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
             )
 
     @torch.no_grad()
-    def _update_average(self, *, has_learnt: bool) -> None:
+    def _update_average(self, *, has_learned: bool) -> None:
         """Mix the trained weights into their average (Polyak and Juditsky, SIAM J. Control Optim. 30, 1992).
 
         After n steps the old average's weight is at most n / (n + 9), so that the initial weights are forgotten soon.
         """
-        if self._average is not None and has_learnt:
+        if self._average is not None and has_learned:
             num_steps = self.num_steps_done - self._first_step
             decay = min(self._config.weight_averaging, num_steps / (num_steps + 9))
             for mean, weights in zip(self._average.network.parameters(), self.policy.network.parameters(), strict=True):
@@ -317,8 +317,8 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         tensors = {f"{_OF_PROBLEM}{name}": tensor for name, tensor in self.problem.state().items()}
         if self._average is not None:
             tensors |= {f"training.{name}": tensor for name, tensor in self.policy.network.state_dict().items()}
-        for index, values in self._optimiser.state_dict()["state"].items():
-            tensors |= {f"optimiser.{index}.{name}": tensor for name, tensor in values.items()}
+        for index, values in self._optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{index}.{name}": tensor for name, tensor in values.items()}
         control = {"control": self.control.state(), "reference": self._reference_hash}
         return TrainingState(step=self.num_steps_done, control=control, facts=facts, tensors=tensors)
 
@@ -334,8 +334,8 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         self.control.restore(state.control["control"])
         self.problem.restore(state.tensors_of(_OF_PROBLEM))
 
-    def begin_from(self, policy: _Policy, state: TrainingState, *, takes_optimiser: bool = True) -> None:
-        """Begin a new run at a checkpoint of another, with its optimiser unless told otherwise; schedules and controllers begin anew.
+    def begin_from(self, policy: _Policy, state: TrainingState, *, takes_optimizer: bool = True) -> None:
+        """Begin a new run at a checkpoint of another, with its optimizer unless told otherwise; schedules and controllers begin anew.
 
         Raises IncompatibleError when the reference is another.
         """
@@ -348,10 +348,10 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         for ours in (self.policy, self.evaluation_policy):
             ours.network.load_state_dict(policy.network.state_dict())
         moments: dict[int, dict[str, Tensor]] = {}
-        for key, tensor in (state.tensors_of("optimiser.") if takes_optimiser else {}).items():
+        for key, tensor in (state.tensors_of("optimizer.") if takes_optimizer else {}).items():
             index, name = key.split(".")
             moments.setdefault(int(index), {})[name] = tensor
-        self._optimiser.load_state_dict({"state": moments, "param_groups": self._optimiser.state_dict()["param_groups"]})
+        self._optimizer.load_state_dict({"state": moments, "param_groups": self._optimizer.state_dict()["param_groups"]})
 
 
 AnyTrainer = Trainer[Any, Any, Any, Any]

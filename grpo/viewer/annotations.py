@@ -73,8 +73,8 @@ def _notes(
 ) -> tuple[MoveNote, ...]:
     boards = [board.copy() for board in game.boards()][:-1]
     probabilities: dict[int, Mapping[str, float]] = {}
-    for policy, colour in zip(game.white_and_black(*policies), (chess.WHITE, chess.BLACK), strict=True):
-        plies = [ply for ply, board in enumerate(boards) if board.turn == colour]
+    for policy, color in zip(game.white_and_black(*policies), (chess.WHITE, chess.BLACK), strict=True):
+        plies = [ply for ply, board in enumerate(boards) if board.turn == color]
         found = policy([boards[ply] for ply in plies]) if policy is not None and plies else None
         if found is not None:
             probabilities.update(zip(plies, found, strict=True))

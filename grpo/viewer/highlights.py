@@ -36,7 +36,7 @@ _RULES: Final[tuple[tuple[str, Callable[[_Course], bool], Callable[[_Course], tu
     ("longest win", lambda game: game.score == 1, lambda game: (game.num_plies,)),
     ("closest", lambda game: game.num_plies > 0, lambda game: (-max(game.highest, -game.lowest), game.num_plies)),
 )
-"""Name, which games it may choose, and what it maximises; ties go to the earlier game."""
+"""Name, which games it may choose, and what it maximizes; ties go to the earlier game."""
 
 
 def choose_highlights(result: MatchResult) -> dict[int, str]:

@@ -75,7 +75,7 @@ def _adjudication(game: PlayedGame) -> dict[str, str]:
 def _answers(game: PlayedGame) -> dict[str, str]:
     """Return the tags with answer counts, for players that can fail to name a legal move."""
     white, black = game.white_and_black(game.first_replies, game.second_replies)
-    return {f"{colour}Answers": str(counts) for colour, counts in (("White", white), ("Black", black)) if counts is not None}
+    return {f"{color}Answers": str(counts) for color, counts in (("White", white), ("Black", black)) if counts is not None}
 
 
 def _escaped(value: str) -> str:

@@ -18,8 +18,8 @@ from steps.cards.page import CardPart, page_part
 
 MAX_POINTS: Final = 240
 """Most points of a line; the whole card is sent again at each refresh."""
-COLOURS: Final = ("#3b82c4", "#d9822b", "#2f9e6e", "#9a6fd1", "#c2569b", "#7d8794", "#b09a2f")
-"""Colours of lines, in order; each has a contrast of at least 3 on white and on the dark background."""
+COLORS: Final = ("#3b82c4", "#d9822b", "#2f9e6e", "#9a6fd1", "#c2569b", "#7d8794", "#b09a2f")
+"""Colors of lines, in order; each has a contrast of at least 3 on white and on the dark background."""
 ALARM: Final = "#d9483b"
 _INK: Final = "#7d8794"
 _FEW: Final = 40
@@ -47,7 +47,7 @@ class Line:
     label: str
     values: "pd.Series[float]"
     """By step."""
-    colour: str
+    color: str
     is_dashed: bool = False
     meaning: str = ""
 
@@ -74,22 +74,22 @@ class Figure:
 
         Args:
             records: the history; where one has an event, a thin vertical line stands.
-            levels: label -> value and colour of lines across charts.
+            levels: label -> value and color of lines across charts.
         """
         [unit] = {METRICS[name][0] for name in self.names}  # A chart has one y axis.
         lines = [
             Line(
                 label=self._label(name),
                 values=pd.Series({each.step: each.metrics[name] for each in records if name in each.metrics}, dtype=float),
-                colour=COLOURS[number % len(COLOURS)],
+                color=COLORS[number % len(COLORS)],
                 meaning=METRICS[name][1],
             )
             for number, name in enumerate(self.names)
         ]
         steps = sorted({step for line in lines for step in line.values.index})
         for label in (each for each in self.levels if each in levels):
-            value, colour = levels[label]
-            lines.append(Line(label=label, values=pd.Series(value, index=steps[:1] + steps[-1:]), colour=colour, is_dashed=True))
+            value, color = levels[label]
+            lines.append(Line(label=label, values=pd.Series(value, index=steps[:1] + steps[-1:]), color=color, is_dashed=True))
         chart = line_chart(self.title, unit, lines, marks=[record.step for record in records if record.events])
         return [chart, page_part("numbers", lines=lines, unit=unit, note=self.note)]
 
@@ -116,7 +116,7 @@ def line_chart(title: str, unit: str, lines: Sequence[Line], *, marks: Sequence[
     encoding = {
         "x": _STEPS,
         "y": alt.Y("y:Q", title=unit, scale=alt.Scale(zero=False)),
-        "color": alt.Color("of:N", legend=None, scale=alt.Scale(domain=list(finite), range=[line.colour for line in lines])),
+        "color": alt.Color("of:N", legend=None, scale=alt.Scale(domain=list(finite), range=[line.color for line in lines])),
         "strokeDash": alt.StrokeDash("of:N", legend=None, scale=alt.Scale(domain=list(finite), range=dashes)),
     }
     chart = alt.layer(
@@ -144,7 +144,7 @@ def _data(lines: "Mapping[str, pd.Series[float]]") -> alt.Data:
 
 @debug_mode(False)
 def histogram(title: str, x: str, y: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a histogram as bars with a colour for each class, one on the other.
+    """Return a histogram as bars with a color for each class, one on the other.
 
     Args:
         title: title of the chart.
@@ -159,7 +159,7 @@ def histogram(title: str, x: str, y: str, found: Mapping[str, Any]) -> dict[str,
         for low, count in zip(found["low"] + found["width"] * np.arange(len(counts)), counts, strict=True)
         if count
     ]
-    scale = alt.Scale(domain=names, range=COLOURS[: len(names)])
+    scale = alt.Scale(domain=names, range=COLORS[: len(names)])
     bars = (
         alt.Chart(alt.Data(values=rows))
         .mark_bar(binSpacing=1)
@@ -181,7 +181,7 @@ class Interval:
     label: str
     estimate: Estimate
     kind: str
-    """How it was measured; each kind has a colour of its own."""
+    """How it was measured; each kind has a color of its own."""
     is_ringed: bool = False
 
 
@@ -205,9 +205,9 @@ def interval_parts(title: str, unit: Unit, intervals: Sequence[Interval], *, zer
     texts = [f"{each.estimate.text(unit)}{' (peak)' if each.is_ringed else ''}" for each in intervals]
     kinds = list(dict.fromkeys(each.kind for each in intervals))
     legend = alt.Legend(orient="bottom", title=None) if len(kinds) > 1 else None
-    colour = alt.Color("kind:N", legend=legend, scale=alt.Scale(domain=kinds, range=COLOURS[: len(kinds)]))
+    color = alt.Color("kind:N", legend=legend, scale=alt.Scale(domain=kinds, range=COLORS[: len(kinds)]))
     scale = alt.Scale(zero=bool(zero), nice=True)
-    bars = alt.Chart(alt.Data(values=rows)).encode(y=alt.Y("row:O", axis=None), color=colour)
+    bars = alt.Chart(alt.Data(values=rows)).encode(y=alt.Y("row:O", axis=None), color=color)
     ends = [bars.mark_tick(thickness=2, size=10).encode(x=alt.X(f"{end}:Q", title=None, scale=scale)) for end in ("low", "high")]
     ringed = [row for row, each in zip(rows, intervals, strict=True) if each.is_ringed]
     chart = alt.layer(

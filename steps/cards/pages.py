@@ -69,7 +69,7 @@ def decision_boards(found: Mapping[str, Any], *, whose: str) -> list[CardPart]:
 
 
 def _figure(decision: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a board's picture, whose move is which with its value and the policy's probability, and where to analyse it."""
+    """Return a board's picture, whose move is which with its value and the policy's probability, and where to analyze it."""
     board = chess.Board(decision["fen"])
     moves = {which: chess.Move.from_uci(decision[which]["move"]) for which in ("chosen", "best", "before") if decision[which]}
     told = {
@@ -79,10 +79,10 @@ def _figure(decision: Mapping[str, Any]) -> dict[str, Any]:
     second = f", next best {decision['best']['value'] - decision['margin']:.3f}" if is_best else ""
     names = {"policy": "chosen", "Stockfish": "" if is_best else "best", "before GRPO": "before"}
     lines = {whose: told[which] + (second if which == "chosen" else "") for whose, which in names.items() if which in told}
-    colours = {moves["best"]: _ENGINE, moves["chosen"]: _BOTH if moves["chosen"] == moves["best"] else _POLICY}
+    colors = {moves["best"]: _ENGINE, moves["chosen"]: _BOTH if moves["chosen"] == moves["best"] else _POLICY}
     if "before" in moves:
-        colours = {moves["before"]: _BEFORE} | colours
-    arrows = [chess.svg.Arrow(move.from_square, move.to_square, color=colour) for move, colour in colours.items()]
+        colors = {moves["before"]: _BEFORE} | colors
+    arrows = [chess.svg.Arrow(move.from_square, move.to_square, color=color) for move, color in colors.items()]
     picture = chess.svg.board(board, orientation=board.turn, arrows=arrows, size=320)
     return {
         "fen": decision["fen"],

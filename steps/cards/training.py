@@ -1,4 +1,4 @@
-"""The charts of `pretrain` (behaviour cloning) and `finetune` (GRPO and its controllers), of both kinds of policies."""
+"""The charts of `pretrain` (behavior cloning) and `finetune` (GRPO and its controllers), of both kinds of policies."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final

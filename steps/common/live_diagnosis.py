@@ -20,7 +20,7 @@ class LiveDiagnosis:
         self._watch = Watch(settings)
 
     def refuse(self, metrics: Mapping[str, float], *, step: int) -> None:
-        """Raise NotLearnableError where the rollout of the first step, before its update, shows that nothing could be learnt."""
+        """Raise NotLearnableError where the rollout of the first step, before its update, shows that nothing could be learned."""
         refuse(look_before(metrics, step=step, limits=self._limits))
 
     def observe(self, record: Record) -> tuple[Event, ...]:

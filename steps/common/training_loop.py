@@ -95,7 +95,7 @@ class TrainingLoop:
     def _begin_or_resume(self, diagnosis: LiveDiagnosis) -> None:
         """Bring trainer, checkpoints and history to the latest point that is whole; without one, to the beginning.
 
-        Raises NotLearnableError at the beginning where nothing could be learnt.
+        Raises NotLearnableError at the beginning where nothing could be learned.
         """
         known = self._work.history()
         remove_leftovers(self._folder)

@@ -3,7 +3,7 @@
 A resumed run takes its origin's settings, and of the command only what that changes. Boards, moves and network stay as they are: their
 outputs are the origin's. A checkpoint holds weights and the state of Adam. Adam's moments are averages of past gradients: they outlive
 another number of states, another pace or another weight of a regulariser within some hundred steps, for gradients stay of one size. They
-do not outlive another objective unharmed: there `finetune` begins the optimiser anew.
+do not outlive another objective unharmed: there `finetune` begins the optimizer anew.
 """
 
 import json

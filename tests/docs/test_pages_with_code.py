@@ -29,7 +29,7 @@ def test_what_the_page_says_of_its_examples_is_so(
     assert set(names["table"].moves) == set(names["probabilities"]) == legal
     assert names["best"] == "f3f7", "mate"
     assert (names["result"].num_openings, len(names["result"].games)) == (2, 4), "an opponent of one's own plays pairs of games"
-    assert names["rates"][-1] > names["rates"][0], "a reward of one's own is learnt"
+    assert names["rates"][-1] > names["rates"][0], "a reward of one's own is learned"
     trained, start = names["trainer"].policy.network.state_dict(), names["policy"].network.state_dict()
     assert any(not torch.equal(trained[name], start[name]) for name in start), "by a copy"
     assert names["temperatures"] == pytest.approx([1.5, 1.4, 1.32]), "a controller of one's own is used"

@@ -21,7 +21,7 @@ def files_with(folder: Path, secret: str) -> list[str]:
 
 def _forms(secret: str) -> Iterator[bytes]:
     yield secret.encode()
-    # In base64 the secret may be shifted by 0, 1 or 2 bytes; characters at its ends depend on neighbouring bytes.
+    # In base64 the secret may be shifted by 0, 1 or 2 bytes; characters at its ends depend on neighboring bytes.
     for shift in range(3):
         yield base64.b64encode(b"\0" * shift + secret.encode())[4 if shift else 0 : -4]
 

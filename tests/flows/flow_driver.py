@@ -27,7 +27,7 @@ FAILPOINTS: Final = {
     "a folder's name": ("os", "rename"),
     "a file's way to the disk": ("grpo.base.files", "_sync"),
     "a folder's end": ("grpo.base.files", "remove_folder"),
-    "an optimiser's step": ("torch.optim", "Adam.step"),
+    "an optimizer's step": ("torch.optim", "Adam.step"),
     "an engine's start": ("grpo.engine.process", "EngineProcess.__init__"),
     "an engine's end": ("grpo.engine.process", "EngineProcess.kill"),
     "a run's beginning": ("steps.run.records", "Runs.begin_run"),

@@ -65,7 +65,7 @@ def share_promoted(decisions: Sequence[Decision]) -> float:
 
 
 def simulated(rng: np.random.Generator, elo: float, num_pairs: int) -> tuple[float, ...]:
-    """Return pairs whose games are drawn now and then, and whose two games share an opening that favours one of the players."""
+    """Return pairs whose games are drawn now and then, and whose two games share an opening that favors one of the players."""
     # A mean score of e, of which the luck of the opening moves up to a fifth; draws take as much from wins as from losses.
     mean = expected_score(elo)
     room = min(mean, 1 - mean)

@@ -127,7 +127,7 @@ def test_boards_moves_and_network_stay_the_origins_and_what_is_refused_is_told_w
         assert "grpo.learning_rate = 0.5" in said.splitlines()[-1]
 
 
-def test_training_goes_on_from_a_checkpoint_with_its_optimiser_unless_the_objective_differs(
+def test_training_goes_on_from_a_checkpoint_with_its_optimizer_unless_the_objective_differs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(prepared := tmp_path / "prepared")
@@ -142,6 +142,6 @@ def test_training_goes_on_from_a_checkpoint_with_its_optimiser_unless_the_object
         assert [record.step for record in history if "heldout/regret_best" in record.metrics] == [5, 7, 8], "each second step of its own"
         assert read_json(folder / REPORT)["first_step"] == 5
         _, state = load_checkpoint(checkpoint_folders(folder / "checkpoints")[-1], CPU, NetworkPolicy)
-        assert {float(count) for key, count in state.tensors_of("optimiser.").items() if key.endswith(".step")} == {num_adam_steps}
-    assert not any("optimiser" in line for line in said["same"])
-    assert said["other"][0] == "the optimiser begins anew, for the objective is not that of the checkpoint: grpo.num_own_moves"
+        assert {float(count) for key, count in state.tensors_of("optimizer.").items() if key.endswith(".step")} == {num_adam_steps}
+    assert not any("optimizer" in line for line in said["same"])
+    assert said["other"][0] == "the optimizer begins anew, for the objective is not that of the checkpoint: grpo.num_own_moves"

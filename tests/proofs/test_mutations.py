@@ -49,7 +49,7 @@ TABLE: Final = {
         ("grpo/train/self_play", "odd_stride", "// _MAX_STATES_PER_GAME)) | 1", "// _MAX_STATES_PER_GAME))"),
     ],
     "steps/finetune.py": [
-        ("promises/5_lost_machine_and_resume", "optimiser", "takes_optimiser=then == now", "takes_optimiser=True"),
+        ("promises/5_lost_machine_and_resume", "optimizer", "takes_optimizer=then == now", "takes_optimizer=True"),
         ("steps/training/training", "own_games", "position_key(decode(row)) for row", "decode(row).fen() for row"),
         ("steps/training/training", "judged", "split=Split.HELDOUT, strong=True)", "split=Split.HELDOUT)"),
         ("steps/training/training", "judged", "policy = reference.copied()", "policy = reference"),
@@ -64,7 +64,7 @@ TABLE: Final = {
     "grpo/train/trainer.py": [
         ("grpo/train/trainer", "watched", "is_first=not taken)", "is_first=False)"),
         ("grpo/train/trainer", "finite_step_between", "                self.control.finite()\n", ""),
-        ("grpo/train/trainer", "every_bit", "self._average is not None and has_learnt", "self._average is not None"),
+        ("grpo/train/trainer", "every_bit", "self._average is not None and has_learned", "self._average is not None"),
         ("grpo/train/self_play", "tiny_training", "mean.lerp_(weights, 1 - decay)", "mean.lerp_(weights, decay)"),
         ("grpo/train/self_play", "tiny_training", '"minibatches", self.num_steps_done, 0)', '"minibatches", 0)'),
     ],
@@ -194,7 +194,7 @@ TABLE: Final = {
         ("promises/5_lost_machine_and_resume", "not_the_peak", "if sha256_json(file_hashes(found)) != version.files", "if False"),
     ],
     "steps/common/training_loop.py": [
-        ("promises/5_lost_machine_and_resume", "optimiser", "(record.step - self._first) %", "record.step %"),
+        ("promises/5_lost_machine_and_resume", "optimizer", "(record.step - self._first) %", "record.step %"),
     ],
     "steps/job/resume.py": [
         ("promises/5_lost_machine_and_resume", "not_the_peak", "not step_of(step).is_inherited", "step_of(step).is_inherited"),

@@ -25,7 +25,7 @@ def processor_seconds(engine: SimpleEngine) -> float:
 
 @pytest.mark.prove
 def test_the_champion_plays_100_games_without_an_illegal_move_or_a_time_forfeit(stockfish: str, tmp_path: Path) -> None:
-    """Against Stockfish and itself, each opening with both colours, half of them with drawn moves, at 10 s and 0.1 s a move."""
+    """Against Stockfish and itself, each opening with both colors, half of them with drawn moves, at 10 s and 0.1 s a move."""
     new_policy(Settings().policy, seed=1, device=CPU).save(tmp_path)
     subprocess.run([CHESS_GRPO, "export", tmp_path, tmp_path / "champion"], check=True)
     command = [str(CHESS_GRPO), "uci", "--model", str(tmp_path / "champion")]

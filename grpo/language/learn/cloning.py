@@ -1,4 +1,4 @@
-"""Behaviour cloning: a language model learns to answer as the value tables do, before GRPO is let near it.
+"""Behavior cloning: a language model learns to answer as the value tables do, before GRPO is let near it.
 
 The loss is on the answers' tokens alone, with the one that ends them; prompts are read and not learned.
 """
@@ -34,13 +34,13 @@ def clone(
     Raises NonFiniteError when a loss is not finite, TooLongError when an example does not fit into the model.
     """
     parameters = [parameter for parameter in policy.network.parameters() if parameter.requires_grad]
-    optimiser = torch.optim.AdamW(parameters, lr=config.learning_rate, betas=_BETAS, weight_decay=_WEIGHT_DECAY, fused=True)
+    optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, betas=_BETAS, weight_decay=_WEIGHT_DECAY, fused=True)
     looked_at = validation.draw(numpy_stream(seed, "cloning", "validation"), min(_NUM_VALIDATION, len(validation)))
 
     def clip(*_: object) -> None:
         torch.nn.utils.clip_grad_norm_(parameters, _MAX_GRADIENT_NORM)
 
-    optimiser.register_step_pre_hook(clip)
+    optimizer.register_step_pre_hook(clip)
 
     def rate(step: int) -> float:
         return config.learning_rate * _schedule(step, config.num_steps)
@@ -54,7 +54,7 @@ def clone(
         measured = validation_losses(policy, looked_at)
         return measured["language/clone_validation_loss"], measured
 
-    for step, train_loss, measured in fit(policy.network, optimiser, config, rate=rate, loss=loss, validate=validate):
+    for step, train_loss, measured in fit(policy.network, optimizer, config, rate=rate, loss=loss, validate=validate):
         yield Record(step, {"language/clone_loss": train_loss, **measured})
 
 

@@ -80,7 +80,7 @@ class LanguageProblem:
     def rollout_metrics(self, rollout: LanguageRollout) -> dict[str, float]:
         """Return the metrics of a rollout, over all answers and by task."""
         found = rollout_metrics(rollout)
-        return found | {"language/normalised_entropy": found["language/token_entropy"] / self._log_vocabulary}
+        return found | {"language/normalized_entropy": found["language/token_entropy"] / self._log_vocabulary}
 
     def parts(self, rollout: LanguageRollout, rows: Tensor) -> Iterator[Batch[AnswerBatch]]:
         """Yield the tokens of some answers in pieces that one forward pass takes; all tokens weigh alike (DAPO, arXiv 2503.14476)."""
@@ -120,7 +120,7 @@ class LanguageProblem:
         return {"kl_term": terms.weighted["reference_kl"]}
 
     def step_metrics(self, taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-        """Return the metrics of the optimiser steps."""
+        """Return the metrics of the optimizer steps."""
         return {**probes.loss_metrics(self.name, taken, refused), "language/kl_term": probes.mean_over(taken, "kl_term")}
 
     def state(self) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""A small randomly initialised GPT-2: it plays badly, but runs the whole pipeline without a model from a hub."""
+"""A small randomly initialized GPT-2: it plays badly, but runs the whole pipeline without a model from a hub."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -99,7 +99,7 @@ class EnvironmentAnswer(Reading):
     """An answer to `environment_prompt`: sections new FEN (6 fields), reward, terminated and truncated."""
 
     fen: str
-    """As written, with white space normalised; parse it with `fen_similarity.read_fen`."""
+    """As written, with white space normalized; parse it with `fen_similarity.read_fen`."""
     reward: float | None
     terminated: bool | None
     truncated: bool | None

@@ -41,7 +41,7 @@ def test_drawing_moves_are_those_of_brute_force_in_positions_of_random_play(rand
         ("8/8/8/8/8/5k2/7p/7K w - - 0 1", "h1h2"),  # The last pawn falls.
         ("8/8/8/3k4/8/8/3p4/2B1K3 w - - 0 1", "c1d2 e1d2"),
         ("k7/8/8/8/8/8/6pK/8 b - - 0 1", "g2g1b g2g1n"),  # A minor piece alone cannot win.
-        ("2B1B1B1/8/7k/8/8/8/6p1/K4R2 b - - 0 1", "g2f1b"),  # What is left are bishops of one colour.
+        ("2B1B1B1/8/7k/8/8/8/6p1/K4R2 b - - 0 1", "g2f1b"),  # What is left are bishops of one color.
         ("1B1B1B2/8/8/7k/8/8/6p1/K7 b - - 0 1", "g2g1b"),  # So are these, and White is far from stalemate.
         ("k7/8/8/8/8/8/6pK/5N2 b - - 0 1", "g2f1b g2f1n"),  # Two of the pieces that can win go in one move.
         ("5K1k/3q4/3P4/8/5Pp1/8/8/8 b - f3 0 1", "g4f3"),  # En passant: White's last move goes.

@@ -84,7 +84,7 @@ def test_castling_rights_count_only_with_king_and_rook_at_home(fen: str, rights:
         ("4k3/8/8/3p4/8/8/8/4K3 w - d6 0 1", "4k3/8/8/3p4/8/8/8/4K3 w - - 0 1", True),
     ],
 )
-def test_the_key_of_a_position_is_about_what_can_be_played_and_not_about_clocks_or_colours(one: str, other: str, are_same: bool) -> None:
+def test_the_key_of_a_position_is_about_what_can_be_played_and_not_about_clocks_or_colors(one: str, other: str, are_same: bool) -> None:
     assert (position_key(chess.Board(one)) == position_key(chess.Board(other))) is are_same
 
 

@@ -46,7 +46,7 @@ def test_fens_and_epds_are_read_with_their_clocks(line: str, clocks: str) -> Non
     assert fens(line) == [f"{ENDGAME} {clocks}"]
 
 
-def test_a_position_is_a_game_without_moves_whose_id_is_of_the_position_whatever_clocks_colour_and_place() -> None:
+def test_a_position_is_a_game_without_moves_whose_id_is_of_the_position_whatever_clocks_color_and_place() -> None:
     board = chess.Board(f"{ENDGAME} 31 57")
     lines = ["# a comment", board.fen(), f"{ENDGAME} 3 9", board.mirror().fen(), f"{START} 0 1"]
     first, *others = [game for game in entries("\n".join(lines)) if isinstance(game, Game)]

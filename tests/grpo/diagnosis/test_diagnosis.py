@@ -31,7 +31,7 @@ FAILED: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ),
     ("field_notes", "feb04_loss_budget", "feb04_rewards", "feb04_evals"): (
         *("temperature_mismatch", "kl_at_step_zero", "saturated_controller", "flat_reward"),
-        *("cancelling_terms", "loss_budget", "dead_monitor", "no_baseline", "unbelievable_peak"),
+        *("canceling_terms", "loss_budget", "dead_monitor", "no_baseline", "unbelievable_peak"),
     ),
     ("field_notes", "feb05_clean_run", "feb05_summary"): (
         *("temperature_mismatch", "kl_at_step_zero"),
@@ -92,7 +92,7 @@ def made(**changed: Column) -> History:
 
 
 LEVELS_OFF: Column = lambda step: 2.2 * (1 - math.exp(-2 * share(step)))  # noqa: E731
-LEARNT: Mapping[str, Column] = {
+LEARNED: Mapping[str, Column] = {
     "reward": lambda step: 0.54 + 0.34 * share(step) ** 0.5,
     "reward_std": lambda _: 0.2,
     "regret": lambda step: 0.36 * math.exp(-3.5 * share(step)),
@@ -110,7 +110,7 @@ MADE: Mapping[str, tuple[Mapping[str, Column], tuple[str, ...]]] = {
         (),
     ),
     "a reward that rises, however far from the reference": ({"kl": LEVELS_OFF}, ()),
-    "a task that is learnt": ({**LEARNT, "kl": LEVELS_OFF}, ()),
+    "a task that is learned": ({**LEARNED, "kl": LEVELS_OFF}, ()),
     "far from the reference and no better": (
         {"kl": LEVELS_OFF, "reward": lambda step: 0.1 + 0.02 * math.sin(3 * step)}, ("diverging", "flat_reward"),
     ),
@@ -156,7 +156,7 @@ def test_a_peak_of_few_games_is_not_believed_and_a_baseline_is_asked_for(
 # What our trainer measures, at the end and while it trains.
 OURS = {
     "grpo/entropy": 2.0,
-    "grpo/normalised_entropy": 0.6,
+    "grpo/normalized_entropy": 0.6,
     "grpo/clip_fraction": 0.001,
     "grpo/kl_reference": 0.1,
     "grpo/kl_old": 0.0,
@@ -190,7 +190,7 @@ def spoken(*columns: tuple[str, Column], count: int = 60) -> list[Record]:
         "language/reward_mean": lambda step: 3.1 + 0.01 * step + 0.05 * math.sin(3 * step),
         "language/reward_std": lambda _: 0.9,
         "language/entropy": lambda step: 14.0 - 0.05 * min(step, 60) + 0.3 * math.sin(3 * step),
-        "language/normalised_entropy": lambda _: 0.06,
+        "language/normalized_entropy": lambda _: 0.06,
         "language/kl_reference": lambda step: 0.002 * (step - 1),
         "language/parse_rate": lambda step: 0.93 + 0.02 * math.sin(3 * step),
         "language/truncated": lambda _: 0.01,
@@ -221,7 +221,7 @@ SICK: Mapping[str, tuple[list[Record], dict[str, int], tuple[str, ...]]] = {
         {"entropy_collapse": 20},
         ("entropy_collapse",),
     ),
-    "terms that cancel": (ours(grpo__logit_cosine__entropy_reference_kl=-0.99), {"cancelling_terms": 10}, ("cancelling_terms",)),
+    "terms that cancel": (ours(grpo__logit_cosine__entropy_reference_kl=-0.99), {"canceling_terms": 10}, ("canceling_terms",)),
     "a regulariser that is all": (ours(grpo__logit_share__entropy=0.95), {"loss_budget": 10}, ("loss_budget",)),
     "a controller at its bound": (ours(control__entropy_saturated=0.97), {}, ("saturated_controller",)),
     "steps left out": (ours(grpo__skipped=1.0), {"nan_steps": 1}, ("nan_steps",)),

@@ -238,7 +238,7 @@ HOSTILE = ("", "nan", "-inf", "1e400", "1e308", "-1", "0", "abc", "1,2", "-", "N
 def test_whatever_a_table_holds_it_is_judged_or_refused(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     known = [name for dialect in DIALECTS for name in dialect.names]
-    names = rng.sample([*known, "step", "score", "games", "step_to", "colour", "", "run", "weights"], rng.randint(1, 20))
+    names = rng.sample([*known, "step", "score", "games", "step_to", "color", "", "run", "weights"], rng.randint(1, 20))
     rows = [",".join(rng.choice(HOSTILE) for _ in names) for _ in range(rng.randint(1, 60))]
     try:
         with np.errstate(all="ignore"):

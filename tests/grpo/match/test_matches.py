@@ -31,7 +31,7 @@ FOOLS_MATE = "f2f3 e7e5 g2g4 d8h4"
 
 
 class Line:
-    """Plays the moves of one line, whichever colour it has; after its end, the first legal move."""
+    """Plays the moves of one line, whichever color it has; after its end, the first legal move."""
 
     name = "line"
 
@@ -219,7 +219,7 @@ def test_what_ends_one_of_the_processes_ends_the_others(ends: str, error: type[E
 
 # Adjudication.
 
-# The same but for the colours.
+# The same but for the colors.
 WHITE_TO_MOVE = "k7/8/8/8/8/1r6/8/K7 w - - 7 40"
 BLACK_TO_MOVE = "k7/8/1R6/8/8/8/8/K7 b - - 7 40"
 
@@ -244,7 +244,7 @@ def adjudicated_by(engine: ScriptedEngine, result: MatchResult) -> MatchResult:
     ("score", "mover_score"),
     [("cp 251", 1.0), ("cp 250", 0.5), ("cp 0", 0.5), ("cp -250", 0.5), ("cp -251", 0.0), ("mate 5", 1.0), ("mate -5", 0.0)],
 )
-def test_a_value_above_the_threshold_wins_for_the_mover_whichever_colour_and_player_that_is(
+def test_a_value_above_the_threshold_wins_for_the_mover_whichever_color_and_player_that_is(
     score: str, mover_score: float, scripted: Callable[..., ScriptedEngine]
 ) -> None:
     engine = scripted(scores={move: score for fen in (WHITE_TO_MOVE, BLACK_TO_MOVE) for move in map(str, chess.Board(fen).legal_moves)})

@@ -108,7 +108,7 @@ def test_no_share_of_random_moves_is_the_player_itself_and_the_whole_share_never
     inner = Watched()
     itself = moves_of(inner, BOARDS)
     likeliest = [max(made_up_number(board, move) for move in board.legal_moves) for board in BOARDS]
-    assert [made_up_number(board, move) for board, move in zip(BOARDS, itself, strict=True)] == likeliest, "by both colours"
+    assert [made_up_number(board, move) for board, move in zip(BOARDS, itself, strict=True)] == likeliest, "by both colors"
     assert moves_of(DilutedPlayer(inner, random_fraction=0, rng=numpy_stream(0, "none")), BOARDS) == itself
     inner.asked.clear()
     chance = moves_of(DilutedPlayer(inner, random_fraction=1, rng=numpy_stream(0, "all")), [chess.Board()] * 2_000)

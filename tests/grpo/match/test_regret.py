@@ -1,4 +1,4 @@
-"""Held-out regret and the decisions that show it: worked by hand on boards of three moves, for both colours, at T = 1."""
+"""Held-out regret and the decisions that show it: worked by hand on boards of three moves, for both colors, at T = 1."""
 
 import math
 from dataclasses import replace

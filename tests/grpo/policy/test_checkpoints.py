@@ -58,7 +58,7 @@ def test_a_checkpoint_is_read_back_exactly_as_it_was_written(trainer: NetworkTra
         assert torch.equal(policy.network.state_dict()[name], tensor)
     assert (state.step, state.facts) == (2, ORIGIN)
     assert state.control == json.loads(json.dumps(expected.control))
-    assert {name.split(".")[-1] for name in state.tensors_of("optimiser.")} == {"step", "exp_avg", "exp_avg_sq"}
+    assert {name.split(".")[-1] for name in state.tensors_of("optimizer.")} == {"step", "exp_avg", "exp_avg_sq"}
     assert state.tensors.keys() == expected.tensors.keys()
     for name, tensor in expected.tensors.items():
         assert state.tensors[name].dtype == tensor.dtype

@@ -40,21 +40,21 @@ def test_the_examples_in_the_documentation_are_true() -> None:
 def test_an_interval_worked_by_hand() -> None:
     # Pairs 1, 0.5, 0.5, 0.25 with one lost and one won: mean 3.25 / 6, squares 2.5625 / 6.
     interval = paired_interval([1.0, 0.5, 0.5, 0.25])
-    centre = 3.25 / 6
-    half = 1.959964 * math.sqrt((2.5625 / 6 - centre**2) / 6)
+    center = 3.25 / 6
+    half = 1.959964 * math.sqrt((2.5625 / 6 - center**2) / 6)
     assert interval.value == 0.5625
     assert interval.num_pairs == 4
-    assert (interval.low, interval.high) == pytest.approx((centre - half, centre + half), abs=1e-9)
+    assert (interval.low, interval.high) == pytest.approx((center - half, center + half), abs=1e-9)
 
 
 @pytest.mark.parametrize(
     ("pairs", "low", "high"),
     [
-        # 16 lost: centre 1/18, variance 17/324, half width 1.96 sqrt(17/324/18) = 0.1058.
+        # 16 lost: center 1/18, variance 17/324, half width 1.96 sqrt(17/324/18) = 0.1058.
         ([0.0] * 16, 0.0, 0.1614),
         # Drawn: variance 2 * 0.25 / 18, half width 1.96 sqrt(0.02778 / 18) = 0.0770.
         ([0.5] * 16, 0.4230, 0.5770),
-        # One pair: centre (0 + 0 + 1) / 3, variance 2/9, half width 0.533.
+        # One pair: center (0 + 0 + 1) / 3, variance 2/9, half width 0.533.
         ([1.0], 0.1332, 1.0),
     ],
 )

@@ -238,7 +238,7 @@ def test_empty_places_get_nothing_and_the_others_are_a_smaller_group() -> None:
     assert made.tolist() == [[0.5, 0.0, 0.0, -0.5], [-0.25, 0.25, 0.0, 0.0], [0.0] * 4]
 
 
-# What is measured of rollouts and of optimiser steps.
+# What is measured of rollouts and of optimizer steps.
 
 # Two states: p = (3/4, 1/4), and three equal moves.
 ENTROPY_0 = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
@@ -271,7 +271,7 @@ def sampled(temperature: float = 1.0) -> Batch[States]:
 
 @pytest.mark.parametrize("temperature", [1.0, 1.3, 0.5])
 def test_the_metrics_of_sampled_groups_worked_by_hand(temperature: float) -> None:
-    normalised = ENTROPY_0 / math.log(2)
+    normalized = ENTROPY_0 / math.log(2)
     # Rewards .8 .8 .4 .8 and .5 .5 .5 .5; advantages .1 .1 -.3 .1 and 0.
     deviations = (3 * 0.2**2 + 0.2**2 + 4 * 0.1**2) / 8
     assert rollout_metrics(sampled(temperature)) == pytest.approx(
@@ -279,7 +279,7 @@ def test_the_metrics_of_sampled_groups_worked_by_hand(temperature: float) -> Non
             "grpo/entropy": (ENTROPY_0 + ENTROPY_1) / 2,
             "grpo/entropy/opening": ENTROPY_0,
             "grpo/entropy/endgame": ENTROPY_1,
-            "grpo/normalised_entropy": (normalised + 1) / 2,
+            "grpo/normalized_entropy": (normalized + 1) / 2,
             "grpo/log_num_legal": (math.log(2) + math.log(3)) / 2,
             "grpo/regret": (0.1 + 0.5) / 2,
             "grpo/zero_variance_groups": 0.5,
@@ -306,7 +306,7 @@ def pieces_of(pieces: list[list[int]], new: Tensor = NEW) -> Measured:
 
 
 def step_metrics(taken: list[Measured], refused: Measured | None = None) -> dict[str, float]:
-    """Return all metrics of a network's optimiser steps."""
+    """Return all metrics of a network's optimizer steps."""
     return loss_metrics("grpo", taken, refused) | network_metrics(taken, refused)
 
 

@@ -45,7 +45,7 @@ def test_from_a_collapsed_policy_the_forward_divergence_comes_back_and_the_field
     weights, state = copy.deepcopy(policy.network.state_dict()), copy.deepcopy(collapsing.state({}))
 
     def after(**changes: Any) -> list[float]:
-        """Return how entropy goes on from the collapse, the optimiser being as the collapse left it."""
+        """Return how entropy goes on from the collapse, the optimizer being as the collapse left it."""
         policy.network.load_state_dict(weights)
         config = CONFIG.model_copy(update={"entropy_coefficient": 0.01})
         trainer = trainer_of(config, ARRAYS, policy=policy, reference=reference, seed=seed, first_step=state.step, **changes)

@@ -76,8 +76,8 @@ def steps(trainer: NetworkTrainer, count: int) -> list[Record]:
 
 
 def state_of(trainer: NetworkTrainer) -> list[Any]:
-    """Return all numbers that an optimiser step could change, as plain data."""
-    moments = trainer.state({}).tensors_of("optimiser.")
+    """Return all numbers that an optimizer step could change, as plain data."""
+    moments = trainer.state({}).tensors_of("optimizer.")
     weights = (weights_hash(trainer.policy), weights_hash(trainer.evaluation_policy))
     return [weights, {name: tensor.tolist() for name, tensor in sorted(moments.items())}]
 
@@ -92,7 +92,7 @@ def event_names(record: Record) -> list[str]:
 
 @pytest.fixture
 def no_trust_region(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every optimiser step be taken."""
+    """Let every optimizer step be taken."""
     monkeypatch.setattr(training, "MAX_KL_OLD", math.inf)
 
 
@@ -111,7 +111,7 @@ def test_a_healthy_run_is_on_policy_at_every_temperature_split_and_precision(
     monkeypatch.setattr(network_problem, "MAX_STATES_PER_FORWARD", 5)
     records = steps(trainer_of(learning_rate=5e-3, **changes), 2)
     num_minibatches = changes.get("num_minibatches", 2)
-    assert [record.metrics["grpo/optimiser_steps"] for record in records] == [num_minibatches] * 2
+    assert [record.metrics["grpo/optimizer_steps"] for record in records] == [num_minibatches] * 2
     is_off = [abs(record.metrics["grpo/ratio_max"] - 1) > 1e-3 for record in records]
     assert is_off == [num_minibatches > 1] * 2, "the second inner step is off-policy"
 
@@ -258,7 +258,7 @@ def test_another_reference_is_refused_with_its_hash(tmp_path: Path) -> None:
         resumed(first, tmp_path, lambda policy: trainer_of(policy=policy, reference=lively_policy(seed=9)))
 
 
-def test_a_new_run_from_a_checkpoint_begins_at_what_was_judged_with_its_optimiser_and_everything_else_anew(tmp_path: Path) -> None:
+def test_a_new_run_from_a_checkpoint_begins_at_what_was_judged_with_its_optimizer_and_everything_else_anew(tmp_path: Path) -> None:
     changes = {"num_steps": 6, "learning_rate_decay": "cosine", "learning_rate": 1e-3}
     first = trainer_of(**changes)
     steps(first, 3)
@@ -319,7 +319,7 @@ def test_without_its_probes_a_trainer_makes_equal_weights_decisions_and_events(
     assert [record.events for record in bare] == [record.events for record in records]
     assert any(record.events for record in records)
     controlled = {name for record in bare for name in record.metrics}
-    assert {name.split("/")[0] for name in controlled - {"grpo/skipped", "grpo/optimiser_steps"}} == {"control"}
+    assert {name.split("/")[0] for name in controlled - {"grpo/skipped", "grpo/optimizer_steps"}} == {"control"}
     assert all({**record.metrics, **other.metrics} == record.metrics for record, other in zip(records, bare, strict=True))
 
 
@@ -339,7 +339,7 @@ def test_what_is_looked_at_before_the_first_step_changes_nothing() -> None:
         ({"policy": sharpened(lively_policy(), 300)}, "(?s)kl_at_step_zero: .*entropy_collapse: "),
     ],
 )
-def test_where_nothing_can_be_learnt_it_is_refused_before_the_first_step(changes: dict[str, Any], found: str) -> None:
+def test_where_nothing_can_be_learned_it_is_refused_before_the_first_step(changes: dict[str, Any], found: str) -> None:
     with pytest.raises(NotLearnableError, match=found):
         refuse(look_before(trainer_of(**changes).preflight(), step=1, limits={"critical_entropy": 0.2}))
 
@@ -372,21 +372,21 @@ def test_each_rollout_takes_every_state_once_in_an_order_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(("of_reached", "is_ended"), [(1.1, False), (0.9, True)])
-def test_the_trust_region_ends_the_optimiser_steps_of_a_rollout_at_its_bound(
+def test_the_trust_region_ends_the_optimizer_steps_of_a_rollout_at_its_bound(
     of_reached: float, is_ended: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reached = double_trainer(learning_rate=1e-3).step().metrics["grpo/kl_old"]
     monkeypatch.setattr(training, "MAX_KL_OLD", of_reached * reached)
     record = double_trainer(learning_rate=1e-3).step()
-    assert record.metrics["grpo/optimiser_steps"] == 2 - is_ended
+    assert record.metrics["grpo/optimizer_steps"] == 2 - is_ended
     assert record.metrics["grpo/kl_old"] == reached, "what ended the steps is told, though it was not taken"
     assert event_names(record) == ["trust_region"] * is_ended
 
 
-def test_the_learning_rates_schedule_reaches_the_optimiser() -> None:
+def test_the_learning_rates_schedule_reaches_the_optimizer() -> None:
     trainer = trainer_of(learning_rate=1e-3, num_steps=4, learning_rate_decay="cosine")
     told = [record.metrics["control/learning_rate"] for record in steps(trainer, 2)]
-    assert trainer._optimiser.param_groups[0]["lr"] == told[1] < told[0] == 1e-3
+    assert trainer._optimizer.param_groups[0]["lr"] == told[1] < told[0] == 1e-3
 
 
 def test_the_gradient_is_scaled_down_to_its_largest_norm(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,7 +394,7 @@ def test_the_gradient_is_scaled_down_to_its_largest_norm(monkeypatch: pytest.Mon
     monkeypatch.setattr(training, "MAX_GRADIENT_NORM", 1e-9)
     trainer = trainer_of(num_minibatches=1)
     assert trainer.step().metrics["grpo/gradient_norm"] > 1e-4, "as measured before"
-    moments = [moment.sum().item() for name, moment in trainer.state({}).tensors_of("optimiser.").items() if name.endswith("exp_avg_sq")]
+    moments = [moment.sum().item() for name, moment in trainer.state({}).tensors_of("optimizer.").items() if name.endswith("exp_avg_sq")]
     assert math.sqrt(sum(moments) / (1 - 0.999)) == pytest.approx(1e-9, rel=1e-3)
 
 
@@ -429,8 +429,8 @@ def test_a_loss_that_is_not_finite_is_left_out_and_counted_and_leaves_every_bit_
     assert record.metrics["grpo/skipped"] == num_minibatches
     assert event_names(record).count("step_skipped") == num_minibatches
     assert f"step {bad_step + 1}: the loss is not finite" in record.events[0].message
-    assert record.metrics["grpo/optimiser_steps"] == 0
-    assert "grpo/loss" not in record.metrics, "there was no optimiser step to speak of"
+    assert record.metrics["grpo/optimizer_steps"] == 0
+    assert "grpo/loss" not in record.metrics, "there was no optimizer step to speak of"
     assert state_of(trainer) == before
     assert trainer.num_steps_done == record.step == bad_step + 1
     after = trainer.step()
@@ -522,7 +522,7 @@ def test_by_trajectories_it_raises_the_expected_value() -> None:
 
 
 def test_it_ends_near_the_optimum_of_value_plus_entropy() -> None:
-    # Maximise sum p Q + alpha H(p): p = softmax(Q / alpha). Large groups are nearly the exact estimator.
+    # Maximize sum p Q + alpha H(p): p = softmax(Q / alpha). Large groups are nearly the exact estimator.
     alpha = 0.25
     policy = new_policy(PolicyConfig(width=64, hidden_width=32), seed=0, device=CPU)  # Wide enough to hold the optimum.
     optimum = MoveDistribution.from_logits(FEW_VALUES, FEW_LEGAL, temperature=alpha)

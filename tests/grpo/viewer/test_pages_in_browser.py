@@ -87,7 +87,7 @@ class Page:
         return int(place["x"] + place["width"] / 2), int(place["y"] + place["height"] / 2)
 
     def disabled(self) -> list[str]:
-        """Return the buttons of the play page that are grey."""
+        """Return the buttons of the play page that are gray."""
         return [each.get_attribute("id") or "" for each in self.find(".row button:disabled")]
 
     def run(self, script: str) -> object:

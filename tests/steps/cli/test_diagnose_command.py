@@ -15,7 +15,7 @@ def test_findings_are_exit_code_1_and_said_in_words(capsys: pytest.CaptureFixtur
     told = capsys.readouterr().out
     assert code == 1
     assert told.startswith("feb04_loss_budget.csv, feb04_rewards.csv, feb04_evals.csv: temperature_mismatch, ")
-    assert "docs/troubleshooting.md#cancelling_terms" in told
+    assert "docs/troubleshooting.md#canceling_terms" in told
 
 
 def test_a_healthy_run_in_a_folder_is_exit_code_0_one_that_says_too_little_3_and_one_that_is_not_shown_to_learn_4(

@@ -97,7 +97,7 @@ def test_no_opening_serves_two_stages_and_none_is_a_board_of_the_dataset(selecte
     assert sum(map(len, used.values())) == len(together), "no two stages share one"
     assert not together & {position_key(board) for board in dataset_boards()}
     for of_match in (games[CONFIRMATION], games[SAMPLED]):
-        assert set(Counter(openings_of(of_match)).values()) == {2}, "both colours, once"
+        assert set(Counter(openings_of(of_match)).values()) == {2}, "both colors, once"
 
 
 @pytest.mark.parametrize("is_previous_played", [False, True])
@@ -196,7 +196,7 @@ def test_a_candidate_that_is_no_better_leaves_the_initial_policy_champion(
     assert gain["played"]["low"] < gain["played"]["value"] == 0 < gain["played"]["high"], "no difference is shown"
     assert report["previous_weights"] is report["previous_champion"] is None, "the start is no other champion"
     assert gain["num_pairs"] == gain["num_planned"]
-    # One policy against itself: the likeliest moves make one game of an opening, whatever the colours; sampled ones make two.
+    # One policy against itself: the likeliest moves make one game of an opening, whatever the colors; sampled ones make two.
     assert games[CONFIRMATION][::2] == games[CONFIRMATION][1::2]
     assert all(one != other for one, other in zip(games[SAMPLED][::2], games[SAMPLED][1::2], strict=True))
     assert load_checkpoint(found.selected / PEAK, CPU, NetworkPolicy)[1].step == report["candidate_step"] == 2

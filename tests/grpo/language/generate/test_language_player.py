@@ -97,12 +97,12 @@ def test_what_a_game_draws_does_not_depend_on_the_games_beside_it(temperature: f
 
 
 def falls_silent(*, as_white: bool) -> Callable[[str, float | None], str]:
-    """Return what names moves until the sixth of a colour, and then says nothing."""
+    """Return what names moves until the sixth of a color, and then says nothing."""
     return lambda fen, _: "" if (board := chess.Board(fen)).turn == as_white and board.fullmove_number >= 6 else naming(first_legal(fen))
 
 
 @pytest.mark.parametrize("as_white", [True, False])
-def test_who_names_no_legal_move_loses_the_game_there_with_either_colour(as_white: bool) -> None:
+def test_who_names_no_legal_move_loses_the_game_there_with_either_color(as_white: bool) -> None:
     told: list[int] = []
     silent, other = ScriptedSpeaker(falls_silent(as_white=as_white)), RandomPlayer(numpy_stream(1, "random"))
     result = play_match(player(silent), other, [chess.STARTING_FEN], max_plies=16, on_games_done=told.append)

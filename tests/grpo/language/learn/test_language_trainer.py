@@ -52,7 +52,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_the_run_that_was_not_stopped(tm
     torch.manual_seed(99)  # Nothing may depend on it.
     assert again.step() == records[2]
     assert weights_hash(again.policy) == weights_hash(whole.policy)
-    assert weights_hash(again.policy) != weights_hash(policy), "nothing was learnt"
+    assert weights_hash(again.policy) != weights_hash(policy), "nothing was learned"
 
 
 def test_the_kl_coefficient_begins_above_zero_and_chess_is_asked_for_little_by_little() -> None:
@@ -91,7 +91,7 @@ def test_a_rollout_of_nothing_but_cut_answers_changes_nothing() -> None:
     before = weights_hash(trainer.policy)
     metrics = trainer.step().metrics
     assert metrics["language/truncated"] == 1
-    assert metrics["language/optimiser_steps"] == 0
+    assert metrics["language/optimizer_steps"] == 0
     assert weights_hash(trainer.policy) == before
 
 
