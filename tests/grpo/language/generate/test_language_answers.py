@@ -71,6 +71,6 @@ def test_scores_that_are_no_numbers_stop_it_by_name(tmp_path: Path) -> None:
 def test_what_might_not_fit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     policy = policy_of(gpt2(tmp_path), max_answer_tokens=250)
     with pytest.raises(
-        TooLongError, match=r"of \d+ tokens and an answer of language\.max_answer_tokens = 250 do not fit into the model's 256"
+        TooLongError, match=r"of \d+ tokens and an answer of language\.max_answer_tokens = 250 do not fit into the model's context of 256"
     ):
         greedy_answers(policy, PROMPTS)
