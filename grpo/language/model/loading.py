@@ -80,8 +80,8 @@ def network_of_files(name: str, revision: str) -> tuple["PreTrainedModel", "PreT
     loaded: dict[str, Any] = result[1]
     if wrong := sorted([*map(str, loaded["missing_keys"]), *map(str, loaded["mismatched_keys"])]):
         raise LanguageModelError(
-            f"language.model = {name!r}: {len(wrong)} weights are missing in its files or have another shape ({wrong[0]}, ...): the files are"
-            f" not a causal language model, or do not match their config.json ({described.model_type})"
+            f"language.model = {name!r}: {len(wrong)} weights are missing in its files or have another shape ({wrong[0]}, ...): the files"
+            f" are not a causal language model, or do not match their config.json ({described.model_type})"
         )
     embeddings: Any = network.get_input_embeddings()
     ids: list[int] = tokenizer(_PROBE, add_special_tokens=False)["input_ids"]

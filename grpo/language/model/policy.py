@@ -59,7 +59,7 @@ class LanguagePolicy:
 
         assert tokenizer.eos_token_id is not None
         assert tokenizer.pad_token_id is not None
-        # The model author's sampling settings (top-k, repetition penalties) are removed: the sampled policy would differ from the trained one.
+        # Removes the author's sampling settings (top-k, repetition penalties): the sampled policy would differ from the trained one.
         ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
         network.generation_config = GenerationConfig(**ids)  # type: ignore[no-untyped-call]
         network.config.eos_token_id, network.config.pad_token_id = ids["eos_token_id"], ids["pad_token_id"]

@@ -3,8 +3,8 @@
 Each part of `CHESS` lies in [0, 1] before its weight. An example's target answer gets the maximum of every part; no text gets more.
 
 structure, parsing
-    With n parsed sections (fields) of N expected: `least + (most - least) (n - 1) / (N - 1)`; 0 if n is 0. Extra sections and words raise N,
-    so longer texts never gain.
+    With n parsed sections (fields) of N expected: `least + (most - least) (n - 1) / (N - 1)`; 0 if n is 0. Extra sections and words raise
+    N, so longer texts never gain.
 move_quality
     Summed quality of the listed moves, divided by the summed quality of the five best moves. A move's quality is
     (value - worst) / (best - worst), or 1 if all values are equal. Illegal and repeated moves have quality 0.

@@ -9,7 +9,7 @@ from made_language import language_table
 from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import numpy_stream
 from grpo.dataset.table import Split
-from grpo.language.learn import cloning
+from grpo.language.learn import imitation
 from grpo.language.learn.imitation import imitate, validation_losses
 from grpo.language.model.policy import LanguagePolicy, load_model
 from grpo.language.text.examples import LanguageBoards
@@ -51,7 +51,7 @@ def test_the_policy_ends_with_the_best_weights_of_all_looks(monkeypatch: pytest.
         seen.append(weights_hash(policy))
         return {"language/clone_validation_loss": [2.0, 1.0, 3.0][len(seen) - 1]}
 
-    monkeypatch.setattr(cloning, "validation_losses", told)
+    monkeypatch.setattr(imitation, "validation_losses", told)
     policy, _ = cloned()
     assert len(set(seen)) == 3
     assert weights_hash(policy) == seen[1]
