@@ -62,9 +62,9 @@ def test_an_answer_does_not_depend_on_what_is_asked_with_it(make, pad: str | Non
 def test_scores_that_are_no_numbers_stop_it_by_name(tmp_path: Path) -> None:
     policy = policy_of(gpt2(tmp_path))
     policy.network.transformer.h[1].mlp.c_fc.weight.data[0, 0] = torch.nan
-    with pytest.raises(NonFiniteError, match="scores are NaN or infinite"):
+    with pytest.raises(NonFiniteError, match="logits are NaN or infinite"):
         greedy_answers(policy, PROMPTS)
-    with pytest.raises(NonFiniteError, match="scores are NaN or infinite"):
+    with pytest.raises(NonFiniteError, match="logits are NaN or infinite"):
         sampled_answers(policy, PROMPTS, temperature=1.0, streams=streams(6))
 
 
