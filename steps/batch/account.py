@@ -43,8 +43,10 @@ def batch_checks(environment: Mapping[str, str]) -> list[PreflightCheck]:
         own = _set("METAFLOW_BATCH_JOB_QUEUE", metaflow_config.BATCH_JOB_QUEUE, "a job queue of AWS Batch")
         named = {own: "METAFLOW_BATCH_JOB_QUEUE"} | {name: GPU_QUEUE for name in [environment.get(GPU_QUEUE)] if name}
         with _in_words("let the account call batch:DescribeJobQueues"):
-            found = client("batch").describe_job_queues(jobQueues=list(named))["jobQueues"]
-        states = {key: f"{each['state']} and {each['status']}" for each in found for key in (each["jobQueueName"], each["jobQueueArn"])}
+            described = client("batch").describe_job_queues(jobQueues=list(named))["jobQueues"]
+        states = {
+            key: f"{queue['state']} and {queue['status']}" for queue in described for key in (queue["jobQueueName"], queue["jobQueueArn"])
+        }
         works = ("ENABLED and VALID", "ENABLED and UPDATING")
         if wrong := [f"{named[name]}={name} is {state}" for name in named if (state := states.get(name, "not there")) not in works]:
             raise PreflightError(f"{'; '.join(wrong)}: a queue must be ENABLED and VALID {_PAGE}")
@@ -60,7 +62,7 @@ def batch_checks(environment: Mapping[str, str]) -> list[PreflightCheck]:
         value = _set("METAFLOW_BATCH_CONTAINER_IMAGE", metaflow_config.BATCH_CONTAINER_IMAGE, "an image with the steps' packages")
         return ", ".join(filter(None, (value, environment.get(GPU_IMAGE))))
 
-    looks: dict[str, Callable[[], str]] = {
+    checks: dict[str, Callable[[], str]] = {
         "batch tracking": lambda: reachable(environment),
         "batch credentials": credentials,
         "batch bucket": bucket,
@@ -71,8 +73,8 @@ def batch_checks(environment: Mapping[str, str]) -> list[PreflightCheck]:
         "batch image": image,
         "batch secrets": secrets,
     }
-    with ThreadPoolExecutor(len(looks)) as threads:
-        return list(threads.map(checked, looks.keys(), looks.values()))
+    with ThreadPoolExecutor(len(checks)) as threads:
+        return list(threads.map(checked, checks.keys(), checks.values()))
 
 
 def _set(name: str, value: str | None, what: str) -> str:
