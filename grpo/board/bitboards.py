@@ -1,12 +1,9 @@
-"""Bitboards in torch: positions as sets of squares, one int64 a set, for thousands of positions at once.
+"""Bitboards in torch: sets of squares of thousands of positions at once, one int64 a set.
 
-Bit s of a set is square s (a1 = 0, h8 = 63). A tensor holds N sets in its last dimension. The functions take all directions of a sign at
-once, because operations on small tensors cost mostly their call.
+Bit s of a set is square s (a1 = 0, h8 = 63). The last dimension of a tensor counts the N positions. One call takes all D = 4 directions
+of a sign, because a call on a small tensor costs more than its arithmetic.
 
-Int64 has a sign, so that a shift to the right copies bit 63: masks of the squares on which a step can land remove these copies, and the
-squares that wrap around the edge.
-
-Legend: D = 4 directions, N positions.
+A right shift of an int64 copies the sign bit (h8). `_LANDING` masks these copies and the squares that wrap around the edge.
 """
 
 from collections.abc import Sequence
@@ -20,18 +17,18 @@ DOWN: Final = -8
 STRAIGHT: Final = (8, 1)
 DIAGONAL: Final = (9, 7)
 LINES: Final = (*STRAIGHT, *DIAGONAL)
-"""Steps of the lines on which queens move, each to be taken with both signs."""
+"""Steps along the lines of a queen; the sign of a step gives its direction."""
 KNIGHT: Final = (17, 15, 10, 6)
-"""Steps of a knight, likewise."""
+"""Steps of a knight, likewise with both signs."""
 
 
 def signed(squares: int) -> int:
-    """Return a set of squares as a signed 64-bit integer, as torch stores it."""
+    """Return a bitboard as a signed 64-bit integer, which torch stores."""
     return squares - (1 << 64) if squares >> 63 else squares
 
 
 def _landing(step: int) -> int:
-    """Return the squares on which a step can end without leaving the board."""
+    """Return the squares on which a step ends without leaving the board."""
     file_step = (step + 4) % 8 - 4
     rank_step = (step - file_step) // 8
     return signed(sum(1 << square for square in range(64) if 0 <= square % 8 - file_step < 8 and 0 <= square // 8 - rank_step < 8))
@@ -50,28 +47,28 @@ def _moved(squares: Tensor, amounts: Tensor, sign: int) -> Tensor:
 
 
 def _in_front(table: Tensor, like: Tensor) -> Tensor:
-    """Return a table [D] as [D, 1, ..., 1], so that it spreads over the dimensions of a tensor."""
+    """Return a table [D] as [D, 1, ..., 1], which broadcasts over `like`."""
     return table.to(like.device).view(-1, *[1] * like.dim())
 
 
 def shift(squares: Tensor, step: int) -> Tensor:
-    """Return the squares one step further, without those that leave the board; the step is one of 8, 9, 7 or their negatives."""
+    """Shift sets [..., N] by a step (8, 9, 7 or a negative of these); drop squares that leave the board."""
     return shifts(squares, (abs(step),), 1 if step > 0 else -1)[0]
 
 
 def shifts(squares: Tensor, steps: Sequence[int], sign: int) -> Tensor:
-    """Return the squares one step further in each direction, [D, ..., N], of squares [..., N]."""
+    """Shift sets [..., N] by each step of the given sign, [D, ..., N]; `steps` is `LINES`, `KNIGHT` or one of 8, 9, 7."""
     key = tuple(steps)
     return _moved(squares, _in_front(_AMOUNTS[key], squares), sign) & _in_front(_LANDING[key, sign], squares)
 
 
 def rays(sliders: Tensor, empty: Tensor, sign: int) -> Tensor:
-    """Return the squares that sliders attack on each line: up to and including the first piece (a Kogge-Stone fill), [D, ..., N].
+    """Return the squares that sliders attack, up to and including the first piece on the line, [D, ..., N] (a Kogge-Stone fill).
 
     Args:
-        sliders: [D, ..., N], those of each line of `LINES`.
-        empty: [..., N], the squares without a piece.
-        sign: in which direction of the lines.
+        sliders: [D, ..., N], sliders on each line of `LINES`.
+        empty: [..., N], squares without a piece.
+        sign: 1 or -1, direction along the lines.
     """
     amounts, landing = _in_front(_AMOUNTS[LINES], sliders[0]), _in_front(_LANDING[LINES, sign], sliders[0])
     reach = empty & landing
@@ -83,7 +80,7 @@ def rays(sliders: Tensor, empty: Tensor, sign: int) -> Tensor:
 
 
 def union(sets: Tensor) -> Tensor:
-    """Return the union of sets [K, ..., N] over their first dimension, [..., N]."""
+    """Return the union of K sets, [K, ..., N] -> [..., N]."""
     while len(sets) > 1:
         half = len(sets) // 2
         joined = sets[:half] | sets[half : 2 * half]
@@ -92,7 +89,7 @@ def union(sets: Tensor) -> Tensor:
 
 
 def union_and_overlap(sets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the squares that are in any of the sets [K, ..., N], and those that are in two or more, [..., N] each."""
+    """Return the squares in at least one and in at least two of K sets, [K, ..., N] -> [..., N] each."""
     once, twice = sets, torch.zeros_like(sets)
     while len(once) > 1:
         half = len(once) // 2

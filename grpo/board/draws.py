@@ -1,4 +1,4 @@
-"""Moves that draw by rule: stalemate, insufficient material, fifty-move rule, repetition; no engine is asked."""
+"""Moves that draw by rule (stalemate, insufficient material, fifty moves) or repeat a position, found without an engine."""
 
 from collections.abc import Hashable
 
@@ -6,15 +6,15 @@ import chess
 
 
 def drawing_moves(board: chess.Board) -> list[chess.Move]:
-    """Return the legal moves that end the game in a draw: stalemate, insufficient material or the fifty-move rule.
+    """Return the legal moves that draw at once by stalemate, insufficient material or the fifty-move rule.
 
-    Checkmate takes precedence over the fifty-move rule (FIDE Laws 9.6). Repetition needs a history: see `repeating_moves`.
+    Checkmate takes precedence over the fifty-move rule (FIDE Laws 9.6).
     """
     num_enough = (board.pawns | board.rooks | board.queens).bit_count()
     if board.halfmove_clock >= 99 or not num_enough or _may_stalemate(board):
         moves = list(board.legal_moves)
     elif num_enough <= 2:
-        # One move can capture one piece and promote a pawn to a minor piece, so it removes at most two winning pieces.
+        # A move removes at most two such pieces: it can capture one, and promote a pawn to a knight or bishop.
         moves = [move for move in board.legal_moves if move.promotion or board.is_capture(move)]
     else:
         return []
@@ -30,11 +30,12 @@ def drawing_moves(board: chess.Board) -> list[chess.Move]:
 
 
 def repeating_moves(board: chess.Board) -> list[chess.Move]:
-    """Return the legal moves that repeat a position of the board's move stack; none if the stack is empty.
+    """Return the legal moves that return to a position of the board's move stack; [] if the stack is empty.
 
-    One repetition counts as a draw, as in engine searches: a position that can be repeated once can be repeated again.
+    As in engine searches, one repetition counts as a draw, because the player who can repeat once can repeat again.
     """
     num_reversible = min(board.halfmove_clock, len(board.move_stack))
+    # A return takes at least four plies: three played ones and the move.
     if num_reversible < 3:
         return []
     earlier: dict[Hashable, set[Hashable]] = {}
@@ -49,10 +50,11 @@ def repeating_moves(board: chess.Board) -> list[chess.Move]:
     theirs = board.occupied_co[not mover]
     back = []
     for move in board.generate_legal_moves(own & ~board.pawns):
-        # Hardly any move leads to squares that were occupied before: most need not be tried.
+        # First compare occupied squares only: this rules out nearly all moves without playing them.
         after = own ^ chess.BB_SQUARES[move.from_square] ^ chess.BB_SQUARES[move.to_square]
         candidates = earlier.get((after, theirs) if mover == chess.WHITE else (theirs, after))
-        if candidates and not board.is_castling(move):  # Which no position before it can follow.
+        # Castling gives up castling rights, so it never restores an earlier position.
+        if candidates and not board.is_castling(move):
             board.push(move)
             if _position(board) in candidates:
                 back.append(move)
@@ -65,21 +67,23 @@ def _occupied(board: chess.Board) -> Hashable:
 
 
 def _position(board: chess.Board) -> Hashable:
-    """Return a key that is equal for equal positions (FIDE Laws 9.2); it leaves out the player to move."""
+    """Return a key of the position (FIDE Laws 9.2) without the player to move."""
     pieces = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings, board.occupied_co[chess.WHITE])
     return pieces, board.clean_castling_rights(), board.ep_square if board.has_legal_en_passant() else None
 
 
 def _may_stalemate(board: chess.Board) -> bool:
-    """Return False only if no move stalemates: a fast filter, because trying every move takes as long as the engine's search.
+    """Return False only if no legal move stalemates the opponent: a fast filter, because trying all moves takes as long as a search.
 
-    A piece that shares no line with its own king can never be pinned. If it can move now, only a capture or (of a pawn) a block stops it,
-    and no move does that to more than two pieces (castling, en passant).
+    An opponent's piece counts as mobile if it can move and shares no line with its king, because it then can never be pinned. One move
+    immobilizes at most two such pieces: castling can block two pawns; en passant captures a pawn and can block another. So three mobile
+    pieces rule out stalemate.
     """
     opponent = not board.turn
     king = board.king(opponent)
     assert king is not None
     lines = chess.BB_SQUARES[king]
+    # Without a slider, or a pawn that promotes to a slider, no piece is pinned.
     mine = board.occupied_co[board.turn]
     if mine & (board.bishops | board.rooks | board.queens | (board.pawns & (chess.BB_RANK_2 | chess.BB_RANK_7))):
         lines |= chess.BB_RANK_ATTACKS[king][0] | chess.BB_FILE_ATTACKS[king][0] | chess.BB_DIAG_ATTACKS[king][0]
