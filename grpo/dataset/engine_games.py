@@ -1,4 +1,4 @@
-"""Engine self-play games as data."""
+"""Engine self-play games as data, deliberately varied."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,29 +15,27 @@ from grpo.engine.answers import EngineError
 from grpo.engine.pool import NUM_ATTEMPTS, REMEDY, EnginePool
 
 ENGINE: Final = "engine"
-"""The source of engine games."""
+"""`Game.source` of engine games."""
 MAX_IDLE_GAMES: Final = 300
-"""Number of engine games in a row without a new board after which a unit stops."""
-_MAX_FAILED_IN_A_ROW: Final = 5  # Games.
+"""A unit stops after this many engine games in a row without a new board."""
+_MAX_FAILED_IN_A_ROW: Final = 5  # games
 
 NODES: Final = (60, 240, 960)
-"""Node limits. Each side of each game draws one at random, so that strong and weak players meet. Below about 200 nodes the communication
-with the engine dominates the cost of a move."""
+"""Node limits. Each side of a game draws one, so strong and weak players meet. Below about 200 nodes, communication with the engine
+dominates the cost of a move."""
 RANDOM_OPENING_PLIES: Final = 6
-"""Each game starts with up to this many random legal plies."""
+"""Most random legal plies at the start of a game; fewest 0."""
 RANDOM_MOVE_PROBABILITY: Final = 0.08
-"""Probability that a later move is random. A random move is never a label."""
+"""Probability that a later move is random. Random moves are never labels."""
 MAX_PLIES: Final = 200
-"""Games are truncated after this many plies."""
+"""Longer games are truncated."""
 
 
 def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[[str], bool]) -> Iterator[Game | Rejection]:
-    """Yield games without end, deliberately varied.
+    """Yield games without end; skip games whose id `is_wanted` rejects. A game depends only on seed, unit and its number.
 
-    A game depends only on seed, unit and its number. Games whose id `is_wanted` rejects are not played. A game during which the
-    engine failed is replayed from its seed, until the engine has failed `NUM_ATTEMPTS` times at one ply: then it is yielded as a Rejection.
-
-    Raises EngineError if the engine fails in several games in a row.
+    If the engine fails, the game is replayed from its seed. After `NUM_ATTEMPTS` failures at one ply it becomes a Rejection.
+    Raises EngineError after several failed games in a row.
     """
     num_failed_in_a_row = 0
     for number in count():
@@ -49,7 +47,7 @@ def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[
         while game is None:
             played: list[str] = []
             try:
-                # The engine's hash makes a move depend on earlier searches, so a game that failed half-way is replayed as a whole.
+                # Replay all moves: an engine's move depends on the hash of its earlier searches.
                 game = _game(number, game_id=game_id, rng=numpy_stream(seed, "engine_game", unit, number), pool=pool, played=played)
             except EngineError as error:
                 failures[len(played)] += 1
@@ -63,7 +61,7 @@ def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[
 
 
 def _game(number: int, *, game_id: str, rng: np.random.Generator, pool: EnginePool, played: list[str]) -> Game:
-    """Return a game; `played`, empty at first, gets its moves as they are played."""
+    """Play a game and append its moves to `played`, which is empty at first."""
     nodes = {color: int(rng.choice(NODES)) for color in chess.COLORS}
     board, start = chess.Board(), chess.STARTING_FEN
     num_random = int(rng.integers(0, RANDOM_OPENING_PLIES + 1))
@@ -80,7 +78,7 @@ def _game(number: int, *, game_id: str, rng: np.random.Generator, pool: EnginePo
             try:
                 move = board.parse_uci(best_move)
             except ValueError as error:
-                raise EngineError(f"{board.fen()}: no legal move of the engine ({error})") from None
+                raise EngineError(f"{board.fen()}: the engine's move is not legal ({error})") from None
         boards.append(board.copy(stack=False))
         is_label.append(not is_random)
         played.append(move.uci())
@@ -97,5 +95,5 @@ def _game(number: int, *, game_id: str, rng: np.random.Generator, pool: EnginePo
 
 
 def _is_over(board: chess.Board) -> bool:
-    # Games end early, after 30 moves without progress.
+    # 60 plies without a capture or pawn move end a game early.
     return board.halfmove_clock >= 60 or board.is_insufficient_material() or not any(board.legal_moves)

@@ -12,46 +12,46 @@ _MAX_DETAIL: Final = 120
 
 
 class SourceError(PlainError, ValueError):
-    """A source cannot be read, or has too few boards; the message says where, why and what to change."""
+    """A source cannot be read or has too few boards; the message says how to mend it."""
 
 
 class Reason(StrEnum):
-    """Why a game or a listed position is rejected; every rejection is counted."""
+    """Reasons to reject a game or listed position; every rejection is counted."""
 
     NOT_A_GAME = "not a game"
     """Text outside any game."""
     ILLEGAL_POSITION = "illegal position"
-    """A start, or a listed entry, that cannot occur in standard chess."""
+    """The position cannot occur in standard chess."""
     VARIANT = "variant"
-    """A game of a variant of chess; the detail names it."""
+    """Another variant of chess; the detail names the variant."""
     ILLEGAL_MOVE = "illegal move"
-    """Or one that cannot be read."""
+    """A move is illegal or unreadable."""
     NO_MOVES = "no moves"
-    """The detail is the start position, if it is one of the game's own."""
+    """The detail is the FEN tag, "" without a tag."""
     TOO_LONG = "too long"
-    """A line or a game longer than any real one."""
+    """A line or game above `MAX_LINE`."""
     DUPLICATE = "duplicate"
     """The same game was read before."""
     ENGINE_FAILURE = "engine failure"
     GAME_OVER = "game over"
-    """A listed position that is checkmate, stalemate or drawn by rule."""
+    """The listed position is checkmate, stalemate or drawn by rule."""
     NOT_AN_EXERCISE = "not an exercise"
-    """A row of a table of puzzles, or a line of a suite of tests."""
+    """A row of a puzzle table, or a line of a test suite, that is no exercise."""
     FILTERED = "filtered"
-    """Excluded by a filter of the settings; the detail names it."""
+    """A filter of the settings drops the game; the detail names the filter."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rejection:
-    """A rejected game or list entry."""
+    """Rejected game or list entry."""
 
     source: str
-    """Name of the file, as in `Game.source`."""
+    """See `Game.source`."""
     offset: int
-    """Number of the game in the file, the first being 0; for a list, byte offset of the line."""
+    """See `Game.offset`."""
     reason: Reason
     detail: str = ""
-    """The text found; for `FILTERED` and `VARIANT`, the name of filter or variant."""
+    """Explanation, or the name of a filter or variant."""
 
     def __str__(self) -> str:
         place = f"game {self.offset + 1:,}" if ".pgn" in self.source.lower() else f"byte {self.offset:,}"
@@ -60,20 +60,20 @@ class Rejection:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Game:
-    """The moves of one game, the board before each, and which moves may become labels; a listed position is a game without moves."""
+    """A game; a listed position is a game without moves."""
 
     game_id: str
-    """A hash of players, date, start and moves, independent of the file."""
+    """Hash of players, date, site, start and moves, independent of the file."""
     source: str
     """`engine`, or the file's name."""
     offset: int
-    """Number of the game in the file or among engine games, the first being 0; for a list, byte offset of the line."""
+    """Number of the game in the file or among engine games, from 0; byte offset of the line for a list."""
     boards: tuple[chess.Board, ...]
-    """Before each move, without move stacks; for a listed position, that position alone."""
+    """Board before each move, without move stack; a listed position alone."""
     moves: tuple[chess.Move, ...]
-    """One per board; none for a listed position."""
+    """One move per board; none for a listed position."""
     is_label: tuple[bool, ...]
-    """For each board, whether it may be used: its move was not random."""
+    """True for each board whose move may become a label (no random move)."""
     result: str = "*"
     """`1-0`, `0-1`, `1/2-1/2` or `*`."""
     white_rating: int | None = None
@@ -83,7 +83,7 @@ class Game:
 
 
 def standard_board(fen: str) -> chess.Board:
-    """Return the board of a FEN. Raises ValueError if it is none, or a position that cannot occur in a game of standard chess."""
+    """Return the board of a FEN. Raises ValueError for a bad FEN, or a position that cannot occur in standard chess."""
     board = chess.Board(fen)
     if not board.is_valid():
         raise ValueError(f"{board.status().name} in {fen}")

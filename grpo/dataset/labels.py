@@ -1,6 +1,6 @@
-"""The positions whose moves are imitated: the training boards, and more of the moves played in the games that they come from.
+"""Positions whose moves the policy imitates: the training boards, and further moves played in the boards' games.
 
-Imitation needs no values, and playing a game costs the same however many of its positions are valued.
+Imitation needs no move values, so further positions of a played game cost nothing.
 """
 
 import chess
@@ -15,15 +15,15 @@ from grpo.dataset.table import LabelArrays, Split, board_arrays, legal_columns
 
 
 def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> LabelArrays:
-    """Return the positions to imitate: all training boards, then others of the training games, up to `max_positions` in all.
+    """Return the positions to imitate: all training boards, then further positions of training games.
 
-    No position is there twice (of one that several games have, the first game's move counts), and none is a board of another split. The
-    others are those with the lowest hashes of their keys, so that the choice does not depend on the order of the games.
+    Each position appears once, with the move of the first game that has it, and is no board of another split. The lowest hashes of
+    the keys decide which further positions stay, so the order of games does not matter.
 
     Args:
         boards: Table of `BOARD_SCHEMA`.
         games: Table of `GAME_SCHEMA`.
-        max_positions: Maximum number of positions, unless there are more boards.
+        max_positions: Most positions; all training boards stay, even if they are more.
 
     Raises ValueError if a game's move is not legal.
     """
@@ -52,7 +52,7 @@ def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> La
                 played = action_id(move, board.turn)
                 if played not in legal:
                     raise ValueError(f"game {game_id}: {move} at ply {ply} is not legal in {board.fen()}; make the boards again")
-                if len(legal) > 1:  # Else there is nothing to learn.
+                if len(legal) > 1:  # A single legal move teaches nothing.
                     positions.append(board.copy(stack=False))
                     ids.append(legal)
                     columns.append(legal.index(played))

@@ -1,4 +1,4 @@
-"""Games of PGN files, read by python-chess; every unusable game is reported."""
+"""Games of PGN files, read with python-chess; each unusable game becomes a Rejection."""
 
 import hashlib
 import io
@@ -15,7 +15,7 @@ from grpo.dataset.streams import MAX_LINE, lines_of
 from grpo.settings.tree import BoardsConfig, TimeControl
 
 MAX_RATING: Final = 4_000
-"""A higher number in a tag is no rating."""
+"""Higher numbers in a rating tag are no ratings."""
 _TAG: Final = re.compile(r'\[\w+\s+"')
 _ONE_TAG: Final = re.compile(r'\[\w+\s+"[^"]*"\]')
 _TAGS: Final = re.compile(rf"(?:{_ONE_TAG.pattern}\s*)+")
@@ -23,14 +23,14 @@ _BEGINS_MOVES: Final = re.compile(r"[;%0-9{(*a-hKQRBNO$]|\Z")
 _EVENT: Final = re.compile(r'(?=\[Event ")')
 _BRACE: Final = re.compile("[{}]")
 _NO_MOVES: Final = re.compile(r"\{[^}]*\}?|;.*|^[%\[].*", re.MULTILINE)
-# A move with a letter before it that is none of English algebraic notation, such as `Sf3`, which python-chess reads as f3.
+# A letter of another language before a move, such as `Sf3`; python-chess reads `Sf3` as f3.
 _FOREIGN_MOVE: Final = re.compile(r"(?:[^\W\d_NBKRQa-hx]|[♔-♟])[a-h]?[1-8]?[x:-]?[a-h][1-8]")
 _RESULTS: Final = {
     **dict.fromkeys(("1-0", "1:0"), "1-0"),
     **dict.fromkeys(("0-1", "0:1"), "0-1"),
     **dict.fromkeys(("1/2-1/2", "1/2", "½-½", "0.5-0.5"), "1/2-1/2"),
 }
-# Lichess's classes by estimated duration, base + 40 increments, in seconds: https://lichess.org/faq#time-controls.
+# Lichess's classes: upper bound of the estimated duration (base + 40 increments) in seconds, https://lichess.org/faq#time-controls.
 _CLASSES: Final = (
     (30, TimeControl.ULTRABULLET),
     (180, TimeControl.BULLET),
@@ -38,7 +38,7 @@ _CLASSES: Final = (
     (1_500, TimeControl.RAPID),
     (86_400, TimeControl.CLASSICAL),
 )
-# `300+3`, `300`, `40/7200`, `40/7200+30`; the first of several periods (`40/7200:3600`).
+# `300`, `300+3`, `40/7200`, `40/7200+30`; of several periods (`40/7200:3600`) the first.
 _PERIOD: Final = re.compile(r"(?:[0-9]{1,4}/)?([0-9]{1,8}(?:\.[0-9]{1,6})?)(?:\+([0-9]{1,8}(?:\.[0-9]{1,6})?))?(?::.*)?")
 NO_FILTERS: Final = BoardsConfig()
 _DATE: Final = re.compile(r"([0-9]{4})[./-](0[1-9]|1[0-2]|\?\?)[./-](0[1-9]|[12][0-9]|3[01]|\?\?)")
@@ -53,11 +53,8 @@ def read_games(
 ) -> Iterator[Game | Rejection]:
     """Yield each game of a PGN stream, or its Rejection, in order.
 
-    Args:
-        stream: The decompressed bytes.
-        source: Name of the file.
-        is_mine: Whether to parse the game with this number; the first is 0. Other games are skipped.
-        filters: By its tags a game is dropped, and its moves are not parsed.
+    `stream` is decompressed, `source` the file's name. Games whose number (from 0) `is_mine` rejects are skipped. `filters` reject games by
+    their tags, without parsing the moves.
     """
     number = 0
     for text in _texts(stream):
@@ -67,7 +64,7 @@ def read_games(
                 yield Rejection(source=source, offset=number, reason=Reason.TOO_LONG, detail=detail)
             number += 1
             continue
-        rest = io.StringIO(text)  # More than one game if blank lines stand between tags and moves.
+        rest = io.StringIO(text)  # Holds several games if blank lines separate tags from moves.
         while True:
             begin = rest.tell()
             visitor = _Visitor(source, number, is_mine=is_mine(number), filters=filters)
@@ -75,7 +72,7 @@ def read_games(
                 if chess.pgn.read_game(rest, Visitor=visitor.result) is None:
                     break
                 found = visitor.found(text[begin : rest.tell()])
-            except IndexError as error:  # Of python-chess 1.11 on some damaged games.
+            except IndexError as error:  # python-chess 1.11 raises IndexError on some damaged games.
                 found = visitor.rejected(Reason.ILLEGAL_MOVE, str(error))
             if is_mine(number):
                 yield found
@@ -83,9 +80,9 @@ def read_games(
 
 
 def _texts(stream: BinaryIO) -> Iterator[str | None]:
-    """Yield the texts of a file's games, one after another, so that no damage of a game reaches the next one; None for a game too long.
+    """Yield the text of each game, or None for a game above `MAX_LINE` bytes. Damage in one text cannot reach the next game.
 
-    A game ends at a blank line behind its moves, as python-chess ends it, and before a tag that follows no other tag.
+    A game ends at a blank line after its moves (as in python-chess) or before a tag that follows no tag.
     """
     lines: list[str] = []
     size, is_after_tag = 0, False
@@ -106,9 +103,9 @@ def _texts(stream: BinaryIO) -> Iterator[str | None]:
 
 
 def _marked(lines: Iterator[str]) -> Iterator[tuple[str, bool]]:
-    """Yield each line, and whether it begins in a comment, which stands in braces.
+    """Yield each line, and whether the line begins inside a comment (in braces).
 
-    A comment that contains a tag, and in which another comment begins or the file ends, was not closed: it ends before its first tag.
+    A comment is unclosed if it contains a tag and then a second `{`, `MAX_LINE` bytes or the file's end. It then ends before its first tag.
     """
     again, held = deque[str](), list[str]()
     size, is_open = 0, False
@@ -140,9 +137,9 @@ def _opens_comment(text: str) -> bool:
 
 
 def _lines(stream: BinaryIO) -> Iterator[str]:
-    """Yield a file's lines, an Event tag always in a new one, and so what follows a tag in its line."""
+    """Yield a file's lines. An Event tag always begins a line, and each tag before moves gets a line of its own."""
     for _, data in lines_of(stream):
-        # A character a byte, so that a line that is too long is still too long as text.
+        # Latin-1 decodes each byte to one character, so a line that is too long in bytes stays too long as text.
         line = data.decode("latin-1") if len(data) > MAX_LINE else data.decode("utf-8", "replace").removeprefix("\ufeff")
         for piece in _EVENT.split(line) if '[Event "' in line else [line]:
             tags = _TAGS.match(piece)
@@ -153,7 +150,7 @@ def _lines(stream: BinaryIO) -> Iterator[str]:
 
 
 class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
-    """Takes one game in: its tags first, then its moves unless it is skipped."""
+    """Reads one game: its tags, then its moves unless the game is skipped."""
 
     def __init__(self, source: str, number: int, *, is_mine: bool, filters: BoardsConfig) -> None:
         self._source, self._number, self._is_mine, self._filters = source, number, is_mine, filters
@@ -197,12 +194,12 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
         return self
 
     def rejected(self, reason: Reason, detail: str) -> Rejection:
-        """Return the first reason for which the game is rejected."""
+        """Record a rejection unless one is recorded already; return the recorded one."""
         self._rejection = self._rejection or Rejection(source=self._source, offset=self._number, reason=reason, detail=detail)
         return self._rejection
 
     def found(self, text: str) -> Game | Rejection:
-        """Return the game, or why it is rejected; `text` is what was read."""
+        """Return the game or its rejection; `text` is the game's PGN."""
         if self._rejection:
             return self._rejection
         if self._moves and (foreign := _FOREIGN_MOVE.search(_NO_MOVES.sub("", text))):
@@ -225,7 +222,7 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
 
 
 def _variant(tag: str) -> str:
-    """Return the variant of chess that a Variant tag names; "" for standard chess."""
+    """Return the chess variant of a Variant tag; "" for standard chess."""
     tags = chess.pgn.Headers({"Variant": tag} if tag else {})
     if tags.is_chess960():
         return "Chess960"
@@ -237,7 +234,7 @@ def _variant(tag: str) -> str:
 
 
 def _start_fault(headers: Mapping[str, str]) -> str:
-    """Return why a game does not start from a position of standard chess; "" if it does."""
+    """Return the fault of a game's start position; "" if standard chess allows it."""
     try:
         standard_board(headers.get("FEN", chess.STARTING_FEN))
     except ValueError as error:
@@ -246,23 +243,22 @@ def _start_fault(headers: Mapping[str, str]) -> str:
 
 
 def _game_id(headers: Mapping[str, str], start: chess.Board, moves: Iterable[chess.Move]) -> str:
-    # Players and date are part of the id, so that two games with equal moves differ. A missing tag counts as the PGN standard's text for
-    # an unknown value.
+    # Players and date distinguish games with equal moves. Defaults are the PGN standard's texts for unknown values.
     unknown = {"White": "?", "Black": "?", "Date": "????.??.??", "UTCTime": "", "Site": "?"}
     text = " ".join([start.fen(), *(move.uci() for move in moves)])
     return hashlib.sha256("/".join([text, *(headers.get(tag, default) for tag, default in unknown.items())]).encode()).hexdigest()[:20]
 
 
 def rating(text: str) -> int | None:
-    """Return the rating of a WhiteElo or BlackElo tag, or None if it is not one."""
+    """Return the rating of a WhiteElo or BlackElo tag, in [1, 4000]; None for other text."""
     is_number = text.isascii() and text.isdecimal() and len(text) <= 4
     return int(text) if is_number and 1 <= int(text) <= MAX_RATING else None
 
 
 def dropped_by(headers: Mapping[str, str], filters: BoardsConfig) -> str | None:
-    """Return the first filter that drops a game for its tags, or None.
+    """Return the name of the first filter that rejects a game's tags, or None.
 
-    A game without a known rating of both players has too low a one. A game whose time control is not known passes: many files lack the tag.
+    `min_rating` rejects unknown ratings. `time_controls` accepts an unknown time control, because many files lack the tag.
     """
     ratings = rating(headers.get("WhiteElo", "")), rating(headers.get("BlackElo", ""))
     if filters.min_rating is not None and any(known is None or known < filters.min_rating for known in ratings):
@@ -272,9 +268,9 @@ def dropped_by(headers: Mapping[str, str], filters: BoardsConfig) -> str | None:
 
 
 def time_control(tag: str) -> TimeControl | None:
-    """Return the class of a TimeControl tag, or None if it is unknown.
+    """Return the class of a TimeControl tag, or None if it is unknown or a sandclock (`*60`).
 
-    `-` is correspondence, as on Lichess; so is a day or more (`1/86400`, chess.com's daily games). Sandclocks (`*60`) have no class.
+    As on Lichess, `-` is correspondence, and so is a day or more (`1/86400`, daily games of chess.com).
     """
     if tag == "-":
         return TimeControl.CORRESPONDENCE
@@ -284,11 +280,11 @@ def time_control(tag: str) -> TimeControl | None:
     base, increment = period.groups()
     duration = float(base) + 40 * float(increment or 0)
     if not duration:
-        return None  # `0` and `0+0` are not playable, so the tag means something else.
+        return None  # `0` and `0+0` cannot be played: the tag means something else.
     return next((name for limit, name in _CLASSES if duration < limit), TimeControl.CORRESPONDENCE)
 
 
 def _date(text: str) -> str | None:
-    """Return a date as `YYYY.MM.DD`, with `??` for an unknown month or day; None if the text is not a date or the year is unknown."""
+    """Return a date as `YYYY.MM.DD`, with `??` for an unknown month or day; None for an unknown year or other text."""
     found = _DATE.fullmatch(text)
     return ".".join(found.groups()) if found else None

@@ -1,6 +1,6 @@
-"""Quotas: the number of boards per split and game phase, and the choice of boards from games.
+"""Quotas: the number of boards per cell (split and game phase), and the choice of boards from games.
 
-A game's split depends only on the game, so that no game is in two splits, whatever the order or the units in which games are read.
+A game's split depends only on its id, so no order or distribution over units puts a game into two splits.
 """
 
 import hashlib
@@ -19,15 +19,15 @@ from grpo.settings.tree import BoardsConfig
 
 QuotaCell = tuple[Split, Phase]
 _OF_GAME: Final = ("game_id", "source", "offset", "white_rating", "black_rating", "date")
-"""What a board and the row of its game take from the game as it is."""
+"""Fields that boards and game rows copy from the game."""
 _MAX_NAMED: Final = 10
 _OF_VARIANT: Final = f"{Reason.VARIANT}: "
 LEAST_PER_CELL: Final = 10
-"""With fewer boards of a split and phase, unless fewer are wanted, no number that is measured on them means anything."""
+"""Fewest boards of a cell (unless the settings ask for fewer): measurements on fewer are noise."""
 
 
 def split_of_game(game_id: str, fractions: Mapping[Split, float]) -> Split:
-    """Return the split of a game by a hash of its id, independent of order, file and machine."""
+    """Return a game's split by a hash of its id, the same on every machine; `fractions` sum to 1."""
     point = int.from_bytes(hashlib.sha256(f"split/{game_id}".encode()).digest()[:8], "big") / 2**64
     for split in (Split.HELDOUT, Split.VALIDATION):
         if point < fractions[split]:
@@ -37,9 +37,9 @@ def split_of_game(game_id: str, fractions: Mapping[Split, float]) -> Split:
 
 
 def split_fractions(config: BoardsConfig) -> dict[Split, float]:
-    """Return the fraction of games for each split, in proportion to the boards it needs.
+    """Return each split's fraction of the games, in proportion to its boards.
 
-    The small splits get 1.5 times as much: they have few games, and a shortage there would delay the whole dataset.
+    Validation and held-out get 1.5 times their share, because a shortage of these few games would hold up the dataset.
     """
     total = config.num_train + config.num_validation + config.num_heldout
     heldout, validation = (min(0.3, 1.5 * count / total) for count in (config.num_heldout, config.num_validation))
@@ -47,30 +47,29 @@ def split_fractions(config: BoardsConfig) -> dict[Split, float]:
 
 
 def boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
-    """Return the exact number of boards for each split and phase."""
+    """Return the number of boards of each cell."""
     counts = {Split.TRAIN: config.num_train, Split.VALIDATION: config.num_validation, Split.HELDOUT: config.num_heldout}
     return {(split, phase): count // len(PHASES) for split, count in counts.items() for phase in PHASES}
 
 
 @dataclass
 class SourceReport:
-    """Counts of games and positions that were read, and of those that were rejected, by reason."""
+    """Counts of games and positions read, and of rejections by reason."""
 
     games: int = 0
-    """Usable games (and listed positions)."""
+    """Usable games and listed positions."""
     rejected: Counter[str] = field(default_factory=Counter)
-    """Reason -> games; for a filter, `filtered: NAME`, for a variant of chess `variant: NAME`."""
+    """Reason -> games; `filtered: NAME` for a filter, `variant: NAME` for a chess variant."""
     first_rejected: list[str] = field(default_factory=list)
-    """File, place and reason of the first games that were rejected for what they are."""
+    """File, index and reason of the first rejected games, except filtered games and variants."""
     natural_phases: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(PHASES, 0)))
     """Phase -> positions read, before balancing."""
     duplicates: int = 0
-    """Positions that were in the dataset already, or whose color mirror was."""
+    """Positions that equal a board read earlier, or its color mirror."""
     left_out: Counter[str] = field(default_factory=Counter)
     """Reason -> positions: `judged` (an excluded evaluation position), `engine failure`."""
 
     def reject(self, rejection: Rejection) -> None:
-        """Count a rejected game."""
         if rejection.reason in (Reason.FILTERED, Reason.VARIANT):
             self.rejected[f"{rejection.reason}: {rejection.detail}"] += 1
             return
@@ -79,12 +78,11 @@ class SourceReport:
             self.first_rejected.append(str(rejection))
 
     def as_facts(self) -> dict[str, Any]:
-        """Return the report as plain data."""
         return dict(vars(self))
 
     @classmethod
     def joined(cls, facts: Sequence[Mapping[str, Any]]) -> "SourceReport":
-        """Return the sum of the facts of several units' reports; each unit reads its part of every file."""
+        """Return the sum of several units' reports; each unit reads its part of every file."""
         report = cls()
         for part in facts:
             report.games += part["games"]
@@ -97,23 +95,15 @@ class SourceReport:
 
 
 class Quota:
-    """Selects positions from games until each cell of (split, phase) is full."""
+    """Selects positions from games until each cell is full."""
 
     def __init__(self, wanted: Mapping[QuotaCell, int], config: BoardsConfig, *, seed: int, excluded: Container[str] = frozenset()) -> None:
-        """Start with empty cells.
-
-        Args:
-            wanted: Number of boards for each cell.
-            config: The dataset's settings.
-            seed: Root of the random streams.
-            excluded: Keys of evaluation positions, which must not be selected.
-        """
+        """Start with empty cells: `wanted` boards each; `excluded` keys are never selected."""
         self.missing = dict(wanted)
-        """Boards that each cell still needs."""
+        """Cell -> boards still needed."""
         self.games: dict[str, dict[str, Any]] = {}
-        """Game id -> row of `GAME_SCHEMA`, of the games with a selected position."""
+        """Game id -> row of `GAME_SCHEMA`, for games with a selected position."""
         self.report = SourceReport()
-        """Counts of positions and rejections."""
         self._config = config
         self._fractions = split_fractions(config)
         self._seed = seed
@@ -122,16 +112,15 @@ class Quota:
 
     @property
     def is_full(self) -> bool:
-        """Whether no board is missing."""
         return not any(self.missing.values())
 
     def needs(self, game_id: str) -> bool:
-        """Return whether a game could add a board; if not, it need not be played."""
+        """Return whether a game could add a board; otherwise it need not be played."""
         split = split_of_game(game_id, self._fractions)
         return any(self.missing[split, phase] for phase in PHASES)
 
     def offer(self, game: Game) -> list[Position]:
-        """Select the needed positions of a game, and return them."""
+        """Select and return the needed positions of a game."""
         self.report.games += 1
         split = split_of_game(game.game_id, self._fractions)
         plies: dict[Phase, list[int]] = {phase: [] for phase in PHASES}
@@ -171,13 +160,13 @@ class Quota:
         }
 
     def discard(self, position: Position, reason: str) -> None:
-        """Remove a selected position and count the reason; it is not selected again."""
+        """Give back the place of a selected position and count the reason; the position is not selected again."""
         self.missing[position.split, position.phase] += 1
         self.report.left_out[reason] += 1
 
     def _position(self, game: Game, ply: int, split: Split, phase: Phase) -> Position | None:
         board = game.boards[ply]
-        # With one legal move all rewards of a group are equal, so there is nothing to learn.
+        # A single legal move teaches nothing, because all rewards of its group are equal.
         if len(list(islice(board.legal_moves, 2))) < 2:
             return None
         fen = fen_of(board)
@@ -201,7 +190,7 @@ class Quota:
 
 
 def shortage_text(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, int], report: SourceReport, config: BoardsConfig) -> str:
-    """Return in one sentence how many boards there are of those wanted, by phase and split, why there are no more, and what gives more."""
+    """Return the shortage as a text: boards found by phase and split, rejected games, and ways to get more boards."""
 
     def counts(place: int, names: Iterable[Split | Phase]) -> str:
         sums = {name: [sum(cells[cell] for cell in cells if cell[place] == name) for cells in (wanted, missing)] for name in names}
@@ -223,7 +212,7 @@ def shortage_text(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, i
 
 
 def refusal(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, int], *, states_per_step: int) -> str:
-    """Return why a run cannot go on with the boards that there are; empty when it can."""
+    """Return the reason why a run cannot train on the boards at hand; "" if it can."""
     kept = {cell: wanted[cell] - short for cell, short in missing.items()}
     if too_few := {cell: count for cell, count in kept.items() if count < min(wanted[cell], LEAST_PER_CELL)}:
         found = ", ".join(f"{split}/{phase} has {count}" for (split, phase), count in too_few.items())
@@ -236,11 +225,10 @@ def refusal(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, int], *
 def cut_to_quota(
     positions: Sequence[Position], wanted: Mapping[QuotaCell, int], *, max_per_game_and_phase: int
 ) -> tuple[list[int], int, dict[QuotaCell, int]]:
-    """Return the indices of exactly the wanted boards, the number of duplicates among them, and the missing boards of each cell.
+    """Return the indices of exactly the wanted boards, the number of duplicates, and the missing boards of each cell.
 
-    The choice depends on a hash of the boards' keys, not on the order of the units. Of equal boards in several splits, the held-out one
-    stays, then the validation one, so that training boards never displace evaluation boards. The limit per game and phase also holds for a
-    game that two units read under different texts.
+    A hash of the boards' keys decides, not the order of units. Among equal boards of several splits the held-out one stays, else the
+    validation one, so training boards never displace evaluation boards. The limit per game and phase holds across units.
     """
     rank = {Split.HELDOUT: 0, Split.VALIDATION: 1, Split.TRAIN: 2}
     hashed = [hashlib.sha256(position.key.encode()).digest() for position in positions]

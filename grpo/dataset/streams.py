@@ -1,6 +1,6 @@
-"""Finds and reads files, local or remote (S3, https, Hugging Face's hub), plain or compressed (zstd, gzip, bzip2, ZIP).
+"""Files of games and positions, local or remote (S3, https, Hugging Face hub), plain or compressed (zstd, gzip, bzip2, ZIP).
 
-It detects truncation, damage, and content of another kind than the name says.
+Truncation, damage, and content that contradicts the file's suffix raise SourceError.
 """
 
 import hashlib
@@ -25,13 +25,11 @@ from grpo.dataset.games import SourceError
 from grpo.settings.types import S3_SCHEME, refuse_secret
 
 MAX_LINE: Final = 2**20
-"""Longest line in bytes, with its end; also the longest game. What is longer is rejected, so that a file takes little memory."""
+"""Most bytes of a line (with its end) and of a game. Longer ones are rejected, so a file takes little memory."""
 _BUFFER_SIZE: Final = 2**20
 
 
 class FileKind(StrEnum):
-    """What a file contains."""
-
     GAMES = "games"
     POSITIONS = "positions"
     PUZZLES = "puzzles"
@@ -49,45 +47,44 @@ _BEGINS: Final = {
     "packed": re.compile(rb"\x28\xb5\x2f\xfd|\x1f\x8b|BZh|PK\x03\x04"),
     "no UTF-8 text": re.compile(rb".?\x00|\xff\xfe|\xfe\xff"),
 }
-"""What content is -> how it begins."""
+"""Kind of content -> first bytes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class SourceFile:
-    """A file of games, positions or puzzles; files are ordered by name, so that the order is the same on every machine."""
+    """File of games, positions or puzzles; ordered by name, so the order is the same on every machine."""
 
     name: str
-    """The name that boards record: without folder, and `ARCHIVE.zip/MEMBER` for a member of an archive."""
+    """Name in the dataset: without folder; `ARCHIVE.zip/MEMBER` for a member of an archive."""
     uri: str
-    """Path, or an `s3://`, `https://` or `hf://` address."""
+    """Path, or address with `s3://`, `https://` or `hf://`."""
     kind: FileKind
     member: str = ""
-    """Path inside the archive, for ZIP."""
+    """Path inside a ZIP archive, otherwise ""."""
 
 
 def find_files(patterns: Sequence[str]) -> list[SourceFile]:
     """Return the files that the patterns match, each once, sorted by name.
 
-    A pattern is a path, a folder (read recursively), a glob, or the address of a remote file; S3 and the hub have folders and globs too.
-    Folders and globs match only files with a known suffix that are not hidden.
+    A pattern is a file, a folder (read recursively) or a glob, local or on S3 or the hub, or an https address. Folders and globs match only
+    files with a known suffix that are not hidden.
 
-    Raises SourceError if a pattern matches nothing or may hold a secret, a named file has an unknown suffix, an archive cannot be read, or
-    two different files have the same name.
+    Raises SourceError if a pattern matches nothing or may contain a secret, a named file has an unknown suffix, an archive is unreadable,
+    or two files have the same name.
     """
     files = sorted({file for pattern in patterns for uri in _addresses(pattern) for file in _files_of(uri)})
     name, count = max(Counter(file.name for file in files).items(), key=lambda item: item[1], default=("", 0))
     if count > 1:
         places = " and ".join(sorted({file.uri for file in files if file.name == name}))
-        raise SourceError(f"{count} different files are called {name} ({places}); a board states only the name: rename one of them")
+        raise SourceError(f"{count} different files are called {name} ({places}); boards record only the name, so rename one of them")
     return files
 
 
 @contextmanager
 def opened(file: SourceFile) -> Iterator[BinaryIO]:
-    """Open a file as a stream of its decompressed bytes.
+    """Open a file as a stream of decompressed bytes.
 
-    Opening, and what the block reads, raise SourceError if the file cannot be read, is truncated or damaged, or has another content than
-    its name says.
+    Raises SourceError, also for reads inside the block, if the file is unreadable, truncated, damaged, or not what its suffix says.
     """
     import pyarrow as pa
 
@@ -103,14 +100,14 @@ def opened(file: SourceFile) -> Iterator[BinaryIO]:
         head = stream.peek()[:4_096].removeprefix(b"\xef\xbb\xbf").lstrip()
         found = next((content for content, begins in _BEGINS.items() if begins.match(head)), file.kind)
         if found != file.kind:
-            raise SourceError(f"{where}: its content is {found}, and its name says {file.kind}; give the right file, named by its content")
+            raise SourceError(f"{where}: its content is {found}, and its name says {file.kind}; give the right file, or rename this one")
         yield stream
 
 
 def lines_of(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    r"""Yield byte offset and bytes of each line, ended by \n, \r\n or \r; one longer than `MAX_LINE` is cut to `MAX_LINE` + 1 bytes."""
+    r"""Yield byte offset and bytes of each line (ended by \n, \r\n or \r), cut to `MAX_LINE` + 1 bytes."""
     offset = 0
-    with io.TextIOWrapper(stream, encoding="latin-1", newline="") as text:  # A character is a byte.
+    with io.TextIOWrapper(stream, encoding="latin-1", newline="") as text:  # Latin-1: one character is one byte.
         while line := text.readline(MAX_LINE + 1):
             start, offset, rest = offset, offset + len(line), line
             while rest and rest[-1] not in "\r\n":
@@ -120,7 +117,7 @@ def lines_of(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def fingerprint(file: SourceFile) -> str:
-    """Return a hex hash of the compressed bytes, or of what names a remote file's version; the path of an archive's member is hashed in.
+    """Return a hex hash of a local file's compressed bytes, or of a remote file's version tag; `member` is hashed in.
 
     Raises SourceError if the file cannot be read.
     """
@@ -130,20 +127,19 @@ def fingerprint(file: SourceFile) -> str:
 
 
 def fingerprint_of_all(files: Iterable[SourceFile]) -> str:
-    """Return a hex hash of the contents of several files, independent of their order and names."""
+    """Return a hex hash of the contents of files, independent of their order and names."""
     return sha256_text("\n".join(sorted(map(fingerprint, files))))
 
 
 def _addresses(pattern: str) -> list[str]:
-    """Return the addresses of the files that one pattern matches."""
     try:
         refuse_secret(pattern)
         with _in_words(pattern):
             is_named, found = _matches(pattern)
-    except ValueError as error:  # Also fsspec's, of a kind of address that it does not know.
+    except ValueError as error:  # fsspec raises ValueError for an unknown kind of address.
         raise SourceError(str(error)) from None
     if is_named and _kind(found[0]) is None:
-        raise SourceError(f"{pattern}: cannot tell by its suffix what it is; known are {_SUFFIXES}: rename or convert it")
+        raise SourceError(f"{pattern}: cannot tell by its suffix what it is; rename or convert it to {_SUFFIXES}")
     found = [uri for uri in found if not PurePosixPath(uri).name.startswith(".") and _kind(uri) is not None]
     if not found:
         places = "a file, a folder, a glob, an s3://, hf:// or https:// address"
@@ -152,13 +148,13 @@ def _addresses(pattern: str) -> list[str]:
 
 
 def _matches(pattern: str) -> tuple[bool, list[str]]:
-    """Return whether a pattern names one file, and all files that it matches."""
+    """Return whether a pattern names one file, and the files that it matches."""
     if pattern.startswith(("http://", "https://")):
         return True, [pattern]
     filesystem, path = _filesystem(pattern)
     try:
-        # Asked first: the searches below pass over what they may not read.
-        is_named = filesystem.info(path)["type"] != "directory"  # A pipe too.
+        # `info` goes first because `find` and `glob` skip unreadable files without an error.
+        is_named = filesystem.info(path)["type"] != "directory"  # A pipe counts as a file.
         matches = [path] if is_named else filesystem.find(path)
     except FileNotFoundError:
         is_named, matches = False, [file for match in filesystem.glob(path) for file in filesystem.find(match)]
@@ -168,7 +164,7 @@ def _matches(pattern: str) -> tuple[bool, list[str]]:
 
 
 def _filesystem(uri: str) -> tuple[Any, str]:
-    """Return what reads an address, as fsspec does, and the path in it."""
+    """Return the fsspec file system of an address, and the path in it."""
     import fsspec.core
 
     if not uri.startswith(S3_SCHEME):
@@ -182,7 +178,7 @@ def _filesystem(uri: str) -> tuple[Any, str]:
 
 
 def _kind(uri: str) -> FileKind | str | None:
-    """Return what a file has by its name, `.zip` for an archive; None if the suffix is not known."""
+    """Return the kind that a file's suffix names, `.zip` for an archive; None for an unknown suffix."""
     suffixes = [suffix.lower() for suffix in PurePosixPath(uri).suffixes]
     if suffixes[-1:] == [_ZIP]:
         return _ZIP
@@ -192,20 +188,20 @@ def _kind(uri: str) -> FileKind | str | None:
 
 
 def _files_of(uri: str) -> Iterator[SourceFile]:
-    """Yield the file itself, or the members of an archive that have a known suffix."""
+    """Yield the file, or the members of an archive with a known suffix."""
     kind, name = _kind(uri), PurePosixPath(uri).name
     if "://" not in uri and not Path(uri).is_file():
-        raise SourceError(f"{uri}: a pipe, a socket or a device, and no file; write what it gives to a file, and give that")
+        raise SourceError(f"{uri}: a pipe, a socket or a device, and no file; write its output to a file, and give the file")
     if isinstance(kind, FileKind):
         yield SourceFile(name=name, uri=uri, kind=kind)
         return
     with _in_words(uri), _opened_packed(uri) as stream, _zip_in_words(uri), zipfile.ZipFile(stream) as archive:
         names = archive.namelist()
     members = {member: _KINDS.get(PurePosixPath(member).suffix.lower()) for member in names}
-    # Hidden files are left out, and macOS metadata (`__MACOSX/._games.pgn`).
+    # Hidden members and macOS metadata (`__MACOSX/._games.pgn`) are left out.
     usable = {member: kind for member, kind in members.items() if kind and not PurePosixPath(member).name.startswith(".")}
     if not usable:
-        raise SourceError(f"{uri}: the archive has no member in {', '.join(_KINDS)} (but {len(members)} others); give another file")
+        raise SourceError(f"{uri}: the archive has no member in {', '.join(_KINDS)} (and {len(members)} others); give another file")
     for member, kind in usable.items():
         if names.count(member) > 1:
             raise SourceError(f"{uri}: {names.count(member)} members are called {member}; unpack the archive, and give the right files")
@@ -218,7 +214,7 @@ def _opened_packed(uri: str) -> Any:
 
 
 def _version(uri: str) -> str:
-    """Return a hash of what names a remote file's version; of its content where the server names none."""
+    """Return a hash of a remote file's version tag, or of its content if the server has no tag."""
     filesystem, path = _filesystem(uri)
     facts = filesystem.info(path)
     tag = facts.get("ETag") or facts.get("blob_id")
@@ -233,10 +229,10 @@ def _version(uri: str) -> str:
 
 @contextmanager
 def _zip_in_words(where: str) -> Iterator[None]:
-    """Turn what `zipfile` raises about an archive or a member that it cannot unpack into a SourceError."""
+    """Turn errors of `zipfile` into SourceError."""
     try:
         yield
-    except RuntimeError as error:  # Encrypted, or packed by another method.
+    except RuntimeError as error:  # Encrypted, or compressed by an unknown method.
         raise SourceError(f"{where}: cannot be unpacked here ({error}); unpack it, and give the files in it") from error
     except (ValueError, struct.error) as error:
         raise SourceError(f"{where}: damaged or cut short ({error}); download it again") from error
@@ -244,7 +240,7 @@ def _zip_in_words(where: str) -> Iterator[None]:
 
 @contextmanager
 def _in_words(where: str) -> Iterator[None]:
-    """Turn what the libraries raise into a SourceError that says where and what to do."""
+    """Turn errors of the reading libraries into SourceError, with the location and a remedy."""
     try:
         yield
     except FileNotFoundError as error:
@@ -252,7 +248,8 @@ def _in_words(where: str) -> Iterator[None]:
     except (EOFError, lzma.LZMAError, zipfile.BadZipFile, zlib.error) as error:
         raise SourceError(f"{where}: damaged or cut short ({error}); download it again") from error
     except _reading_errors() as error:
-        if isinstance(error, OSError) and error.errno is None and "://" not in where:  # pyarrow's, of what it unpacks.
+        # pyarrow raises OSError without errno for damaged compressed data.
+        if isinstance(error, OSError) and error.errno is None and "://" not in where:
             raise SourceError(f"{where}: damaged or cut short ({error}); download it again") from error
         raise SourceError(
             f"{where}: cannot be read ({error}); check the address, the network and your rights (S3: aws sso login, AWS_PROFILE,"
@@ -261,7 +258,7 @@ def _in_words(where: str) -> Iterator[None]:
 
 
 def _reading_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of reading, with those that fsspec lets through of the libraries that it reads the web and the hub with."""
+    """Return the errors of reading, including errors of libraries below fsspec (web and hub) that are loaded."""
     names = {"aiohttp": "ClientError", "httpx2": "HTTPError"}
     of_libraries = [getattr(sys.modules[library], name) for library, name in names.items() if library in sys.modules]
     return (OSError, ImportError, *of_libraries)

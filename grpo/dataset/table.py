@@ -1,7 +1,6 @@
-"""Schema of the dataset of positions: record type, Parquet table schema, and the arrays that training reads.
+"""Schemas of the dataset's tables of boards and games, and the arrays that training reads.
 
-A table row is one board with the value of every legal move. The list columns `moves`, `values`, `centipawns`, `mate_in` and
-`strong_values` are parallel, in ascending order of action id.
+A board row has the value of every legal move. Its list columns are parallel, in ascending order of action id.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from grpo.engine.move_values import ValueTable
 
 
 class Split(StrEnum):
-    """Splits of the dataset; all boards of one game are in one split."""
+    """Splits of the dataset; all boards of a game are in one split."""
 
     TRAIN = "train"
     VALIDATION = "validation"
@@ -30,23 +29,21 @@ class Split(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Position:
-    """A board of the dataset before its moves have values."""
+    """Board of the dataset before its moves have values."""
 
     fen: str
-    """Full FEN with both clocks."""
     key: str
-    """Equal for the position, its color mirror and other clocks (`encoding.position_key`)."""
+    """`encoding.position_key`: equal for the color mirror and for other clocks."""
     phase: Phase
     split: Split
     label: str
-    """The move to imitate, in UCI: the move played, or "" if none was played, for the best move of the value table."""
+    """UCI move to imitate: the move played, or "" for the best move of the value table."""
     game_id: str
     ply: int
     """Half-moves since the game's first position."""
     source: str
-    """`engine`, or the file's name."""
     offset: int
-    """Number of the game in the file or among engine games, the first being 0; for a list, byte offset of the line."""
+    """See `games.Game.offset`."""
     white_rating: int | None = None
     black_rating: int | None = None
     date: str | None = None
@@ -79,9 +76,10 @@ BOARD_SCHEMA: Final = pa.schema(
 )
 """Columns of the boards.
 
-`label_from`: `game` (the move played) or `engine` (the best move of the value table). `centipawns`, `mate_in`: the scores from which
-`values` were computed, null where a move has no score of that kind. `strong_values`: values by the evaluation's stronger search, on
-held-out boards only. `engine`, `limit`: how `values` were computed.
+- `label_from`: `game` (the move played) or `engine` (the best move of the value table)
+- `centipawns`, `mate_in`: scores behind `values`; null for a score of the other kind
+- `strong_values`: values by the evaluation's stronger search, on held-out boards only
+- `engine`, `limit`: engine and search limit behind `values`
 """
 
 
@@ -102,18 +100,18 @@ GAME_SCHEMA: Final = pa.schema(
         pa.field("label_plies", pa.list_(pa.int32()), nullable=False),
     ]
 )
-"""Columns of the games that boards come from; a listed position is a game of 0 plies.
+"""Columns of the games of the boards; a listed position is a game of 0 plies.
 
-`moves`: in UCI, all of them. `keys`: `encoding.position_key` before each move. `label_plies`: plies, rising, whose move may be imitated: it
-is not random, and its position is not excluded.
+- `moves`: all moves, in UCI
+- `keys`: `encoding.position_key` before each move
+- `label_plies`: ascending plies whose move may be imitated: not random, position not excluded
 """
 
 
 def board_row(position: Position, table: ValueTable, strong: ValueTable | None, *, engine: str, limit: str) -> dict[str, Any]:
-    """Return one row of `BOARD_SCHEMA`."""
     facts = {name: getattr(position, name) for name in Position.__slots__}
     if not position.label:
-        # Without a move played, the label is the best move; ties go to the lowest action id.
+        # Without a move played, the best move is the label; ties go to the lowest action id.
         facts["label"] = table.moves[int(table.values.argmax())]
     return facts | {
         "label_from": "game" if position.label else "engine",
@@ -128,27 +126,26 @@ def board_row(position: Position, table: ValueTable, strong: ValueTable | None, 
 
 
 def board_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return the rows as a table of `BOARD_SCHEMA`."""
     return pa.Table.from_pylist([dict(row) for row in rows], schema=BOARD_SCHEMA)
 
 
 def phase_counts(phases: Sequence[str]) -> dict[str, int]:
-    """Return the number of boards of every phase, in the order of a game."""
+    """Return the number of boards of each phase, in the order of a game."""
     return {phase.value: sum(name == phase for name in phases) for phase in PHASES}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelArrays:
-    """Positions with the move to imitate, as arrays: N positions, A most legal moves of one; padding is masked."""
+    """Positions with the move to imitate: N positions, A most legal moves of a position; shorter rows are padded."""
 
     encodings: NDArray[np.uint8]
-    """[N, 71], see `encoding`."""
+    """[N, 71], from `encoding.encode`."""
     action_ids: NDArray[np.int64]
-    """[N, A], legal moves in ascending order, then 0 as padding."""
+    """[N, A], legal moves in ascending order, 0 on padding."""
     is_legal: NDArray[np.bool_]
     """[N, A], False on padding."""
     played: NDArray[np.int64]
-    """[N], the column of the move that was played."""
+    """[N], column of the move to imitate."""
 
     def __len__(self) -> int:
         return len(self.encodings)
@@ -156,16 +153,16 @@ class LabelArrays:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BoardArrays(LabelArrays):
-    """Boards as arrays, with the values of their moves."""
+    """Boards with the values of their moves."""
 
     values: NDArray[np.float32]
-    """[N, A], value of each legal move for the mover (the reward), or `strong_values`."""
+    """[N, A] in [0, 1], value of each legal move for the mover (the reward or `strong_values`); 0 on padding."""
     phases: NDArray[np.int64]
     """[N], index into `PHASES`."""
 
 
 def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> BoardArrays:
-    """Return the boards of one split, with the values of the reward's search or, if `strong`, of the evaluation's search."""
+    """Return the boards of a split, with the reward's values or, if `strong`, `strong_values` (held-out boards only)."""
     rows = table.filter(pc.equal(table["split"], split.value)).combine_chunks()
     fens = rows["fen"].to_pylist()
     column = rows["strong_values" if strong else "values"].combine_chunks()
@@ -189,7 +186,7 @@ def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> Boar
 
 
 def legal_columns(ids: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the action ids of each position's legal moves as [N, A], padded with 0, and which of them are no padding."""
+    """Return action ids, padded with 0, and the mask of the legal moves, [N, A] each."""
     lengths = np.array([len(each) for each in ids])
     is_legal = np.arange(lengths.max()) < lengths[:, None]
     action_ids = np.zeros(is_legal.shape, dtype=np.int64)
