@@ -1,4 +1,4 @@
-"""Identity of a UCI engine: its name and the hash of its file, so that results of two engines are never mixed up."""
+"""Identity of a UCI engine: name and file hash, which keep results of different engines apart."""
 
 import shutil
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from grpo.engine.process import START_SECONDS, EngineProcess
 
 
 class EngineMissingError(EngineError):
-    """There is no usable UCI engine at the given path; the message ends with the remedy."""
+    """No usable UCI engine at the given path; the message ends with the remedy."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"{why}; install Stockfish (apt-get install stockfish), or set CHESS_GRPO_STOCKFISH to the path of an engine")
@@ -18,7 +18,7 @@ class EngineMissingError(EngineError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineIdentity:
-    """The engine's own name, and the hash of its file, in which its network is embedded."""
+    """Name that the engine gives, and hash of its file, which contains its network."""
 
     name: str
     sha256: str
@@ -28,10 +28,7 @@ class EngineIdentity:
 
 
 def identify(path: str) -> EngineIdentity:
-    """Start the engine at `path` and return its identity.
-
-    Raises EngineMissingError if there is none, or if it does not speak UCI.
-    """
+    """Start the engine at `path` and return its identity. Raises EngineMissingError if it is missing or does not speak UCI."""
     found = find_engine(path)
     try:
         with EngineProcess(found, {}, start_seconds=START_SECONDS) as process:
@@ -41,10 +38,7 @@ def identify(path: str) -> EngineIdentity:
 
 
 def find_engine(path: str) -> str:
-    """Return the full path of the engine that `path` names.
-
-    Raises EngineMissingError if there is none.
-    """
+    """Return the full path of the engine `path`. Raises EngineMissingError if it is missing."""
     found = shutil.which(path)
     if found is None:
         raise EngineMissingError(f"no engine at {path!r}")
