@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 MAX_LEGAL_MOVES: Final = 218
 """Most legal moves of a reachable position, https://www.chessprogramming.org/Encoding_Moves."""
 
-_PROMOTIONS: Final = (chess.KNIGHT, chess.BISHOP, chess.ROOK, chess.QUEEN)
-
 
 def _all_moves() -> list[chess.Move]:
     """Return all moves of the table. Sorting by UCI text makes the ids independent of the order of generation."""
@@ -26,13 +24,12 @@ def _all_moves() -> list[chess.Move]:
         for file_from in range(8):
             for file_to in range(max(0, file_from - 1), min(7, file_from + 1) + 1):
                 start, end = chess.square(file_from, rank_from), chess.square(file_to, rank_to)
-                moves.extend(chess.Move(start, end, promotion=piece) for piece in _PROMOTIONS)
+                moves.extend(chess.Move(start, end, promotion=piece) for piece in (chess.KNIGHT, chess.BISHOP, chess.ROOK, chess.QUEEN))
     return sorted(moves, key=chess.Move.uci)
 
 
 ACTIONS: Final[tuple[chess.Move, ...]] = tuple(_all_moves())
 NUM_ACTIONS: Final = len(ACTIONS)
-_ID_OF: Final[dict[chess.Move, int]] = {move: index for index, move in enumerate(ACTIONS)}
 
 # One lookup table per color: [from, to, promotion piece or 0] -> id. A dictionary with Move keys takes 1.5 times as long.
 _NO_ACTION: Final = -1
@@ -40,7 +37,7 @@ _NO_ACTION: Final = -1
 
 def _lookup_table(turn: chess.Color) -> NDArray[np.int16]:
     table = np.full((64, 64, 6), _NO_ACTION, dtype=np.int16)
-    for move, index in _ID_OF.items():
+    for index, move in enumerate(ACTIONS):
         start, end = move.from_square, move.to_square
         if turn == chess.BLACK:
             start, end = chess.square_mirror(start), chess.square_mirror(end)

@@ -108,7 +108,7 @@ def _played(root: Sets, encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> tupl
     is_mate, is_draw = _endings(sets, attacked, clock)
     rights = encodings_BE[:, CASTLING].long()[rows]
     kept = [(rights[:, index] > 0) & ((touched & signed(ended)) == 0) for index, ended in enumerate(RIGHT_ENDS)]
-    features = torch.stack([*(found.float() for found in (*kept, is_mate, is_draw)), clock.float() / MAX_HALFMOVE_CLOCK], 1)
+    features = torch.stack([*(flag.float() for flag in (*kept, is_mate, is_draw)), clock.float() / MAX_HALFMOVE_CLOCK], 1)
     return _planes(sets, attacked, twice), features
 
 
@@ -118,10 +118,10 @@ def _sets(encodings_BE: Tensor) -> Sets:
     planes = [(((codes >> plane) & 1) * bits).sum(1) for plane in range(4)]
     sets = []
     for code in range(1, 13):
-        found = planes[0] if code & 1 else ~planes[0]
+        squares = planes[0] if code & 1 else ~planes[0]
         for plane in range(1, 4):
-            found = found & (planes[plane] if code >> plane & 1 else ~planes[plane])
-        sets.append(found)
+            squares = squares & (planes[plane] if code >> plane & 1 else ~planes[plane])
+        sets.append(squares)
     return Sets(torch.stack(sets[:6]), torch.stack(sets[6:]), (codes == 12).to(torch.uint8).argmax(1), torch.zeros_like(planes[0]))
 
 
@@ -283,10 +283,10 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
     # En passant removes two pawns, which can uncover the king along their rank: play the capture and test for attackers.
     for side in (9, 7):
         taker, taken = shift(sets.jumped, side) & them[_PAWN], shift(sets.jumped, UP)
-        gone = (occupied & ~taker & ~taken) | sets.jumped
+        occupied_after = (occupied & ~taker & ~taken) | sets.jumped
         attackers = _near_attackers(king, us[_PAWN] & ~taken, us)
         for sign in (1, -1):
-            attackers = attackers | union(rays(king.expand(4, -1), ~gone, sign) & our_lines)
+            attackers = attackers | union(rays(king.expand(4, -1), ~occupied_after, sign) & our_lines)
         has_reply = has_reply | ((taker != 0) & (attackers == 0))
     return has_reply
 

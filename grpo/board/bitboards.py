@@ -14,9 +14,7 @@ from torch import Tensor
 
 UP: Final = 8
 DOWN: Final = -8
-STRAIGHT: Final = (8, 1)
-DIAGONAL: Final = (9, 7)
-LINES: Final = (*STRAIGHT, *DIAGONAL)
+LINES: Final = (8, 1, 9, 7)
 """Steps along the lines of a queen; the sign of a step gives its direction."""
 KNIGHT: Final = (17, 15, 10, 6)
 """Steps of a knight, likewise with both signs."""
@@ -72,11 +70,11 @@ def rays(sliders: Tensor, empty: Tensor, sign: int) -> Tensor:
     """
     amounts, landing = _in_front(_AMOUNTS[LINES], sliders[0]), _in_front(_LANDING[LINES, sign], sliders[0])
     reach = empty & landing
-    found = sliders | (reach & _moved(sliders, amounts, sign))
+    passed = sliders | (reach & _moved(sliders, amounts, sign))
     for times in (1, 2):
         reach = reach & _moved(reach, times * amounts, sign)
-        found = found | (reach & _moved(found, 2 * times * amounts, sign))
-    return _moved(found, amounts, sign) & landing
+        passed = passed | (reach & _moved(passed, 2 * times * amounts, sign))
+    return _moved(passed, amounts, sign) & landing
 
 
 def union(sets: Tensor) -> Tensor:

@@ -10,10 +10,10 @@ def drawing_moves(board: chess.Board) -> list[chess.Move]:
 
     Checkmate takes precedence over the fifty-move rule (FIDE Laws 9.6).
     """
-    num_enough = (board.pawns | board.rooks | board.queens).bit_count()
-    if board.halfmove_clock >= 99 or not num_enough or _may_stalemate(board):
+    num_mating_pieces = (board.pawns | board.rooks | board.queens).bit_count()
+    if board.halfmove_clock >= 99 or not num_mating_pieces or _may_stalemate(board):
         moves = list(board.legal_moves)
-    elif num_enough <= 2:
+    elif num_mating_pieces <= 2:
         # A move removes at most two such pieces: it can capture one, and promote a pawn to a knight or bishop.
         moves = [move for move in board.legal_moves if move.promotion or board.is_capture(move)]
     else:
@@ -48,7 +48,7 @@ def repeating_moves(board: chess.Board) -> list[chess.Move]:
         return []
     mover, own = board.turn, board.occupied_co[board.turn]
     theirs = board.occupied_co[not mover]
-    back = []
+    repeating = []
     for move in board.generate_legal_moves(own & ~board.pawns):
         # First compare occupied squares only: this rules out nearly all moves without playing them.
         after = own ^ chess.BB_SQUARES[move.from_square] ^ chess.BB_SQUARES[move.to_square]
@@ -57,9 +57,9 @@ def repeating_moves(board: chess.Board) -> list[chess.Move]:
         if candidates and not board.is_castling(move):
             board.push(move)
             if _position(board) in candidates:
-                back.append(move)
+                repeating.append(move)
             board.pop()
-    return back
+    return repeating
 
 
 def _occupied(board: chess.Board) -> Hashable:
@@ -84,8 +84,7 @@ def _may_stalemate(board: chess.Board) -> bool:
     assert king is not None
     lines = chess.BB_SQUARES[king]
     # Without a slider, or a pawn that promotes to a slider, no piece is pinned.
-    mine = board.occupied_co[board.turn]
-    if mine & (board.bishops | board.rooks | board.queens | (board.pawns & (chess.BB_RANK_2 | chess.BB_RANK_7))):
+    if board.occupied_co[board.turn] & (board.bishops | board.rooks | board.queens | (board.pawns & (chess.BB_RANK_2 | chess.BB_RANK_7))):
         lines |= chess.BB_RANK_ATTACKS[king][0] | chess.BB_FILE_ATTACKS[king][0] | chess.BB_DIAG_ATTACKS[king][0]
     theirs = board.occupied_co[opponent]
     free = theirs & ~lines

@@ -26,13 +26,7 @@ BLACK_TO_MOVE: Final = 70
 ENCODING_SIZE: Final = 71
 MAX_HALFMOVE_CLOCK: Final = 100
 
-_CASTLING_FLAGS: Final = (
-    (chess.WHITE, chess.BB_H1),
-    (chess.WHITE, chess.BB_A1),
-    (chess.BLACK, chess.BB_H8),
-    (chess.BLACK, chess.BB_A8),
-)
-
+_CASTLING_ROOKS: Final = (chess.BB_H1, chess.BB_A1, chess.BB_H8, chess.BB_A8)
 _SQUARES_OF: Final = str.maketrans({"/": "", **{str(count): "." * count for count in range(1, 9)}})
 _CODE_OF_LETTER: Final = np.array([".PNBRQKpnbrqk".find(chr(letter)) for letter in range(128)]).astype(np.uint8)
 _TURNED_CODE: Final = np.array([0, *range(7, 13), *range(1, 7)], dtype=np.uint8)
@@ -72,7 +66,7 @@ def decode(row: NDArray[np.uint8]) -> chess.Board:
         if code:
             mine = code <= 6
             board.set_piece_at(square, chess.Piece(code if mine else code - 6, mine))
-    for (_, rook), has_right in zip(_CASTLING_FLAGS, row[CASTLING].tolist(), strict=True):
+    for rook, has_right in zip(_CASTLING_ROOKS, row[CASTLING].tolist(), strict=True):
         if has_right:
             board.castling_rights |= rook
     en_passant = int(row[EN_PASSANT])

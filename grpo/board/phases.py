@@ -10,10 +10,6 @@ from typing import Final
 
 import chess
 
-ENDGAME_MAX_PIECES: Final = 6
-OPENING_MIN_PIECES: Final = 11
-OPENING_MIN_BACK_RANK: Final = 4
-
 
 class Phase(StrEnum):
     """Phases in the order of a game."""
@@ -33,11 +29,11 @@ def phase_of(board: chess.BaseBoard) -> Phase:
     <Phase.ENDGAME: 'endgame'>
     """
     pieces = (board.queens | board.rooks | board.bishops | board.knights).bit_count()
-    if pieces <= ENDGAME_MAX_PIECES:
+    if pieces <= 6:
         return Phase.ENDGAME
     officers = board.occupied & ~board.pawns
     white_home = (officers & board.occupied_co[chess.WHITE] & chess.BB_RANK_1).bit_count()
     black_home = (officers & board.occupied_co[chess.BLACK] & chess.BB_RANK_8).bit_count()
-    if pieces >= OPENING_MIN_PIECES and min(white_home, black_home) >= OPENING_MIN_BACK_RANK:
+    if pieces > 10 and min(white_home, black_home) >= 4:
         return Phase.OPENING
     return Phase.MIDDLEGAME

@@ -42,12 +42,12 @@ def read_positions(stream: BinaryIO, source: str, *, is_mine: Callable[[int], bo
             yield entry
             continue
         offset, line = entry
-        found = read_line(line)
-        if isinstance(found, chess.Board):
-            game_id = sha256_text(f"position/{position_key(found)}")[:20]
-            yield Game(game_id=game_id, source=source, offset=offset, boards=(found,), moves=(), is_label=(True,))
+        result = read_line(line)
+        if isinstance(result, chess.Board):
+            game_id = sha256_text(f"position/{position_key(result)}")[:20]
+            yield Game(game_id=game_id, source=source, offset=offset, boards=(result,), moves=(), is_label=(True,))
         else:
-            reason, detail = found
+            reason, detail = result
             yield Rejection(source=source, offset=offset, reason=reason, detail=detail)
 
 

@@ -26,7 +26,7 @@ def excluded_positions(patterns: Sequence[str]) -> frozenset[str]:
     keys = frozenset(position_key(board) for file in find_files(patterns) for board in _boards(file, bad))
     if bad:
         raise SourceError(
-            f"boards.exclude: {len(bad):,} entries cannot be read, so their positions could get into the dataset; fix or remove them, first these:"
+            f"boards.exclude: {len(bad):,} entries cannot be read, so their positions may get into the dataset; fix or remove them, such as"
             + "".join(f"\n  {each}" for each in bad[:_MAX_NAMED])
         )
     return keys

@@ -54,8 +54,8 @@ class Rejection:
     """Explanation, or the name of a filter or variant."""
 
     def __str__(self) -> str:
-        place = f"game {self.offset + 1:,}" if ".pgn" in self.source.lower() else f"byte {self.offset:,}"
-        return f"{self.source}, {place}: {self.reason} ({self.detail[:_MAX_DETAIL]})"
+        location = f"game {self.offset + 1:,}" if ".pgn" in self.source.lower() else f"byte {self.offset:,}"
+        return f"{self.source}, {location}: {self.reason} ({self.detail[:_MAX_DETAIL]})"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -40,16 +40,12 @@ _CLASSES: Final = (
 )
 # `300`, `300+3`, `40/7200`, `40/7200+30`; of several periods (`40/7200:3600`) the first.
 _PERIOD: Final = re.compile(r"(?:[0-9]{1,4}/)?([0-9]{1,8}(?:\.[0-9]{1,6})?)(?:\+([0-9]{1,8}(?:\.[0-9]{1,6})?))?(?::.*)?")
-NO_FILTERS: Final = BoardsConfig()
+_NO_FILTERS: Final = BoardsConfig()
 _DATE: Final = re.compile(r"([0-9]{4})[./-](0[1-9]|1[0-2]|\?\?)[./-](0[1-9]|[12][0-9]|3[01]|\?\?)")
 
 
 def read_games(
-    stream: BinaryIO,
-    source: str,
-    *,
-    is_mine: Callable[[int], bool] = lambda _: True,
-    filters: BoardsConfig = NO_FILTERS,
+    stream: BinaryIO, source: str, *, is_mine: Callable[[int], bool] = lambda _: True, filters: BoardsConfig = _NO_FILTERS
 ) -> Iterator[Game | Rejection]:
     """Yield each game of a PGN stream, or its Rejection, in order.
 
@@ -71,11 +67,11 @@ def read_games(
             try:
                 if chess.pgn.read_game(rest, Visitor=visitor.result) is None:
                     break
-                found = visitor.found(text[begin : rest.tell()])
+                result = visitor.game(text[begin : rest.tell()])
             except IndexError as error:  # python-chess 1.11 raises IndexError on some damaged games.
-                found = visitor.rejected(Reason.ILLEGAL_MOVE, str(error))
+                result = visitor.rejected(Reason.ILLEGAL_MOVE, str(error))
             if is_mine(number):
-                yield found
+                yield result
             number += 1
 
 
@@ -121,14 +117,14 @@ def _marked(lines: Iterator[str]) -> Iterator[tuple[str, bool]]:
             brace = _BRACE.search(line)
             if brace is None and size <= MAX_LINE:
                 continue
-        first_tag = next((place for place, each in enumerate(held) if _TAG.match(each)), len(held))
+        first_tag = next((index for index, text in enumerate(held) if _TAG.match(text)), len(held))
         if brace is not None and (brace[0] == "}" or first_tag == len(held)):
             is_open = "}" not in held[-1] or _opens_comment(held[-1].partition("}")[2])
         elif first_tag < len(held):
             again.extendleft(reversed(held[first_tag:]))
             del held[first_tag:]
             is_open = False
-        yield from ((each, True) for each in held)
+        yield from ((text, True) for text in held)
         held, size = [], 0
 
 
@@ -198,7 +194,7 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
         self._rejection = self._rejection or Rejection(source=self._source, offset=self._number, reason=reason, detail=detail)
         return self._rejection
 
-    def found(self, text: str) -> Game | Rejection:
+    def game(self, text: str) -> Game | Rejection:
         """Return the game or its rejection; `text` is the game's PGN."""
         if self._rejection:
             return self._rejection
@@ -263,8 +259,8 @@ def dropped_by(headers: Mapping[str, str], filters: BoardsConfig) -> str | None:
     ratings = rating(headers.get("WhiteElo", "")), rating(headers.get("BlackElo", ""))
     if filters.min_rating is not None and any(known is None or known < filters.min_rating for known in ratings):
         return "min_rating"
-    found = time_control(headers.get("TimeControl", "")) if filters.time_controls else None
-    return "time_controls" if found is not None and found not in filters.time_controls else None
+    control = time_control(headers.get("TimeControl", "")) if filters.time_controls else None
+    return "time_controls" if control is not None and control not in filters.time_controls else None
 
 
 def time_control(tag: str) -> TimeControl | None:
@@ -286,5 +282,5 @@ def time_control(tag: str) -> TimeControl | None:
 
 def _date(text: str) -> str | None:
     """Return a date as `YYYY.MM.DD`, with `??` for an unknown month or day; None for an unknown year or other text."""
-    found = _DATE.fullmatch(text)
-    return ".".join(found.groups()) if found else None
+    match = _DATE.fullmatch(text)
+    return ".".join(match.groups()) if match else None

@@ -18,10 +18,10 @@ from grpo.dataset.table import Position, Split
 from grpo.settings.tree import BoardsConfig
 
 QuotaCell = tuple[Split, Phase]
-_OF_GAME: Final = ("game_id", "source", "offset", "white_rating", "black_rating", "date")
+_GAME_FIELDS: Final = ("game_id", "source", "offset", "white_rating", "black_rating", "date")
 """Fields that boards and game rows copy from the game."""
 _MAX_NAMED: Final = 10
-_OF_VARIANT: Final = f"{Reason.VARIANT}: "
+_VARIANT: Final = f"{Reason.VARIANT}: "
 LEAST_PER_CELL: Final = 10
 """Fewest boards of a cell (unless the settings ask for fewer): measurements on fewer are noise."""
 
@@ -149,7 +149,7 @@ class Quota:
 
     def _game_row(self, game: Game, split: Split) -> dict[str, Any]:
         keys = [position_key(board) for board in game.boards[: len(game.moves)]]
-        return {name: getattr(game, name) for name in _OF_GAME} | {
+        return {name: getattr(game, name) for name in _GAME_FIELDS} | {
             "split": split.value,
             "start_fen": game.boards[0].fen(),
             "num_plies": len(game.moves),
@@ -185,29 +185,29 @@ class Quota:
             split=split,
             label=game.moves[ply].uci() if game.moves else "",
             ply=ply,
-            **{name: getattr(game, name) for name in _OF_GAME},
+            **{name: getattr(game, name) for name in _GAME_FIELDS},
         )
 
 
 def shortage_text(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, int], report: SourceReport, config: BoardsConfig) -> str:
     """Return the shortage as a text: boards found by phase and split, rejected games, and ways to get more boards."""
 
-    def counts(place: int, names: Iterable[Split | Phase]) -> str:
-        sums = {name: [sum(cells[cell] for cell in cells if cell[place] == name) for cells in (wanted, missing)] for name in names}
-        return ", ".join(f"{name} {all_of_it - short:,} of {all_of_it:,}" for name, (all_of_it, short) in sums.items())
+    def counts(names: Iterable[Split | Phase]) -> str:
+        sums = {name: [sum(count for cell, count in cells.items() if name in cell) for cells in (wanted, missing)] for name in names}
+        return ", ".join(f"{name} {total - short:,} of {total:,}" for name, (total, short) in sums.items())
 
-    variants = {name.removeprefix(_OF_VARIANT): count for name, count in report.rejected.items() if name.startswith(_OF_VARIANT)}
-    rejected = [f"{count:,} {reason}" for reason, count in sorted(report.rejected.items()) if not reason.startswith(_OF_VARIANT)]
+    variants = {name.removeprefix(_VARIANT): count for name, count in report.rejected.items() if name.startswith(_VARIANT)}
+    rejected = [f"{count:,} {reason}" for reason, count in sorted(report.rejected.items()) if not reason.startswith(_VARIANT)]
     if variants:
         named = ", ".join(f"{name} {count:,}" for name, count in sorted(variants.items()))
         rejected.append(f"{sum(variants.values()):,} of variants ({named}), because only standard chess is learned")
     filters = [name for name in ("min_rating", "time_controls") if f"{Reason.FILTERED}: {name}" in report.rejected]
     loosen = f" loosen {' and '.join(f'boards.{name}' for name in filters)}," if filters else ""
     return (
-        f"{', '.join(config.files) or 'engine games'}: {counts(1, PHASES)} boards wanted ({counts(0, Split)}), from {report.games:,} games,"
-        f" of which each split has its share; games rejected: {', '.join(rejected) or 'none'}; {report.duplicates:,} positions were there"
-        f" already. Give more games{' of standard chess' if variants else ''},{loosen} raise boards.max_per_game_and_phase ="
-        f" {config.max_per_game_and_phase}, or set boards.num_units = 1: then no board is lost between parts."
+        f"{', '.join(config.files) or 'engine games'}: {counts(PHASES)} boards wanted ({counts(Split)}), from {report.games:,} games"
+        f" (rejected: {', '.join(rejected) or 'none'}; {report.duplicates:,} repeated positions left out). Give more games"
+        f"{' of standard chess' if variants else ''},{loosen} raise boards.max_per_game_and_phase = {config.max_per_game_and_phase},"
+        " or set boards.num_units = 1, so that no unit drops boards that another unit needs."
     )
 
 
@@ -215,8 +215,8 @@ def refusal(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, int], *
     """Return the reason why a run cannot train on the boards at hand; "" if it can."""
     kept = {cell: wanted[cell] - short for cell, short in missing.items()}
     if too_few := {cell: count for cell, count in kept.items() if count < min(wanted[cell], LEAST_PER_CELL)}:
-        found = ", ".join(f"{split}/{phase} has {count}" for (split, phase), count in too_few.items())
-        return f"At least {LEAST_PER_CELL} of each split and phase are needed: {found}"
+        cells = ", ".join(f"{split}/{phase} has {count}" for (split, phase), count in too_few.items())
+        return f"At least {LEAST_PER_CELL} of each split and phase are needed: {cells}"
     if sum(count for (split, _), count in kept.items() if split == Split.TRAIN) < states_per_step:
         return f"A step of training needs grpo.states_per_step = {states_per_step}: lower it"
     return ""
@@ -238,15 +238,15 @@ def cut_to_quota(
     )
     missing = dict(wanted)
     seen: set[str] = set()
-    of_game: Counter[tuple[str, Phase]] = Counter()
+    num_kept: Counter[tuple[str, Phase]] = Counter()
     kept: list[int] = []
     num_duplicates = 0
     for index in order:
         position = positions[index]
         if position.key in seen:
             num_duplicates += 1
-        elif missing[position.split, position.phase] and of_game[position.game_id, position.phase] < max_per_game_and_phase:
-            of_game[position.game_id, position.phase] += 1
+        elif missing[position.split, position.phase] and num_kept[position.game_id, position.phase] < max_per_game_and_phase:
+            num_kept[position.game_id, position.phase] += 1
             seen.add(position.key)
             missing[position.split, position.phase] -= 1
             kept.append(index)

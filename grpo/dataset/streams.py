@@ -75,8 +75,8 @@ def find_files(patterns: Sequence[str]) -> list[SourceFile]:
     files = sorted({file for pattern in patterns for uri in _addresses(pattern) for file in _files_of(uri)})
     name, count = max(Counter(file.name for file in files).items(), key=lambda item: item[1], default=("", 0))
     if count > 1:
-        places = " and ".join(sorted({file.uri for file in files if file.name == name}))
-        raise SourceError(f"{count} different files are called {name} ({places}); boards record only the name, so rename one of them")
+        uris = " and ".join(sorted({file.uri for file in files if file.name == name}))
+        raise SourceError(f"{count} different files are called {name} ({uris}); boards record only the name, so rename one of them")
     return files
 
 
@@ -89,18 +89,18 @@ def opened(file: SourceFile) -> Iterator[BinaryIO]:
     import pyarrow as pa
 
     where = f"{file.uri} (member {file.member})" if file.member else file.uri
-    with _in_words(where), _opened_packed(file.uri) as raw:
+    with _plain_errors(where), _open_raw(file.uri) as raw:
         unpacked = raw
         if file.member:
-            with _zip_in_words(where):
+            with _plain_zip_errors(where):
                 unpacked = zipfile.ZipFile(raw).open(file.member)  # noqa: SIM115
         elif codec := _CODECS.get(PurePosixPath(file.uri).suffix.lower()):
             unpacked = pa.CompressedInputStream(raw, codec)
         stream = io.BufferedReader(unpacked, _BUFFER_SIZE)
         head = stream.peek()[:4_096].removeprefix(b"\xef\xbb\xbf").lstrip()
-        found = next((content for content, begins in _BEGINS.items() if begins.match(head)), file.kind)
-        if found != file.kind:
-            raise SourceError(f"{where}: its content is {found}, and its name says {file.kind}; give the right file, or rename this one")
+        content = next((name for name, begins in _BEGINS.items() if begins.match(head)), file.kind)
+        if content != file.kind:
+            raise SourceError(f"{where}: its content is {content}, and its name says {file.kind}; give the right file, or rename this one")
         yield stream
 
 
@@ -121,9 +121,9 @@ def fingerprint(file: SourceFile) -> str:
 
     Raises SourceError if the file cannot be read.
     """
-    with _in_words(file.uri):
-        whole = _version(file.uri) if "://" in file.uri else sha256_file(Path(file.uri))
-    return sha256_text(f"{whole}/{file.member}") if file.member else whole
+    with _plain_errors(file.uri):
+        digest = _version(file.uri) if "://" in file.uri else sha256_file(Path(file.uri))
+    return sha256_text(f"{digest}/{file.member}") if file.member else digest
 
 
 def fingerprint_of_all(files: Iterable[SourceFile]) -> str:
@@ -134,17 +134,17 @@ def fingerprint_of_all(files: Iterable[SourceFile]) -> str:
 def _addresses(pattern: str) -> list[str]:
     try:
         refuse_secret(pattern)
-        with _in_words(pattern):
-            is_named, found = _matches(pattern)
+        with _plain_errors(pattern):
+            is_named, matches = _matches(pattern)
     except ValueError as error:  # fsspec raises ValueError for an unknown kind of address.
         raise SourceError(str(error)) from None
-    if is_named and _kind(found[0]) is None:
+    if is_named and _kind(matches[0]) is None:
         raise SourceError(f"{pattern}: cannot tell by its suffix what it is; rename or convert it to {_SUFFIXES}")
-    found = [uri for uri in found if not PurePosixPath(uri).name.startswith(".") and _kind(uri) is not None]
-    if not found:
-        places = "a file, a folder, a glob, an s3://, hf:// or https:// address"
-        raise SourceError(f"{pattern}: no file found; give {places}, of files in {_SUFFIXES}")
-    return found
+    usable = [uri for uri in matches if not PurePosixPath(uri).name.startswith(".") and _kind(uri) is not None]
+    if not usable:
+        kinds = "a file, a folder, a glob, an s3://, hf:// or https:// address"
+        raise SourceError(f"{pattern}: no file found; give {kinds}, of files in {_SUFFIXES}")
+    return usable
 
 
 def _matches(pattern: str) -> tuple[bool, list[str]]:
@@ -195,7 +195,7 @@ def _files_of(uri: str) -> Iterator[SourceFile]:
     if isinstance(kind, FileKind):
         yield SourceFile(name=name, uri=uri, kind=kind)
         return
-    with _in_words(uri), _opened_packed(uri) as stream, _zip_in_words(uri), zipfile.ZipFile(stream) as archive:
+    with _plain_errors(uri), _open_raw(uri) as stream, _plain_zip_errors(uri), zipfile.ZipFile(stream) as archive:
         names = archive.namelist()
     members = {member: _KINDS.get(PurePosixPath(member).suffix.lower()) for member in names}
     # Hidden members and macOS metadata (`__MACOSX/._games.pgn`) are left out.
@@ -208,7 +208,7 @@ def _files_of(uri: str) -> Iterator[SourceFile]:
         yield SourceFile(name=f"{name}/{member}", uri=uri, kind=kind, member=member)
 
 
-def _opened_packed(uri: str) -> Any:
+def _open_raw(uri: str) -> Any:
     filesystem, path = _filesystem(uri)
     return filesystem.open(path, "rb")
 
@@ -223,12 +223,12 @@ def _version(uri: str) -> str:
             tag = stream.metadata()["ETag"].decode()
     if tag:
         return sha256_text(f"{tag}:{facts['size']}")
-    with _opened_packed(uri) as stream:
+    with _open_raw(uri) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextmanager
-def _zip_in_words(where: str) -> Iterator[None]:
+def _plain_zip_errors(where: str) -> Iterator[None]:
     """Turn errors of `zipfile` into SourceError."""
     try:
         yield
@@ -239,7 +239,7 @@ def _zip_in_words(where: str) -> Iterator[None]:
 
 
 @contextmanager
-def _in_words(where: str) -> Iterator[None]:
+def _plain_errors(where: str) -> Iterator[None]:
     """Turn errors of the reading libraries into SourceError, with the location and a remedy."""
     try:
         yield

@@ -50,28 +50,23 @@ class Position:
     """`YYYY.MM.DD`, with `??` for an unknown month or day."""
 
 
+def _required(kind: pa.DataType, *names: str) -> list[pa.Field]:
+    return [pa.field(name, kind, nullable=False) for name in names]
+
+
+_IF_KNOWN: Final = [pa.field("white_rating", pa.int32()), pa.field("black_rating", pa.int32()), pa.field("date", pa.string())]
 BOARD_SCHEMA: Final = pa.schema(
     [
-        pa.field("fen", pa.string(), nullable=False),
-        pa.field("key", pa.string(), nullable=False),
-        pa.field("phase", pa.string(), nullable=False),
-        pa.field("split", pa.string(), nullable=False),
-        pa.field("label", pa.string(), nullable=False),
-        pa.field("label_from", pa.string(), nullable=False),
-        pa.field("game_id", pa.string(), nullable=False),
-        pa.field("ply", pa.int32(), nullable=False),
-        pa.field("source", pa.string(), nullable=False),
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("white_rating", pa.int32()),
-        pa.field("black_rating", pa.int32()),
-        pa.field("date", pa.string()),
-        pa.field("moves", pa.list_(pa.string()), nullable=False),
-        pa.field("values", pa.list_(pa.float32()), nullable=False),
-        pa.field("centipawns", pa.list_(pa.int32()), nullable=False),
-        pa.field("mate_in", pa.list_(pa.int32()), nullable=False),
+        *_required(pa.string(), "fen", "key", "phase", "split", "label", "label_from", "game_id"),
+        *_required(pa.int32(), "ply"),
+        *_required(pa.string(), "source"),
+        *_required(pa.int64(), "offset"),
+        *_IF_KNOWN,
+        *_required(pa.list_(pa.string()), "moves"),
+        *_required(pa.list_(pa.float32()), "values"),
+        *_required(pa.list_(pa.int32()), "centipawns", "mate_in"),
         pa.field("strong_values", pa.list_(pa.float32())),
-        pa.field("engine", pa.string(), nullable=False),
-        pa.field("limit", pa.string(), nullable=False),
+        *_required(pa.string(), "engine", "limit"),
     ]
 )
 """Columns of the boards.
@@ -85,19 +80,14 @@ BOARD_SCHEMA: Final = pa.schema(
 
 GAME_SCHEMA: Final = pa.schema(
     [
-        pa.field("game_id", pa.string(), nullable=False),
-        pa.field("source", pa.string(), nullable=False),
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("split", pa.string(), nullable=False),
-        pa.field("start_fen", pa.string(), nullable=False),
-        pa.field("num_plies", pa.int32(), nullable=False),
-        pa.field("result", pa.string(), nullable=False),
-        pa.field("white_rating", pa.int32()),
-        pa.field("black_rating", pa.int32()),
-        pa.field("date", pa.string()),
-        pa.field("moves", pa.list_(pa.string()), nullable=False),
-        pa.field("keys", pa.list_(pa.string()), nullable=False),
-        pa.field("label_plies", pa.list_(pa.int32()), nullable=False),
+        *_required(pa.string(), "game_id", "source"),
+        *_required(pa.int64(), "offset"),
+        *_required(pa.string(), "split", "start_fen"),
+        *_required(pa.int32(), "num_plies"),
+        *_required(pa.string(), "result"),
+        *_IF_KNOWN,
+        *_required(pa.list_(pa.string()), "moves", "keys"),
+        *_required(pa.list_(pa.int32()), "label_plies"),
     ]
 )
 """Columns of the games of the boards; a listed position is a game of 0 plies.
@@ -169,7 +159,7 @@ def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> Boar
     assert not column.null_count, "only held-out boards have values of the stronger search"
     turns = [fen.split(" ", 2)[1] == "w" for fen in fens]
     moves = zip(turns, rows["moves"].to_pylist(), strict=True)
-    action_ids, is_legal = legal_columns([[ID_OF_UCI[turn][uci] for uci in each] for turn, each in moves])
+    action_ids, is_legal = legal_columns([[ID_OF_UCI[turn][uci] for uci in ucis] for turn, ucis in moves])
     values = np.zeros(is_legal.shape, dtype=np.float32)
     values[is_legal] = column.flatten().to_numpy()
     played = np.array([ID_OF_UCI[turn][uci] for turn, uci in zip(turns, rows["label"].to_pylist(), strict=True)])
@@ -187,7 +177,7 @@ def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> Boar
 
 def legal_columns(ids: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return action ids, padded with 0, and the mask of the legal moves, [N, A] each."""
-    lengths = np.array([len(each) for each in ids])
+    lengths = np.array([len(row) for row in ids])
     is_legal = np.arange(lengths.max()) < lengths[:, None]
     action_ids = np.zeros(is_legal.shape, dtype=np.int64)
     action_ids[is_legal] = np.concatenate(ids)

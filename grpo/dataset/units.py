@@ -76,7 +76,7 @@ def file_games(config: BoardsConfig, *, unit: int) -> Iterator[Game | Rejection]
                 " (.csv); give puzzles to boards.exclude or to `chess-grpo solve`"
             )
     seen: set[str] = set()
-    for entry in _in_turns(_entries(file, place, unit, config) for place, file in enumerate(files)):
+    for entry in _in_turns(_entries(file, index, unit, config) for index, file in enumerate(files)):
         if isinstance(entry, Game) and entry.game_id in seen:
             yield Rejection(source=entry.source, offset=entry.offset, reason=Reason.DUPLICATE)
             continue
@@ -85,11 +85,11 @@ def file_games(config: BoardsConfig, *, unit: int) -> Iterator[Game | Rejection]
         yield entry
 
 
-def _entries(file: SourceFile, place: int, unit: int, config: BoardsConfig) -> Iterator[Game | Rejection]:
-    """Yield the unit's part of a file. `place` shifts the numbers: otherwise all files of one game would go to the same unit."""
+def _entries(file: SourceFile, index: int, unit: int, config: BoardsConfig) -> Iterator[Game | Rejection]:
+    """Yield the unit's part of a file. `index` shifts the numbers: otherwise all files of one game would go to the same unit."""
 
     def is_mine(number: int) -> bool:
-        return (number + place) % config.num_units == unit
+        return (number + index) % config.num_units == unit
 
     with opened(file) as stream:
         if file.kind == FileKind.POSITIONS:

@@ -48,10 +48,10 @@ class EngineAnswer:
 
 def parse_best_move(data: bytes) -> str:
     """Return the best move in UCI, or "" if the engine reports no move. Raises EngineError without a `bestmove` line."""
-    found = _BEST_MOVE.search(data, max(0, data.rfind(b"bestmove")))
-    if found is None:
+    line = _BEST_MOVE.search(data, max(0, data.rfind(b"bestmove")))
+    if line is None:
         raise EngineError("the engine named no best move")
-    return "" if found[1] in _NO_MOVE else found[1].decode("ascii", "replace")
+    return "" if line[1] in _NO_MOVE else line[1].decode("ascii", "replace")
 
 
 def parse_answer(data: bytes, *, num_lines: int | None = None) -> EngineAnswer:
@@ -67,8 +67,8 @@ def parse_answer(data: bytes, *, num_lines: int | None = None) -> EngineAnswer:
     iterations: dict[int, dict[str, Score]] = {}
     highest_rank = 0
     # Read backwards, because a move's last score counts. With `num_lines`, earlier iterations are not parsed.
-    for found in filter(None, map(_LINE.match, reversed(data.split(b"\n")))):
-        depth, rank, kind, number, move = found.groups()
+    for line in filter(None, map(_LINE.match, reversed(data.split(b"\n")))):
+        depth, rank, kind, number, move = line.groups()
         scores = iterations.setdefault(int(depth), {})
         scores.setdefault(move.decode("ascii", "replace"), Score(int(number), kind == b"mate"))
         if len(scores) == num_lines:

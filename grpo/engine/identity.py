@@ -29,17 +29,17 @@ class EngineIdentity:
 
 def identify(path: str) -> EngineIdentity:
     """Start the engine at `path` and return its identity. Raises EngineMissingError if it is missing or does not speak UCI."""
-    found = find_engine(path)
+    full_path = find_engine(path)
     try:
-        with EngineProcess(found, {}, start_seconds=START_SECONDS) as process:
-            return EngineIdentity(name=process.name, sha256=sha256_file(Path(found)))
+        with EngineProcess(full_path, {}, start_seconds=START_SECONDS) as process:
+            return EngineIdentity(name=process.name, sha256=sha256_file(Path(full_path)))
     except (EngineError, OSError) as error:
-        raise EngineMissingError(f"{found} is not a usable UCI engine ({error})") from None
+        raise EngineMissingError(f"{full_path} is not a usable UCI engine ({error})") from None
 
 
 def find_engine(path: str) -> str:
     """Return the full path of the engine `path`. Raises EngineMissingError if it is missing."""
-    found = shutil.which(path)
-    if found is None:
+    full_path = shutil.which(path)
+    if full_path is None:
         raise EngineMissingError(f"no engine at {path!r}")
-    return found
+    return full_path

@@ -148,8 +148,8 @@ class EnginePool(AbstractContextManager["EnginePool"]):
             finished[job.index] = outcome
             self._failed_in_a_row = self._failed_in_a_row + 1 if is_failure else 0
             self._num_finished, self._num_failed = self._num_finished + 1, self._num_failed + is_failure
-            if gives_up and is_failure and (of := self._at_fault()):
-                raise EngineError(f"{self._path}: {of} failed on fresh processes, last: {outcome}; {REMEDY}")
+            if gives_up and is_failure and (searches := self._at_fault()):
+                raise EngineError(f"{self._path}: {searches} failed on fresh processes, last: {outcome}; {REMEDY}")
 
         try:
             while True:

@@ -70,8 +70,8 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
                 if line.startswith("id name "):
                     self.name = line.removeprefix("id name ").strip()
                 elif line.startswith("option name "):
-                    name, _, what = line.removeprefix("option name ").partition(" type ")
-                    self.declared[name.strip()] = what
+                    name, _, declaration = line.removeprefix("option name ").partition(" type ")
+                    self.declared[name.strip()] = declaration
             chosen = {name: value for name, value in options.items() if name in self.declared}
             self.send("".join(f"setoption name {name} value {value}\n" for name, value in chosen.items()) + "isready")
             self.wait_for(b"readyok")
