@@ -21,8 +21,7 @@ ACTION_SQUARES: Final = torch.tensor([[move.from_square, move.to_square, move.pr
 """[1968, 3]: start square, end square, and promotion piece of python-chess (0 without a promotion) of each action."""
 RIGHT_ENDS: Final = (chess.BB_E1 | chess.BB_H1, chess.BB_E1 | chess.BB_A1, chess.BB_E8 | chess.BB_H8, chess.BB_E8 | chess.BB_A8)
 """Bitboard per castling right, in the encoding's order: a move from or onto one of its squares ends the right."""
-NUM_FEATURES: Final = 4 + 1 + 2
-"""4 castling rights, mate, draw, clock."""
+NUM_FEATURES: Final = 4 + 1 + 2  # 4 castling rights, mate, draw, clock.
 
 _PAWN, _KNIGHT, _BISHOP, _ROOK, _QUEEN, _KING = range(6)
 _BIT: Final = torch.tensor([signed(1 << square) for square in range(64)])
@@ -44,14 +43,10 @@ _PLANE_ROWS: Final = (256 * torch.arange(12))[:, None, None]
 class Sets:
     """N positions as bitboards (int64)."""
 
-    us: Tensor
-    """[6, N], our pawns to king."""
-    them: Tensor
-    """[6, N], their pawns to king."""
-    their_king: Tensor
-    """[N], square of their king."""
-    jumped: Tensor
-    """[N], bitboard of the square that a pawn has just jumped over; 0 without a jump."""
+    us: Tensor  # [6, N], our pawns to king.
+    them: Tensor  # [6, N], their pawns to king.
+    their_king: Tensor  # [N], square of their king.
+    jumped: Tensor  # [N], bitboard of the square that a pawn has just jumped over; 0 without a jump.
 
     def select(self, rows: Tensor) -> "Sets":
         return Sets(self.us[:, rows], self.them[:, rows], self.their_king[rows], self.jumped[rows])
@@ -61,18 +56,12 @@ class Sets:
 class Afterstates:
     """Changes that N moves make to the boards. A code triple is piece code, our control, their control."""
 
-    board: Tensor
-    """[3, B, 64], codes before any move."""
-    moves: Tensor
-    """[M], the pair's move, ascending."""
-    squares: Tensor
-    """[M], the pair's square; the move changes its codes."""
-    before: Tensor
-    """[3, M], the square's codes before the move."""
-    after: Tensor
-    """[3, M], the square's codes after the move."""
-    features: Tensor
-    """[N, 7] float32: castling rights in the encoding's order, mate, draw, half-move clock / 100."""
+    board: Tensor  # [3, B, 64], codes before any move.
+    moves: Tensor  # [M], the pair's move, ascending.
+    squares: Tensor  # [M], the pair's square; the move changes its codes.
+    before: Tensor  # [3, M], the square's codes before the move.
+    after: Tensor  # [3, M], the square's codes after the move.
+    features: Tensor  # [N, 7] float32: castling rights in the encoding's order, mate, draw, half-move clock / 100.
 
 
 def afterstates(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> Afterstates:

@@ -14,10 +14,8 @@ from torch import Tensor
 
 UP: Final = 8
 DOWN: Final = -8
-LINES: Final = (8, 1, 9, 7)
-"""Steps along the lines of a queen; the sign of a step gives its direction."""
-KNIGHT: Final = (17, 15, 10, 6)
-"""Steps of a knight, likewise with both signs."""
+LINES: Final = (8, 1, 9, 7)  # Steps along the lines of a queen; the sign of a step gives its direction.
+KNIGHT: Final = (17, 15, 10, 6)  # Steps of a knight, likewise with both signs.
 
 
 def signed(squares: int) -> int:

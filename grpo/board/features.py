@@ -20,8 +20,7 @@ from grpo.board.encoding import MAX_HALFMOVE_CLOCK, NUM_PIECE_CODES
 
 _PIECES: Final = NUM_PIECE_CODES * NUM_CONTROLS**2
 _WHOLE: Final = _PIECES + NUM_PIECE_CODES * 64
-REPETITION: Final = _WHOLE + NUM_FEATURES
-"""Feature of a move that returns to a position of its game."""
+REPETITION: Final = _WHOLE + NUM_FEATURES  # Feature of a move that returns to a position of its game.
 NUM_ROWS: Final = REPETITION + 1
 """Number of features, one embedding row each: square and control, piece and square, whole afterstate, repetition."""
 
@@ -41,14 +40,10 @@ _REFLECTED: Final = torch.where(_HAS_SQUARE, ((_CODES - 1 - _PIECES) ^ 7) + 1 + 
 class MoveFeatures:
     """Features of B boards and changes of their moves."""
 
-    boards: Tensor
-    """[B, 128] int16, features of the 64 squares before any move: with control, then with the square."""
-    counts: Tensor
-    """[B, A] uint8, entries of each move; 0 on padding."""
-    num_entries: Tensor
-    """[B] int64, entries of each board: sums of `counts`, kept because `select_rows` needs them for all boards."""
-    entries: Tensor
-    """[E] int16, entries of all moves of all boards, in order."""
+    boards: Tensor  # [B, 128] int16, features of the 64 squares before any move: with control, then with the square.
+    counts: Tensor  # [B, A] uint8, entries of each move; 0 on padding.
+    num_entries: Tensor  # [B] int64, entries of each board: sums of `counts`, kept because `select_rows` needs them for all boards.
+    entries: Tensor  # [E] int16, entries of all moves of all boards, in order.
 
     def select_rows(self, rows: Tensor, width: int) -> "MoveFeatures":
         """Return the features of the boards `rows`, [K] int64, each with at most `width` moves."""

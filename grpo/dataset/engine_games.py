@@ -14,21 +14,16 @@ from grpo.dataset.games import Game, Reason, Rejection
 from grpo.engine.answers import EngineError
 from grpo.engine.pool import NUM_ATTEMPTS, REMEDY, EnginePool
 
-ENGINE: Final = "engine"
-"""`Game.source` of engine games."""
-MAX_IDLE_GAMES: Final = 300
-"""A unit stops after this many engine games in a row without a new board."""
+ENGINE: Final = "engine"  # `Game.source` of engine games.
+MAX_IDLE_GAMES: Final = 300  # A unit stops after this many engine games in a row without a new board.
 _MAX_FAILED_IN_A_ROW: Final = 5  # games
 
 NODES: Final = (60, 240, 960)
 """Node limits. Each side of a game draws one, so strong and weak players meet. Below about 200 nodes, communication with the engine
 dominates the cost of a move."""
-RANDOM_OPENING_PLIES: Final = 6
-"""Most random legal plies at the start of a game; fewest 0."""
-RANDOM_MOVE_PROBABILITY: Final = 0.08
-"""Probability that a later move is random. Random moves are never labels."""
-MAX_PLIES: Final = 200
-"""Longer games are truncated."""
+RANDOM_OPENING_PLIES: Final = 6  # Most random legal plies at the start of a game; fewest 0.
+RANDOM_MOVE_PROBABILITY: Final = 0.08  # Probability that a later move is random. Random moves are never labels.
+MAX_PLIES: Final = 200  # Longer games are truncated.
 
 
 def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[[str], bool]) -> Iterator[Game | Rejection]:

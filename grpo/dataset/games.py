@@ -18,40 +18,27 @@ class SourceError(PlainError, ValueError):
 class Reason(StrEnum):
     """Reasons to reject a game or listed position; every rejection is counted."""
 
-    NOT_A_GAME = "not a game"
-    """Text outside any game."""
-    ILLEGAL_POSITION = "illegal position"
-    """The position cannot occur in standard chess."""
-    VARIANT = "variant"
-    """Another variant of chess; the detail names the variant."""
-    ILLEGAL_MOVE = "illegal move"
-    """A move is illegal or unreadable."""
-    NO_MOVES = "no moves"
-    """The detail is the FEN tag, "" without a tag."""
-    TOO_LONG = "too long"
-    """A line or game above `MAX_LINE`."""
-    DUPLICATE = "duplicate"
-    """The same game was read before."""
+    NOT_A_GAME = "not a game"  # Text outside any game.
+    ILLEGAL_POSITION = "illegal position"  # The position cannot occur in standard chess.
+    VARIANT = "variant"  # Another variant of chess; the detail names the variant.
+    ILLEGAL_MOVE = "illegal move"  # A move is illegal or unreadable.
+    NO_MOVES = "no moves"  # The detail is the FEN tag, "" without a tag.
+    TOO_LONG = "too long"  # A line or game above `MAX_LINE`.
+    DUPLICATE = "duplicate"  # The same game was read before.
     ENGINE_FAILURE = "engine failure"
-    GAME_OVER = "game over"
-    """The listed position is checkmate, stalemate or drawn by rule."""
-    NOT_AN_EXERCISE = "not an exercise"
-    """A row of a puzzle table, or a line of a test suite, that is no exercise."""
-    FILTERED = "filtered"
-    """A filter of the settings drops the game; the detail names the filter."""
+    GAME_OVER = "game over"  # The listed position is checkmate, stalemate or drawn by rule.
+    NOT_AN_EXERCISE = "not an exercise"  # A row of a puzzle table, or a line of a test suite, that is no exercise.
+    FILTERED = "filtered"  # A filter of the settings drops the game; the detail names the filter.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rejection:
     """Rejected game or list entry."""
 
-    source: str
-    """See `Game.source`."""
-    offset: int
-    """See `Game.offset`."""
+    source: str  # See `Game.source`.
+    offset: int  # See `Game.offset`.
     reason: Reason
-    detail: str = ""
-    """Explanation, or the name of a filter or variant."""
+    detail: str = ""  # Explanation, or the name of a filter or variant.
 
     def __str__(self) -> str:
         location = f"game {self.offset + 1:,}" if ".pgn" in self.source.lower() else f"byte {self.offset:,}"
@@ -62,24 +49,16 @@ class Rejection:
 class Game:
     """A game; a listed position is a game without moves."""
 
-    game_id: str
-    """Hash of players, date, site, start and moves, independent of the file."""
-    source: str
-    """`engine`, or the file's name."""
-    offset: int
-    """Number of the game in the file or among engine games, from 0; byte offset of the line for a list."""
-    boards: tuple[chess.Board, ...]
-    """Board before each move, without move stack; a listed position alone."""
-    moves: tuple[chess.Move, ...]
-    """One move per board; none for a listed position."""
-    is_label: tuple[bool, ...]
-    """True for each board whose move may become a label (no random move)."""
-    result: str = "*"
-    """`1-0`, `0-1`, `1/2-1/2` or `*`."""
+    game_id: str  # Hash of players, date, site, start and moves, independent of the file.
+    source: str  # `engine`, or the file's name.
+    offset: int  # Number of the game in the file or among engine games, from 0; byte offset of the line for a list.
+    boards: tuple[chess.Board, ...]  # Board before each move, without move stack; a listed position alone.
+    moves: tuple[chess.Move, ...]  # One move per board; none for a listed position.
+    is_label: tuple[bool, ...]  # True for each board whose move may become a label (no random move).
+    result: str = "*"  # `1-0`, `0-1`, `1/2-1/2` or `*`.
     white_rating: int | None = None
     black_rating: int | None = None
-    date: str | None = None
-    """`YYYY.MM.DD`, with `??` for an unknown month or day."""
+    date: str | None = None  # `YYYY.MM.DD`, with `??` for an unknown month or day.
 
 
 def standard_board(fen: str) -> chess.Board:

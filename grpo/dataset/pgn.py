@@ -14,8 +14,7 @@ from grpo.dataset.games import Game, Reason, Rejection, standard_board
 from grpo.dataset.streams import MAX_LINE, lines_of
 from grpo.settings.tree import BoardsConfig, TimeControl
 
-MAX_RATING: Final = 4_000
-"""Higher numbers in a rating tag are no ratings."""
+MAX_RATING: Final = 4_000  # Higher numbers in a rating tag are no ratings.
 _TAG: Final = re.compile(r'\[\w+\s+"')
 _ONE_TAG: Final = re.compile(r'\[\w+\s+"[^"]*"\]')
 _TAGS: Final = re.compile(rf"(?:{_ONE_TAG.pattern}\s*)+")

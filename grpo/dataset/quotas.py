@@ -22,8 +22,7 @@ _GAME_FIELDS: Final = ("game_id", "source", "offset", "white_rating", "black_rat
 """Fields that boards and game rows copy from the game."""
 _MAX_NAMED: Final = 10
 _VARIANT: Final = f"{Reason.VARIANT}: "
-LEAST_PER_CELL: Final = 10
-"""Fewest boards of a cell (unless the settings ask for fewer): measurements on fewer are noise."""
+LEAST_PER_CELL: Final = 10  # Fewest boards of a cell (unless the settings ask for fewer): measurements on fewer are noise.
 
 
 def split_of_game(game_id: str, fractions: Mapping[Split, float]) -> Split:
@@ -56,16 +55,14 @@ def boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
 class SourceReport:
     """Counts of games and positions read, and of rejections by reason."""
 
-    games: int = 0
-    """Usable games and listed positions."""
+    games: int = 0  # Usable games and listed positions.
     rejected: Counter[str] = field(default_factory=Counter)
     """Reason -> games; `filtered: NAME` for a filter, `variant: NAME` for a chess variant."""
     first_rejected: list[str] = field(default_factory=list)
     """File, index and reason of the first rejected games, except filtered games and variants."""
     natural_phases: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(PHASES, 0)))
     """Phase -> positions read, before balancing."""
-    duplicates: int = 0
-    """Positions that equal a board read earlier, or its color mirror."""
+    duplicates: int = 0  # Positions that equal a board read earlier, or its color mirror.
     left_out: Counter[str] = field(default_factory=Counter)
     """Reason -> positions: `judged` (an excluded evaluation position), `engine failure`."""
 

@@ -24,8 +24,7 @@ from grpo.base.files import sha256_file, sha256_text
 from grpo.dataset.games import SourceError
 from grpo.settings.types import S3_SCHEME, refuse_secret
 
-MAX_LINE: Final = 2**20
-"""Most bytes of a line (with its end) and of a game. Longer ones are rejected, so a file takes little memory."""
+MAX_LINE: Final = 2**20  # Most bytes of a line (with its end) and of a game. Longer ones are rejected, so a file takes little memory.
 _BUFFER_SIZE: Final = 2**20
 
 
@@ -54,13 +53,10 @@ _BEGINS: Final = {
 class SourceFile:
     """File of games, positions or puzzles; ordered by name, so the order is the same on every machine."""
 
-    name: str
-    """Name in the dataset: without folder; `ARCHIVE.zip/MEMBER` for a member of an archive."""
-    uri: str
-    """Path, or address with `s3://`, `https://` or `hf://`."""
+    name: str  # Name in the dataset: without folder; `ARCHIVE.zip/MEMBER` for a member of an archive.
+    uri: str  # Path, or address with `s3://`, `https://` or `hf://`.
     kind: FileKind
-    member: str = ""
-    """Path inside a ZIP archive, otherwise ""."""
+    member: str = ""  # Path inside a ZIP archive, otherwise "".
 
 
 def find_files(patterns: Sequence[str]) -> list[SourceFile]:

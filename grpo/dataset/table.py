@@ -32,22 +32,17 @@ class Position:
     """Board of the dataset before its moves have values."""
 
     fen: str
-    key: str
-    """`encoding.position_key`: equal for the color mirror and for other clocks."""
+    key: str  # `encoding.position_key`: equal for the color mirror and for other clocks.
     phase: Phase
     split: Split
-    label: str
-    """UCI move to imitate: the move played, or "" for the best move of the value table."""
+    label: str  # UCI move to imitate: the move played, or "" for the best move of the value table.
     game_id: str
-    ply: int
-    """Half-moves since the game's first position."""
+    ply: int  # Half-moves since the game's first position.
     source: str
-    offset: int
-    """See `games.Game.offset`."""
+    offset: int  # See `games.Game.offset`.
     white_rating: int | None = None
     black_rating: int | None = None
-    date: str | None = None
-    """`YYYY.MM.DD`, with `??` for an unknown month or day."""
+    date: str | None = None  # `YYYY.MM.DD`, with `??` for an unknown month or day.
 
 
 def _required(kind: pa.DataType, *names: str) -> list[pa.Field]:
@@ -128,14 +123,10 @@ def phase_counts(phases: Sequence[str]) -> dict[str, int]:
 class LabelArrays:
     """Positions with the move to imitate: N positions, A most legal moves of a position; shorter rows are padded."""
 
-    encodings: NDArray[np.uint8]
-    """[N, 71], from `encoding.encode`."""
-    action_ids: NDArray[np.int64]
-    """[N, A], legal moves in ascending order, 0 on padding."""
-    is_legal: NDArray[np.bool_]
-    """[N, A], False on padding."""
-    played: NDArray[np.int64]
-    """[N], column of the move to imitate."""
+    encodings: NDArray[np.uint8]  # [N, 71], from `encoding.encode`.
+    action_ids: NDArray[np.int64]  # [N, A], legal moves in ascending order, 0 on padding.
+    is_legal: NDArray[np.bool_]  # [N, A], False on padding.
+    played: NDArray[np.int64]  # [N], column of the move to imitate.
 
     def __len__(self) -> int:
         return len(self.encodings)
@@ -145,10 +136,8 @@ class LabelArrays:
 class BoardArrays(LabelArrays):
     """Boards with the values of their moves."""
 
-    values: NDArray[np.float32]
-    """[N, A] in [0, 1], value of each legal move for the mover (the reward or `strong_values`); 0 on padding."""
-    phases: NDArray[np.int64]
-    """[N], index into `PHASES`."""
+    values: NDArray[np.float32]  # [N, A] in [0, 1], value of each legal move for the mover (the reward or `strong_values`); 0 on padding.
+    phases: NDArray[np.int64]  # [N], index into `PHASES`.
 
 
 def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> BoardArrays:

@@ -24,8 +24,7 @@ from grpo.settings.tree import BoardsConfig
 _SURPLUS: Final = 1.06
 _SURPLUS_SPREAD: Final = 2.0
 _POSITIONS_AT_ONCE: Final = 512
-_MAX_OPEN: Final = 24
-"""Files open at once: each needs some MiB, and a connection if it is remote."""
+_MAX_OPEN: Final = 24  # Files open at once: each needs some MiB, and a connection if it is remote.
 
 
 def unit_boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:

@@ -27,8 +27,7 @@ class IllegalMoveError(EngineError):
 class Score(NamedTuple):
     """Engine score from the mover's side."""
 
-    value: int
-    """Centipawns, or moves to mate (negative if the mover is mated)."""
+    value: int  # Centipawns, or moves to mate (negative if the mover is mated).
     is_mate: bool = False
 
 
@@ -36,14 +35,10 @@ class Score(NamedTuple):
 class EngineAnswer:
     """Result of one search."""
 
-    best_move: str
-    """UCI."""
-    scores: Mapping[str, Score]
-    """UCI move -> score of the last complete iteration."""
-    depth: int = field(default=0, compare=False)
-    """Depth of the last complete iteration, as the engine reports it."""
-    failed: tuple[EngineError, ...] = field(default=(), compare=False)
-    """Errors of earlier attempts at the same search."""
+    best_move: str  # UCI.
+    scores: Mapping[str, Score]  # UCI move -> score of the last complete iteration.
+    depth: int = field(default=0, compare=False)  # Depth of the last complete iteration, as the engine reports it.
+    failed: tuple[EngineError, ...] = field(default=(), compare=False)  # Errors of earlier attempts at the same search.
 
 
 def parse_best_move(data: bytes) -> str:

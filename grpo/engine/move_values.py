@@ -67,12 +67,9 @@ def value_of(score: Score) -> float:
 class ValueTable:
     """Reward table of one position: all legal moves, in ascending order of action id."""
 
-    moves: tuple[str, ...]
-    """UCI."""
-    values: NDArray[np.float32]
-    """[len(moves)], in [0, 1] for the mover."""
-    scores: tuple[Score, ...]
-    """Scores behind the values: the engine's, or 0 centipawns for moves that draw at once."""
+    moves: tuple[str, ...]  # UCI.
+    values: NDArray[np.float32]  # [len(moves)], in [0, 1] for the mover.
+    scores: tuple[Score, ...]  # Scores behind the values: the engine's, or 0 centipawns for moves that draw at once.
 
 
 def engine_options() -> dict[str, str | int]:

@@ -20,14 +20,12 @@ from grpo.engine.answers import EngineAnswer, EngineError, IllegalMoveError, par
 from grpo.engine.identity import EngineMissingError, find_engine
 from grpo.engine.process import SILENT_SECONDS, EngineProcess
 
-MAX_LINES: Final = 256
-"""MultiPV for all legal moves of any position (at most 218); Stockfish caps it at the number of legal moves."""
+MAX_LINES: Final = 256  # MultiPV for all legal moves of any position (at most 218); Stockfish caps it at the number of legal moves.
 PLAYING_HASH_MIB: Final = 1
 """`Hash` of all engines that play games: another size would be another opponent than the rated one. A small hash is cheap to clear, which
 happens before each move so that equal positions get equal answers."""
 
-NUM_ATTEMPTS: Final = 3
-"""A search is given up after this many attempts, each on a fresh process."""
+NUM_ATTEMPTS: Final = 3  # A search is given up after this many attempts, each on a fresh process.
 REMEDY: Final = "run it by hand, reinstall it, or set CHESS_GRPO_STOCKFISH to another engine"
 """Advice of messages about an engine that keeps failing."""
 _MAX_FAILURES_IN_A_ROW: Final = 5  # queries; more failures are the engine's fault, not a position's
@@ -43,10 +41,8 @@ class Query:
     """One search of a position."""
 
     fen: str
-    limit: str
-    """Arguments of `go`, such as `depth 2` or `nodes 50`."""
-    moves: frozenset[str] | None = None
-    """Exactly these moves (UCI) must get scores; None for no such check."""
+    limit: str  # Arguments of `go`, such as `depth 2` or `nodes 50`.
+    moves: frozenset[str] | None = None  # Exactly these moves (UCI) must get scores; None for no such check.
     board: chess.Board | None = field(default=None, compare=False)
     """The position if the caller has it. Parsing the FEN for the check of the answer takes half the time of a search."""
     then: "Callable[[EngineAnswer], Query] | None" = field(default=None, compare=False)
@@ -88,8 +84,7 @@ class _Job:
     query: Query
     failures: Counter[str] = field(default_factory=Counter)
     """Limit of a search -> its failures; "" -> failed starts of an engine for the query."""
-    failed: list[EngineError] = field(default_factory=list)
-    """Errors of all these failures."""
+    failed: list[EngineError] = field(default_factory=list)  # Errors of all these failures.
 
 
 class EnginePool(AbstractContextManager["EnginePool"]):

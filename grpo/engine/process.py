@@ -15,18 +15,14 @@ from typing import Final
 
 from grpo.engine.answers import EngineError
 
-START_SECONDS: Final = 10.0
-"""Timeout for a starting program that neither writes nor uses CPU: it may be no engine."""
+START_SECONDS: Final = 10.0  # Timeout for a starting program that neither writes nor uses CPU: it may be no engine.
 SILENT_SECONDS: Final = 30.0
 """Timeout for an engine that neither writes nor uses CPU. Healthy engines answer in milliseconds, so results do not depend on it."""
-BUSY_SECONDS: Final = 900.0
-"""Longest search. Deep searches may use CPU silently for minutes."""
-MAX_ANSWER_BYTES: Final = 1 << 26
-"""Largest output of one search; the deepest search over all moves writes a tenth."""
+BUSY_SECONDS: Final = 900.0  # Longest search. Deep searches may use CPU silently for minutes.
+MAX_ANSWER_BYTES: Final = 1 << 26  # Largest output of one search; the deepest search over all moves writes a tenth.
 _MIN_CPU_FRACTION: Final = 0.05  # of a core: a computing engine gets more on the busiest machine, a hung one uses none
 _READ_BYTES: Final = 1 << 18
-_MAX_WORDS: Final = (6, 200)
-"""Last lines of an engine that a message quotes, and most characters of a line."""
+_MAX_WORDS: Final = (6, 200)  # Last lines of an engine that a message quotes, and most characters of a line.
 _MAX_ERROR_BYTES: Final = 1 << 20  # A longer standard error is truncated to 0.
 _PROTOCOL: Final = re.compile(r"info (?!string)|bestmove|option name|id |uciok|readyok")
 _SECONDS_TO_EXIT: Final = 0.5  # from the end of an engine's output to its exit status
