@@ -1,7 +1,6 @@
-"""Action space: an id in [0, 1968) for each UCI move, seen from the mover's side, and the ids of a board's legal moves.
+"""Action space: an id for each of 1,968 UCI moves, seen from the mover's side (Black's e7e5 has the id of White's e2e4).
 
-Black's moves are mirrored, so Black's e7e5 has the id of White's e2e4. The table holds all queen and knight moves between two squares
-(1,792) and all promotions: 22 pawn moves onto a last rank x 4 pieces x 2 last ranks = 176.
+The moves are all queen and knight moves (1,792) and promotions: 22 pawn moves onto a last rank x 4 pieces x 2 ranks = 176.
 """
 
 from typing import Final
@@ -14,7 +13,7 @@ MAX_LEGAL_MOVES: Final = 218  # Most legal moves of a reachable position, https:
 
 
 def _all_moves() -> list[chess.Move]:
-    """Return all moves of the table. Sorting by UCI text makes the ids independent of the order of generation."""
+    """Return all actions, sorted by UCI text, so that ids do not depend on the order of generation."""
     moves: list[chess.Move] = []
     for start in chess.SQUARES:
         lines = chess.BB_RANK_ATTACKS[start][0] | chess.BB_FILE_ATTACKS[start][0] | chess.BB_DIAG_ATTACKS[start][0]
@@ -30,7 +29,7 @@ def _all_moves() -> list[chess.Move]:
 ACTIONS: Final[tuple[chess.Move, ...]] = tuple(_all_moves())
 NUM_ACTIONS: Final = len(ACTIONS)
 
-# One lookup table per color: [from, to, promotion piece or 0] -> id. A dictionary with Move keys takes 1.5 times as long.
+# [from, to, promotion piece or 0] -> id. A dictionary with Move keys takes 1.5 times as long.
 _NO_ACTION: Final = -1
 
 
@@ -48,12 +47,12 @@ _LOOKUP: Final[dict[chess.Color, list[list[list[int]]]]] = {turn: _lookup_table(
 
 
 def mirror_move(move: chess.Move) -> chess.Move:
-    """Return the move seen from the other side of the board: e7e5 becomes e2e4."""
+    """Return the move mirrored top to bottom: e7e5 becomes e2e4."""
     return chess.Move(chess.square_mirror(move.from_square), chess.square_mirror(move.to_square), promotion=move.promotion)
 
 
 def action_id(move: chess.Move, turn: chess.Color) -> int:
-    """Return the action id of a move by `turn`. Raises ValueError for a move outside the table, such as a null move or a drop."""
+    """Return the action id of a move by `turn`. Raises ValueError for a move outside the table (a null move or a drop)."""
     index = _LOOKUP[turn][move.from_square][move.to_square][move.promotion or 0]
     if index == _NO_ACTION or move.drop is not None:
         raise ValueError(f"{move.uci()} is not one of the {NUM_ACTIONS} UCI moves of standard chess")
@@ -61,14 +60,13 @@ def action_id(move: chess.Move, turn: chess.Color) -> int:
 
 
 def action_move(index: int, turn: chess.Color) -> chess.Move:
-    """Return the move with action id `index` for the player `turn`."""
     return ACTIONS[index] if turn == chess.WHITE else mirror_move(ACTIONS[index])
 
 
 ACTION_UCI: Final[dict[chess.Color, tuple[str, ...]]] = {
     turn: tuple(action_move(index, turn).uci() for index in range(NUM_ACTIONS)) for turn in chess.COLORS
 }
-"""Player to move -> UCI text of each action, by action id."""
+"""Player to move -> UCI text of each action."""
 ID_OF_UCI: Final[dict[chess.Color, dict[str, int]]] = {
     turn: {uci: index for index, uci in enumerate(actions)} for turn, actions in ACTION_UCI.items()
 }
@@ -83,7 +81,7 @@ def legal_action_ids(board: chess.Board) -> list[int]:
     ids: list[int] = []
     slow = own
     if king is not None and not board.is_check():
-        # An unpinned piece may move to every square that it attacks. Reading attack masks takes half the time of generating moves.
+        # Reading the attack masks of unpinned pieces takes half the time of generating their moves.
         lines = chess.BB_RANK_ATTACKS[king][0] | chess.BB_FILE_ATTACKS[king][0] | chess.BB_DIAG_ATTACKS[king][0]
         for start in chess.scan_forward(own & ~board.pawns & ~board.kings):
             square = chess.BB_SQUARES[start]
@@ -96,13 +94,13 @@ def legal_action_ids(board: chess.Board) -> list[int]:
 
 
 def random_move(board: chess.Board, rng: np.random.Generator) -> chess.Move:
-    """Return a uniformly random legal move: `rng` draws an index into the legal moves sorted by UCI text."""
+    """Return a uniformly random legal move; `rng` draws an index into the moves sorted by UCI text."""
     ids = sorted(legal_action_ids(board), key=ACTION_UCI[board.turn].__getitem__)
     return action_move(ids[int(rng.integers(len(ids)))], board.turn)
 
 
 def push_random_moves(board: chess.Board, count: int, rng: np.random.Generator) -> None:
-    """Push `count` random legal moves; stop early if the game ends."""
+    """Push `count` random legal moves, or fewer if the game ends."""
     for _ in range(count):
         if not any(board.legal_moves):
             return

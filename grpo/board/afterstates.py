@@ -1,7 +1,7 @@
-"""Afterstates (positions after a move) of all moves of many boards at once: pieces, control of squares, and the end of the game.
+"""Afterstates (positions after a move) of many boards at once: pieces, control of squares, mate and draw.
 
-Legend: B boards, N moves of all boards, M (move, square) pairs. `grpo.board.bitboards` explains the bitboards. "Us" is the side that has
-just moved; its pawns move up. "Them" is the side to reply.
+Legend: B boards, N moves of all boards, M (move, square) pairs. "Us" is the side that has just moved (its pawns move up); "them" is the
+side to reply. Bitboards are explained in `grpo.board.bitboards`.
 """
 
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ from grpo.board.bitboards import DOWN, KNIGHT, LINES, UP, rays, shift, shifts, s
 from grpo.board.encoding import CASTLING, HALFMOVE_CLOCK, MAX_HALFMOVE_CLOCK
 
 NUM_CONTROLS: Final = 13
-"""Codes of a side's control of a square: 0 no attacker, 1-6 a single attacker (pawn to king), 7-12 several with this lowest one."""
+"""Codes of a side's control of a square: 0 no attacker, 1-6 one attacker (pawn to king), 7-12 several, the lowest of them pawn to king."""
 ACTION_SQUARES: Final = torch.tensor([[move.from_square, move.to_square, move.promotion or 0] for move in ACTIONS])
-"""[1968, 3]: start square, end square, and promotion piece of python-chess (0 without a promotion) of each action."""
+"""[1968, 3]: start, end, and promotion piece of python-chess or 0."""
 RIGHT_ENDS: Final = (chess.BB_E1 | chess.BB_H1, chess.BB_E1 | chess.BB_A1, chess.BB_E8 | chess.BB_H8, chess.BB_E8 | chess.BB_A8)
-"""Bitboard per castling right, in the encoding's order: a move from or onto one of its squares ends the right."""
+"""Squares per castling right, in the encoding's order: a move from or onto them ends the right."""
 NUM_FEATURES: Final = 4 + 1 + 2  # 4 castling rights, mate, draw, clock.
 
 _PAWN, _KNIGHT, _BISHOP, _ROOK, _QUEEN, _KING = range(6)
@@ -33,8 +33,8 @@ _RANK_6: Final = signed(chess.BB_RANK_6)
 _LIGHT: Final = signed(chess.BB_LIGHT_SQUARES)
 _RANK_SHIFTS: Final = torch.arange(8) * 8
 _IN_RANK: Final = ((torch.arange(256)[:, None] >> torch.arange(8)) & 1).bool()
-# [12 planes x 256 rank patterns]: the number that a rank of a plane adds to the rank's codes, one byte a square. Planes 1, 2, 4, 8 hold
-# the piece code. Planes 1, 2, 4, 6 hold a control code: the lowest attacker, and 6 more for several attackers.
+# [12 planes x 256 rank patterns] -> the rank's codes, one byte a square. Piece planes weigh 1, 2, 4, 8. Control planes weigh 1, 2, 4 (the
+# lowest attacker) and 6 (several attackers), for us and for them.
 _RANK_CODES: Final = (torch.tensor([1, 2, 4, 8] + 2 * [1, 2, 4, 6])[:, None] * (_IN_RANK << 8 * torch.arange(8)).sum(1)).flatten()
 _PLANE_ROWS: Final = (256 * torch.arange(12))[:, None, None]
 
@@ -54,25 +54,23 @@ class Sets:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Afterstates:
-    """Changes that N moves make to the boards. A code triple is piece code, our control, their control."""
+    """Changes that N moves make. Codes [3, ...] are piece, our control, their control."""
 
     board: Tensor  # [3, B, 64], codes before any move.
-    moves: Tensor  # [M], the pair's move, ascending.
-    squares: Tensor  # [M], the pair's square; the move changes its codes.
+    moves: Tensor  # [M], index of the move, ascending.
+    squares: Tensor  # [M], square whose codes the move changes.
     before: Tensor  # [3, M], the square's codes before the move.
     after: Tensor  # [3, M], the square's codes after the move.
     features: Tensor  # [N, 7] float32: castling rights in the encoding's order, mate, draw, half-move clock / 100.
 
 
 def afterstates(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> Afterstates:
-    """Return the changes that legal moves make.
-
-    Control counts own pieces as defended, ignores pins, and lets our sliders see through their king.
+    """Return the changes that legal moves make. Control includes own pieces (defended), ignores pins, and passes through their king.
 
     Args:
         encodings_BE: [B, 71], from `encoding.encode`.
-        rows: [N] int64, index of each move's board, ascending.
-        ids: [N] int64, action id of each move.
+        rows: [N] int64, index of the move's board, ascending.
+        ids: [N] int64, action id of the move.
     """
     root = _sets(encodings_BE)
     root_planes = _planes(root, *_attacks(root))
@@ -115,7 +113,7 @@ def _sets(encodings_BE: Tensor) -> Sets:
 
 
 def _moved(before: Sets, rows: Tensor, ids: Tensor) -> tuple[Sets, Tensor, Tensor]:
-    """Return the afterstates, bitboards [N] of the moves' start and end squares, and whether the moves reset the clock [N]."""
+    """Return the afterstates, bitboards [N] of start and end squares, and whether the move resets the clock [N]."""
     device = ids.device
     start, end, promotion = ACTION_SQUARES.to(device)[ids].unbind(1)
     bits = _BIT.to(device)
@@ -139,15 +137,15 @@ def _moved(before: Sets, rows: Tensor, ids: Tensor) -> tuple[Sets, Tensor, Tenso
 
 
 def _attacks(sets: Sets) -> tuple[Tensor, Tensor]:
-    """Return bitboards: attacks of each kind of piece [6, 2, N] (us first), and squares with two attackers or more [2, N].
+    """Return attacks of each kind of piece, [6, 2, N] (us first), and squares with several attackers, [2, N].
 
-    Our lines go through their king, because a square behind the king is no escape.
+    Our lines pass through their king, because a square behind the king is no escape.
     """
     both = torch.stack([sets.us, sets.them], 1)
     occupied = union(both.flatten(0, 1))
     empty = torch.stack([~(occupied & ~sets.them[_KING]), ~occupied])
     straight, diagonal, queens = both[_ROOK], both[_BISHOP], both[_QUEEN]
-    # [4 lines, 2 kinds, 2 sides, N]: the kinds are rooks or bishops, and queens.
+    # [4 lines, 2 kinds (rooks or bishops; queens), 2 sides, N]
     sliders = torch.stack([torch.stack([kind, queens]) for kind in (straight, straight, diagonal, diagonal)])
     ways = [rays(sliders, empty, sign) for sign in (1, -1)]
     by_rook, by_bishop = (torch.cat([way[lines, 0] for way in ways]) for lines in (slice(0, 2), slice(2, 4)))
@@ -160,7 +158,7 @@ def _attacks(sets: Sets) -> tuple[Tensor, Tensor]:
 
 
 def _planes(sets: Sets, attacked: Tensor, twice: Tensor) -> Tensor:
-    """Return bit planes [12, N]: piece code (4); our control: lowest attacker (3), several attackers (1); their control likewise (4)."""
+    """Return bit planes [12, N]: piece code (4), then lowest attacker (3) and several attackers (1) of us, and of them."""
     seen = attacked[0]
     lowest = [seen]
     for kind in range(1, 6):
@@ -172,30 +170,30 @@ def _planes(sets: Sets, attacked: Tensor, twice: Tensor) -> Tensor:
 
 
 def _code_planes(sets: list[Tensor], num_planes: int) -> list[Tensor]:
-    """Return bit planes of codes: squares of the first set have code 1, squares of the second set 2, and so on."""
+    """Return bit planes of codes: squares of the first set have code 1, of the second 2, and so on."""
     return [union(torch.stack([squares for code, squares in enumerate(sets, start=1) if code >> plane & 1])) for plane in range(num_planes)]
 
 
 def _codes(planes: Tensor) -> Tensor:
-    """Return codes [3, N, 8] int64 from planes [12, N]: one number a rank, one byte a square."""
+    """Return codes [3, N, 8] from planes [12, N]: an int64 a rank, a byte a square."""
     ranks = (planes[:, :, None] >> _RANK_SHIFTS.to(planes.device)) & 255
     rows = ranks + _PLANE_ROWS.to(planes.device)
     return _RANK_CODES.to(planes.device).index_select(0, rows.flatten()).view(3, 4, *ranks.shape[1:]).sum(1)
 
 
 def _codes_at(codes: Tensor, rows: Tensor, squares: Tensor) -> Tensor:
-    """Return codes [3, M] of the given squares from `_codes`."""
+    """Return codes [3, M] of squares, from `_codes`."""
     at, by = rows * 8 + (squares >> 3), (squares & 7) << 3
     return torch.stack([(part.index_select(0, at) >> by) & 15 for part in codes.flatten(1)])
 
 
 def _by_square(codes: Tensor) -> Tensor:
-    """Return codes [3, N, 64] of all squares from `_codes`."""
+    """Return codes [3, N, 64] of all squares, from `_codes`."""
     return ((codes[..., None] >> _RANK_SHIFTS.to(codes.device)) & 15).flatten(2)
 
 
 def _changed_squares(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
-    """Return move and square, [M] each, of all squares that differ between planes [12, N]."""
+    """Return move and square, [M] each, of all differences between planes [12, N]."""
     differ = before ^ after
     some = differ[0]
     for plane in differ[1:]:
@@ -206,7 +204,7 @@ def _changed_squares(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _endings(sets: Sets, attacked: Tensor, clock: Tensor) -> tuple[Tensor, Tensor]:
-    """Return whether each position is mate, and whether it is a draw (stalemate, insufficient material, fifty moves), [N] each."""
+    """Return mate, and draw (stalemate, insufficient material, fifty moves), [N] bool each."""
     by_us, king, king_at = union(attacked[:, 0]), sets.them[_KING], sets.their_king
     theirs, ours = union(sets.them), union(sets.us)
     is_check = (by_us & king) != 0
@@ -221,7 +219,7 @@ def _endings(sets: Sets, attacked: Tensor, clock: Tensor) -> tuple[Tensor, Tenso
 
 
 def _is_dead(sets: Sets) -> Tensor:
-    """Return whether material is insufficient, [N], by the rule of `chess.Board.is_insufficient_material`."""
+    """Return `chess.Board.is_insufficient_material`, [N] bool."""
     both = sets.us | sets.them
     knights, bishops = both[_KNIGHT], both[_BISHOP]
     one_color = ((bishops & _LIGHT) == 0) | ((bishops & ~_LIGHT) == 0)
@@ -231,17 +229,14 @@ def _is_dead(sets: Sets) -> Tensor:
 
 
 def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
-    """Return whether the replying side has a legal move of another piece than its king, [N].
-
-    Castling needs no test: a king that may castle may also step toward its rook.
-    """
+    """Return whether a piece other than their king has a legal move, [N]. Castling needs no test: the king then can step, too."""
     us, them, king = sets.us, sets.them, sets.them[_KING]
     theirs, ours = union(them), union(us)
     occupied = theirs | ours
     empty = ~occupied
     nothing = torch.zeros_like(king)
     our_lines, their_lines = (_on_lines(side) for side in (us, them))
-    # Checkers and pinned pieces, along each line of the king.
+    # Checkers and pinned pieces, along the lines of the king.
     checkers = _near_attackers(king, us[_PAWN], us)
     between, pinned, has_slide = nothing, nothing, torch.zeros_like(is_check)
     for sign in (1, -1):
@@ -253,12 +248,12 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
         pinner = rays(shield, empty, sign) & our_lines
         shield = torch.where(pinner != 0, shield, 0)
         pinned = pinned | union(shield)
-        # A pinned piece can move along its pin: a slider of that line, a pawn push, or a pawn that captures the pinner.
+        # A pinned piece can move along the pin: a slider of the line, a pawn push, a pawn that captures the pinner.
         has_slide = has_slide | (union(shield & their_lines) != 0) | ((shift(shield[0] & them[_PAWN], DOWN) & empty) != 0)
         if sign < 0:
             has_slide = has_slide | (shift(shield[2] & them[_PAWN], -9) & pinner[2] != 0)
             has_slide = has_slide | (shift(shield[3] & them[_PAWN], -7) & pinner[3] != 0)
-    # Squares that end the check (any square without a check), and squares that free pieces reach.
+    # Targets end the check (all squares without a check); compare them with the squares that unpinned pieces reach.
     targets = torch.where(is_check, checkers | between, ~theirs) & ~theirs
     free = them & ~pinned
     reached = nothing
@@ -269,7 +264,7 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
     reached = reached | ((shift(pawns, -9) | shift(pawns, -7)) & ours) | step | (shift(step & _RANK_6, DOWN) & empty)
     is_double = (checkers & (checkers - 1)) != 0
     has_reply = ~is_double & (((reached & targets) != 0) | (~is_check & has_slide))
-    # En passant removes two pawns, which can uncover the king along their rank: play the capture and test for attackers.
+    # En passant can uncover the king along the rank of both pawns: play the capture, then search for attackers.
     for side in (9, 7):
         taker, taken = shift(sets.jumped, side) & them[_PAWN], shift(sets.jumped, UP)
         occupied_after = (occupied & ~taker & ~taken) | sets.jumped
@@ -281,12 +276,12 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
 
 
 def _on_lines(side: Tensor) -> Tensor:
-    """Return the pieces [4, N] that slide on each of the `LINES`, from a side [6, N]."""
+    """Return a side's [6, N] sliders on each of the `LINES`, [4, N]."""
     straight, diagonal = side[_ROOK] | side[_QUEEN], side[_BISHOP] | side[_QUEEN]
     return torch.stack([straight, straight, diagonal, diagonal])
 
 
 def _near_attackers(king: Tensor, pawns: Tensor, us: Tensor) -> Tensor:
-    """Return our pawns and knights that attack their king, [N]; `king` is a bitboard [N]."""
+    """Return our pawns and knights that attack their king (bitboards [N])."""
     jumps = union(torch.cat([shifts(king, KNIGHT, sign) for sign in (1, -1)]))
     return (jumps & us[_KNIGHT]) | ((shift(king, -9) | shift(king, -7)) & pawns)

@@ -1,9 +1,7 @@
-"""Bitboards in torch: sets of squares of thousands of positions at once, one int64 a set.
+"""Bitboards in torch: sets of squares, one int64 a set, of thousands of positions at once.
 
-Bit s of a set is square s (a1 = 0, h8 = 63). The last dimension of a tensor counts the N positions. One call takes all D = 4 directions
-of a sign, because a call on a small tensor costs more than its arithmetic.
-
-A right shift of an int64 copies the sign bit (h8). `_LANDING` masks these copies and the squares that wrap around the edge.
+Bit s is square s (a1 = 0, h8 = 63). The last dimension counts the N positions. A call takes D = 4 directions of one sign, because small
+tensors cost mostly the call. A right shift of an int64 copies the sign bit (h8): `_LANDING` masks the copies, and wraps around the edge.
 """
 
 from collections.abc import Sequence
@@ -14,12 +12,12 @@ from torch import Tensor
 
 UP: Final = 8
 DOWN: Final = -8
-LINES: Final = (8, 1, 9, 7)  # Steps along the lines of a queen; the sign of a step gives its direction.
-KNIGHT: Final = (17, 15, 10, 6)  # Steps of a knight, likewise with both signs.
+LINES: Final = (8, 1, 9, 7)  # Steps of a queen; a sign gives the direction.
+KNIGHT: Final = (17, 15, 10, 6)  # Steps of a knight, with either sign.
 
 
 def signed(squares: int) -> int:
-    """Return a bitboard as a signed 64-bit integer, which torch stores."""
+    """Return a bitboard as a signed 64-bit integer."""
     return squares - (1 << 64) if squares >> 63 else squares
 
 
@@ -43,28 +41,25 @@ def _moved(squares: Tensor, amounts: Tensor, sign: int) -> Tensor:
 
 
 def _in_front(table: Tensor, like: Tensor) -> Tensor:
-    """Return a table [D] as [D, 1, ..., 1], which broadcasts over `like`."""
+    """Return [D] as [D, 1, ..., 1], which broadcasts over `like`."""
     return table.to(like.device).view(-1, *[1] * like.dim())
 
 
 def shift(squares: Tensor, step: int) -> Tensor:
-    """Shift sets [..., N] by a step (8, 9, 7 or a negative of these); drop squares that leave the board."""
+    """Shift sets [..., N] by a step (8, 9, 7 or the negative) and drop squares off the board."""
     return shifts(squares, (abs(step),), 1 if step > 0 else -1)[0]
 
 
 def shifts(squares: Tensor, steps: Sequence[int], sign: int) -> Tensor:
-    """Shift sets [..., N] by each step of the given sign, [D, ..., N]; `steps` is `LINES`, `KNIGHT` or one of 8, 9, 7."""
+    """Shift sets [..., N] by each step times `sign` (1 or -1), [D, ..., N]; `steps` is `LINES`, `KNIGHT`, (8,), (9,) or (7,)."""
     key = tuple(steps)
     return _moved(squares, _in_front(_AMOUNTS[key], squares), sign) & _in_front(_LANDING[key, sign], squares)
 
 
 def rays(sliders: Tensor, empty: Tensor, sign: int) -> Tensor:
-    """Return the squares that sliders attack, up to and including the first piece on the line, [D, ..., N] (a Kogge-Stone fill).
+    """Return attacked squares through the first piece of each line, [D, ..., N] (a Kogge-Stone fill).
 
-    Args:
-        sliders: [D, ..., N], sliders on each line of `LINES`.
-        empty: [..., N], squares without a piece.
-        sign: 1 or -1, direction along the lines.
+    `sliders` [D, ..., N] stand on each of the `LINES`; `empty` [..., N] squares have no piece; `sign` (1 or -1) is the direction.
     """
     amounts, landing = _in_front(_AMOUNTS[LINES], sliders[0]), _in_front(_LANDING[LINES, sign], sliders[0])
     reach = empty & landing
@@ -76,7 +71,7 @@ def rays(sliders: Tensor, empty: Tensor, sign: int) -> Tensor:
 
 
 def union(sets: Tensor) -> Tensor:
-    """Return the union of K sets, [K, ..., N] -> [..., N]."""
+    """Return the union of K sets: [K, ..., N] -> [..., N]."""
     while len(sets) > 1:
         half = len(sets) // 2
         joined = sets[:half] | sets[half : 2 * half]
@@ -85,7 +80,7 @@ def union(sets: Tensor) -> Tensor:
 
 
 def union_and_overlap(sets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the squares in at least one and in at least two of K sets, [K, ..., N] -> [..., N] each."""
+    """Return the squares in at least one and at least two of K sets: [K, ..., N] -> [..., N] each."""
     once, twice = sets, torch.zeros_like(sets)
     while len(once) > 1:
         half = len(once) // 2

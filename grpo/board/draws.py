@@ -1,4 +1,4 @@
-"""Moves that draw by rule (stalemate, insufficient material, fifty moves) or repeat a position, found without an engine."""
+"""Moves that draw by rule or repeat a position, found without an engine."""
 
 from collections.abc import Hashable
 
@@ -6,15 +6,12 @@ import chess
 
 
 def drawing_moves(board: chess.Board) -> list[chess.Move]:
-    """Return the legal moves that draw at once by stalemate, insufficient material or the fifty-move rule.
-
-    Checkmate takes precedence over the fifty-move rule (FIDE Laws 9.6).
-    """
+    """Return the legal moves that draw by stalemate, insufficient material or fifty moves (not if they mate: FIDE Laws 9.6)."""
     num_mating_pieces = (board.pawns | board.rooks | board.queens).bit_count()
     if board.halfmove_clock >= 99 or not num_mating_pieces or _may_stalemate(board):
         moves = list(board.legal_moves)
     elif num_mating_pieces <= 2:
-        # A move removes at most two such pieces: it can capture one, and promote a pawn to a knight or bishop.
+        # A move removes at most two such pieces: it captures one, and promotes a pawn to a knight or bishop.
         moves = [move for move in board.legal_moves if move.promotion or board.is_capture(move)]
     else:
         return []
@@ -30,12 +27,12 @@ def drawing_moves(board: chess.Board) -> list[chess.Move]:
 
 
 def repeating_moves(board: chess.Board) -> list[chess.Move]:
-    """Return the legal moves that return to a position of the board's move stack; [] if the stack is empty.
+    """Return the legal moves that repeat a position of the move stack.
 
-    As in engine searches, one repetition counts as a draw, because the player who can repeat once can repeat again.
+    One repetition counts as a draw, as in engine searches, because a player who can repeat once can repeat again.
     """
     num_reversible = min(board.halfmove_clock, len(board.move_stack))
-    # A return takes at least four plies: three played ones and the move.
+    # A repetition takes at least four plies: three played ones and the move.
     if num_reversible < 3:
         return []
     earlier: dict[Hashable, set[Hashable]] = {}
@@ -50,10 +47,10 @@ def repeating_moves(board: chess.Board) -> list[chess.Move]:
     theirs = board.occupied_co[not mover]
     repeating = []
     for move in board.generate_legal_moves(own & ~board.pawns):
-        # First compare occupied squares only: this rules out nearly all moves without playing them.
+        # Comparing occupied squares rules out nearly all moves without playing them.
         after = own ^ chess.BB_SQUARES[move.from_square] ^ chess.BB_SQUARES[move.to_square]
         candidates = earlier.get((after, theirs) if mover == chess.WHITE else (theirs, after))
-        # Castling gives up castling rights, so it never restores an earlier position.
+        # Castling gives up castling rights, so it restores no earlier position.
         if candidates and not board.is_castling(move):
             board.push(move)
             if _position(board) in candidates:
@@ -67,23 +64,22 @@ def _occupied(board: chess.Board) -> Hashable:
 
 
 def _position(board: chess.Board) -> Hashable:
-    """Return a key of the position (FIDE Laws 9.2) without the player to move."""
+    """Return a key of the position (FIDE Laws 9.2), without the player to move."""
     pieces = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings, board.occupied_co[chess.WHITE])
     return pieces, board.clean_castling_rights(), board.ep_square if board.has_legal_en_passant() else None
 
 
 def _may_stalemate(board: chess.Board) -> bool:
-    """Return False only if no legal move stalemates the opponent: a fast filter, because trying all moves takes as long as a search.
+    """Return False only if no legal move stalemates. A fast filter: trying all moves takes as long as a search.
 
-    An opponent's piece counts as mobile if it can move and shares no line with its king, because it then can never be pinned. One move
-    immobilizes at most two such pieces: castling can block two pawns; en passant captures a pawn and can block another. So three mobile
-    pieces rule out stalemate.
+    An opponent's piece is mobile if it can move and shares no line with its king, so no pin can stop it. A move stops at most two mobile
+    pieces (castling can block two pawns; en passant captures a pawn and can block another), so three rule out stalemate.
     """
     opponent = not board.turn
     king = board.king(opponent)
     assert king is not None
     lines = chess.BB_SQUARES[king]
-    # Without a slider, or a pawn that promotes to a slider, no piece is pinned.
+    # Without a slider, or a pawn about to promote, we can pin no piece.
     if board.occupied_co[board.turn] & (board.bishops | board.rooks | board.queens | (board.pawns & (chess.BB_RANK_2 | chess.BB_RANK_7))):
         lines |= chess.BB_RANK_ATTACKS[king][0] | chess.BB_FILE_ATTACKS[king][0] | chess.BB_DIAG_ATTACKS[king][0]
     theirs = board.occupied_co[opponent]

@@ -1,8 +1,8 @@
-"""Features of afterstates (positions after a move) as sparse lists, so that a network's first layer is a sum of rows, as in NNUE.
+"""Afterstates (positions after a move) as sparse features, so that a network's first layer is a sum of rows, as in NNUE.
 
-Each of the 64 squares of a position has two features: its piece with both sides' control of the square (`NUM_CONTROLS`), and its piece
-with the square. A move lists only its changes (https://www.chessprogramming.org/NNUE): removed features, new features, and features of the
-whole afterstate. They depend on the position alone, so they are computed once for all forward passes.
+Each square of a position has two features: its piece with both sides' control, and its piece with the square. A move lists only changes
+(https://www.chessprogramming.org/NNUE): removed features, new features, and features of the whole afterstate. Features depend on the
+position alone, so they are computed once for all forward passes.
 
 Legend: B boards, A legal moves of a board (padded), N legal moves of all boards, M (move, square) pairs, E entries, R rows and W columns
 of an embedding.
@@ -22,10 +22,10 @@ _PIECES: Final = NUM_PIECE_CODES * NUM_CONTROLS**2
 _WHOLE: Final = _PIECES + NUM_PIECE_CODES * 64
 REPETITION: Final = _WHOLE + NUM_FEATURES  # Feature of a move that returns to a position of its game.
 NUM_ROWS: Final = REPETITION + 1
-"""Number of features, one embedding row each: square and control, piece and square, whole afterstate, repetition."""
+"""Number of features: square with control, piece with square, whole afterstate, repetition."""
 
-# An entry is 1 + the index of a feature, negative if the move removes the feature. Higher codes stand for the values 0-100 of the half-move
-# clock, which scale the clock's feature, and for the board before the move.
+# An entry is 1 + a feature's index, negative if the move removes the feature. Higher codes are the half-move clock's values 0-100, which
+# scale the clock's feature, and the board before the move.
 _CLOCK: Final = NUM_ROWS + 1
 _BOARD: Final = _CLOCK + MAX_HALFMOVE_CLOCK + 1
 _CODES: Final = torch.arange(_BOARD + 1)
@@ -38,22 +38,22 @@ _REFLECTED: Final = torch.where(_HAS_SQUARE, ((_CODES - 1 - _PIECES) ^ 7) + 1 + 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class MoveFeatures:
-    """Features of B boards and changes of their moves."""
+    """Features of B boards, and changes by their moves."""
 
-    boards: Tensor  # [B, 128] int16, features of the 64 squares before any move: with control, then with the square.
+    boards: Tensor  # [B, 128] int16, features of the squares before any move: 64 with control, 64 with the square.
     counts: Tensor  # [B, A] uint8, entries of each move; 0 on padding.
-    num_entries: Tensor  # [B] int64, entries of each board: sums of `counts`, kept because `select_rows` needs them for all boards.
+    num_entries: Tensor  # [B] int64, sums of `counts`: `select_rows` needs them for all boards.
     entries: Tensor  # [E] int16, entries of all moves of all boards, in order.
 
     def select_rows(self, rows: Tensor, width: int) -> "MoveFeatures":
-        """Return the features of the boards `rows`, [K] int64, each with at most `width` moves."""
+        """Return the features of the boards `rows` [K], of at most `width` moves each."""
         lengths = self.num_entries[rows]
         chosen = _ranges((self.num_entries.cumsum(0) - self.num_entries)[rows], lengths)
         counts = self.counts[rows][:, :width]
         return MoveFeatures(boards=self.boards[rows], counts=counts, num_entries=lengths, entries=self.entries[chosen])
 
     def reflected(self, turned_B: Tensor) -> "MoveFeatures":
-        """Return the features; boards with True in `turned_B`, [B] bool, are mirrored left to right."""
+        """Return the features, mirrored left to right for boards with True in `turned_B` [B]."""
         codes = _REFLECTED.to(self.entries.device)
         images = codes[self.entries.abs().long()] * self.entries.sign()
         boards = torch.where(turned_B[:, None], codes[self.boards.long() + 1] - 1, self.boards)
@@ -61,7 +61,7 @@ class MoveFeatures:
         return MoveFeatures(boards=boards, counts=self.counts, num_entries=self.num_entries, entries=entries)
 
     def sums(self, embedding_RW: Tensor) -> Tensor:
-        """Return each afterstate's sum of rows of `embedding_RW`, [N, W]. R is `NUM_ROWS`; moves are in order of boards."""
+        """Return each afterstate's sum of rows of `embedding_RW` (R = `NUM_ROWS`), [N, W]."""
         squares = self.boards.long()
         starts = torch.arange(0, squares.numel(), squares.shape[1], device=squares.device)
         boards_BW = _weighted_sums(embedding_RW, squares.flatten(), starts, embedding_RW.new_ones(squares.numel()))
@@ -70,22 +70,22 @@ class MoveFeatures:
         first = counts.cumsum(0) - counts
         codes = self.entries.abs().long()
         index = _ROW_OF_CODE.to(codes.device)[codes]
-        # The sum of the board's own features is an extra row of the table.
+        # The board's own sum is an extra row of the table.
         index[first] = NUM_ROWS + rows
         weights = (_WEIGHT_OF_CODE.to(codes.device)[codes] * self.entries.sign()).to(embedding_RW.dtype)
         return _weighted_sums(torch.cat([embedding_RW, boards_BW]), index, first, weights)
 
 
 def _weighted_sums(table_RW: Tensor, index_E: Tensor, first_N: Tensor, weights_E: Tensor) -> Tensor:
-    """Return weighted sums of table rows, [N, W]. `index` names the rows; the rows of sum n begin at `first[n]`."""
-    # On CUDA, `_WeightedSums` halves the speed of imitation: some rows are in nearly all sums, and each row's gradient is added serially.
+    """Return weighted sums of table rows, [N, W]; the rows `index_E` of sum n begin at `first_N[n]`."""
+    # On CUDA, `_WeightedSums` halves the speed of imitation: it adds a row's gradients serially, and some rows are in nearly all sums.
     if table_RW.is_cuda:
         return embedding_bag(index_E, table_RW, first_N, mode="sum", per_sample_weights=weights_E)
     return cast(Tensor, _WeightedSums.apply(table_RW, index_E, first_N, weights_E))  # type: ignore[no-untyped-call]
 
 
 class _WeightedSums(torch.autograd.Function):
-    """`embedding_bag` with a faster gradient of the table: a second `embedding_bag` over the sums that contain a row."""
+    """`embedding_bag` with a faster gradient of the table: another `embedding_bag`, over the sums that contain a row."""
 
     @staticmethod
     def forward(context: Any, table_RW: Tensor, index_E: Tensor, first_N: Tensor, weights_E: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class _WeightedSums(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, gradient_NW: Tensor) -> tuple[Tensor, None, None, None]:
         index, first, weights = context.saved_tensors
-        # Small integers sort in a quarter of the time. The sort is stable, because the order of equal rows decides the rounding.
+        # Small integers sort in a quarter of the time. A stable sort keeps the order of additions, hence the rounding.
         rows, order = (index.short() if context.num_rows < 2**15 else index).sort(stable=True)
         lengths = torch.diff(first, append=first.new_tensor([len(index)]))
         sums = torch.arange(len(first), device=index.device).repeat_interleave(lengths, output_size=len(index))
@@ -105,13 +105,9 @@ class _WeightedSums(torch.autograd.Function):
 
 
 def move_features(encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tensor, repeats_BA: Tensor) -> MoveFeatures:
-    """Return the features of positions and their legal moves.
+    """Return the features of positions and their legal moves, from the tensors of a `PositionBatch`.
 
-    Args:
-        encodings_BE: [B, 71] uint8, from `encoding.encode`.
-        action_ids_BA: [B, A] int64, action ids of the legal moves, padded.
-        is_legal_BA: [B, A] bool, False on padding.
-        repeats_BA: [B, A] bool, True for a move that returns to a position of its game.
+    Shapes: encodings [B, 71] uint8; action ids [B, A] int64, 0 on padding; legal moves, and moves that repeat a position, [B, A] bool.
     """
     rows, columns = is_legal_BA.nonzero(as_tuple=True)
     after = afterstates(encodings_BE, rows, action_ids_BA[rows, columns])
@@ -142,7 +138,7 @@ def move_features(encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tens
 
 
 def _control(codes: Tensor) -> Tensor:
-    """Return the features of squares with control, [...], from code triples [3, ...]: piece, our control, their control."""
+    """Return features of squares with control, from codes [3, ...]: piece, our control, their control."""
     return (codes[0] * NUM_CONTROLS + codes[1]) * NUM_CONTROLS + codes[2]
 
 
@@ -151,5 +147,5 @@ def _piece(codes: Tensor, squares: Tensor) -> Tensor:
 
 
 def _ranges(starts: Tensor, lengths: Tensor) -> Tensor:
-    """Return the ranges [start, start + length), one after the other."""
+    """Return the ranges [start, start + length) one after another."""
     return (starts - lengths.cumsum(0) + lengths).repeat_interleave(lengths) + torch.arange(int(lengths.sum()), device=starts.device)

@@ -1,8 +1,8 @@
 """Game phase of a position, by Lichess's divider (scalachess, `Divider.scala`) without its mixedness score.
 
-- endgame: both sides together have at most 6 queens, rooks, bishops and knights
-- opening: more than 10 of these pieces are left, and each side has at least 4 pieces (king included, no pawns) on its back rank
-- middlegame: all other positions
+- endgame: at most 6 queens, rooks, bishops and knights of both sides
+- opening: more than 10 of these, and at least 4 pieces of each side (king included, no pawns) on its back rank
+- middlegame: other positions
 """
 
 from enum import StrEnum

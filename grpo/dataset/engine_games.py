@@ -1,4 +1,4 @@
-"""Engine self-play games as data, deliberately varied."""
+"""Engine self-play games, deliberately varied."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,18 +19,17 @@ MAX_IDLE_GAMES: Final = 300  # A unit stops after this many engine games in a ro
 _MAX_FAILED_IN_A_ROW: Final = 5  # games
 
 NODES: Final = (60, 240, 960)
-"""Node limits. Each side of a game draws one, so strong and weak players meet. Below about 200 nodes, communication with the engine
-dominates the cost of a move."""
-RANDOM_OPENING_PLIES: Final = 6  # Most random legal plies at the start of a game; fewest 0.
-RANDOM_MOVE_PROBABILITY: Final = 0.08  # Probability that a later move is random. Random moves are never labels.
+"""Node limits: each side of a game draws one, so strong and weak players meet. Below 200 nodes, communication dominates a move's cost."""
+RANDOM_OPENING_PLIES: Final = 6  # Each game starts with 0 to this many random legal plies.
+RANDOM_MOVE_PROBABILITY: Final = 0.08  # Probability that a later move is random. A random move is never a label.
 MAX_PLIES: Final = 200  # Longer games are truncated.
 
 
 def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[[str], bool]) -> Iterator[Game | Rejection]:
-    """Yield games without end; skip games whose id `is_wanted` rejects. A game depends only on seed, unit and its number.
+    """Yield games without end, except ids that `is_wanted` rejects. A game depends only on seed, unit and its number.
 
-    If the engine fails, the game is replayed from its seed. After `NUM_ATTEMPTS` failures at one ply it becomes a Rejection.
-    Raises EngineError after several failed games in a row.
+    A game with an engine failure is replayed; after `NUM_ATTEMPTS` failures at one ply it becomes a Rejection. Raises EngineError after
+    several such games in a row.
     """
     num_failed_in_a_row = 0
     for number in count():
@@ -42,7 +41,7 @@ def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[
         while game is None:
             played: list[str] = []
             try:
-                # Replay all moves: an engine's move depends on the hash of its earlier searches.
+                # All moves are replayed, because the engine's hash makes a move depend on earlier searches.
                 game = _game(number, game_id=game_id, rng=numpy_stream(seed, "engine_game", unit, number), pool=pool, played=played)
             except EngineError as error:
                 failures[len(played)] += 1
@@ -56,7 +55,7 @@ def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[
 
 
 def _game(number: int, *, game_id: str, rng: np.random.Generator, pool: EnginePool, played: list[str]) -> Game:
-    """Play a game and append its moves to `played`, which is empty at first."""
+    """Play a game; append its moves to `played`, empty at first."""
     nodes = {color: int(rng.choice(NODES)) for color in chess.COLORS}
     board, start = chess.Board(), chess.STARTING_FEN
     num_random = int(rng.integers(0, RANDOM_OPENING_PLIES + 1))
@@ -90,5 +89,5 @@ def _game(number: int, *, game_id: str, rng: np.random.Generator, pool: EnginePo
 
 
 def _is_over(board: chess.Board) -> bool:
-    # 60 plies without a capture or pawn move end a game early.
+    # Games end early, after 60 plies without a capture or pawn move.
     return board.halfmove_clock >= 60 or board.is_insufficient_material() or not any(board.legal_moves)

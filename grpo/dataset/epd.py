@@ -1,4 +1,4 @@
-"""Parsers of position lists (EPD or FEN, one position a line) and of Lichess's puzzle table (CSV)."""
+"""Parsers of position lists (EPD or FEN, one a line) and of Lichess's puzzle table (CSV)."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -16,9 +16,9 @@ _CLOCK_OPERATION: Final = re.compile(r"(?:^|;)\s*(hmvc|fmvn)\s+(\d+)\s*(?=;|$)")
 
 
 def lines(stream: BinaryIO, source: str) -> Iterator[tuple[int, bytes] | Rejection]:
-    """Yield byte offset and text of each line; skip blank lines and `#` comments. A line above `MAX_LINE` is a Rejection.
+    """Yield byte offset and text of each line except blank lines and `#` comments; a line above `MAX_LINE` is a Rejection.
 
-    White space, a byte order mark and NUL bytes (some public suites pad lines with NUL) around the text are removed.
+    White space, a byte order mark and NUL bytes (padding in some public suites) around the text are removed.
     """
     for offset, line in lines_of(stream):
         text = line.removeprefix(b"\xef\xbb\xbf").strip(b" \t\r\n\0")
@@ -29,11 +29,10 @@ def lines(stream: BinaryIO, source: str) -> Iterator[tuple[int, bytes] | Rejecti
 
 
 def read_positions(stream: BinaryIO, source: str, *, is_mine: Callable[[int], bool] = lambda _: True) -> Iterator[Game | Rejection]:
-    """Yield each line's position as a game without moves, or a Rejection; duplicates are not removed.
+    """Yield each position as a game without moves, or a Rejection. Lines whose number (from 0) `is_mine` rejects are skipped.
 
     A line is a FEN of 4 to 6 fields or an EPD, whose operations `hmvc` and `fmvn` set the clocks. A missing half-move clock is 0, a missing
-    move number is 1. `game_id` is a hash of the position without clocks. `stream` is decompressed, `source` the file's name; entries whose
-    number (from 0) `is_mine` rejects are skipped.
+    move number 1. The caller drops duplicates: `game_id` is a hash of the position without clocks.
     """
     for number, entry in enumerate(lines(stream, source)):
         if not is_mine(number):
@@ -52,9 +51,9 @@ def read_positions(stream: BinaryIO, source: str, *, is_mine: Callable[[int], bo
 
 
 def read_puzzles(stream: BinaryIO, source: str) -> Iterator[chess.Board | Rejection]:
-    """Yield each puzzle's positions (before the opponent's first move, then before each move of the solver), or a Rejection.
+    """Yield a puzzle's positions: before the opponent's first move, then before each move of the solver.
 
-    Raises SourceError if the columns `FEN` and `Moves` are missing.
+    Raises SourceError without the columns `FEN` and `Moves`.
     """
     for entry in puzzle_rows(stream, source, ("FEN", "Moves")):
         if isinstance(entry, Rejection):
@@ -71,9 +70,9 @@ def read_puzzles(stream: BinaryIO, source: str) -> Iterator[chess.Board | Reject
 
 
 def puzzle_rows(stream: BinaryIO, source: str, names: Sequence[str]) -> Iterator[tuple[int, dict[str, str]] | Rejection]:
-    """Yield byte offset and cells by column of each row, or a Rejection if the row is too long; a missing cell is "".
+    """Yield byte offset and cells by column of each row; cells are never quoted, and a missing cell is "".
 
-    Lichess never quotes cells. Raises SourceError unless the header has all columns in `names`; their order is free.
+    Raises SourceError unless the header has all columns in `names`, in any order.
     """
     rows = lines(stream, source)
     header = next(rows, None)
@@ -95,9 +94,9 @@ def _cells(line: bytes) -> list[str]:
 
 
 def puzzle_positions(fen: str, moves: str) -> list[tuple[chess.Board, chess.Move]]:
-    """Return the position before each move of a puzzle with the move; the opponent moves first.
+    """Return the position before each move of a puzzle, and the move; the first move is the opponent's.
 
-    Raises ValueError if a move is illegal or the last move is not the solver's.
+    Raises ValueError for an illegal move, or a last move that is not the solver's.
     """
     board = standard_board(fen)
     positions = []
@@ -113,8 +112,8 @@ def puzzle_positions(fen: str, moves: str) -> list[tuple[chess.Board, chess.Move
 
 
 def read_line(line: bytes) -> chess.Board | tuple[Reason, str]:
-    """Return the board of a line, or reason and detail of its rejection."""
-    # bytes.split separates at ASCII white space only. Latin-1 decodes any byte; only an id may contain more than ASCII.
+    """Return a line's board, or reason and detail of its rejection."""
+    # `bytes.split` separates at ASCII white space only; Latin-1 decodes any byte (an id may be other text than ASCII).
     *position, rest = (field.decode("latin-1") for field in (*line.split(None, 4), b"")[:5])
     numbers = _CLOCKS.match(rest)
     clocks = {"hmvc": numbers[1] if numbers else "0", "fmvn": (numbers and numbers[2]) or "1"} | dict(_CLOCK_OPERATION.findall(rest))

@@ -1,4 +1,4 @@
-"""Excluded positions: evaluation's puzzles, suites and opening books, which must not become boards of the dataset."""
+"""Positions of evaluation (puzzles, suites, opening books), which must not become boards of the dataset."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import BinaryIO, Final
@@ -11,16 +11,15 @@ from grpo.dataset.games import Game, Reason, Rejection, SourceError
 from grpo.dataset.pgn import read_games
 from grpo.dataset.streams import FileKind, SourceFile, find_files, opened
 
-# Entries with these reasons contain no position to exclude.
+# Entries with these reasons have no position to exclude.
 _HARMLESS: Final = frozenset({Reason.GAME_OVER, Reason.NOT_A_GAME})
 _MAX_NAMED: Final = 20
 
 
 def excluded_positions(patterns: Sequence[str]) -> frozenset[str]:
-    """Return the `position_key` of each position in files that match the patterns (see `streams.find_files`).
+    """Return the `position_key` of each position in the files (see `streams.find_files`); puzzles as in `read_puzzles`.
 
-    Puzzles contribute the positions that `read_puzzles` yields. Raises SourceError, which names the first bad entries, if any file or entry
-    cannot be read: a skipped entry could leak an evaluation position into training.
+    Raises SourceError, with the first bad entries, if any cannot be read: its positions could leak into training.
     """
     bad: list[str] = []
     keys = frozenset(position_key(board) for file in find_files(patterns) for board in _boards(file, bad))
@@ -33,7 +32,7 @@ def excluded_positions(patterns: Sequence[str]) -> frozenset[str]:
 
 
 def _boards(file: SourceFile, bad: list[str]) -> Iterator[chess.Board]:
-    """Yield the positions of a file, and append its unreadable entries to `bad`."""
+    """Yield a file's positions; append entries that cannot be read to `bad`."""
     readers: Mapping[FileKind, Callable[[BinaryIO, str], Iterator[chess.Board | Game | Rejection]]]
     readers = {FileKind.PUZZLES: read_puzzles, FileKind.GAMES: read_games, FileKind.POSITIONS: read_positions}
     with opened(file) as stream:
@@ -43,11 +42,11 @@ def _boards(file: SourceFile, bad: list[str]) -> Iterator[chess.Board]:
             elif isinstance(entry, Game):
                 yield from entry.boards
                 if entry.moves:
-                    # The position after the last move counts too, because matches start there if the game is a book's line.
+                    # A match starts from a book line's final position.
                     last = entry.boards[-1].copy(stack=False)
                     last.push(entry.moves[-1])
                     yield last
-            elif entry.reason == Reason.NO_MOVES:  # A chapter of a study: text alone, or a problem (`detail` is its FEN).
+            elif entry.reason == Reason.NO_MOVES:  # A study's chapter: text alone, or a problem (`detail` is its FEN).
                 yield chess.Board(entry.detail or chess.STARTING_FEN)
             elif entry.reason not in _HARMLESS:
                 bad.append(str(entry))

@@ -1,4 +1,4 @@
-"""Data types of the parsers: a game with the board before each move, and a rejection with its reason."""
+"""Data types of the parsers: a game, and a rejection with its reason."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,29 +16,29 @@ class SourceError(PlainError, ValueError):
 
 
 class Reason(StrEnum):
-    """Reasons to reject a game or listed position; every rejection is counted."""
+    """Reasons of rejections; each is counted."""
 
     NOT_A_GAME = "not a game"  # Text outside any game.
-    ILLEGAL_POSITION = "illegal position"  # The position cannot occur in standard chess.
-    VARIANT = "variant"  # Another variant of chess; the detail names the variant.
-    ILLEGAL_MOVE = "illegal move"  # A move is illegal or unreadable.
-    NO_MOVES = "no moves"  # The detail is the FEN tag, "" without a tag.
-    TOO_LONG = "too long"  # A line or game above `MAX_LINE`.
-    DUPLICATE = "duplicate"  # The same game was read before.
+    ILLEGAL_POSITION = "illegal position"  # Impossible in standard chess.
+    VARIANT = "variant"  # The detail names the chess variant.
+    ILLEGAL_MOVE = "illegal move"  # Or an unreadable one.
+    NO_MOVES = "no moves"  # The detail is the FEN tag, or "".
+    TOO_LONG = "too long"  # A line or game of more than 1 MiB.
+    DUPLICATE = "duplicate"  # A game that was read before.
     ENGINE_FAILURE = "engine failure"
-    GAME_OVER = "game over"  # The listed position is checkmate, stalemate or drawn by rule.
-    NOT_AN_EXERCISE = "not an exercise"  # A row of a puzzle table, or a line of a test suite, that is no exercise.
-    FILTERED = "filtered"  # A filter of the settings drops the game; the detail names the filter.
+    GAME_OVER = "game over"  # A listed position: checkmate, stalemate or drawn by rule.
+    NOT_AN_EXERCISE = "not an exercise"  # A row of a puzzle table or line of a test suite.
+    FILTERED = "filtered"  # The detail names the filter of the settings.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rejection:
-    """Rejected game or list entry."""
+    """A rejected game or list entry; `source` and `offset` as in `Game`."""
 
-    source: str  # See `Game.source`.
-    offset: int  # See `Game.offset`.
+    source: str
+    offset: int
     reason: Reason
-    detail: str = ""  # Explanation, or the name of a filter or variant.
+    detail: str = ""  # Explanation, or name of a filter or variant.
 
     def __str__(self) -> str:
         location = f"game {self.offset + 1:,}" if ".pgn" in self.source.lower() else f"byte {self.offset:,}"
@@ -49,12 +49,12 @@ class Rejection:
 class Game:
     """A game; a listed position is a game without moves."""
 
-    game_id: str  # Hash of players, date, site, start and moves, independent of the file.
+    game_id: str  # Hash of players, date, site, start and moves; the same in every file.
     source: str  # `engine`, or the file's name.
-    offset: int  # Number of the game in the file or among engine games, from 0; byte offset of the line for a list.
-    boards: tuple[chess.Board, ...]  # Board before each move, without move stack; a listed position alone.
-    moves: tuple[chess.Move, ...]  # One move per board; none for a listed position.
-    is_label: tuple[bool, ...]  # True for each board whose move may become a label (no random move).
+    offset: int  # Number of the game in the file or among engine games, from 0; byte offset of a line.
+    boards: tuple[chess.Board, ...]  # Board before each move, without move stack; or the listed position.
+    moves: tuple[chess.Move, ...]  # One per board; none for a listed position.
+    is_label: tuple[bool, ...]  # Per board: whether the move may become a label (random moves may not).
     result: str = "*"  # `1-0`, `0-1`, `1/2-1/2` or `*`.
     white_rating: int | None = None
     black_rating: int | None = None
@@ -62,7 +62,7 @@ class Game:
 
 
 def standard_board(fen: str) -> chess.Board:
-    """Return the board of a FEN. Raises ValueError for a bad FEN, or a position that cannot occur in standard chess."""
+    """Return the board of a FEN. Raises ValueError if the FEN is bad, or the position impossible in standard chess."""
     board = chess.Board(fen)
     if not board.is_valid():
         raise ValueError(f"{board.status().name} in {fen}")

@@ -1,7 +1,4 @@
-"""Positions whose moves the policy imitates: the training boards, and further moves played in the boards' games.
-
-Imitation needs no move values, so further positions of a played game cost nothing.
-"""
+"""Positions whose moves the policy imitates: training boards, and further positions of their games, which need no move values."""
 
 import chess
 import numpy as np
@@ -15,15 +12,10 @@ from grpo.dataset.table import LabelArrays, Split, board_arrays, legal_columns
 
 
 def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> LabelArrays:
-    """Return the positions to imitate: all training boards, then further positions of training games.
+    """Return the positions to imitate: all training boards, then further positions of training games, up to `max_positions`.
 
-    Each position appears once, with the move of the first game that has it, and is no board of another split. The lowest hashes of
-    the keys decide which further positions stay, so the order of games does not matter.
-
-    Args:
-        boards: Table of `BOARD_SCHEMA`.
-        games: Table of `GAME_SCHEMA`.
-        max_positions: Most positions; all training boards stay, even if they are more.
+    A position appears once, with the move of the first game that has it, and is no board of another split. The lowest hashes of keys
+    decide which further positions stay, so the order of games does not matter. The tables have `BOARD_SCHEMA` and `GAME_SCHEMA`.
 
     Raises ValueError if a game's move is not legal.
     """

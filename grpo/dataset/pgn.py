@@ -1,4 +1,4 @@
-"""Games of PGN files, read with python-chess; each unusable game becomes a Rejection."""
+"""Games of PGN files, read with python-chess; an unusable game becomes a Rejection."""
 
 import hashlib
 import io
@@ -14,7 +14,7 @@ from grpo.dataset.games import Game, Reason, Rejection, standard_board
 from grpo.dataset.streams import MAX_LINE, lines_of
 from grpo.settings.tree import BoardsConfig, TimeControl
 
-MAX_RATING: Final = 4_000  # Higher numbers in a rating tag are no ratings.
+MAX_RATING: Final = 4_000  # A higher number is no rating.
 _TAG: Final = re.compile(r'\[\w+\s+"')
 _ONE_TAG: Final = re.compile(r'\[\w+\s+"[^"]*"\]')
 _TAGS: Final = re.compile(rf"(?:{_ONE_TAG.pattern}\s*)+")
@@ -22,14 +22,14 @@ _BEGINS_MOVES: Final = re.compile(r"[;%0-9{(*a-hKQRBNO$]|\Z")
 _EVENT: Final = re.compile(r'(?=\[Event ")')
 _BRACE: Final = re.compile("[{}]")
 _NO_MOVES: Final = re.compile(r"\{[^}]*\}?|;.*|^[%\[].*", re.MULTILINE)
-# A letter of another language before a move, such as `Sf3`; python-chess reads `Sf3` as f3.
+# A move with a piece letter of another language, such as `Sf3`, which python-chess reads as f3.
 _FOREIGN_MOVE: Final = re.compile(r"(?:[^\W\d_NBKRQa-hx]|[♔-♟])[a-h]?[1-8]?[x:-]?[a-h][1-8]")
 _RESULTS: Final = {
     **dict.fromkeys(("1-0", "1:0"), "1-0"),
     **dict.fromkeys(("0-1", "0:1"), "0-1"),
     **dict.fromkeys(("1/2-1/2", "1/2", "½-½", "0.5-0.5"), "1/2-1/2"),
 }
-# Lichess's classes: upper bound of the estimated duration (base + 40 increments) in seconds, https://lichess.org/faq#time-controls.
+# Lichess's classes by estimated duration (base + 40 increments), upper bounds in seconds: https://lichess.org/faq#time-controls.
 _CLASSES: Final = (
     (30, TimeControl.ULTRABULLET),
     (180, TimeControl.BULLET),
@@ -37,7 +37,7 @@ _CLASSES: Final = (
     (1_500, TimeControl.RAPID),
     (86_400, TimeControl.CLASSICAL),
 )
-# `300`, `300+3`, `40/7200`, `40/7200+30`; of several periods (`40/7200:3600`) the first.
+# `300`, `300+3`, `40/7200`, `40/7200+30`, or the first of several periods (`40/7200:3600`).
 _PERIOD: Final = re.compile(r"(?:[0-9]{1,4}/)?([0-9]{1,8}(?:\.[0-9]{1,6})?)(?:\+([0-9]{1,8}(?:\.[0-9]{1,6})?))?(?::.*)?")
 _NO_FILTERS: Final = BoardsConfig()
 _DATE: Final = re.compile(r"([0-9]{4})[./-](0[1-9]|1[0-2]|\?\?)[./-](0[1-9]|[12][0-9]|3[01]|\?\?)")
@@ -46,10 +46,9 @@ _DATE: Final = re.compile(r"([0-9]{4})[./-](0[1-9]|1[0-2]|\?\?)[./-](0[1-9]|[12]
 def read_games(
     stream: BinaryIO, source: str, *, is_mine: Callable[[int], bool] = lambda _: True, filters: BoardsConfig = _NO_FILTERS
 ) -> Iterator[Game | Rejection]:
-    """Yield each game of a PGN stream, or its Rejection, in order.
+    """Yield each game of a PGN stream, or its Rejection. Games whose number (from 0) `is_mine` rejects are skipped.
 
-    `stream` is decompressed, `source` the file's name. Games whose number (from 0) `is_mine` rejects are skipped. `filters` reject games by
-    their tags, without parsing the moves.
+    `filters` reject games by their tags, before their moves are parsed.
     """
     number = 0
     for text in _texts(stream):
@@ -59,7 +58,7 @@ def read_games(
                 yield Rejection(source=source, offset=number, reason=Reason.TOO_LONG, detail=detail)
             number += 1
             continue
-        rest = io.StringIO(text)  # Holds several games if blank lines separate tags from moves.
+        rest = io.StringIO(text)  # Several games if blank lines separate tags from moves.
         while True:
             begin = rest.tell()
             visitor = _Visitor(source, number, is_mine=is_mine(number), filters=filters)
@@ -75,7 +74,7 @@ def read_games(
 
 
 def _texts(stream: BinaryIO) -> Iterator[str | None]:
-    """Yield the text of each game, or None for a game above `MAX_LINE` bytes. Damage in one text cannot reach the next game.
+    """Yield the text of each game, so that damage cannot reach the next game; None for a game above `MAX_LINE` bytes.
 
     A game ends at a blank line after its moves (as in python-chess) or before a tag that follows no tag.
     """
@@ -98,9 +97,9 @@ def _texts(stream: BinaryIO) -> Iterator[str | None]:
 
 
 def _marked(lines: Iterator[str]) -> Iterator[tuple[str, bool]]:
-    """Yield each line, and whether the line begins inside a comment (in braces).
+    """Yield each line, and whether it begins inside a comment (in braces).
 
-    A comment is unclosed if it contains a tag and then a second `{`, `MAX_LINE` bytes or the file's end. It then ends before its first tag.
+    A comment that contains a tag, and then `{`, `MAX_LINE` bytes or the file's end, was not closed: it ends before its first tag.
     """
     again, held = deque[str](), list[str]()
     size, is_open = 0, False
@@ -132,9 +131,9 @@ def _opens_comment(text: str) -> bool:
 
 
 def _lines(stream: BinaryIO) -> Iterator[str]:
-    """Yield a file's lines. An Event tag always begins a line, and each tag before moves gets a line of its own."""
+    """Yield lines: an Event tag always begins a line, and tags and what follows them get lines of their own."""
     for _, data in lines_of(stream):
-        # Latin-1 decodes each byte to one character, so a line that is too long in bytes stays too long as text.
+        # Latin-1 makes each byte a character, so a line that is too long stays too long.
         line = data.decode("latin-1") if len(data) > MAX_LINE else data.decode("utf-8", "replace").removeprefix("\ufeff")
         for piece in _EVENT.split(line) if '[Event "' in line else [line]:
             tags = _TAGS.match(piece)
@@ -145,7 +144,7 @@ def _lines(stream: BinaryIO) -> Iterator[str]:
 
 
 class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
-    """Reads one game: its tags, then its moves unless the game is skipped."""
+    """Reads one game: tags, then moves unless the game is skipped."""
 
     def __init__(self, source: str, number: int, *, is_mine: bool, filters: BoardsConfig) -> None:
         self._source, self._number, self._is_mine, self._filters = source, number, is_mine, filters
@@ -189,12 +188,12 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
         return self
 
     def rejected(self, reason: Reason, detail: str) -> Rejection:
-        """Record a rejection unless one is recorded already; return the recorded one."""
+        """Record and return the rejection, or return an earlier one."""
         self._rejection = self._rejection or Rejection(source=self._source, offset=self._number, reason=reason, detail=detail)
         return self._rejection
 
     def game(self, text: str) -> Game | Rejection:
-        """Return the game or its rejection; `text` is the game's PGN."""
+        """Return the game with this PGN text, or its rejection."""
         if self._rejection:
             return self._rejection
         if self._moves and (foreign := _FOREIGN_MOVE.search(_NO_MOVES.sub("", text))):
@@ -217,7 +216,7 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
 
 
 def _variant(tag: str) -> str:
-    """Return the chess variant of a Variant tag; "" for standard chess."""
+    """Return the chess variant that a Variant tag names; "" for standard chess."""
     tags = chess.pgn.Headers({"Variant": tag} if tag else {})
     if tags.is_chess960():
         return "Chess960"
@@ -229,7 +228,7 @@ def _variant(tag: str) -> str:
 
 
 def _start_fault(headers: Mapping[str, str]) -> str:
-    """Return the fault of a game's start position; "" if standard chess allows it."""
+    """Return the fault of a game's start position, or ""."""
     try:
         standard_board(headers.get("FEN", chess.STARTING_FEN))
     except ValueError as error:
@@ -238,22 +237,22 @@ def _start_fault(headers: Mapping[str, str]) -> str:
 
 
 def _game_id(headers: Mapping[str, str], start: chess.Board, moves: Iterable[chess.Move]) -> str:
-    # Players and date distinguish games with equal moves. Defaults are the PGN standard's texts for unknown values.
+    # Players and date distinguish games with equal moves. A missing tag has the PGN standard's text for an unknown value.
     unknown = {"White": "?", "Black": "?", "Date": "????.??.??", "UTCTime": "", "Site": "?"}
     text = " ".join([start.fen(), *(move.uci() for move in moves)])
     return hashlib.sha256("/".join([text, *(headers.get(tag, default) for tag, default in unknown.items())]).encode()).hexdigest()[:20]
 
 
 def rating(text: str) -> int | None:
-    """Return the rating of a WhiteElo or BlackElo tag, in [1, 4000]; None for other text."""
+    """Return the rating in a WhiteElo or BlackElo tag, in [1, 4000], or None."""
     is_number = text.isascii() and text.isdecimal() and len(text) <= 4
     return int(text) if is_number and 1 <= int(text) <= MAX_RATING else None
 
 
 def dropped_by(headers: Mapping[str, str], filters: BoardsConfig) -> str | None:
-    """Return the name of the first filter that rejects a game's tags, or None.
+    """Return the first filter that rejects a game by its tags, or None.
 
-    `min_rating` rejects unknown ratings. `time_controls` accepts an unknown time control, because many files lack the tag.
+    Unknown ratings are too low. An unknown time control passes, because many files lack the tag.
     """
     ratings = rating(headers.get("WhiteElo", "")), rating(headers.get("BlackElo", ""))
     if filters.min_rating is not None and any(known is None or known < filters.min_rating for known in ratings):
@@ -263,9 +262,9 @@ def dropped_by(headers: Mapping[str, str], filters: BoardsConfig) -> str | None:
 
 
 def time_control(tag: str) -> TimeControl | None:
-    """Return the class of a TimeControl tag, or None if it is unknown or a sandclock (`*60`).
+    """Return the class of a TimeControl tag; None if unknown, such as a sandclock (`*60`).
 
-    As on Lichess, `-` is correspondence, and so is a day or more (`1/86400`, daily games of chess.com).
+    `-` is correspondence, as on Lichess; so is a day or more (`1/86400`, chess.com's daily games).
     """
     if tag == "-":
         return TimeControl.CORRESPONDENCE
@@ -275,11 +274,11 @@ def time_control(tag: str) -> TimeControl | None:
     base, increment = period.groups()
     duration = float(base) + 40 * float(increment or 0)
     if not duration:
-        return None  # `0` and `0+0` cannot be played: the tag means something else.
+        return None  # `0` and `0+0` are not playable, so the tag means something else.
     return next((name for limit, name in _CLASSES if duration < limit), TimeControl.CORRESPONDENCE)
 
 
 def _date(text: str) -> str | None:
-    """Return a date as `YYYY.MM.DD`, with `??` for an unknown month or day; None for an unknown year or other text."""
+    """Return a date as `YYYY.MM.DD`, with `??` for an unknown month or day; None for other text or an unknown year."""
     match = _DATE.fullmatch(text)
     return ".".join(match.groups()) if match else None

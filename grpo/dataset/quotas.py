@@ -1,6 +1,6 @@
 """Quotas: the number of boards per cell (split and game phase), and the choice of boards from games.
 
-A game's split depends only on its id, so no order or distribution over units puts a game into two splits.
+A game's split depends on its id alone, so a game is in one split, whatever the order or units of reading.
 """
 
 import hashlib
@@ -22,11 +22,11 @@ _GAME_FIELDS: Final = ("game_id", "source", "offset", "white_rating", "black_rat
 """Fields that boards and game rows copy from the game."""
 _MAX_NAMED: Final = 10
 _VARIANT: Final = f"{Reason.VARIANT}: "
-LEAST_PER_CELL: Final = 10  # Fewest boards of a cell (unless the settings ask for fewer): measurements on fewer are noise.
+LEAST_PER_CELL: Final = 10  # Fewest boards of a cell, unless fewer are wanted: measurements on fewer are noise.
 
 
 def split_of_game(game_id: str, fractions: Mapping[Split, float]) -> Split:
-    """Return a game's split by a hash of its id, the same on every machine; `fractions` sum to 1."""
+    """Return a game's split by a hash of its id, independent of order, file and machine."""
     point = int.from_bytes(hashlib.sha256(f"split/{game_id}".encode()).digest()[:8], "big") / 2**64
     for split in (Split.HELDOUT, Split.VALIDATION):
         if point < fractions[split]:
@@ -36,9 +36,9 @@ def split_of_game(game_id: str, fractions: Mapping[Split, float]) -> Split:
 
 
 def split_fractions(config: BoardsConfig) -> dict[Split, float]:
-    """Return each split's fraction of the games, in proportion to its boards.
+    """Return each split's fraction of games, in proportion to its boards.
 
-    Validation and held-out get 1.5 times their share, because a shortage of these few games would hold up the dataset.
+    The small splits get 1.5 times as much: they have few games, and a shortage would delay the whole dataset.
     """
     total = config.num_train + config.num_validation + config.num_heldout
     heldout, validation = (min(0.3, 1.5 * count / total) for count in (config.num_heldout, config.num_validation))
@@ -46,23 +46,22 @@ def split_fractions(config: BoardsConfig) -> dict[Split, float]:
 
 
 def boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
-    """Return the number of boards of each cell."""
     counts = {Split.TRAIN: config.num_train, Split.VALIDATION: config.num_validation, Split.HELDOUT: config.num_heldout}
     return {(split, phase): count // len(PHASES) for split, count in counts.items() for phase in PHASES}
 
 
 @dataclass
 class SourceReport:
-    """Counts of games and positions read, and of rejections by reason."""
+    """Counts of games and positions that were read, and of rejections."""
 
     games: int = 0  # Usable games and listed positions.
     rejected: Counter[str] = field(default_factory=Counter)
     """Reason -> games; `filtered: NAME` for a filter, `variant: NAME` for a chess variant."""
     first_rejected: list[str] = field(default_factory=list)
-    """File, index and reason of the first rejected games, except filtered games and variants."""
+    """File, index and reason of the first rejected games, without filtered games and variants."""
     natural_phases: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(PHASES, 0)))
     """Phase -> positions read, before balancing."""
-    duplicates: int = 0  # Positions that equal a board read earlier, or its color mirror.
+    duplicates: int = 0  # Positions that are in the dataset already, or whose color mirror is.
     left_out: Counter[str] = field(default_factory=Counter)
     """Reason -> positions: `judged` (an excluded evaluation position), `engine failure`."""
 
@@ -79,7 +78,7 @@ class SourceReport:
 
     @classmethod
     def joined(cls, facts: Sequence[Mapping[str, Any]]) -> "SourceReport":
-        """Return the sum of several units' reports; each unit reads its part of every file."""
+        """Return the sum of several units' reports."""
         report = cls()
         for part in facts:
             report.games += part["games"]
@@ -95,11 +94,11 @@ class Quota:
     """Selects positions from games until each cell is full."""
 
     def __init__(self, wanted: Mapping[QuotaCell, int], config: BoardsConfig, *, seed: int, excluded: Container[str] = frozenset()) -> None:
-        """Start with empty cells: `wanted` boards each; `excluded` keys are never selected."""
+        """Start with empty cells of `wanted` boards; positions with `excluded` keys are never selected."""
         self.missing = dict(wanted)
         """Cell -> boards still needed."""
         self.games: dict[str, dict[str, Any]] = {}
-        """Game id -> row of `GAME_SCHEMA`, for games with a selected position."""
+        """Game id -> row of `GAME_SCHEMA` of each game with a selected position."""
         self.report = SourceReport()
         self._config = config
         self._fractions = split_fractions(config)
@@ -117,7 +116,7 @@ class Quota:
         return any(self.missing[split, phase] for phase in PHASES)
 
     def offer(self, game: Game) -> list[Position]:
-        """Select and return the needed positions of a game."""
+        """Select and return a game's needed positions."""
         self.report.games += 1
         split = split_of_game(game.game_id, self._fractions)
         plies: dict[Phase, list[int]] = {phase: [] for phase in PHASES}
@@ -157,13 +156,13 @@ class Quota:
         }
 
     def discard(self, position: Position, reason: str) -> None:
-        """Give back the place of a selected position and count the reason; the position is not selected again."""
+        """Remove a selected position and count the reason; it is not selected again."""
         self.missing[position.split, position.phase] += 1
         self.report.left_out[reason] += 1
 
     def _position(self, game: Game, ply: int, split: Split, phase: Phase) -> Position | None:
         board = game.boards[ply]
-        # A single legal move teaches nothing, because all rewards of its group are equal.
+        # One legal move teaches nothing: all rewards of its group are equal.
         if len(list(islice(board.legal_moves, 2))) < 2:
             return None
         fen = fen_of(board)
@@ -187,7 +186,7 @@ class Quota:
 
 
 def shortage_text(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, int], report: SourceReport, config: BoardsConfig) -> str:
-    """Return the shortage as a text: boards found by phase and split, rejected games, and ways to get more boards."""
+    """Return a text: boards by phase and split, rejected games, and ways to get more boards."""
 
     def counts(names: Iterable[Split | Phase]) -> str:
         sums = {name: [sum(count for cell, count in cells.items() if name in cell) for cells in (wanted, missing)] for name in names}
@@ -209,7 +208,7 @@ def shortage_text(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, i
 
 
 def refusal(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, int], *, states_per_step: int) -> str:
-    """Return the reason why a run cannot train on the boards at hand; "" if it can."""
+    """Return why a run cannot train on these boards, or ""."""
     kept = {cell: wanted[cell] - short for cell, short in missing.items()}
     if too_few := {cell: count for cell, count in kept.items() if count < min(wanted[cell], LEAST_PER_CELL)}:
         cells = ", ".join(f"{split}/{phase} has {count}" for (split, phase), count in too_few.items())
@@ -222,10 +221,10 @@ def refusal(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, int], *
 def cut_to_quota(
     positions: Sequence[Position], wanted: Mapping[QuotaCell, int], *, max_per_game_and_phase: int
 ) -> tuple[list[int], int, dict[QuotaCell, int]]:
-    """Return the indices of exactly the wanted boards, the number of duplicates, and the missing boards of each cell.
+    """Return indices of exactly the wanted boards, number of duplicates, and missing boards per cell.
 
-    A hash of the boards' keys decides, not the order of units. Among equal boards of several splits the held-out one stays, else the
-    validation one, so training boards never displace evaluation boards. The limit per game and phase holds across units.
+    A hash of the keys decides, not the order of units. Of equal boards the held-out one stays, else the validation one, so that training
+    boards never displace evaluation boards. The limit per game and phase also holds across units.
     """
     rank = {Split.HELDOUT: 0, Split.VALIDATION: 1, Split.TRAIN: 2}
     hashed = [hashlib.sha256(position.key.encode()).digest() for position in positions]

@@ -1,6 +1,6 @@
-"""Files of games and positions, local or remote (S3, https, Hugging Face hub), plain or compressed (zstd, gzip, bzip2, ZIP).
+"""Files of games and positions: local or remote (S3, https, Hugging Face hub), plain or compressed (zstd, gzip, bzip2, ZIP).
 
-Truncation, damage, and content that contradicts the file's suffix raise SourceError.
+Damage, truncation, and content that contradicts the suffix raise SourceError.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from grpo.base.files import sha256_file, sha256_text
 from grpo.dataset.games import SourceError
 from grpo.settings.types import S3_SCHEME, refuse_secret
 
-MAX_LINE: Final = 2**20  # Most bytes of a line (with its end) and of a game. Longer ones are rejected, so a file takes little memory.
+MAX_LINE: Final = 2**20  # Most bytes of a line (with its end) or game. Longer ones are rejected, so a file takes little memory.
 _BUFFER_SIZE: Final = 2**20
 
 
@@ -51,22 +51,22 @@ _BEGINS: Final = {
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class SourceFile:
-    """File of games, positions or puzzles; ordered by name, so the order is the same on every machine."""
+    """A file of games, positions or puzzles. Files are sorted by name, so their order is the same on every machine."""
 
-    name: str  # Name in the dataset: without folder; `ARCHIVE.zip/MEMBER` for a member of an archive.
-    uri: str  # Path, or address with `s3://`, `https://` or `hf://`.
+    name: str  # Name in the dataset: without folder; `ARCHIVE.zip/MEMBER` in an archive.
+    uri: str  # Path, or `s3://`, `https://` or `hf://` address.
     kind: FileKind
-    member: str = ""  # Path inside a ZIP archive, otherwise "".
+    member: str = ""  # Path inside a ZIP archive.
 
 
 def find_files(patterns: Sequence[str]) -> list[SourceFile]:
     """Return the files that the patterns match, each once, sorted by name.
 
-    A pattern is a file, a folder (read recursively) or a glob, local or on S3 or the hub, or an https address. Folders and globs match only
+    A pattern is a file, folder (read recursively) or glob, local, on S3 or on the hub, or an https address. Folders and globs match only
     files with a known suffix that are not hidden.
 
     Raises SourceError if a pattern matches nothing or may contain a secret, a named file has an unknown suffix, an archive is unreadable,
-    or two files have the same name.
+    or different files have one name.
     """
     files = sorted({file for pattern in patterns for uri in _addresses(pattern) for file in _files_of(uri)})
     name, count = max(Counter(file.name for file in files).items(), key=lambda item: item[1], default=("", 0))
@@ -80,7 +80,7 @@ def find_files(patterns: Sequence[str]) -> list[SourceFile]:
 def opened(file: SourceFile) -> Iterator[BinaryIO]:
     """Open a file as a stream of decompressed bytes.
 
-    Raises SourceError, also for reads inside the block, if the file is unreadable, truncated, damaged, or not what its suffix says.
+    Raises SourceError (also while the block reads) if the file is unreadable, truncated, damaged, or not what its suffix says.
     """
     import pyarrow as pa
 
@@ -101,9 +101,9 @@ def opened(file: SourceFile) -> Iterator[BinaryIO]:
 
 
 def lines_of(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    r"""Yield byte offset and bytes of each line (ended by \n, \r\n or \r), cut to `MAX_LINE` + 1 bytes."""
+    r"""Yield byte offset and bytes of each line (ended by \n, \r\n or \r); a longer one is cut to `MAX_LINE` + 1 bytes."""
     offset = 0
-    with io.TextIOWrapper(stream, encoding="latin-1", newline="") as text:  # Latin-1: one character is one byte.
+    with io.TextIOWrapper(stream, encoding="latin-1", newline="") as text:  # One character a byte.
         while line := text.readline(MAX_LINE + 1):
             start, offset, rest = offset, offset + len(line), line
             while rest and rest[-1] not in "\r\n":
@@ -113,17 +113,14 @@ def lines_of(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def fingerprint(file: SourceFile) -> str:
-    """Return a hex hash of a local file's compressed bytes, or of a remote file's version tag; `member` is hashed in.
-
-    Raises SourceError if the file cannot be read.
-    """
+    """Return a hex hash of a local file's compressed bytes or a remote file's version, and of `member`. Raises SourceError."""
     with _plain_errors(file.uri):
         digest = _version(file.uri) if "://" in file.uri else sha256_file(Path(file.uri))
     return sha256_text(f"{digest}/{file.member}") if file.member else digest
 
 
 def fingerprint_of_all(files: Iterable[SourceFile]) -> str:
-    """Return a hex hash of the contents of files, independent of their order and names."""
+    """Return a hex hash of the files' contents, independent of order and names."""
     return sha256_text("\n".join(sorted(map(fingerprint, files))))
 
 
@@ -132,7 +129,7 @@ def _addresses(pattern: str) -> list[str]:
         refuse_secret(pattern)
         with _plain_errors(pattern):
             is_named, matches = _matches(pattern)
-    except ValueError as error:  # fsspec raises ValueError for an unknown kind of address.
+    except ValueError as error:  # fsspec does not know this kind of address.
         raise SourceError(str(error)) from None
     if is_named and _kind(matches[0]) is None:
         raise SourceError(f"{pattern}: cannot tell by its suffix what it is; rename or convert it to {_SUFFIXES}")
@@ -149,8 +146,8 @@ def _matches(pattern: str) -> tuple[bool, list[str]]:
         return True, [pattern]
     filesystem, path = _filesystem(pattern)
     try:
-        # `info` goes first because `find` and `glob` skip unreadable files without an error.
-        is_named = filesystem.info(path)["type"] != "directory"  # A pipe counts as a file.
+        # `info` raises for unreadable files; `find` and `glob` skip them.
+        is_named = filesystem.info(path)["type"] != "directory"  # A pipe, too.
         matches = [path] if is_named else filesystem.find(path)
     except FileNotFoundError:
         is_named, matches = False, [file for match in filesystem.glob(path) for file in filesystem.find(match)]
@@ -160,7 +157,7 @@ def _matches(pattern: str) -> tuple[bool, list[str]]:
 
 
 def _filesystem(uri: str) -> tuple[Any, str]:
-    """Return the fsspec file system of an address, and the path in it."""
+    """Return the fsspec file system of an address and the path in it."""
     import fsspec.core
 
     if not uri.startswith(S3_SCHEME):
@@ -174,7 +171,7 @@ def _filesystem(uri: str) -> tuple[Any, str]:
 
 
 def _kind(uri: str) -> FileKind | str | None:
-    """Return the kind that a file's suffix names, `.zip` for an archive; None for an unknown suffix."""
+    """Return the kind by suffix, `.zip` for an archive; None if unknown."""
     suffixes = [suffix.lower() for suffix in PurePosixPath(uri).suffixes]
     if suffixes[-1:] == [_ZIP]:
         return _ZIP
@@ -184,7 +181,7 @@ def _kind(uri: str) -> FileKind | str | None:
 
 
 def _files_of(uri: str) -> Iterator[SourceFile]:
-    """Yield the file, or the members of an archive with a known suffix."""
+    """Yield the file, or an archive's members with a known suffix."""
     kind, name = _kind(uri), PurePosixPath(uri).name
     if "://" not in uri and not Path(uri).is_file():
         raise SourceError(f"{uri}: a pipe, a socket or a device, and no file; write its output to a file, and give the file")
@@ -210,7 +207,7 @@ def _open_raw(uri: str) -> Any:
 
 
 def _version(uri: str) -> str:
-    """Return a hash of a remote file's version tag, or of its content if the server has no tag."""
+    """Return a hash of a remote file's version tag, or of its content without a tag."""
     filesystem, path = _filesystem(uri)
     facts = filesystem.info(path)
     tag = facts.get("ETag") or facts.get("blob_id")
@@ -225,7 +222,6 @@ def _version(uri: str) -> str:
 
 @contextmanager
 def _plain_zip_errors(where: str) -> Iterator[None]:
-    """Turn errors of `zipfile` into SourceError."""
     try:
         yield
     except RuntimeError as error:  # Encrypted, or compressed by an unknown method.
@@ -236,7 +232,7 @@ def _plain_zip_errors(where: str) -> Iterator[None]:
 
 @contextmanager
 def _plain_errors(where: str) -> Iterator[None]:
-    """Turn errors of the reading libraries into SourceError, with the location and a remedy."""
+    """Turn errors of the reading libraries into SourceError."""
     try:
         yield
     except FileNotFoundError as error:
@@ -244,7 +240,7 @@ def _plain_errors(where: str) -> Iterator[None]:
     except (EOFError, lzma.LZMAError, zipfile.BadZipFile, zlib.error) as error:
         raise SourceError(f"{where}: damaged or cut short ({error}); download it again") from error
     except _reading_errors() as error:
-        # pyarrow raises OSError without errno for damaged compressed data.
+        # pyarrow raises OSError without errno for damaged data.
         if isinstance(error, OSError) and error.errno is None and "://" not in where:
             raise SourceError(f"{where}: damaged or cut short ({error}); download it again") from error
         raise SourceError(
@@ -254,7 +250,7 @@ def _plain_errors(where: str) -> Iterator[None]:
 
 
 def _reading_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of reading, including errors of libraries below fsspec (web and hub) that are loaded."""
+    """Return the errors of reading, including those of the loaded web and hub libraries that fsspec lets through."""
     names = {"aiohttp": "ClientError", "httpx2": "HTTPError"}
     of_libraries = [getattr(sys.modules[library], name) for library, name in names.items() if library in sys.modules]
     return (OSError, ImportError, *of_libraries)

@@ -1,4 +1,4 @@
-"""Schemas of the dataset's tables of boards and games, and the arrays that training reads.
+"""Tables of boards and games, and the arrays that training reads.
 
 A board row has the value of every legal move. Its list columns are parallel, in ascending order of action id.
 """
@@ -20,7 +20,7 @@ from grpo.engine.move_values import ValueTable
 
 
 class Split(StrEnum):
-    """Splits of the dataset; all boards of a game are in one split."""
+    """All boards of a game are in one split."""
 
     TRAIN = "train"
     VALIDATION = "validation"
@@ -29,13 +29,13 @@ class Split(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Position:
-    """Board of the dataset before its moves have values."""
+    """A board of the dataset before its moves have values."""
 
     fen: str
-    key: str  # `encoding.position_key`: equal for the color mirror and for other clocks.
+    key: str  # `encoding.position_key`: equal for color mirror and other clocks.
     phase: Phase
     split: Split
-    label: str  # UCI move to imitate: the move played, or "" for the best move of the value table.
+    label: str  # UCI move to imitate: the move played, or "" for the value table's best move.
     game_id: str
     ply: int  # Half-moves since the game's first position.
     source: str
@@ -66,7 +66,7 @@ BOARD_SCHEMA: Final = pa.schema(
 )
 """Columns of the boards.
 
-- `label_from`: `game` (the move played) or `engine` (the best move of the value table)
+- `label_from`: `game` (the move played) or `engine` (the value table's best move)
 - `centipawns`, `mate_in`: scores behind `values`; null for a score of the other kind
 - `strong_values`: values by the evaluation's stronger search, on held-out boards only
 - `engine`, `limit`: engine and search limit behind `values`
@@ -85,9 +85,9 @@ GAME_SCHEMA: Final = pa.schema(
         *_required(pa.list_(pa.int32()), "label_plies"),
     ]
 )
-"""Columns of the games of the boards; a listed position is a game of 0 plies.
+"""Columns of the boards' games; a listed position is a game of 0 plies.
 
-- `moves`: all moves, in UCI
+- `moves`: all moves in UCI
 - `keys`: `encoding.position_key` before each move
 - `label_plies`: ascending plies whose move may be imitated: not random, position not excluded
 """
@@ -96,7 +96,7 @@ GAME_SCHEMA: Final = pa.schema(
 def board_row(position: Position, table: ValueTable, strong: ValueTable | None, *, engine: str, limit: str) -> dict[str, Any]:
     facts = {name: getattr(position, name) for name in Position.__slots__}
     if not position.label:
-        # Without a move played, the best move is the label; ties go to the lowest action id.
+        # The best move is the label; ties go to the lowest action id.
         facts["label"] = table.moves[int(table.values.argmax())]
     return facts | {
         "label_from": "game" if position.label else "engine",
@@ -115,16 +115,16 @@ def board_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def phase_counts(phases: Sequence[str]) -> dict[str, int]:
-    """Return the number of boards of each phase, in the order of a game."""
+    """Return the number of boards of each phase."""
     return {phase.value: sum(name == phase for name in phases) for phase in PHASES}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelArrays:
-    """Positions with the move to imitate: N positions, A most legal moves of a position; shorter rows are padded."""
+    """Positions with the move to imitate: N positions, A legal moves of a position, padded."""
 
     encodings: NDArray[np.uint8]  # [N, 71], from `encoding.encode`.
-    action_ids: NDArray[np.int64]  # [N, A], legal moves in ascending order, 0 on padding.
+    action_ids: NDArray[np.int64]  # [N, A], legal moves, ascending; 0 on padding.
     is_legal: NDArray[np.bool_]  # [N, A], False on padding.
     played: NDArray[np.int64]  # [N], column of the move to imitate.
 
@@ -134,9 +134,7 @@ class LabelArrays:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BoardArrays(LabelArrays):
-    """Boards with the values of their moves."""
-
-    values: NDArray[np.float32]  # [N, A] in [0, 1], value of each legal move for the mover (the reward or `strong_values`); 0 on padding.
+    values: NDArray[np.float32]  # [N, A] in [0, 1], value of each move for the mover (the reward or `strong_values`); 0 on padding.
     phases: NDArray[np.int64]  # [N], index into `PHASES`.
 
 
@@ -165,7 +163,7 @@ def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> Boar
 
 
 def legal_columns(ids: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return action ids, padded with 0, and the mask of the legal moves, [N, A] each."""
+    """Return action ids, padded with 0, and False on padding, [N, A] each."""
     lengths = np.array([len(row) for row in ids])
     is_legal = np.arange(lengths.max()) < lengths[:, None]
     action_ids = np.zeros(is_legal.shape, dtype=np.int64)

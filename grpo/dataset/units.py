@@ -1,7 +1,7 @@
 """Units: parallel parts of a dataset build; each fills its own quota from engine games or files.
 
-A unit's engine games follow from its number. A file's games go to units by game number + index of the file (sorted by name). So units can
-run anywhere, in any order, with the same result. A game in two files can reach two units; `cut_to_quota` then removes the equal boards.
+Units play different engine games, and share each file's games by number, so they can run anywhere in any order with the same result. A game
+of two files can reach two units; `cut_to_quota` then removes the equal boards.
 """
 
 import math
@@ -20,11 +20,11 @@ from grpo.dataset.table import Position
 from grpo.engine.pool import EnginePool
 from grpo.settings.tree import BoardsConfig
 
-# A unit collects 1.06 x part + 2 x sqrt(part) boards, because units find equal opening positions and small parts vary at random.
+# A unit collects 1.06 x part + 2 x sqrt(part) boards: units collect equal opening positions, and small parts vary at random.
 _SURPLUS: Final = 1.06
 _SURPLUS_SPREAD: Final = 2.0
 _POSITIONS_AT_ONCE: Final = 512
-_MAX_OPEN: Final = 24  # Files open at once: each needs some MiB, and a connection if it is remote.
+_MAX_OPEN: Final = 24  # Files open at once; each needs some MiB, and a connection if remote.
 
 
 def unit_boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
@@ -39,7 +39,7 @@ def unit_boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
 def unit_positions(quota: Quota, config: BoardsConfig, *, unit: int, seed: int, players: EnginePool) -> Iterator[list[Position]]:
     """Yield lists of positions, each from many games, until the quota is full or the games end.
 
-    The caller calls `quota.discard` for unusable positions before it asks for the next list. `players` play engine games, without MultiPV.
+    Before it asks for the next list, the caller gives unusable positions to `quota.discard`. `players` play engine games, without MultiPV.
     """
     games: Iterator[Game | Rejection]
     games = file_games(config, unit=unit) if config.files else engine_games(unit=unit, seed=seed, pool=players, is_wanted=quota.needs)
@@ -51,7 +51,7 @@ def unit_positions(quota: Quota, config: BoardsConfig, *, unit: int, seed: int, 
             continue
         selected = quota.offer(game)
         pending += selected
-        # Engine games never end, so a limit of idle games stops them; files end by themselves.
+        # Files end by themselves; engine games end after `MAX_IDLE_GAMES` without a new board.
         num_idle = 0 if selected or config.files else num_idle + 1
         if pending and (len(pending) >= _POSITIONS_AT_ONCE or quota.is_full):
             yield pending
@@ -63,7 +63,7 @@ def unit_positions(quota: Quota, config: BoardsConfig, *, unit: int, seed: int, 
 
 
 def file_games(config: BoardsConfig, *, unit: int) -> Iterator[Game | Rejection]:
-    """Yield the unit's games and listed positions of all files, and a Rejection for each unusable one.
+    """Yield the unit's games and listed positions of all files, and Rejections.
 
     Raises SourceError if a file is unreadable, damaged, or not what its suffix says.
     """
@@ -85,7 +85,7 @@ def file_games(config: BoardsConfig, *, unit: int) -> Iterator[Game | Rejection]
 
 
 def _entries(file: SourceFile, index: int, unit: int, config: BoardsConfig) -> Iterator[Game | Rejection]:
-    """Yield the unit's part of a file. `index` shifts the numbers: otherwise all files of one game would go to the same unit."""
+    """Yield the unit's part of a file. Without `index`, all files of one game would go to the same unit."""
 
     def is_mine(number: int) -> bool:
         return (number + index) % config.num_units == unit

@@ -1,4 +1,4 @@
-"""Parser of UCI engine output: the best move, and the score of each MultiPV line of the last complete iteration."""
+"""Parser of UCI engine output: best move, and scores of the last complete MultiPV iteration."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from grpo.base.errors import PlainError
 
 _NO_MOVE: Final = (b"(none)", b"0000", b"NULL")
 _BEST_MOVE: Final = re.compile(rb"^bestmove +(\S+)", re.MULTILINE)
-# Depth, score and move in any order, because engines differ. A bound is no score. Numbers have at most nine digits.
+# Depth, score and move in any order, because engines differ. A bound is no score; no number has ten digits.
 _LINE: Final = re.compile(
     rb"info (?!string)(?=.*?\bdepth (\d{1,9}) )(?:(?=.*?\bmultipv (\d{1,9}) ))?"
     rb"(?=.*?\bscore (cp|mate) (-?\d{1,9})(?: (?!lowerbound|upperbound)|$)).*?\bpv (\S+)"
@@ -25,7 +25,7 @@ class IllegalMoveError(EngineError):
 
 
 class Score(NamedTuple):
-    """Engine score from the mover's side."""
+    """Score from the mover's side."""
 
     value: int  # Centipawns, or moves to mate (negative if the mover is mated).
     is_mate: bool = False
@@ -33,16 +33,14 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineAnswer:
-    """Result of one search."""
-
     best_move: str  # UCI.
-    scores: Mapping[str, Score]  # UCI move -> score of the last complete iteration.
-    depth: int = field(default=0, compare=False)  # Depth of the last complete iteration, as the engine reports it.
+    scores: Mapping[str, Score]  # UCI move -> score, of the last complete iteration.
+    depth: int = field(default=0, compare=False)  # Depth of the iteration, as reported by the engine.
     failed: tuple[EngineError, ...] = field(default=(), compare=False)  # Errors of earlier attempts at the same search.
 
 
 def parse_best_move(data: bytes) -> str:
-    """Return the best move in UCI, or "" if the engine reports no move. Raises EngineError without a `bestmove` line."""
+    """Return the best move in UCI, "" if the engine has none. Raises EngineError without a `bestmove` line."""
     line = _BEST_MOVE.search(data, max(0, data.rfind(b"bestmove")))
     if line is None:
         raise EngineError("the engine named no best move")
@@ -50,18 +48,16 @@ def parse_best_move(data: bytes) -> str:
 
 
 def parse_answer(data: bytes, *, num_lines: int | None = None) -> EngineAnswer:
-    """Return the best move and the scores of the last complete iteration. Raises EngineError without a move or a score.
+    """Return best move and scores of the last complete iteration. Raises EngineError without a move or score.
 
-    Args:
-        data: All output since `go`.
-        num_lines: Lines of a complete iteration; by default the highest `multipv` rank in the output.
+    `data` is all output since `go`. `num_lines` is the number of lines of a complete iteration, by default the highest `multipv` rank.
     """
     best_move = parse_best_move(data)
     if not best_move:
         raise EngineError("the engine found no move")
     iterations: dict[int, dict[str, Score]] = {}
     highest_rank = 0
-    # Read backwards, because a move's last score counts. With `num_lines`, earlier iterations are not parsed.
+    # Backwards, because a move's last score counts. With `num_lines`, earlier iterations need no parsing.
     for line in filter(None, map(_LINE.match, reversed(data.split(b"\n")))):
         depth, rank, kind, number, move = line.groups()
         scores = iterations.setdefault(int(depth), {})

@@ -1,4 +1,4 @@
-"""Identity of a UCI engine: name and file hash, which keep results of different engines apart."""
+"""Identity of a UCI engine, which keeps results of different engines apart."""
 
 import shutil
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from grpo.engine.process import START_SECONDS, EngineProcess
 
 
 class EngineMissingError(EngineError):
-    """No usable UCI engine at the given path; the message ends with the remedy."""
+    """No usable UCI engine at a path; the message ends with the remedy."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"{why}; install Stockfish (apt-get install stockfish), or set CHESS_GRPO_STOCKFISH to the path of an engine")
@@ -18,7 +18,7 @@ class EngineMissingError(EngineError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineIdentity:
-    """Name that the engine gives, and hash of its file, which contains its network."""
+    """Name that the engine reports, and hash of its file, which contains its network."""
 
     name: str
     sha256: str
@@ -28,7 +28,7 @@ class EngineIdentity:
 
 
 def identify(path: str) -> EngineIdentity:
-    """Start the engine at `path` and return its identity. Raises EngineMissingError if it is missing or does not speak UCI."""
+    """Start an engine and return its identity. Raises EngineMissingError if it is missing or does not speak UCI."""
     full_path = find_engine(path)
     try:
         with EngineProcess(full_path, {}, start_seconds=START_SECONDS) as process:
@@ -38,7 +38,7 @@ def identify(path: str) -> EngineIdentity:
 
 
 def find_engine(path: str) -> str:
-    """Return the full path of the engine `path`. Raises EngineMissingError if it is missing."""
+    """Return an engine's full path. Raises EngineMissingError if it is missing."""
     full_path = shutil.which(path)
     if full_path is None:
         raise EngineMissingError(f"no engine at {path!r}")

@@ -1,10 +1,10 @@
 """The reward: a value in [0, 1] for every legal move of a position, from two MultiPV searches of the engine.
 
-A search of depth 1 scores all legal moves; a second one searches the best few deeply. Engine, depth and cleared hash are fixed, so values
-do not depend on the policy, and one table per position serves all of training.
+A search of depth 1 scores all legal moves; a second one searches the best few deeply. Values do not depend on the policy, so a table
+computed once serves all of training.
 
-A score of cp centipawns has the value band + (1 - 2 band) / (1 + exp(-slope * cp)). Mate in n has 1 - band * (1 - 1/n); being mated in n
-mirrors this value at 1/2. Values grow with scores and are symmetric between the players.
+A score of cp centipawns has the value band + (1 - 2 band) / (1 + exp(-slope * cp)); mate in n has 1 - band * (1 - 1/n), and being mated its
+mirror image. Values rise with scores and are symmetric between the players.
 """
 
 import math
@@ -25,28 +25,25 @@ from grpo.engine.identity import EngineMissingError
 from grpo.engine.pool import MAX_LINES, EnginePool, Query
 
 LOGISTIC_SLOPE: Final = 0.003
-"""Slope of the reward per centipawn. It is flatter than results of games, so won and lost positions keep a gradient: a policy rewarded by
-the plain win probability does not learn to finish games."""
+"""Slope of the reward per centipawn. It is flatter than game results, so won and lost positions keep a gradient: a policy rewarded by the
+plain win probability does not learn to finish games."""
 _LICHESS_SLOPE: Final = 0.00368208
 MATE_BAND: Final = 0.02
-"""Forced mates have values in [1 - band, 1] for the winner and [0, band] for the loser; all other values lie between."""
-HASH_MIB: Final = 1  # The hash is cleared before each position, and a small one is cheap to clear.
+"""Forced mates have values in [1 - band, 1] (winner) or [0, band] (loser); other values lie between."""
+HASH_MIB: Final = 1  # Clearing it before each position is cheap.
 NUM_DEEP: Final = 8
-"""Moves searched deeply. A policy learns most from the order of the best moves: by a deep judge, the best of eight at depth 5 gives away as
-little as the best of all moves, at 0.43 of the time (docs/results.md)."""
+"""Moves searched deeply. The order of the best moves teaches most: by a deep judge, the best of eight at depth 5 gives away as little as
+the best of all moves, at 0.43 of the time (docs/results.md)."""
 _DRAW: Final = Score(0)
 _TRIED: Final = (
     "R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1",
     "r3k2r/p1ppqpb1/bn2pnp1/3PN3/1p2P3/2N2Q1p/PPPBBPPP/R3K2R w KQkq - 0 1",
 )
-"""Position with the most legal moves (218), and a position with castling to both sides."""
+"""The position with the most legal moves (218), and one with castling to both sides."""
 
 
 def win_chance(score: Score) -> float:
-    """Return the mover's win probability in [0, 1] by Lichess's formula (https://lichess.org/page/accuracy), for display only.
-
-    The reward is another function, `value_of`. A mate counts as certain.
-    """
+    """Return the mover's win probability for display, by https://lichess.org/page/accuracy; a mate is certain. It is not the reward."""
     return float(score.value > 0) if score.is_mate else logistic(_LICHESS_SLOPE * score.value)
 
 
@@ -56,7 +53,7 @@ def logistic(x: float) -> float:
 
 
 def value_of(score: Score) -> float:
-    """Return the reward in [0, 1] of a move with this score, by the module's formulas."""
+    """Return the reward in [0, 1] of a move with this score (see the module)."""
     if not score.is_mate:
         return MATE_BAND + (1 - 2 * MATE_BAND) * logistic(LOGISTIC_SLOPE * score.value)
     certainty = 1 - MATE_BAND * (1 - 1 / max(1, abs(score.value)))
@@ -65,15 +62,15 @@ def value_of(score: Score) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ValueTable:
-    """Reward table of one position: all legal moves, in ascending order of action id."""
+    """Reward table of a position: all legal moves, in ascending order of action id."""
 
     moves: tuple[str, ...]  # UCI.
     values: NDArray[np.float32]  # [len(moves)], in [0, 1] for the mover.
-    scores: tuple[Score, ...]  # Scores behind the values: the engine's, or 0 centipawns for moves that draw at once.
+    scores: tuple[Score, ...]  # Scores behind the values: the engine's, or 0 for moves that draw at once.
 
 
 def engine_options() -> dict[str, str | int]:
-    """Return the UCI options for reward tables; undeclared options are not sent to an engine."""
+    """Return the UCI options for reward tables; an option that an engine does not declare is not sent."""
     return {"Hash": HASH_MIB, "MultiPV": MAX_LINES}
 
 
@@ -90,15 +87,15 @@ def value_tables(
 ) -> Iterator[ValueTable | EngineError]:
     """Yield each board's reward table in order, or the EngineError if its search failed.
 
-    Boards are searched from the mover's side, as the policy sees them, because engines score a position and its color mirror differently.
-    The hash is cleared before each board, so tables do not depend on one another. Moves that draw at once, or repeat a position of the
-    board's move stack (unknown to the engine), have the value of a draw.
+    The engine searches the mover's view, because it would score a position and its color mirror differently, and from a cleared hash, so
+    tables do not depend on one another. Moves that draw at once, or repeat a position of the move stack (which the engine does not know),
+    have the value of a draw. Each board needs a legal move.
 
     Args:
-        boards: Positions with at least one legal move.
+        boards: Positions.
         pool: Engines started with `engine_options()`.
-        depth: Search depth.
-        num_deep: Moves (the best at depth 1) searched to `depth`; the others stay below, in the order of depth 1.
+        depth: Depth of the search of the `num_deep` best moves at depth 1.
+        num_deep: Other moves keep the order of depth 1, below these.
     """
     asked: deque[tuple[chess.Board, list[int], dict[str, Score]]] = deque()
 
@@ -115,13 +112,13 @@ def value_tables(
 
 
 def _query(fen: str, moves: Sequence[str], depth: int, shallow: dict[str, Score], num_deep: int) -> Query:
-    """Return the search of a position. If it has two parts, the first part writes its scores to `shallow`."""
+    """Return a position's search. If it has two parts, the first writes its scores to `shallow`."""
     if len(moves) <= num_deep:
         return Query(fen=fen, limit=f"depth {depth}", moves=frozenset(moves))
 
     def deeper(answer: EngineAnswer) -> Query:
         shallow.update(answer.scores)
-        # The sort is stable: ties go to the lowest action id, not to the engine's order of lines.
+        # A stable sort: ties go to the lowest action id, not by the engine's order of lines.
         best = sorted(moves, key=lambda move: value_of(shallow[move]), reverse=True)[:num_deep]
         return Query(fen=fen, limit=f"depth {depth} searchmoves {' '.join(best)}", moves=frozenset(best))
 
@@ -129,10 +126,10 @@ def _query(fen: str, moves: Sequence[str], depth: int, shallow: dict[str, Score]
 
 
 def _capped(shallow: Mapping[str, Score], deep: Mapping[str, Score]) -> dict[str, Score]:
-    """Return the deep scores, and a score below all deep ones for every other move, in the order of shallow scores.
+    """Return the deep scores, and scores below them for the other moves, in the order of their shallow scores.
 
-    Depth 1 misses the opponent's reply, so a move that was not searched deeply must not score above one that was. Only n - 1 scores lie
-    below "mated in n", so some scores there become equal.
+    Depth 1 misses the reply, so a move without a deep search must not score above one with a deep search. Only n - 1 scores are below
+    "mated in n", so some there become equal.
     """
     scores, lowest, last = dict(deep), min(deep.values(), key=value_of), None
     for move in sorted((move for move in shallow if move not in deep), key=lambda move: value_of(shallow[move]), reverse=True):
@@ -144,7 +141,7 @@ def _capped(shallow: Mapping[str, Score], deep: Mapping[str, Score]) -> dict[str
 
 
 def _next_below(score: Score) -> Score:
-    """Return the next lower score; "mated in 1" is the lowest."""
+    """Return the next lower score; the lowest is mated in 1."""
     if not score.is_mate:
         return Score(score.value - 1)
     return Score(score.value + 1 if score.value > 0 else min(-1, score.value + 1), is_mate=True)

@@ -1,7 +1,7 @@
 """Pool of UCI engine processes: concurrent searches, each retried on a fresh process if it fails.
 
-It uses raw pipes and one thread. python-chess's wrapper waits forever for a silent engine if the limit is nodes or depth, and reaches a
-third of the speed (benchmarks/engine.py).
+One thread reads raw pipes. python-chess's wrapper waits forever for a silent engine under a limit of nodes or depth, and reaches a third of
+the speed (benchmarks/engine.py).
 """
 
 import os
@@ -20,39 +20,37 @@ from grpo.engine.answers import EngineAnswer, EngineError, IllegalMoveError, par
 from grpo.engine.identity import EngineMissingError, find_engine
 from grpo.engine.process import SILENT_SECONDS, EngineProcess
 
-MAX_LINES: Final = 256  # MultiPV for all legal moves of any position (at most 218); Stockfish caps it at the number of legal moves.
+MAX_LINES: Final = 256  # MultiPV for all legal moves of any position (at most 218).
 PLAYING_HASH_MIB: Final = 1
-"""`Hash` of all engines that play games: another size would be another opponent than the rated one. A small hash is cheap to clear, which
-happens before each move so that equal positions get equal answers."""
+"""`Hash` of engines that play games: another size would be another opponent than the rated one. The hash is cleared before each move, so
+equal positions get equal answers."""
 
-NUM_ATTEMPTS: Final = 3  # A search is given up after this many attempts, each on a fresh process.
+NUM_ATTEMPTS: Final = 3  # Attempts at a search, each on a fresh process.
 REMEDY: Final = "run it by hand, reinstall it, or set CHESS_GRPO_STOCKFISH to another engine"
-"""Advice of messages about an engine that keeps failing."""
-_MAX_FAILURES_IN_A_ROW: Final = 5  # queries; more failures are the engine's fault, not a position's
+"""Remedy for an engine that keeps failing."""
+_MAX_FAILURES_IN_A_ROW: Final = 5  # After this many failed queries the engine is at fault, not a position.
 _MAX_FAILED_FRACTION: Final = 0.01
-"""Largest fraction of failed queries. Sound engines answer within two attempts. An engine that fails on one kind of position (such as legal
-castling, one in ten) would bias the dataset."""
-_MIN_FAILED: Final = 10  # queries; fewer failures say nothing about the fraction
+"""Largest fraction of failed queries; a sound engine answers within two attempts. An engine that fails on a kind of position (such as those
+with castling, one in ten) would bias the dataset."""
+_MIN_FAILED: Final = 10  # Fewer failed queries say nothing about the fraction.
 _NEW_GAME: Final = "ucinewgame\n"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Query:
-    """One search of a position."""
-
     fen: str
     limit: str  # Arguments of `go`, such as `depth 2` or `nodes 50`.
-    moves: frozenset[str] | None = None  # Exactly these moves (UCI) must get scores; None for no such check.
+    moves: frozenset[str] | None = None  # If given, exactly these moves (UCI) must get scores.
     board: chess.Board | None = field(default=None, compare=False)
-    """The position if the caller has it. Parsing the FEN for the check of the answer takes half the time of a search."""
+    """The position, if the caller has it: parsing the FEN to check the answer takes half the time of a search."""
     then: "Callable[[EngineAnswer], Query] | None" = field(default=None, compare=False)
-    """Returns a second search of the position from the first answer. It keeps the first one's hash, and its answer replaces the first."""
+    """Makes a second search from the first answer, with the hash that the first left; only the second answer counts."""
 
 
 def verify(answer: EngineAnswer, query: Query) -> None:
-    """Raise EngineError if the answer has an illegal move, too low a depth, or no score for a requested move.
+    """Raise EngineError if the answer has an illegal move, a missing score, or a lower depth than requested.
 
-    Some engines stop early after a mate or with a single move; their answer is the same at any depth, so it passes.
+    Some engines stop earlier after a mate or with a single move to score: their answer is the same at any depth.
     """
     word, _, number = query.limit.partition(" ")
     is_settled = len(answer.scores) == 1 == len(query.moves or ()) or any(score.is_mate for score in answer.scores.values())
@@ -73,7 +71,7 @@ def verify(answer: EngineAnswer, query: Query) -> None:
 
 
 def _castling(board: chess.Board, moves: Iterable[str]) -> str:
-    """Return a note if an illegal move is castling written as king takes rook; `searchmoves` in UCI's notation cannot name it."""
+    """Return a note if a move is castling as the king's capture of its rook; `searchmoves` in UCI would not reach it."""
     chess960 = {board.uci(move, chess960=True): board.uci(move) for move in board.generate_castling_moves()}
     return next((f"; UCI writes this castling as {chess960[move]}" for move in moves if move in chess960), "")
 
@@ -83,21 +81,21 @@ class _Job:
     index: int
     query: Query
     failures: Counter[str] = field(default_factory=Counter)
-    """Limit of a search -> its failures; "" -> failed starts of an engine for the query."""
-    failed: list[EngineError] = field(default_factory=list)  # Errors of all these failures.
+    """Limit of a search -> failures; "" -> failed starts of an engine."""
+    failed: list[EngineError] = field(default_factory=list)  # All errors.
 
 
 class EnginePool(AbstractContextManager["EnginePool"]):
-    """Engine processes, killed when the context manager exits.
+    """Engine processes, killed when the context ends.
 
-    One thread uses a pool and must outlive it, because Linux kills the engines when the thread that started them ends. After a fork, the
-    child's pool has one new process, because the forked processes share the work.
+    Use a pool in one thread, which must outlive it: Linux kills the engines when the thread that started them ends. In a forked process
+    the pool has one new engine, because forked processes share the work.
     """
 
     def __init__(self, path: str, *, num_processes: int, options: Mapping[str, str | int]) -> None:
-        """Find the engine; up to `num_processes` processes start on demand, each with one thread (more threads are not reproducible).
+        """Find the engine; up to `num_processes` start on demand, with one thread each, because more are not reproducible.
 
-        `options` are UCI options by name; undeclared ones are not sent to an engine.
+        `options` are UCI options; an option that the engine does not declare is not sent.
         """
         self._path = find_engine(path)
         self._options: dict[str, str | int] = {"Threads": 1, **options}
@@ -106,7 +104,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         self._running: dict[EngineProcess, tuple[_Job, Query]] = {}
         self._failed_in_a_row, self._num_finished, self._num_failed = 0, 0, 0
         self._owner = os.getpid()
-        self._of_parent: list[EngineProcess] = []  # References only: the parent ends these engines.
+        self._of_parent: list[EngineProcess] = []  # Kept only: the parent ends these.
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -119,10 +117,10 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         return list(self.answers(queries, gives_up=gives_up))
 
     def answers(self, queries: Iterable[Query], *, gives_up: bool = True) -> Iterator[EngineAnswer | EngineError]:
-        """Yield an answer for each query, in order; an EngineError if one of its searches failed `NUM_ATTEMPTS` times.
+        """Yield an answer for each query, in order, or an EngineError if one of its searches failed `NUM_ATTEMPTS` times.
 
-        Engines keep searching while the caller handles an answer. With `gives_up`, raises EngineError if several queries in a row or more
-        than 1 % of all queries fail (also across calls), because then the engine is at fault, not a position.
+        Engines search while the caller works on an answer. With `gives_up`, raises EngineError if several queries in a row, or more than
+        1 % of all (also across calls), fail: then the engine is at fault.
         """
         self._ready()
         jobs = (_Job(index, query) for index, query in enumerate(queries))
@@ -164,16 +162,16 @@ class EnginePool(AbstractContextManager["EnginePool"]):
                     note(job, search, outcome)
         finally:
             for process in list(self._running):
-                self._end(process)  # Nothing will read its answer.
+                self._end(process)  # Its answer will not be read.
 
     def best_move(self, start_fen: str, moves: str, limit: str, *, is_fresh: bool) -> str:
-        """Return the engine's move in a game, in UCI, or "" if the engine reports no move. The caller checks that the move is legal.
+        """Return the engine's move in a game, in UCI, or "" if it has none. The caller checks that the move is legal.
 
         Args:
             start_fen: Position at the start of the game.
-            moves: Moves since the start, in UCI, separated by blanks.
+            moves: Moves since then, in UCI, separated by blanks.
             limit: Arguments of `go`.
-            is_fresh: Whether to clear the hash first; otherwise the previous call's hash is kept.
+            is_fresh: Clear the hash first instead of keeping the previous call's.
 
         Raises EngineError without a retry: a new process has no hash of the game, so the game must be replayed.
         """
@@ -187,21 +185,21 @@ class EnginePool(AbstractContextManager["EnginePool"]):
             raise
 
     def _at_fault(self) -> str:
-        """Return the failed searches as a text if the engine is at fault, not a position; otherwise ""."""
+        """Return the failed searches if the engine is at fault, not a position; otherwise ""."""
         if self._failed_in_a_row >= _MAX_FAILURES_IN_A_ROW:
             return f"{self._failed_in_a_row} searches in a row"
         is_over = self._num_failed >= max(_MIN_FAILED, _MAX_FAILED_FRACTION * self._num_finished)
         return f"{self._num_failed:,} of {self._num_finished:,} searches" if is_over else ""
 
     def _ready(self) -> None:
-        """Assert that no other call is under way. In a forked process, leave the parent's engines alone."""
+        """Assert that no other call is running; in a forked process, leave the engines to the parent."""
         if self._owner != os.getpid():
             self._owner, self._num_processes = os.getpid(), 1
             self._of_parent, self._processes, self._running = self._processes, [], {}
         assert not self._running, "only one call at a time: another call has unread answers"
 
     def _begin(self, job: _Job) -> None:
-        """Send a search to an idle process. Raises EngineError if no process starts, EngineMissingError if MultiPV is too small."""
+        """Send a search to an idle process. Raises EngineError if none starts, EngineMissingError if MultiPV is too small."""
         process = self._idle_process()
         declared = re.search(r" max (\d+)", process.declared.get("MultiPV", ""))
         most = int(declared[1]) if declared else 1
@@ -214,7 +212,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         self._running[process] = job, job.query
 
     def _idle_process(self) -> EngineProcess:
-        """Return an idle process, or a new one. A process that died while idle is replaced; it costs no attempt."""
+        """Return an idle process or a new one. A process that died while idle costs no attempt."""
         for process in [process for process in self._processes if process not in self._running]:
             if process.is_alive():
                 return process
@@ -223,7 +221,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         return self._processes[-1]
 
     def _outcomes(self) -> Iterator[tuple[_Job, str, EngineAnswer | EngineError]]:
-        """Wait for output, and yield each finished or failed search with its limit; kill processes that failed."""
+        """Wait for output; yield searches that ended, each with its limit; kill processes that failed."""
         poll = select.poll()
         for process in self._running:
             poll.register(process.stdout, select.POLLIN)

@@ -1,4 +1,4 @@
-"""One UCI engine process over pipes, with timeouts; it dies with its owner, however the owner ends."""
+"""One UCI engine process over pipes, with timeouts; it ends with its owner, even if the owner is killed."""
 
 import contextlib
 import os
@@ -15,41 +15,38 @@ from typing import Final
 
 from grpo.engine.answers import EngineError
 
-START_SECONDS: Final = 10.0  # Timeout for a starting program that neither writes nor uses CPU: it may be no engine.
+START_SECONDS: Final = 10.0  # Timeout for a new program, perhaps no engine, that neither writes nor uses CPU.
 SILENT_SECONDS: Final = 30.0
-"""Timeout for an engine that neither writes nor uses CPU. Healthy engines answer in milliseconds, so results do not depend on it."""
-BUSY_SECONDS: Final = 900.0  # Longest search. Deep searches may use CPU silently for minutes.
-MAX_ANSWER_BYTES: Final = 1 << 26  # Largest output of one search; the deepest search over all moves writes a tenth.
-_MIN_CPU_FRACTION: Final = 0.05  # of a core: a computing engine gets more on the busiest machine, a hung one uses none
+"""Timeout for an engine that neither writes nor uses CPU; healthy ones answer in milliseconds, so it does not change results."""
+BUSY_SECONDS: Final = 900.0  # Timeout for a search that uses CPU; deep ones may be silent for minutes.
+MAX_ANSWER_BYTES: Final = 1 << 26  # The deepest search over all moves writes a tenth of it.
+_MIN_CPU_FRACTION: Final = 0.05  # Of a core. A computing engine gets more on the busiest machine; a hung one uses none.
 _READ_BYTES: Final = 1 << 18
-_MAX_WORDS: Final = (6, 200)  # Last lines of an engine that a message quotes, and most characters of a line.
-_MAX_ERROR_BYTES: Final = 1 << 20  # A longer standard error is truncated to 0.
+_MAX_WORDS: Final = (6, 200)  # Lines, and characters a line, of an engine's last output in a message.
+_MAX_ERROR_BYTES: Final = 1 << 20  # Standard error is cleared when it grows larger.
 _PROTOCOL: Final = re.compile(r"info (?!string)|bestmove|option name|id |uciok|readyok")
-_SECONDS_TO_EXIT: Final = 0.5  # from the end of an engine's output to its exit status
+_SECONDS_TO_EXIT: Final = 0.5  # From the end of an engine's output to its exit status.
 _CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
-    """Running engine after the UCI handshake, with its options set."""
+    """A running engine after the UCI handshake."""
 
     def __init__(self, path: str, options: Mapping[str, str | int], *, start_seconds: float) -> None:
-        """Start the engine and set its options, except undeclared ones.
-
-        Raises EngineError if the engine does not start or complete the UCI handshake in time.
-        """
+        """Start the engine and set the options that it declares. Raises EngineError if it does not complete the handshake in time."""
         self.name = ""
         self.declared: dict[str, str] = {}
         """Option -> the engine's declaration, such as `spin default 1 min 1 max 500`."""
         self._silent_seconds = start_seconds
-        self._buffer = bytearray(b"\n")  # Every line follows a line break: `take_until` searches for one.
+        self._buffer = bytearray(b"\n")  # `take_until` needs a line break before every line.
         self._scanned = 0
         self._poll = select.poll()
         self._ticks_when_silent: int | None = None
-        # setpriv (util-linux) sets PR_SET_PDEATHSIG: after a SIGKILL of this process, nothing else would end a hung engine.
+        # PR_SET_PDEATHSIG by util-linux's setpriv: if this process gets SIGKILL, nothing else would end a hung engine.
         # Without setpriv (not Linux), engines end at the end of their input.
         guard = [setpriv, "--pdeathsig", "KILL", "--"] if (setpriv := shutil.which("setpriv")) else []
         try:
-            # A file without a name: an unread pipe would block the engine.
+            # A file without a name, because an unread pipe would block the engine.
             self._stderr = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115  # `kill` closes it.
             self._popen = subprocess.Popen(
                 [*guard, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, start_new_session=True, bufsize=0
@@ -88,7 +85,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
             raise self._death() from None
 
     def read(self) -> None:
-        """Read available output into the buffer; block if there is no output."""
+        """Read output into the buffer; block until there is some."""
         chunk = os.read(self.stdout, _READ_BYTES)
         if not chunk:
             raise self._death()
@@ -99,7 +96,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         self.raise_if_hung()
 
     def take_until(self, word: bytes) -> bytes | None:
-        """Remove and return the output through the first complete line that begins with `word`; None if the line is not there yet."""
+        """Remove and return output through the first complete line that begins with `word`; None without such a line."""
         at = self._buffer.find(b"\n" + word, self._scanned)
         end = self._buffer.find(b"\n", at + 1) if at >= 0 else -1
         if end < 0:
@@ -111,10 +108,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         return taken
 
     def wait_for(self, word: bytes) -> bytes:
-        """Wait for a line that begins with `word`; return the output through this line.
-
-        Raises EngineError if the engine dies, hangs, or writes more than `MAX_ANSWER_BYTES`.
-        """
+        """Wait for a line that begins with `word`, and return output through it. Raises EngineError if the engine dies or hangs."""
         while (taken := self.take_until(word)) is None:
             if self._poll.poll(self.seconds_left() * 1000):
                 self.read()
@@ -123,12 +117,12 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         return taken
 
     def seconds_left(self) -> float:
-        """Return the seconds of silence after which the caller must call `raise_if_hung`."""
+        """Return the seconds of further silence until `raise_if_hung` must be called."""
         timeout = self._silent_seconds if self._ticks_when_silent is not None else self._silent_seconds / 2
         return max(0.0, self._last_seen + timeout - time.monotonic())
 
     def raise_if_hung(self) -> None:
-        """Raise EngineError if the engine was silent too long without using CPU, or searched longer than `BUSY_SECONDS`."""
+        """Raise EngineError after too long a silence without use of CPU, or too long a search."""
         now = time.monotonic()
         if now - self._asked > BUSY_SECONDS:
             raise EngineError(f"no answer in {BUSY_SECONDS:g} s; lower the depth (boards.depth, evaluation.heldout_depth)")
@@ -143,7 +137,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
             self._last_seen, self._ticks_when_silent = now, None  # The engine uses CPU: restart the timeout.
 
     def _death(self) -> EngineError:
-        """Return the error of an engine with closed pipes: the signal that ended it, and its last output."""
+        """Return the error of an engine with closed pipes: its signal and last output."""
         until = time.monotonic() + _SECONDS_TO_EXIT
         while self.is_alive() and time.monotonic() < until:
             time.sleep(0.01)
@@ -153,29 +147,29 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         return EngineError(f"the engine has died{how}{self._last_words()}")
 
     def _last_words(self) -> str:
-        """Return the engine's last lines, without lines of the protocol, as the end of a message."""
+        """Return the engine's last lines outside of the protocol, as the end of a message."""
         while self._poll.poll(0) and len(self._buffer) < MAX_ANSWER_BYTES and (chunk := os.read(self.stdout, _READ_BYTES)):
             self._buffer += chunk
         self._stderr.seek(0)
         num_lines, width = _MAX_WORDS
-        output = bytes(self._buffer[-_READ_BYTES:]).rpartition(b"\n")[0]  # An incomplete last line may belong to the protocol.
+        output = bytes(self._buffer[-_READ_BYTES:]).rpartition(b"\n")[0]  # An incomplete line may belong to the protocol.
         written = (output + b"\n" + self._stderr.read()).decode("utf-8", "replace").splitlines()
         lines = [line.removeprefix("info string ").strip()[:width] for line in written if not _PROTOCOL.match(line)]
         words = " / ".join([line for line in lines if line][-num_lines:])
         return f"; it wrote: {words}" if words else ""
 
     def is_alive(self) -> bool:
-        # WNOWAIT instead of `poll`: an unreaped process keeps its id, which `kill` needs.
+        # Not `poll`: an unreaped process keeps its id, which `kill` needs.
         ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return self._popen.returncode is None and os.waitid(os.P_PID, self._popen.pid, ended) is None
 
     def kill(self) -> None:
-        """Kill the process and its children; a second call does nothing."""
+        """Kill the process and its children; safe to call twice."""
         if self._popen.returncode is not None:
-            return  # Another process may have this id by now.
+            return  # Another process may have its id by now.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
-        # `communicate` would wait for helpers of the engine in other process groups, which may hold the pipes open.
+        # Not `communicate`: an engine's helper in another process group may hold the pipes open.
         for pipe in (self._popen.stdin, self._popen.stdout):
             assert pipe is not None
             pipe.close()
@@ -187,7 +181,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
             stat = Path(f"/proc/{self._popen.pid}/stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
             return 0
-        fields = stat.rpartition(")")[2].split()  # The process name, in parentheses, may contain blanks and parentheses.
+        fields = stat.rpartition(")")[2].split()  # The process name, in parentheses, may contain anything.
         return int(fields[11]) + int(fields[12])  # utime and stime
 
     def __exit__(self, *_: object) -> None:
