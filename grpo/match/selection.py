@@ -35,11 +35,11 @@ class Selection(Decision):
     def outcome(self) -> str:
         """The champion in words."""
         if not self.promoted:
-            return "the pretrained policy stays"
+            return "the pretrained policy stays champion"
         step = f"step {self.candidate_step:,}"
         if self.replaces_previous:
             return f"{step} is champion"
-        return f"{step} is this run's champion; the registry's champion stays, for {step} was not shown to be better than it"
+        return f"{step} is this run's champion; the registry's champion stays, because {step} was not shown to be better"
 
     @property
     def gains(self) -> dict[str, Estimate]:

@@ -123,7 +123,7 @@ def decide_without_candidate(reason: str) -> Decision:
         verdict=Verdict.NO_IMPROVEMENT,
         promoted=False,
         replaces_previous=False,
-        sentence=f"No checkpoint could play, so that none was shown to beat the pretrained policy: {reason}.",
+        sentence=f"No checkpoint could play, so none was shown to beat the pretrained policy: {reason}.",
     )
 
 
@@ -179,20 +179,19 @@ def decide(
 
 
 def _sentence(candidate: int, claim: Claim, gain: LadderGain, worse_phases: Sequence[str]) -> str:
-    is_worse = claim.interval.high < _EVEN
-    own = (
-        "beats its own start" if claim.is_shown else "plays worse than its own start" if is_worse else "was not shown to beat its own start"
-    )
+    if claim.is_shown:
+        own = "beats its own start"
+    else:
+        own = "plays worse than its own start" if claim.interval.high < _EVEN else "was not shown to beat its own start"
     others = {
         LadderFinding.HIGHER: "it gains too" if claim.is_shown else "it gains",
         LadderFinding.NOT_SHOWN: "the games are too few to tell",
         LadderFinding.WORSE: "it is weaker",
     }[gain.finding]
-    link = "; but" if gain.finding == (LadderFinding.WORSE if claim.is_shown else LadderFinding.HIGHER) else ", and"
-    elo, on_ladder = (found.text(Unit.ELO, suffix=" Elo") for found in (elo_estimate(claim.interval), gain.played))
-    return f"Step {candidate:,} {own} ({elo}){link} against other opponents {others} ({on_ladder} on the ladder)." + (
-        f" Its held-out regret grew in the {' and the '.join(worse_phases)}." if worse_phases else ""
-    )
+    against = "But against" if gain.finding == (LadderFinding.WORSE if claim.is_shown else LadderFinding.HIGHER) else "Against"
+    elo, on_ladder = (gained.text(Unit.ELO, suffix=" Elo") for gained in (elo_estimate(claim.interval), gain.played))
+    sentence = f"Step {candidate:,} {own} ({elo}). {against} other opponents {others} ({on_ladder} on the ladder)."
+    return sentence + (f" Its held-out regret grew in the {' and the '.join(worse_phases)}." if worse_phases else "")
 
 
 def _claims(pair_scores: Mapping[str, Sequence[float]]) -> tuple[Claim, ...]:

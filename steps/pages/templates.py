@@ -36,6 +36,11 @@ _LABEL_WIDTH: Final = 29
 _BAR_HALF: Final = 12
 """Characters of a text bar on each side of its middle."""
 _BAR_WIDTH: Final = 2 * _BAR_HALF + 1
+_ROWS: Final = (
+    "Brackets are 95 % intervals. The first row decides; it comes from {num_pairs:,} pairs of new games."
+    ' The ladder rows ("other opponents" and below) come from other games. '
+)
+"""How to read the rows of the verdict's picture."""
 _SCALES: Final = (50, 75, 100, 150, 200, 300, 400, 600, 800, 1_200, 1_600)
 # Markdown's special characters: brackets only where they would end a link's text, underscores only outside of words.
 _MARKUP: Final = re.compile(r"[\\`*{}|~]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_])")
@@ -70,13 +75,12 @@ def page(template: str, **facts: Any) -> str:
 def verdict_lines(results: Results) -> list[str]:
     """Return the verdict for a terminal, in lines of at most 80 characters. No line begins with a space: Metaflow strips those."""
     decision, games, picture = results.decision, results.decision.confirmation_best_moves, verdict_picture(results.decision)
-    by = "no game was played" if games is None else f"the first row decides, by {games.score.num_pairs:,} pairs of fresh games as played"
-    others = "; the ladder by others, with its opponents' ratings taken as exact" if picture else ""
+    rows = "" if games is None else _ROWS.format(num_pairs=games.score.num_pairs)
     verdict, note, origin = (
         textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
         for text in (
             f"Verdict: {decision.verdict}. {decision.sentence}",
-            f"95 % intervals: {by}{others}. The outcome: {decision.outcome}.",
+            f"{rows}So {decision.outcome}.",
             str(results.origin or ""),
         )
     )
