@@ -68,27 +68,21 @@ def sequential_halving(candidates: Sequence[int], play: Callable[[int, int], Seq
         play: (candidate, round) -> its fresh pair scores against the initial policy, on openings that all candidates of the round
             share. Rounds count from 0.
     """
-    left = list(candidates)
-    scores: dict[int, list[float]] = {candidate: [] for candidate in left}
+    remaining = list(candidates)
+    scores = {candidate: list[float]() for candidate in remaining}
     entries: list[HalvingEntry] = []
-    for round_number in range(len(halving_rounds(len(left)))):
-        fresh = {candidate: tuple(play(candidate, round_number)) for candidate in left}
-        assert len({len(pairs) for pairs in fresh.values()}) == 1, "candidates of one round played different numbers of pairs"
-        for candidate, pairs in fresh.items():
-            scores[candidate].extend(pairs)
-        kept = set(sorted(left, key=lambda candidate: -sum(scores[candidate]))[: _num_kept(len(left))])  # Stable: the earlier of ties.
-        entries += [
-            HalvingEntry(
-                round=round_number,
-                candidate=candidate,
-                pair_scores=fresh[candidate],
-                so_far=paired_interval(scores[candidate]),
-                kept=candidate in kept,
-            )
-            for candidate in left
-        ]
-        left = [candidate for candidate in left if candidate in kept]
-    return HalvingTrace(entries=tuple(entries), winner=left[0])
+    for number in range(len(halving_rounds(len(remaining)))):
+        new_pairs = {candidate: tuple(play(candidate, number)) for candidate in remaining}
+        assert len({len(pairs) for pairs in new_pairs.values()}) == 1, "candidates of one round played different numbers of pairs"
+        for candidate, pairs in new_pairs.items():
+            scores[candidate] += pairs
+        ranked = sorted(remaining, key=lambda candidate: -sum(scores[candidate]))  # Stable: the earlier of ties.
+        kept = ranked[: _num_kept(len(remaining))]
+        for candidate, pairs in new_pairs.items():
+            so_far, is_kept = paired_interval(scores[candidate]), candidate in kept
+            entries.append(HalvingEntry(round=number, candidate=candidate, pair_scores=pairs, so_far=so_far, kept=is_kept))
+        remaining = [candidate for candidate in remaining if candidate in kept]
+    return HalvingTrace(entries=tuple(entries), winner=remaining[0])
 
 
 def _num_kept(num_candidates: int) -> int:

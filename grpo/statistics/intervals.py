@@ -75,8 +75,8 @@ def normal_interval(mean: float, standard_error: float, *, z: float = Z95) -> Es
 
 def regret_interval(mean: float, standard_error: float) -> Estimate:
     """Return a mean regret with its 95 % interval, which has nothing below 0."""
-    found = normal_interval(mean, standard_error)
-    return replace(found, low=max(0.0, found.low))
+    interval = normal_interval(mean, standard_error)
+    return replace(interval, low=max(0.0, interval.low))
 
 
 def paired_interval(pair_scores: Sequence[float]) -> Estimate:
@@ -204,7 +204,7 @@ def within_runs(estimates: Sequence[Estimate]) -> Estimate:
     >>> pooled.value, pooled.low, pooled.high
     (15.0, 12.5, 17.5)
     """
-    mean = fmean(each.value for each in estimates)
-    below = math.hypot(*(each.value - each.low for each in estimates)) / len(estimates)
-    above = math.hypot(*(each.high - each.value for each in estimates)) / len(estimates)
+    mean = fmean(run.value for run in estimates)
+    below = math.hypot(*(run.value - run.low for run in estimates)) / len(estimates)
+    above = math.hypot(*(run.high - run.value for run in estimates)) / len(estimates)
     return Estimate(value=mean, low=mean - below, high=mean + above)

@@ -40,16 +40,11 @@ def phase_changes(differences: Mapping[str, Sequence[float]], *, tolerance: floa
     """
     means = {phase: (fmean(values), stdev(values) / math.sqrt(len(values))) for phase, values in differences.items()}
     adjusted = holm([_p_value(*means[phase], tolerance) if len(differences[phase]) >= FEWEST_BOARDS else 1.0 for phase in means])
-    return tuple(
-        PhaseChange(
-            phase=phase,
-            change=normal_interval(mean, error),
-            num_boards=len(differences[phase]),
-            adjusted_p=p,
-            blocks=p <= LEVEL,
-        )
-        for (phase, (mean, error)), p in zip(means.items(), adjusted, strict=True)
-    )
+    changes = []
+    for (phase, (mean, error)), p in zip(means.items(), adjusted, strict=True):
+        change, num_boards = normal_interval(mean, error), len(differences[phase])
+        changes.append(PhaseChange(phase=phase, change=change, num_boards=num_boards, adjusted_p=p, blocks=p <= LEVEL))
+    return tuple(changes)
 
 
 def _p_value(mean: float, error: float, tolerance: float) -> float:

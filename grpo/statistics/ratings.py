@@ -77,29 +77,26 @@ def rating_difference(opponents: Sequence[float], first: Sequence[Sequence[float
         first: The first player's pair scores against each opponent.
         second: The second player's pair scores, of the same openings in the same order.
     """
-    one, other = rate_against(opponents, first), rate_against(opponents, second)
+    one, two = rate_against(opponents, first), rate_against(opponents, second)
     variance = 0.0
-    for one_scores, other_scores, one_weight, other_weight in zip(first, second, one.weights, other.weights, strict=True):
-        apart = one_weight * _log_odds([*one_scores, 0.0, 1.0]) - other_weight * _log_odds([*other_scores, 1.0, 0.0])
-        variance += _variance_of_mean(apart)
-    return Rating(
-        elo=one.elo - other.elo,
-        standard_error=math.sqrt(variance) * ELO_PER_NAT,
-        weights=tuple(one_weight - other_weight for one_weight, other_weight in zip(one.weights, other.weights, strict=True)),
-    )
+    for scores_1, scores_2, weight_1, weight_2 in zip(first, second, one.weights, two.weights, strict=True):
+        differences = weight_1 * _log_odds([*scores_1, 0.0, 1.0]) - weight_2 * _log_odds([*scores_2, 1.0, 0.0])
+        variance += _variance_of_mean(differences)
+    weights = tuple(weight_1 - weight_2 for weight_1, weight_2 in zip(one.weights, two.weights, strict=True))
+    return Rating(elo=one.elo - two.elo, standard_error=math.sqrt(variance) * ELO_PER_NAT, weights=weights)
 
 
 def _fit(design: Matrix, offset: Vector, pair_scores: Sequence[Sequence[float]]) -> tuple[Vector, Matrix, Vector]:
     """Return the maximum-likelihood free ratings in nats, their covariance, and each pairing's Fisher information."""
     num_games = np.array([2 * len(scores) for scores in pair_scores])
-    won = np.array([2 * sum(scores) for scores in pair_scores])
+    points = np.array([2 * sum(scores) for scores in pair_scores])
     fitted = np.full(design.shape[1], -offset.mean())
     for _ in range(_MAX_STEPS):
         chances = 1 / (1 + np.exp(-(offset + design @ fitted)))
         information = num_games * chances * (1 - chances)
         bread = np.linalg.inv(design.T @ (information[:, None] * design))
         added = information * np.einsum("kp,pq,kq->k", design, bread, design)
-        step = bread @ (design.T @ (won - num_games * chances + added * (0.5 - chances)))
+        step = bread @ (design.T @ (points - num_games * chances + added * (0.5 - chances)))
         longest = float(np.abs(step).max())
         fitted = fitted + step * min(1.0, _LONGEST_STEP / max(longest, _TOLERANCE))
         if longest < _TOLERANCE:
