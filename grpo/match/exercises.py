@@ -44,7 +44,8 @@ def read_puzzles_with_answers(stream: BinaryIO, source: str) -> Iterator[Exercis
             continue
         offset, row = entry
         try:
-            steps = tuple((board, frozenset((move,))) for board, move in puzzle_positions(row["FEN"], row["Moves"])[1::2])
+            solver_turns = puzzle_positions(row["FEN"], row["Moves"])[1::2]
+            steps = tuple((board, frozenset((move,))) for board, move in solver_turns)
             low = int(row["Rating"]) // _BAND * _BAND
             yield Exercise(steps=steps, groups=(f"{low}-{low + _BAND - 1}", *dict.fromkeys(row["Themes"].split())))
         except ValueError as error:
@@ -91,9 +92,9 @@ def solve(player: Player, exercises: Iterable[Exercise]) -> Iterator[tuple[Exerc
         answers = iter(player.choose(boards, range(num_boards, num_boards + len(boards))))
         num_boards += len(boards)
         for exercise in chunk:
-            own = [next(answers) for _ in exercise.steps]
-            counts = sum((answer.counts for answer in own if isinstance(answer, Reply)), ReplyCounts())
-            yield exercise, _is_solved(exercise, [answer.move if isinstance(answer, Reply) else answer for answer in own]), counts
+            chosen = [next(answers) for _ in exercise.steps]
+            counts = sum((answer.counts for answer in chosen if isinstance(answer, Reply)), ReplyCounts())
+            yield exercise, _is_solved(exercise, [answer.move if isinstance(answer, Reply) else answer for answer in chosen]), counts
 
 
 def _is_solved(exercise: Exercise, moves: Sequence[chess.Move | None]) -> bool:
@@ -118,6 +119,6 @@ def solved_fraction(num_solved: int, num_exercises: int) -> str:
     ' 25.0% [4.6%, 69.9%], 4'
     """
     if not num_exercises:
-        raise ValueError("no exercise, and so no fraction of them: give at least one")
+        raise ValueError("no fraction solved: there is no exercise")
     low, high = wilson_interval(num_solved, num_exercises)
     return f"{num_solved / num_exercises:6.1%} [{low:.1%}, {high:.1%}], {num_exercises:,}"

@@ -24,8 +24,8 @@ if TYPE_CHECKING:  # It imports torch, and the pages of results read ladders wit
 MIN_INFORMATIVE_SCORE, MAX_INFORMATIVE_SCORE = 0.2, 0.8
 """Scores outside these bounds carry little information: near 0 and 1, a hundred Elo are a few games."""
 LADDER_NOTE: Final = (
-    "Elo above a random mover. Intervals (95 %) come from pairs of games. Each rung met its next two neighbors only, so that errors add up"
-    " along the ladder: gaps between neighbors are known better than distances from the random mover."
+    "Elo above a random mover, with 95 % intervals over pairs of games. Each rung played only the next two rungs, so errors add up along"
+    " the ladder: the gap between neighbors is known better than the distance from the random mover."
 )
 
 
@@ -102,9 +102,9 @@ class Ladder(Document):
 
     def standard_error(self, rungs: Sequence[int], weights: Sequence[float]) -> float:
         """Return the standard error of a weighted sum of these rungs' ratings."""
-        of_all = np.zeros(len(self.rungs))
-        of_all[list(rungs)] = weights
-        return _standard_error(of_all, np.array(self.covariance))
+        all_weights = np.zeros(len(self.rungs))
+        all_weights[list(rungs)] = weights
+        return _standard_error(all_weights, np.array(self.covariance))
 
 
 def _standard_error(weights: Vector, covariance: Matrix) -> float:
@@ -144,8 +144,8 @@ Reach = Literal["within", "below", "above", "between"]
 """Whether the ladder has rungs close enough to a player to measure its strength."""
 _WARNINGS: Final[dict[Reach, str]] = {
     "within": "",
-    "below": "; weaker than the ladder can tell: even the lowest rung wins too often",
-    "above": "; stronger than the ladder can tell: even the highest rung loses too often, add nodes to evaluation.ladder_nodes",
+    "below": "; too weak for the ladder: even the lowest rung wins too often",
+    "above": "; too strong for the ladder: even the highest rung loses too often, add nodes to evaluation.ladder_nodes",
     "between": "; no score between 0.2 and 0.8: add a rung between these to evaluation.ladder_fractions or ladder_nodes",
 }
 """Words that a rating's text adds."""
@@ -175,14 +175,14 @@ class Placement(Document):
     @property
     def text(self) -> str:
         """The rating as one line of text."""
-        names = " and ".join(f"{part.rung} ({part.match.score.value:.3f})" for part in self.games)
+        names = " and ".join(f"{games.rung} ({games.match.score.value:.3f})" for games in self.games)
         rating, pairs = self.rating.text(Unit.ELO, suffix=" Elo"), self.games[0].match.score.num_pairs
         return f"{rating}, {pairs} pairs each against {names}{_WARNINGS[self.reach]}"
 
     @property
     def num_games(self) -> int:
         """Number of games that the rating comes from."""
-        return sum(2 * part.match.score.num_pairs for part in self.games)
+        return sum(2 * games.match.score.num_pairs for games in self.games)
 
 
 class BaselineReport(Document):
@@ -225,19 +225,18 @@ class PlacedGames:
     def placement(self, ladder: Ladder) -> Placement:
         """Return the player's place on the ladder on which it was placed."""
         rating = _rating(ladder, self.games)
-        error_of_all = math.hypot(rating.standard_error, ladder.standard_error([part.rung for part in self.games], rating.weights))
-        probes, games = (tuple(_rung_match(ladder, part) for part in parts) for parts in (self.probes, self.games))
+        ladder_error = ladder.standard_error([games.rung for games in self.games], rating.weights)
         return Placement(
             rating=normal_interval(rating.elo, rating.standard_error, z=self.z),
-            rating_of_all=normal_interval(rating.elo, error_of_all, z=self.z),
+            rating_of_all=normal_interval(rating.elo, math.hypot(rating.standard_error, ladder_error), z=self.z),
             reach=_reach(ladder, self.games),
-            probes=probes,
-            games=games,
+            probes=tuple(_rung_match(ladder, games) for games in self.probes),
+            games=tuple(_rung_match(ladder, games) for games in self.games),
         )
 
 
-def _rung_match(ladder: Ladder, part: RungGames) -> RungMatch:
-    return RungMatch(rung=ladder.rungs[part.rung].name, rung_rating=float(ladder.ratings[part.rung]), match=part.result.report())
+def _rung_match(ladder: Ladder, games: RungGames) -> RungMatch:
+    return RungMatch(rung=ladder.rungs[games.rung].name, rung_rating=float(ladder.ratings[games.rung]), match=games.result.report())
 
 
 def num_openings_to_place(num_players: int, config: EvaluationConfig) -> int:
@@ -276,8 +275,8 @@ def place_on_ladder(
     """
     by_rating = _by_rating(ladder)
     probes = [_probe(play, ladder, openings, config.num_probe_pairs) for play in players]
-    level = sum(_rating(ladder, of_player).elo for of_player in probes) / len(probes)
-    nearest = sorted(by_rating, key=lambda index: abs(float(ladder.ratings[index]) - level))[:2]
+    mean_rating = sum(_rating(ladder, games).elo for games in probes) / len(probes)
+    nearest = sorted(by_rating, key=lambda index: abs(float(ladder.ratings[index]) - mean_rating))[:2]
     rungs = sorted(nearest, key=by_rating.index)  # The weaker first.
     unused_openings = iter(openings[config.num_probe_pairs * max(map(len, probes)) :])
     played = [{rung: list[MatchResult]() for rung in rungs} for _ in players]
@@ -285,10 +284,10 @@ def place_on_ladder(
     for z in boundaries:
         for rung in rungs:
             part = [next(unused_openings) for _ in range(size)]
-            for play, of_player in zip(players, played, strict=True):
-                of_player[rung].append(play(ladder.rungs[rung], part))
-        games = [tuple(RungGames(rung=rung, result=joined(parts)) for rung, parts in of_player.items()) for of_player in played]
-        placed = tuple(PlacedGames(probes=tuple(one), games=other, z=z) for one, other in zip(probes, games, strict=True))
+            for play, results in zip(players, played, strict=True):
+                results[rung].append(play(ladder.rungs[rung], part))
+        games = [tuple(RungGames(rung=rung, result=joined(parts)) for rung, parts in results.items()) for results in played]
+        placed = tuple(PlacedGames(probes=tuple(search), games=decisive, z=z) for search, decisive in zip(probes, games, strict=True))
         difference = ladder_difference(ladder, placed[0], placed[-1], adjudicated=False)  # One player differs from itself by 0.
         if difference.low > 0 or difference.high < 0:
             break
@@ -307,11 +306,11 @@ def ladder_difference(ladder: Ladder, first: PlacedGames, second: PlacedGames, *
         second: Another player's games, by the same call of `place_on_ladder`.
         adjudicated: Whether games count as adjudicated, not as played.
     """
-    assert [part.rung for part in first.games] == [part.rung for part in second.games], "placed together"
-    rungs = [part.rung for part in first.games]
-    scores = [[part.result.pair_scores(adjudicated=adjudicated) for part in player.games] for player in (first, second)]
-    found = rating_difference([float(ladder.ratings[rung]) for rung in rungs], *scores)
-    return normal_interval(found.elo, math.hypot(found.standard_error, ladder.standard_error(rungs, found.weights)), z=first.z)
+    rungs = [games.rung for games in first.games]
+    assert rungs == [games.rung for games in second.games], "placed together"
+    scores = [[games.result.pair_scores(adjudicated=adjudicated) for games in player.games] for player in (first, second)]
+    rating = rating_difference([float(ladder.ratings[rung]) for rung in rungs], *scores)
+    return normal_interval(rating.elo, math.hypot(rating.standard_error, ladder.standard_error(rungs, rating.weights)), z=first.z)
 
 
 def _probe(play: PlayRung, ladder: Ladder, openings: Sequence[str], num_probe_pairs: int) -> list[RungGames]:
@@ -330,16 +329,16 @@ def _probe(play: PlayRung, ladder: Ladder, openings: Sequence[str], num_probe_pa
 
 
 def _rating(ladder: Ladder, games: Sequence[RungGames]) -> Rating:
-    return rate_against([float(ladder.ratings[part.rung]) for part in games], [part.result.pair_scores() for part in games])
+    return rate_against([float(ladder.ratings[met.rung]) for met in games], [met.result.pair_scores() for met in games])
 
 
 def _reach(ladder: Ladder, games: Sequence[RungGames]) -> Reach:
-    if any(part.is_informative for part in games):
+    if any(met.is_informative for met in games):
         return "within"
     by_rating = _by_rating(ladder)
-    if any(part.rung == by_rating[0] and part.score < MIN_INFORMATIVE_SCORE for part in games):
+    if any(met.rung == by_rating[0] and met.score < MIN_INFORMATIVE_SCORE for met in games):
         return "below"
-    if any(part.rung == by_rating[-1] and part.score > MAX_INFORMATIVE_SCORE for part in games):
+    if any(met.rung == by_rating[-1] and met.score > MAX_INFORMATIVE_SCORE for met in games):
         return "above"
     return "between"
 

@@ -122,7 +122,7 @@ class MatchResult:
         """Return the first player's mean score in each pair of games, as played or, after `adjudicate`, as adjudicated."""
         assert self.is_adjudicated or not adjudicated
         scores = [game.adjudicated if adjudicated and game.adjudicated is not None else game.score for game in self.games]
-        return [(one + other) / 2 for one, other in zip(scores[::2], scores[1::2], strict=True)]
+        return [(white + black) / 2 for white, black in zip(scores[::2], scores[1::2], strict=True)]
 
     def interval(self, *, adjudicated: bool = False) -> Estimate:
         """Return the first player's score with its 95 % interval, computed over pairs."""
@@ -132,7 +132,7 @@ class MatchResult:
         """Return what documents keep of the match."""
         scores, ends = Counter(game.score for game in self.games), Counter(game.end for game in self.games)
         pairs = Counter(self.pair_scores())
-        answers = {name: [each for game in self.games if (each := getattr(game, f"{name}_replies"))] for name in ("first", "second")}
+        answers = {name: [counts for game in self.games if (counts := getattr(game, f"{name}_replies"))] for name in ("first", "second")}
         return MatchReport(
             score=self.interval(),
             pairs=(pairs[0.0], pairs[0.25], pairs[0.5], pairs[0.75], pairs[1.0]),
@@ -257,9 +257,9 @@ def _play(first: "Player", second: "Player", games: Sequence[_Game], numbers: Se
             tell(num_done)
         if not unfinished:
             return [game.finished() for game in games]
-        of_first = [index for index in unfinished if is_self_play or games[index].is_first_to_move()]
-        of_second = [index for index in unfinished if not is_self_play and not games[index].is_first_to_move()]
-        for player, indices in ((first, of_first), (second, of_second)):
+        first_moves = [index for index in unfinished if is_self_play or games[index].is_first_to_move()]
+        second_moves = [index for index in unfinished if not is_self_play and not games[index].is_first_to_move()]
+        for player, indices in ((first, first_moves), (second, second_moves)):
             answers = player.choose([games[i].board for i in indices], [numbers[i] for i in indices]) if indices else ()
             for index, answer in zip(indices, answers, strict=True):
                 games[index].play(answer, player.name)

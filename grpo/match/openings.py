@@ -21,8 +21,8 @@ from grpo.settings.tree import EvaluationConfig
 _CANDIDATES_PER_ROUND = 128
 _MAX_ROUNDS = 1_000
 _LIMIT = "depth 6"
-_PLIES = 8  # Random legal plies of a generated opening,
-_MAX_CENTIPAWNS = 120  # which is used if a search scores it within plus or minus this.
+_PLIES = 8  # Random legal plies of a generated opening.
+_MAX_CENTIPAWNS = 120  # A generated opening is used if a search scores it within plus or minus this.
 
 
 class OpeningsError(PlainError, ValueError):
@@ -71,12 +71,12 @@ def drawn_openings(book: str, *, count: int, rng: np.random.Generator, exclude: 
 
     Raises OpeningsError if fewer are left, SourceError if a file cannot be read or is no list of positions.
     """
-    found: set[bytes] = set()
+    texts: set[bytes] = set()
     for file in book_files(book):
         with opened(file) as stream:
             # A line that is too long is its rejection, so that it counts as no opening.
-            found.update(str(entry).encode() if isinstance(entry, Rejection) else entry[1] for entry in lines(stream, file.name))
-    entries = sorted(found)
+            texts.update(str(entry).encode() if isinstance(entry, Rejection) else entry[1] for entry in lines(stream, file.name))
+    entries = sorted(texts)
     drawn: dict[str, str] = {}
     num_left_out = 0
     for index in rng.permutation(len(entries)):

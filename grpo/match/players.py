@@ -149,11 +149,11 @@ class DilutedPlayer:
         for board, game in zip(boards, games, strict=True):
             stream = self._streams.of(game)
             moves.append(random_move(board, stream) if stream.random() < self._random_fraction else None)
-        own = [index for index, move in enumerate(moves) if move is None]
-        if own:
-            answers = self._player.choose([boards[index] for index in own], [games[index] for index in own])
-            for index, answer in zip(own, answers, strict=True):
-                moves[index] = answer
+        open_rows = [row for row, move in enumerate(moves) if move is None]
+        if open_rows:
+            answers = self._player.choose([boards[row] for row in open_rows], [games[row] for row in open_rows])
+            for row, answer in zip(open_rows, answers, strict=True):
+                moves[row] = answer
         return [move for move in moves if move is not None]
 
 

@@ -37,24 +37,21 @@ class HeldoutScores:
 def heldout_metrics(policy: MovePolicy, boards: BoardArrays) -> dict[str, float]:
     """Return regret, expected value, entropy and blunders at T = 1; `values` must be those of the stronger search."""
     top, best, expected, entropy, blunder_mass = _columns(policy, boards)
-    whole = {
+    columns = {
         "heldout/expected_value": expected,
         "heldout/regret_sampled": top - expected,
         "heldout/regret_best": top - best,
         "heldout/entropy": entropy,
         "heldout/blunder_mass": blunder_mass,
     }
+    metrics = {name: column.mean().item() for name, column in columns.items()}
+    metrics["heldout/regret_best_stderr"] = ((top - best).std() / len(boards) ** 0.5).item()
     phases = torch.from_numpy(boards.phases)
-    return {
-        **{name: column.mean().item() for name, column in whole.items()},
-        "heldout/regret_best_stderr": (whole["heldout/regret_best"].std() / len(boards) ** 0.5).item(),
-        **{
-            f"{name}/{phase}": whole[name][phases == index].mean().item()
-            for name in list(whole)[:-1]
-            for index, phase in enumerate(PHASES)
-            if (phases == index).any()
-        },
-    }
+    for name in list(columns)[:-1]:  # All but the blunders.
+        for index, phase in enumerate(PHASES):
+            if (in_phase := phases == index).any():
+                metrics[f"{name}/{phase}"] = columns[name][in_phase].mean().item()
+    return metrics
 
 
 def heldout_scores(policy: MovePolicy, boards: BoardArrays) -> HeldoutScores:
@@ -71,11 +68,11 @@ def _columns(policy: MovePolicy, boards: BoardArrays) -> list[Tensor]:
     for rows in torch.split(torch.arange(len(boards)), _BATCH):
         distribution = policy.distribution(positions.select_rows(rows), temperature=1.0)
         is_legal = distribution.is_legal
-        of_moves = values[rows][:, : is_legal.shape[1]].to(is_legal.device)
-        top = of_moves.masked_fill(~is_legal, -torch.inf).amax(1)
-        best = of_moves.gather(1, distribution.best()[:, None])[:, 0]
-        blunder_mass = (distribution.probs * (top[:, None] - of_moves >= BLUNDER) * is_legal).sum(1)
-        parts.append(torch.stack([top, best, distribution.expectation(of_moves), distribution.entropy(), blunder_mass]).cpu())
+        values_BA = values[rows][:, : is_legal.shape[1]].to(is_legal.device)
+        top = values_BA.masked_fill(~is_legal, -torch.inf).amax(1)
+        best = values_BA.gather(1, distribution.best()[:, None])[:, 0]
+        blunder_mass = (distribution.probs * (top[:, None] - values_BA >= BLUNDER) * is_legal).sum(1)
+        parts.append(torch.stack([top, best, distribution.expectation(values_BA), distribution.entropy(), blunder_mass]).cpu())
     return list(torch.cat(parts, dim=1))
 
 
@@ -83,8 +80,8 @@ def _columns(policy: MovePolicy, boards: BoardArrays) -> list[Tensor]:
 def move_probabilities(policy: MovePolicy, boards: BoardArrays) -> NDArray[np.float64]:
     """Return the probability at T = 1 of each legal move, [N, A], 0 on padding."""
     positions = PositionBatch.from_arrays(boards)
-    found = np.zeros(boards.is_legal.shape)
+    probabilities = np.zeros(boards.is_legal.shape)
     for rows in torch.split(torch.arange(len(boards)), _BATCH):
         probs = policy.distribution(positions.select_rows(rows), temperature=1.0).probs
-        found[rows.numpy(), : probs.shape[1]] = probs.cpu().numpy()
-    return found
+        probabilities[rows.numpy(), : probs.shape[1]] = probs.cpu().numpy()
+    return probabilities

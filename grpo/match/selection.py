@@ -44,26 +44,27 @@ class Selection(Decision):
     @property
     def gains(self) -> dict[str, Estimate]:
         """The candidate's gain in Elo against its own start and against other opponents, by label; the first one decides."""
-        games, ladder, found = self.confirmation_best_moves, self.ladder_gain, dict[str, Estimate]()
-        if games is not None:
-            found["own start, as played: decides"] = elo_estimate(games.score)
+        gains: dict[str, Estimate] = {}
+        if (games := self.confirmation_best_moves) is not None:
+            gains["own start, as played: decides"] = elo_estimate(games.score)
             if games.adjudicated is not None:
-                found["own start, adjudicated"] = elo_estimate(games.adjudicated)
-        if ladder is not None:
-            found |= {"other opponents, as played": ladder.played, "other opponents, adjudicated": ladder.adjudicated}
-        return found
+                gains["own start, adjudicated"] = elo_estimate(games.adjudicated)
+        if (ladder := self.ladder_gain) is not None:
+            gains |= {"other opponents, as played": ladder.played, "other opponents, adjudicated": ladder.adjudicated}
+        return gains
 
     def strength(self, step: int) -> str:
         """Return in a sentence what games have shown of the policy of this step."""
         screened = {entry.candidate: entry.so_far for entry in self.screening}
         games = self.confirmation_best_moves if step == self.candidate_step else None
+        score = screened.get(step) if games is None else games.score
         if step == PRETRAINED_STEP:
             gain = "It is the start of its run, without GRPO"
-        elif (found := screened.get(step) if games is None else games.score) is None:
-            gain = "No game was played by it"
+        elif score is None:
+            gain = "It played no game"
         else:
-            chosen = " in the games that chose the candidate, which flatter it" * (games is None)
-            gain = f"{elo_estimate(found).text(Unit.ELO, suffix=' Elo')} against its own start{chosen}"
+            note = " in the games that chose the candidate, which overestimate it" if games is None else ""
+            gain = f"{elo_estimate(score).text(Unit.ELO, suffix=' Elo')} against its own start{note}"
         place = {PRETRAINED_STEP: self.ladder_initial, self.candidate_step: self.ladder}.get(step)
         if place is None:
             return f"{gain}; it was not rated on the ladder."
