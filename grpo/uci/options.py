@@ -42,9 +42,9 @@ class UciOptions:
 
     def declarations(self) -> list[str]:
         """Return the `option` lines that declare the options to a chess program, with these values as defaults."""
-        lines = f"option name MultiPV type spin default {self.multipv} min 1 max {MAX_LEGAL_MOVES}"
+        multipv = f"option name MultiPV type spin default {self.multipv} min 1 max {MAX_LEGAL_MOVES}"
         # UCI has no type for fractions: `spin` is an integer.
-        return [f"option name Temperature type string default {self.temperature:g}", *[lines] * self.has_lines, *_WITHOUT_EFFECT]
+        return [f"option name Temperature type string default {self.temperature:g}", *[multipv] * self.has_lines, *_WITHOUT_EFFECT]
 
     def with_option(self, words: Sequence[str]) -> "UciOptions":
         """Return the options after `setoption` with these arguments; names are case-insensitive, and unknown ones are ignored.
@@ -52,11 +52,11 @@ class UciOptions:
         Raises UciError if the value is outside the declared range.
         """
         name, _, value = " ".join(words).removeprefix("name ").partition(" value ")
-        read = {"temperature": float, "multipv": int}.get(name.lower())
-        if read is None or (read is int and not self.has_lines):
+        parse = {"temperature": float, "multipv": int}.get(name.lower())
+        if parse is None or (parse is int and not self.has_lines):
             return self
         try:
-            number = read(value.replace(",", "."))  # Accept a decimal comma.
+            number = parse(value.replace(",", "."))  # Accept a decimal comma.
         except ValueError:
             raise UciError(f"{name} is no number, or no whole one: {value!a}") from None
         return replace(self, **{name.lower(): number})

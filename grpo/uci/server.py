@@ -44,9 +44,9 @@ class UciEngine:
         self._board: chess.Board | None = chess.Board()
         self._num_games = 0
         self._held: str | None = None
-        """A move that was found but must not be sent before `stop`,"""
+        """The move found, held back until `stop`."""
         self._is_pondering = False
-        """or before `ponderhit` if this is set."""
+        """Whether `ponderhit` too sends the held move."""
 
     def handle(self, line: str) -> bool:
         """Answer one line, and return whether to continue; words before the first known command are skipped, as the protocol requires."""
@@ -54,7 +54,7 @@ class UciEngine:
         start = next((index for index, word in enumerate(words) if word in _COMMANDS), None)
         if start is None:
             return True
-        rest = words[start + 1 :]
+        arguments = words[start + 1 :]
         match words[start]:
             case "uci":
                 for answer in (f"id name {self._name}", "id author the chess-grpo authors", *self._defaults.declarations(), "uciok"):
@@ -64,15 +64,15 @@ class UciEngine:
                 self._write("readyok")
             case "setoption":
                 try:
-                    self._options = self._options.with_option(rest)
+                    self._options = self._options.with_option(arguments)
                 except UciError as error:
                     self._write(f"info string {error}")
             case "ucinewgame":
                 self._num_games += 1
             case "position":
-                self._position(rest)
+                self._position(arguments)
             case "go":
-                self._go(rest)
+                self._go(arguments)
             case "ponderhit" if self._is_pondering:
                 self.send_held_move()
             case "stop" | "quit":
@@ -109,12 +109,11 @@ class UciEngine:
         if not legal:
             self._write(f"info depth 0 score {'mate 0' if board.is_check() else 'cp 0'}")
             return NO_MOVE
-        found = self._finder.find(board, allowed=search_moves & legal, options=self._options, seed=self._seed, num_games=self._num_games)
-        self._write(f"info string {found.remark}")
-        for index, move in enumerate(found.shown, start=1):
-            score = score_after(board, move)
-            self._write(f"info depth 1 seldepth 1 multipv {index} score {score} nodes 1 pv {move.uci()}")
-        return RESIGNATION if found.best is None else found.best.uci()
+        result = self._finder.find(board, allowed=search_moves & legal, options=self._options, seed=self._seed, num_games=self._num_games)
+        self._write(f"info string {result.remark}")
+        for index, move in enumerate(result.shown, start=1):
+            self._write(f"info depth 1 seldepth 1 multipv {index} score {score_after(board, move)} nodes 1 pv {move.uci()}")
+        return RESIGNATION if result.best is None else result.best.uci()
 
     @cached_property
     def _finder(self) -> "MoveFinder":
@@ -135,8 +134,8 @@ def read_position(words: Sequence[str]) -> chess.Board:
     Castling and en-passant rights that cannot hold are dropped, as chess programs expect. Raises UciError for an invalid or impossible
     FEN, and for an illegal move; it names the first one.
     """
-    given, _, moves = " ".join(words).partition(" moves ")
-    kind, _, fen = given.removesuffix(" moves").partition(" ")
+    start, _, moves = " ".join(words).partition(" moves ")
+    kind, _, fen = start.removesuffix(" moves").partition(" ")
     if (kind, bool(fen)) not in (("startpos", False), ("fen", True)):
         raise UciError("position: write `position startpos` or `position fen FEN`, and then `moves ...`")
     try:

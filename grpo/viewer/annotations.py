@@ -75,9 +75,9 @@ def _notes(
     probabilities: dict[int, Mapping[str, float]] = {}
     for policy, color in zip(game.white_and_black(*policies), (chess.WHITE, chess.BLACK), strict=True):
         plies = [ply for ply, board in enumerate(boards) if board.turn == color]
-        found = policy([boards[ply] for ply in plies]) if policy is not None and plies else None
-        if found is not None:
-            probabilities.update(zip(plies, found, strict=True))
+        by_board = policy([boards[ply] for ply in plies]) if policy is not None and plies else None
+        if by_board is not None:
+            probabilities.update(zip(plies, by_board, strict=True))
     return tuple(
         MoveNote(
             probabilities=probabilities.get(ply, {}),

@@ -57,8 +57,8 @@ def notable_decisions(
             "before": None if earlier is None else valued_move(int(earlier[row].argmax()), earlier),
         }
 
-    def largest(of_boards: NDArray[np.float64]) -> list[dict[str, Any]]:
-        return [decision(int(row)) for row in np.argsort(-of_boards, kind="stable")[:count] if of_boards[row] > 0]
+    def largest(measure: NDArray[np.float64]) -> list[dict[str, Any]]:
+        return [decision(int(row)) for row in np.argsort(-measure, kind="stable")[:count] if measure[row] > 0]
 
     gain = np.zeros(len(boards)) if earlier is None else values[rows, chosen] - values[rows, earlier.argmax(1)]
     only_good = np.where(regret == 0, margin, 0.0)

@@ -51,20 +51,19 @@ def choose_highlights(result: MatchResult) -> dict[int, str]:
     for index, game in enumerate(result.games):
         if game.moves:
             distinct.setdefault((game.opening, game.first_is_white, game.moves), index)
-    left = [_course(index, result.games[index]) for index in distinct.values()]
+    remaining = [_course(index, result.games[index]) for index in distinct.values()]
     chosen: dict[int, str] = {}
-    for why, is_met, measure in (*_RULES, *([("next biggest swing", lambda _: True, lambda game: game.swing)] * NUM_HIGHLIGHTS)):
-        fitting = [game for game in left if is_met(game)]
-        if fitting and len(chosen) < NUM_HIGHLIGHTS:
-            best = max(fitting, key=measure)  # The first of several.
-            left.remove(best)
-            chosen[best.index] = why
+    for rule, is_met, measure in (*_RULES, *([("next biggest swing", lambda _: True, lambda game: game.swing)] * NUM_HIGHLIGHTS)):
+        candidates = [game for game in remaining if is_met(game)]
+        if candidates and len(chosen) < NUM_HIGHLIGHTS:
+            best = max(candidates, key=measure)  # The first of several.
+            remaining.remove(best)
+            chosen[best.index] = rule
     return chosen
 
 
 def _course(index: int, game: PlayedGame) -> _Course:
-    sign = 1 if game.first_is_white else -1
-    leads = [sign * lead for lead in _leads(game)]
+    leads = [lead if game.first_is_white else -lead for lead in _leads(game)]
     return _Course(index, game.score, len(game.moves), max(leads), min(leads))
 
 

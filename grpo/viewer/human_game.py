@@ -67,18 +67,18 @@ class HumanGame:
     def actions(self) -> list[str]:
         """Actions that are possible now besides a move: `undo`, `resign`, `hint`; none after the end."""
         is_possible = {"undo": len(self.board.move_stack) > 1, "resign": True, "hint": bool(self.hints())}
-        return [] if self.end else [action for action, is_so in is_possible.items() if is_so]
+        return [] if self.end else [action for action in is_possible if is_possible[action]]
 
     def parse(self, text: str) -> chess.Move:
         """Return the legal move that a text names in SAN or UCI; raises MoveError with the nearest legal moves."""
         self._refuse_if_over()
         for parse, move in ((self.board.parse_san, text), (self.board.parse_uci, text.lower())):
             try:
-                found = parse(move)
+                parsed = parse(move)
             except ValueError:
                 continue
-            if found:  # "--" is a null move.
-                return found
+            if parsed:  # "--" is a null move, which is false.
+                return parsed
         legal = [self.board.san(move) for move in self.board.legal_moves]
         near = difflib.get_close_matches(text, legal, n=_NUM_SHOWN, cutoff=0)
         raise MoveError(f"{text} names no legal move{' (you are in check)' * self.board.is_check()}, or several; near: {', '.join(near)}")
@@ -106,13 +106,9 @@ class HumanGame:
         board = self.board.copy()
         for _ in range(num_plies_back):
             board.pop()
-        found = None if self._probabilities is None or not any(board.legal_moves) else self._probabilities([board])
-        ranked = [] if found is None else sorted(found[0].items(), key=lambda item: -item[1])[:_NUM_SHOWN]
+        by_board = None if self._probabilities is None or not any(board.legal_moves) else self._probabilities([board])
+        ranked = [] if by_board is None else sorted(by_board[0].items(), key=lambda item: -item[1])[:_NUM_SHOWN]
         return [(board.san(chess.Move.from_uci(move)), probability) for move, probability in ranked]
-
-    def answer_probabilities(self) -> list[tuple[str, float]]:
-        """Return the hints for the policy's last move, if it moved last."""
-        return self.hints(1) if self.board.move_stack and self.board.turn == self.person_is_white else []
 
     def sans(self) -> list[str]:
         """Return all moves so far in SAN."""
@@ -129,6 +125,7 @@ class HumanGame:
 
     def facts(self) -> dict[str, Any]:
         """Return what a page shows of the game, as plain data."""
+        is_answered = self.board.move_stack and self.board.turn == self.person_is_white  # The policy moved last.
         return {
             "opponent": self.opponent,
             "about": self.about,
@@ -142,7 +139,7 @@ class HumanGame:
             "legal": [] if self.end else [move.uci() for move in self.board.legal_moves],
             "result": self.result,
             "end": self.end,
-            "answer": self.answer_probabilities(),
+            "answer": self.hints(1) if is_answered else [],
             "hints": [],
         }
 

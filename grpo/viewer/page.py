@@ -63,16 +63,16 @@ def _game_facts(result: MatchResult, index: int, noted: AnnotatedGame) -> dict[s
         "isFirstBlack": not game.first_is_white,
         "moves": [{"uci": uci, "san": board.san(chess.Move.from_uci(uci))} for board, uci in zip(boards, game.moves, strict=False)],
         "positions": [
-            {"placement": board.board_fen(), "isWhiteToMove": board.turn == chess.WHITE, "white": chance, **told}
-            for board, chance, told in zip(boards, chances, [*options, {}], strict=True)
+            {"placement": board.board_fen(), "isWhiteToMove": board.turn == chess.WHITE, "white": chance, **shown}
+            for board, chance, shown in zip(boards, chances, [*options, {}], strict=True)
         ],
     }
 
 
 def _options(note: MoveNote, board: chess.Board, played: str) -> dict[str, Any]:
     """Return the most probable moves, or without probabilities the best, always with the move played and the engine's best."""
-    by = note.probabilities or {move: note.chance(move) or 0.0 for move in note.scores}
-    ranked = sorted(by, key=lambda move: -by[move])
+    order = note.probabilities or {move: note.chance(move) or 0.0 for move in note.scores}
+    ranked = sorted(order, key=lambda move: -order[move])
     best, likeliest = note.best(), ranked[0] if note.probabilities else None
     shown = dict.fromkeys([*ranked[:_NUM_SHOWN], played, *([] if best is None else [best])])
     return {

@@ -13,7 +13,7 @@ from grpo.match.matches import CENTIPAWNS, DEPTH, MatchResult, PlayedGame
 from grpo.viewer.annotations import AnnotatedGame, MoveNote, round_number
 
 _LINE_WIDTH: Final = 80  # The PGN standard's export format.
-_SITE: Final = "chess-grpo"  # As online services do; the name of a machine is nobody's business.
+_SITE: Final = "chess-grpo"  # The program, as online services write theirs; a machine's name is private.
 
 
 def event_pgn(
