@@ -1,8 +1,9 @@
-"""Sequential halving: chooses a checkpoint and spends most games on close candidates (Karnin, Koren and Somekh, ICML 2013).
+"""Sequential halving chooses a checkpoint by games (Karnin, Koren and Somekh, ICML 2013).
 
-All candidates of a round play the same fresh openings, so that no opening favors one of them. Scores are summed over the rounds, and the
-lower half is eliminated. These games overestimate the winner's strength, because it was chosen by them (the winner's curse): only games
-played afterwards may be reported.
+Each round plays the remaining candidates from the same new openings and drops the lower half, so most games go to candidates that are hard
+to tell apart. The games overestimate the winner, because they chose it (the winner's curse): report only later games.
+
+A pair score is the mean score of an opening's two games, in [0, 1].
 """
 
 from collections.abc import Callable, Sequence
@@ -14,22 +15,18 @@ from grpo.statistics.intervals import Estimate, paired_interval
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HalvingEntry:
-    """One candidate in one round."""
-
     round: int
     candidate: int
-    """Step of the checkpoint."""
+    """Checkpoint's step."""
     pair_scores: tuple[float, ...]
-    """Pair scores of this round against the initial policy."""
+    """This round's scores against the initial policy."""
     so_far: Estimate
-    """Score over the rounds up to this one, with its interval; the score alone decides `kept`."""
+    """Score over the rounds up to this one."""
     kept: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HalvingTrace:
-    """All rounds of a halving with their results, and the winner."""
-
     entries: tuple[HalvingEntry, ...]
     winner: int
 
@@ -38,21 +35,19 @@ class Screened(Document):
     """The report of `screen`."""
 
     candidate_step: int | None
-    """None if no checkpoint could play."""
+    """None if no checkpoint could play; `reason` then says why."""
     reason: str
-    """Why there is no candidate."""
     heldout_regret_best: dict[int, Estimate]
-    """Step of each checkpoint -> held-out regret, where it was measured."""
+    """Step of each measured checkpoint -> held-out regret."""
     screening: tuple[HalvingEntry, ...] = ()
-    """A candidate in a round of the halving, in the order in which they played."""
     openings: dict[str, list[str]]
-    """Stage after the screening -> FENs; the previous champion has some only where it is to be played."""
+    """Later stage -> FENs; the previous champion has openings only if it will be played."""
     previous_weights: str | None = None
-    """Hash of the weights of the previous champion where it is to be played: its policy is beside the report."""
+    """Hash of the previous champion's weights if it will be played; its policy is stored beside the report."""
 
 
 def halving_rounds(num_candidates: int) -> tuple[int, ...]:
-    """Return the number of candidates in each round; half of them, rounded up, stay. One candidate needs no round.
+    """Return the number of candidates in each round; half of them, rounded up, stay.
 
     >>> halving_rounds(5)
     (5, 3, 2)
@@ -64,9 +59,8 @@ def sequential_halving(candidates: Sequence[int], play: Callable[[int, int], Seq
     """Halve the candidates by games until one is left.
 
     Args:
-        candidates: Steps of checkpoints, at least one, the most promising first; of equal scores the one listed earlier stays.
-        play: (candidate, round) -> its fresh pair scores against the initial policy, on openings that all candidates of the round
-            share. Rounds count from 0.
+        candidates: At least one checkpoint's step, the most promising first; of equal scores the earlier stays.
+        play: (candidate, round from 0) -> new pair scores against the initial policy, on openings that all candidates of the round share.
     """
     remaining = list(candidates)
     scores = {candidate: list[float]() for candidate in remaining}
@@ -76,7 +70,7 @@ def sequential_halving(candidates: Sequence[int], play: Callable[[int, int], Seq
         assert len({len(pairs) for pairs in new_pairs.values()}) == 1, "candidates of one round played different numbers of pairs"
         for candidate, pairs in new_pairs.items():
             scores[candidate] += pairs
-        ranked = sorted(remaining, key=lambda candidate: -sum(scores[candidate]))  # Stable: the earlier of ties.
+        ranked = sorted(remaining, key=lambda candidate: -sum(scores[candidate]))  # A stable sort keeps the order of ties.
         kept = ranked[: _num_kept(len(remaining))]
         for candidate, pairs in new_pairs.items():
             so_far, is_kept = paired_interval(scores[candidate]), candidate in kept

@@ -1,9 +1,9 @@
-"""Phase guard: blocks promotion of a candidate whose held-out regret has grown in one phase of the game.
+"""Phase guard: blocks a candidate's promotion if its held-out regret has grown in a phase of the game.
 
-The measure is held-out regret per board, candidate minus initial policy; pairing by board cancels the boards' difficulty. A phase blocks if
-its regret is *shown* to have grown by more than the tolerance (one-sided 2.5 %, Holm over the phases). At most one in forty candidates
-within the tolerance is therefore blocked by noise, and a candidate that exceeds it by three standard errors is nearly always blocked.
-A point estimate alone would block good candidates by chance, and requiring proof of *no* regression would block every candidate.
+A board's change is the candidate's regret minus the initial policy's; pairing by board cancels the boards' difficulty. A phase blocks if
+its mean change is *shown* to exceed the tolerance (one-sided 2.5 %, Holm over the phases). Noise then blocks at most one in forty
+candidates within the tolerance, and hardly any candidate three standard errors beyond it passes. Blocking by the mean alone would stop good
+candidates by chance; demanding proof of *no* growth would stop all.
 """
 
 import math
@@ -20,22 +20,22 @@ FEWEST_BOARDS: Final = 30
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhaseChange:
-    """The change of held-out regret in one phase; above 0 is worse than the initial policy."""
+    """Change of held-out regret in one phase; above 0 is worse than the initial policy."""
 
     phase: str
     change: Estimate
-    """Mean difference with its 95 % interval."""
+    """Mean over the boards, in win probability."""
     num_boards: int
     adjusted_p: float
-    """One-sided p-value of "no worse than the tolerance", Holm-adjusted over the phases; 1 for too few boards."""
+    """One-sided p-value of "the change is at most the tolerance", Holm-adjusted over the phases; 1 with too few boards."""
     blocks: bool
 
 
 def phase_changes(differences: Mapping[str, Sequence[float]], *, tolerance: float) -> tuple[PhaseChange, ...]:
-    """Return the change of each phase, and whether it blocks promotion.
+    """Return each phase's change, and whether the phase blocks promotion.
 
     Args:
-        differences: By phase, each board's regret of the candidate minus that of the initial policy; at least two boards.
+        differences: Phase -> each board's regret of the candidate minus the initial policy's; at least two boards.
         tolerance: Allowed growth of mean regret, in win probability.
     """
     means = {phase: (fmean(values), stdev(values) / math.sqrt(len(values))) for phase, values in differences.items()}
@@ -48,6 +48,6 @@ def phase_changes(differences: Mapping[str, Sequence[float]], *, tolerance: floa
 
 
 def _p_value(mean: float, error: float, tolerance: float) -> float:
-    if error == 0:  # All boards changed by the same amount, so there is no noise.
+    if error == 0:  # All boards changed by the same amount: no noise.
         return float(mean <= tolerance)
     return NormalDist().cdf((tolerance - mean) / error)
