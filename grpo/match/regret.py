@@ -1,7 +1,7 @@
-"""Held-out regret: the value that the policy's moves lose, under a stronger search than the reward's.
+"""Held-out regret: the value that a policy's moves lose, under a deeper search than the reward's.
 
-It is the cheapest measure of strength: it screens checkpoints, and games decide. The regret of a state is max Q - sum p Q (sampled moves)
-or max Q - Q(most likely move). Two policies are compared board by board, because most of the variance lies between boards.
+Regret is the cheapest measure of strength: regret screens checkpoints, games decide. A state's regret is max Q - sum p Q for sampled moves,
+or max Q - Q(most likely move). Policies are compared board by board, because most of the variance lies between boards.
 """
 
 from dataclasses import dataclass
@@ -17,25 +17,24 @@ from grpo.policy.distribution import MovePolicy, PositionBatch
 
 _BATCH = 512
 BLUNDER = 0.10
-"""A move whose value is at least this much below the best is a blunder."""
+"""A blunder's value is at least this much below the best."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class HeldoutScores:
-    """A policy's regret and expected value on each of N held-out boards, at T = 1."""
+    """A policy's scores on N held-out boards at T = 1, each array [N]."""
 
     regret_best: NDArray[np.float64]
-    """[N], best value minus value of the most likely move."""
+    """Best value minus value of the most likely move."""
     regret_sampled: NDArray[np.float64]
-    """[N], best value minus expected value."""
+    """Best value minus expected value."""
     expected_value: NDArray[np.float64]
-    """[N]."""
     phases: NDArray[np.int64]
-    """[N], index into `PHASES`."""
+    """Index into `PHASES`."""
 
 
 def heldout_metrics(policy: MovePolicy, boards: BoardArrays) -> dict[str, float]:
-    """Return regret, expected value, entropy and blunders at T = 1; `values` must be those of the stronger search."""
+    """Return means at T = 1, also by phase; the boards' `values` must come from the deeper search."""
     top, best, expected, entropy, blunder_mass = _columns(policy, boards)
     columns = {
         "heldout/expected_value": expected,
@@ -47,7 +46,7 @@ def heldout_metrics(policy: MovePolicy, boards: BoardArrays) -> dict[str, float]
     metrics = {name: column.mean().item() for name, column in columns.items()}
     metrics["heldout/regret_best_stderr"] = ((top - best).std() / len(boards) ** 0.5).item()
     phases = torch.from_numpy(boards.phases)
-    for name in list(columns)[:-1]:  # All but the blunders.
+    for name in list(columns)[:-1]:  # All columns except the blunders.
         for index, phase in enumerate(PHASES):
             if (in_phase := phases == index).any():
                 metrics[f"{name}/{phase}"] = columns[name][in_phase].mean().item()
@@ -55,14 +54,14 @@ def heldout_metrics(policy: MovePolicy, boards: BoardArrays) -> dict[str, float]
 
 
 def heldout_scores(policy: MovePolicy, boards: BoardArrays) -> HeldoutScores:
-    """Return regret and expected value per board; `values` must be those of the stronger search."""
+    """Return regret and expected value per board; the boards' `values` must come from the deeper search."""
     top, best, expected = (column.double().numpy() for column in _columns(policy, boards)[:3])
     return HeldoutScores(regret_best=top - best, regret_sampled=top - expected, expected_value=expected, phases=boards.phases)
 
 
 @torch.no_grad()
 def _columns(policy: MovePolicy, boards: BoardArrays) -> list[Tensor]:
-    """Return of each board, [N]: the best value, that of the likeliest move, the expected one, the entropy, the mass on blunders."""
+    """Return five columns, [N]: best value, most likely move's value, expected value, entropy (nats), probability of blunders."""
     positions, values = PositionBatch.from_arrays(boards), torch.from_numpy(boards.values)
     parts = []
     for rows in torch.split(torch.arange(len(boards)), _BATCH):
@@ -78,7 +77,7 @@ def _columns(policy: MovePolicy, boards: BoardArrays) -> list[Tensor]:
 
 @torch.no_grad()
 def move_probabilities(policy: MovePolicy, boards: BoardArrays) -> NDArray[np.float64]:
-    """Return the probability at T = 1 of each legal move, [N, A], 0 on padding."""
+    """Return each legal move's probability at T = 1, [N, A], 0 on padding."""
     positions = PositionBatch.from_arrays(boards)
     probabilities = np.zeros(boards.is_legal.shape)
     for rows in torch.split(torch.arange(len(boards)), _BATCH):
