@@ -1,8 +1,7 @@
-"""UCI server: answers the UCI protocol (https://www.chessprogramming.org/UCI) for a policy, so that chess programs can play it.
+"""UCI server: answers the UCI protocol (https://www.chessprogramming.org/UCI) with a policy.
 
-One thread is enough, because a search is one forward pass of a few milliseconds; all commands, also `isready` and `stop`, are answered
-between searches. `go infinite` and `go ponder` compute their move at once and hold it back until they may send it. Every `go` gets exactly
-one `bestmove`, in order.
+One thread is enough: a search is one forward pass of a few milliseconds, and every command is answered between searches. `go infinite` and
+`go ponder` compute their move at once and hold it. Every `go` gets exactly one `bestmove`, in order.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,28 +12,31 @@ import chess
 
 from grpo.uci.options import UciError, UciOptions
 
-if TYPE_CHECKING:  # Torch is imported with the policy, after `uci` was answered.
+if TYPE_CHECKING:  # The policy imports torch after the answer to `uci`.
     from grpo.uci.search import MoveFinder
 
 _COMMANDS: Final = frozenset(
     {"uci", "debug", "isready", "setoption", "register", "ucinewgame", "position", "go", "stop", "ponderhit", "quit"}
 )
 NO_MOVE: Final = "(none)"
-"""The `bestmove` of a finished game, as Stockfish sends it."""
+"""`bestmove` of a finished game, as Stockfish sends it."""
 RESIGNATION: Final = "0000"
-"""The `bestmove` of a player that resigns or has no position: the null move, which is never legal; UCI has no command for either."""
+"""`bestmove` of a player that resigns or has no position: the null move. UCI has no command for either."""
 _PAWNS: Final = {chess.PAWN: 1, chess.KNIGHT: 3, chess.BISHOP: 3, chess.ROOK: 5, chess.QUEEN: 9}
 
 
 class UciEngine:
-    """The engine's side of the UCI protocol: reads command lines, writes answer lines."""
-
     def __init__(
         self, *, name: str, options: UciOptions, load: "Callable[[], MoveFinder]", seed: int, write: Callable[[str], None]
     ) -> None:
-        """Take the name of the `id` line, the options' defaults, and what loads the policy: it is called once, at the latest possible time.
+        """Prepare an engine.
 
-        `seed` is the root of sampled moves; `write` sends a line to the chess program.
+        Args:
+            name: Name in the `id` line.
+            options: Defaults.
+            load: Loads the policy; called once, as late as possible.
+            seed: Root of sampled moves.
+            write: Sends a line to the chess program.
         """
         self._name = name
         self._defaults = self._options = options
@@ -44,12 +46,12 @@ class UciEngine:
         self._board: chess.Board | None = chess.Board()
         self._num_games = 0
         self._held: str | None = None
-        """The move found, held back until `stop`."""
+        """Computed move that waits for `stop`."""
         self._is_pondering = False
-        """Whether `ponderhit` too sends the held move."""
+        """Whether `ponderhit` also sends the held move."""
 
     def handle(self, line: str) -> bool:
-        """Answer one line, and return whether to continue; words before the first known command are skipped, as the protocol requires."""
+        """Answer one line and return whether to continue; words before the first known command are skipped (protocol)."""
         words = line.split()
         start = next((index for index, word in enumerate(words) if word in _COMMANDS), None)
         if start is None:
@@ -60,7 +62,7 @@ class UciEngine:
                 for answer in (f"id name {self._name}", "id author the chess-grpo authors", *self._defaults.declarations(), "uciok"):
                     self._write(answer)
             case "isready":
-                _ = self._finder  # It is loaded now.
+                _ = self._finder  # Loads the policy.
                 self._write("readyok")
             case "setoption":
                 try:
@@ -80,7 +82,6 @@ class UciEngine:
         return words[start] != "quit"
 
     def send_held_move(self) -> None:
-        """Send the `bestmove` that is still owed, if there is one."""
         if self._held is not None:
             move, self._held, self._is_pondering = self._held, None, False
             self._write(f"bestmove {move}")
@@ -89,18 +90,18 @@ class UciEngine:
         try:
             self._board = read_position(words)
         except UciError as error:
-            self._board = None  # A move for the position before would be played on another board.
+            self._board = None  # The last position's move would be wrong here.
             self._write(f"info string {error}; there is no position now")
 
     def _go(self, words: Sequence[str]) -> None:
-        self.send_held_move()  # A pending search ends now, as after `stop`.
+        self.send_held_move()  # A new `go` ends the last one, as `stop` does.
         self._held = self._search(frozenset(words[words.index("searchmoves") + 1 :] if "searchmoves" in words else ()))
         self._is_pondering = "ponder" in words and "infinite" not in words
         if "ponder" not in words and "infinite" not in words:
             self.send_held_move()
 
     def _search(self, search_moves: frozenset[str]) -> str:
-        """Write the `info` lines of the current board, and return the best move; words that are no legal move restrict nothing."""
+        """Write the `info` lines and return the best move; illegal `search_moves` are ignored."""
         board = self._board
         if board is None:
             self._write("info string no position: the last one was refused")
@@ -121,7 +122,7 @@ class UciEngine:
 
 
 def serve(engine: UciEngine, received: Iterable[bytes]) -> None:
-    """Answer all lines until `quit` or the end of the input; a pending `bestmove` is sent at the end."""
+    """Answer all lines until `quit` or the end of the input, then send a held `bestmove`."""
     for line in received:
         if not engine.handle(line.decode("utf-8", "replace")):
             break
@@ -129,10 +130,10 @@ def serve(engine: UciEngine, received: Iterable[bytes]) -> None:
 
 
 def read_position(words: Sequence[str]) -> chess.Board:
-    """Return the board, with its history, for the arguments of `position`.
+    """Return the board, with its history, after `position` with these arguments.
 
-    Castling and en-passant rights that cannot hold are dropped, as chess programs expect. Raises UciError for an invalid or impossible
-    FEN, and for an illegal move; it names the first one.
+    Impossible castling and en-passant rights are dropped, as chess programs expect. Raises UciError for an impossible FEN or the first
+    illegal move.
     """
     start, _, moves = " ".join(words).partition(" moves ")
     kind, _, fen = start.removesuffix(" moves").partition(" ")
@@ -148,7 +149,7 @@ def read_position(words: Sequence[str]) -> chess.Board:
     if not board.is_valid():
         raise UciError(f"impossible position ({board.status().name}): {fen!a:.60}")
     for number, text in enumerate(moves.split(), start=1):
-        # Also king-takes-rook, the castling of Chess960, is no move here.
+        # Chess960's castling, king takes rook, is no move either.
         move = next((move for move in board.legal_moves if move.uci() == text), None)
         if move is None:
             raise UciError(f"move {number}, {text!a:.60}, is illegal in {board.fen()}")
@@ -157,9 +158,9 @@ def read_position(words: Sequence[str]) -> chess.Board:
 
 
 def score_after(board: chess.Board, move: chess.Move) -> str:
-    """Return a move's UCI score: `mate 1` for checkmate, else the material balance, because a policy estimates no value.
+    """Return a move's UCI score: `mate 1`, `cp 0` for an immediate draw, else the mover's material balance in centipawns.
 
-    The balance is from the mover's side, in centipawns: knight and bishop 300, rook 500, queen 900; an immediate draw is 0.
+    A policy estimates no value. Knight and bishop count 300, rook 500, queen 900.
     """
     after = board.copy(stack=False)
     after.push(move)

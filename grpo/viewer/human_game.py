@@ -1,4 +1,4 @@
-"""A game of a person against a policy: legal moves in any notation, take-back, resignation, hints, and its PGN."""
+"""A game of a person against a policy: moves in SAN or UCI, take-back, resignation, hints, PGN."""
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,11 +14,11 @@ _NUM_SHOWN: Final = 5
 
 
 class MoveError(PlainError, ValueError):
-    """A text or an action that is not possible now; the message names what is."""
+    """A text or action that is impossible now; the message names what is possible."""
 
 
 class HumanGame:
-    """The game so far. The opponent answers within each call, so between two calls the person is to move or the game is over."""
+    """The opponent answers within each call: between calls the person is to move, or the game is over."""
 
     def __init__(
         self,
@@ -30,10 +30,17 @@ class HumanGame:
         fen: str = chess.STARTING_FEN,
         probabilities: Callable[[Sequence[chess.Board]], Sequence[Mapping[str, float]] | None] | None = None,
     ) -> None:
-        """Set up the position `fen`, and let the opponent move if it is its turn.
+        """Set up the position `fen`; the opponent moves if it is to move.
 
-        `choose` returns the opponent's move, or None to resign. `probabilities` are of its policy, if it has any. `about` says how strong
-        it is. Raises MoveError if the position is not legal or has no move.
+        Args:
+            choose: Returns the opponent's move, or None to resign.
+            opponent: Name.
+            about: Text about the opponent's strength.
+            person_is_white: The person's color.
+            fen: First position.
+            probabilities: Returns the opponent's move probabilities.
+
+        Raises MoveError if the position is illegal or the game is over.
         """
         try:
             self.board = chess.Board(fen)
@@ -49,7 +56,7 @@ class HumanGame:
 
     @property
     def end(self) -> str:
-        """How the game ended; empty while it goes on."""
+        """Kind of ending; empty during the game."""
         if self._resigned is not None:
             return f"{chess.COLOR_NAMES[self._resigned]} resigned"
         if (outcome := self.board.outcome()) is not None:
@@ -58,19 +65,19 @@ class HumanGame:
 
     @property
     def result(self) -> str:
-        """The result as PGN writes it; `*` while the game goes on."""
+        """PGN result; `*` during the game."""
         if self._resigned is not None:
             return "0-1" if self._resigned == chess.WHITE else "1-0"
         return "1/2-1/2" if self.end and not self.board.is_game_over() else self.board.result()
 
     @property
     def actions(self) -> list[str]:
-        """Actions that are possible now besides a move: `undo`, `resign`, `hint`; none after the end."""
+        """Possible actions besides a move."""
         is_possible = {"undo": len(self.board.move_stack) > 1, "resign": True, "hint": bool(self.hints())}
         return [] if self.end else [action for action in is_possible if is_possible[action]]
 
     def parse(self, text: str) -> chess.Move:
-        """Return the legal move that a text names in SAN or UCI; raises MoveError with the nearest legal moves."""
+        """Return the legal move that a text names in SAN or UCI. Raises MoveError with the nearest legal moves."""
         self._refuse_if_over()
         for parse, move in ((self.board.parse_san, text), (self.board.parse_uci, text.lower())):
             try:
@@ -84,12 +91,12 @@ class HumanGame:
         raise MoveError(f"{text} names no legal move{' (you are in check)' * self.board.is_check()}, or several; near: {', '.join(near)}")
 
     def play(self, text: str) -> None:
-        """Play the move that a text names, and the opponent's answer. Raises MoveError as `parse` does."""
+        """Play the person's move and the opponent's answer. Raises MoveError."""
         self.board.push(self.parse(text))
         self._answer()
 
     def undo(self) -> None:
-        """Take back the person's last move and the answer. Raises MoveError if there is none, or the game is over."""
+        """Take back the person's last move and the answer. Raises MoveError if that is impossible."""
         self._refuse_if_over()
         if "undo" not in self.actions:
             raise MoveError("there is no move of yours to take back")
@@ -97,12 +104,12 @@ class HumanGame:
         self.board.pop()
 
     def resign(self) -> None:
-        """End the game as lost by the person. Raises MoveError if it is over."""
+        """Raises MoveError if the game is over."""
         self._refuse_if_over()
         self._resigned = self.person_is_white
 
     def hints(self, num_plies_back: int = 0) -> list[tuple[str, float]]:
-        """Return the policy's most probable moves, here or some plies back, as SAN with probability; none if it has none."""
+        """Return up to five most probable moves, now or some plies back: (SAN, probability)."""
         board = self.board.copy()
         for _ in range(num_plies_back):
             board.pop()
@@ -111,12 +118,10 @@ class HumanGame:
         return [(board.san(chess.Move.from_uci(move)), probability) for move, probability in ranked]
 
     def sans(self) -> list[str]:
-        """Return all moves so far in SAN."""
         board = self.board.root()
         return [board.san_and_push(move) for move in self.board.move_stack]
 
     def pgn(self, *, person: str, played_on: date) -> str:
-        """Return the game as PGN."""
         game = chess.pgn.Game.from_board(self.board)
         white, black = (person, self.opponent) if self.person_is_white else (self.opponent, person)
         game.headers.update(Event="casual game", Site="chess-grpo", Date=f"{played_on:%Y.%m.%d}", Round="-", White=white, Black=black)
@@ -124,7 +129,6 @@ class HumanGame:
         return f"{game.accept(chess.pgn.StringExporter())}\n"
 
     def facts(self) -> dict[str, Any]:
-        """Return what a page shows of the game, as plain data."""
         is_answered = self.board.move_stack and self.board.turn == self.person_is_white  # The policy moved last.
         return {
             "opponent": self.opponent,
