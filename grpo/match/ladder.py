@@ -1,7 +1,7 @@
 """Elo ladder: opponents (rungs) from a random mover to Stockfish, rated by games against each other, and a player's place on it.
 
-Ratings are Elo above the random mover. Each rung plays only the next two rungs below it, because distant pairs all have nearly the same
-result. So errors add up: a rung's rating has a wide interval, its gap to the next rung a narrow one.
+Each rung plays only the next two rungs below it, because distant pairs all have nearly the same result. So errors add up: a rung's rating
+above the random mover has a wide interval, its gap to the next rung a narrow one.
 """
 
 import math
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # Pages read ladders without importing torch.
     from grpo.match.players import Player
 
 MIN_INFORMATIVE_SCORE, MAX_INFORMATIVE_SCORE = 0.2, 0.8
-"""Scores near 0 and 1 carry little information: there a few games are a hundred Elo."""
+"""Scores outside these bounds carry little information: there a few games change the rating by a hundred Elo."""
 LADDER_NOTE: Final = (
     "Elo above a random mover, with 95 % intervals over pairs of games. Each rung played only the next two rungs, so errors add up along"
     " the ladder: the gap between neighbors is known better than the distance from the random mover."
@@ -120,8 +120,6 @@ class Meeting(Document):
 
 
 class LadderReport(Ladder):
-    """The report of `calibrate`."""
-
     engine: str
     note: str = LADDER_NOTE
     meetings: tuple[Meeting, ...]
@@ -181,6 +179,8 @@ class BaselineReport(Document):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RungGames:
+    """The rated player's games against the rung with index `rung`."""
+
     rung: int
     result: MatchResult
 
@@ -195,8 +195,6 @@ class RungGames:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlacedGames:
-    """The games of a `Placement`."""
-
     probes: tuple[RungGames, ...]
     games: tuple[RungGames, ...]
     z: float
@@ -228,7 +226,7 @@ def num_openings_to_place(num_players: int, config: EvaluationConfig) -> int:
 def _parts(num_players: int, config: EvaluationConfig) -> tuple[tuple[float, ...], int]:
     """Return the standard errors on each side of an interval after each part, and a part's openings per rung.
 
-    A single player is compared with no other, so it plays one part of half the size.
+    A single player, compared with no other, plays one part of half the size.
     """
     return (REPEATED_Z, config.num_rung_pairs) if num_players > 1 else ((Z95,), -(-config.num_rung_pairs // 2))
 
@@ -244,13 +242,7 @@ def place_on_ladder(
 
     Two players meet the same rungs, the two nearest to their mean rating, on the same openings, so `ladder_difference` compares them
     opening by opening. They play two parts of `num_rung_pairs` openings per rung, or one part if it shows a difference. One player plays
-    half a part.
-
-    Args:
-        players: One or two.
-        ladder: At least two rungs.
-        openings: At least `num_openings_to_place` FENs; a player uses each at most once.
-        config: Numbers of openings.
+    half a part. `openings` holds at least `num_openings_to_place` FENs; a player uses each at most once.
     """
     by_rating = _by_rating(ladder)
     probes = [_probe(play, ladder, openings, config.num_probe_pairs) for play in players]

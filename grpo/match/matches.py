@@ -71,7 +71,7 @@ class PlayedGame:
             yield board
 
     def white_and_black(self, first: _T, second: _T) -> tuple[_T, _T]:
-        """Return White's, then Black's, of two things of the first and the second player."""
+        """Return two things, of the first and the second player, in the order White, Black."""
         return (first, second) if self.first_is_white else (second, first)
 
     def white_result(self, first_score: float) -> str:
@@ -83,15 +83,14 @@ class MatchReport(Document):
     """A match without its games, from the first player's side."""
 
     score: Estimate
-    """Score as played."""
+    """As played, like all fields except the last two."""
     pairs: tuple[int, int, int, int, int]
-    """Number of pairs with a mean score of 0, 1/4, 1/2, 3/4 and 1, as played; `score` follows from these numbers."""
+    """Number of pairs with a mean score of 0, 1/4, 1/2, 3/4 and 1; `score` follows from these numbers."""
     wins: int
     draws: int
     losses: int
     ends: dict[End, int]
     num_openings: int
-    """Distinct openings."""
     answers: dict[str, ReplyCounts]
     """`first` or `second` -> counts, if the player can fail to name a legal move."""
     adjudicated: Estimate | None = None
@@ -115,7 +114,7 @@ class MatchResult:
         return len({" ".join(game.opening.split(" ")[:5]) for game in self.games})
 
     def pair_scores(self, *, adjudicated: bool = False) -> list[float]:
-        """Return the first player's mean score in each pair of games, in [0, 1]."""
+        """Return the first player's mean score in each pair of games, in [0, 1]; `adjudicated` needs `adjudicate` first."""
         assert self.is_adjudicated or not adjudicated
         scores = [game.adjudicated if adjudicated and game.adjudicated is not None else game.score for game in self.games]
         return [(white + black) / 2 for white, black in zip(scores[::2], scores[1::2], strict=True)]
@@ -172,7 +171,7 @@ class _Game:
         if not self.board.is_legal(answer):
             raise ValueError(f"{player} played {answer.uci()} in {self.board.fen()}, which is not legal")
         self.board.push(answer)
-        if self.board.halfmove_clock == 0:
+        if self.board.halfmove_clock == 0:  # No earlier position can return.
             self._seen.clear()
         self._seen[_position(self.board)] += 1
         self.end = self._end()

@@ -33,12 +33,12 @@ def make_openings(config: EvaluationConfig, *, count: int, rng: np.random.Genera
     """Return the FENs of `count` distinct openings that are not in `exclude`, and add their keys to `exclude`.
 
     Book openings may be unbalanced, because both colors play each. Without a book, the engine chooses balanced positions after random
-    plies. Stages that share `exclude` get distinct openings.
+    plies. Stages that share `exclude` get distinct openings. A smaller count gives the beginning of the same list.
 
     Args:
         config: Names the opening book, if any.
         count: Number of openings.
-        rng: Draws the openings; a smaller count gives the beginning of the same list.
+        rng: Draws the openings.
         pool: Engine for generated positions; unused with a book.
         exclude: `position_key` of each forbidden position.
 

@@ -84,8 +84,8 @@ class RandomPlayer:
 class EnginePlayer:
     """A UCI engine with a fixed limit per move, such as Stockfish at full strength with 50 nodes.
 
-    Each move is a search of the position without the game's history, so the engine does not see repetitions. With a limit of nodes or
-    depth, equal positions get equal moves.
+    Each move is a search without the game's history, so the engine does not see repetitions. With a limit of nodes or depth, equal
+    positions get equal moves.
     """
 
     def __init__(self, pool: EnginePool, *, limit: str, name: str, says: Callable[[str], None] | None = None) -> None:
@@ -95,7 +95,8 @@ class EnginePlayer:
             pool: The engine's processes.
             limit: Arguments of UCI's `go` (`nodes 50`, `depth 3`).
             name: The player's name.
-            says: Takes a line for each move that the engine failed to name; the engine then loses the game. Without `says` the match ends.
+            says: Takes a line for each move that the engine failed to name, and the engine loses the game. Without `says` its error ends
+                the match.
         """
         self.name = name
         self._pool = pool
@@ -103,7 +104,7 @@ class EnginePlayer:
         self._says = says
 
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move | Reply]:
-        """Return the engine's moves. Raises EngineError if the engine fails and there is no `says`."""
+        """Raises EngineError if the engine fails and there is no `says`."""
         queries = [Query(fen=fen_of(board), limit=self._limit, board=board) for board in boards]
         moves: list[chess.Move | Reply] = []
         for board, game, answer in zip(boards, games, self._pool.search(queries, gives_up=self._says is None), strict=True):

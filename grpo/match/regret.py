@@ -25,7 +25,7 @@ class HeldoutScores:
     """A policy's scores on N held-out boards at T = 1, each array [N]."""
 
     regret_best: NDArray[np.float64]
-    """Best value minus value of the most likely move."""
+    """Best value minus the most likely move's value."""
     regret_sampled: NDArray[np.float64]
     """Best value minus expected value."""
     expected_value: NDArray[np.float64]
@@ -54,7 +54,6 @@ def heldout_metrics(policy: MovePolicy, boards: BoardArrays) -> dict[str, float]
 
 
 def heldout_scores(policy: MovePolicy, boards: BoardArrays) -> HeldoutScores:
-    """Return regret and expected value per board; the boards' `values` must come from the deeper search."""
     top, best, expected = (column.double().numpy() for column in _columns(policy, boards)[:3])
     return HeldoutScores(regret_best=top - best, regret_sampled=top - expected, expected_value=expected, phases=boards.phases)
 

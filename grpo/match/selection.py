@@ -25,7 +25,6 @@ class Selection(Decision):
     previous_weights: str | None = None
     """Hash of the previous champion's weights; None if it was not played."""
     ladder: Placement | None = None
-    """The candidate's place."""
     ladder_initial: Placement | None = None
     """The pretrained policy's place, from the same openings."""
     initial_weights: str

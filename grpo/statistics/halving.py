@@ -17,7 +17,6 @@ from grpo.statistics.intervals import Estimate, paired_interval
 class HalvingEntry:
     round: int
     candidate: int
-    """Checkpoint's step."""
     pair_scores: tuple[float, ...]
     """This round's scores against the initial policy."""
     so_far: Estimate
@@ -38,7 +37,6 @@ class Screened(Document):
     """None if no checkpoint could play; `reason` then says why."""
     reason: str
     heldout_regret_best: dict[int, Estimate]
-    """Step of each measured checkpoint -> held-out regret."""
     screening: tuple[HalvingEntry, ...] = ()
     openings: dict[str, list[str]]
     """Later stage -> FENs; the previous champion has openings only if it will be played."""
@@ -59,7 +57,7 @@ def sequential_halving(candidates: Sequence[int], play: Callable[[int, int], Seq
     """Halve the candidates by games until one is left.
 
     Args:
-        candidates: At least one checkpoint's step, the most promising first; of equal scores the earlier stays.
+        candidates: Steps of checkpoints, at least one; of equal scores the step listed earlier stays.
         play: (candidate, round from 0) -> new pair scores against the initial policy, on openings that all candidates of the round share.
     """
     remaining = list(candidates)

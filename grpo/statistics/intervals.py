@@ -8,7 +8,7 @@ from statistics import NormalDist, fmean, stdev
 from typing import Final
 
 LEVEL: Final = 0.025
-"""One-sided error of a claim: a claim is shown if the lower end of its 95 % interval lies above one half."""
+"""One-sided error of a claim, which is shown if the lower end of its 95 % interval lies above one half."""
 Z95: Final = 1.959964
 """Standard errors on each side of a 95 % interval."""
 REPEATED_Z: Final = tuple(1.977 * math.sqrt(2 / look) for look in (1, 2))
@@ -72,13 +72,10 @@ def regret_interval(mean: float, standard_error: float) -> Estimate:
 
 
 def paired_interval(pair_scores: Sequence[float]) -> Estimate:
-    """Return the mean of pair scores with its 95 % interval.
+    """Return the mean of pair scores, each in [0, 1], with its 95 % interval.
 
     The two games of an opening share its bias, so a pair is one observation. One lost and one won pair are added to the normal interval
     (after Agresti and Coull, The American Statistician 52, 1998), so few or equal pairs never look certain: 16 lost pairs give [0, 0.16].
-
-    Args:
-        pair_scores: Mean score of each opening's two games, in [0, 1].
 
     Raises ValueError without a pair.
     """
@@ -101,7 +98,7 @@ def p_value(pair_scores: Sequence[float]) -> float:
 
 
 def _padded_mean(pair_scores: Sequence[float]) -> tuple[float, float]:
-    """Return mean and standard error after adding one lost and one won pair; the error is never 0."""
+    """Return mean and standard error after adding one lost and one won pair."""
     if not pair_scores:
         raise ValueError("no pairs, no score: play at least one opening")
     padded = [*pair_scores, 0.0, 1.0]
@@ -111,10 +108,10 @@ def _padded_mean(pair_scores: Sequence[float]) -> tuple[float, float]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return the p-values adjusted for multiple testing, in their order; a claim holds at level a if its value is at most a.
+    """Return p-values adjusted for multiple testing, in their order; a claim holds at level a if its value is at most a.
 
     Holm's method (Scandinavian Journal of Statistics 6, 1979) multiplies the smallest of m by m, the next by m - 1, ...; no value falls
-    below the one before. The probability of any false claim is then at most a, even for dependent claims.
+    below the one before. Any false claim then has probability at most a, even if the claims depend on each other.
     """
     adjusted = [0.0] * len(p_values)
     floor = 0.0
@@ -155,8 +152,8 @@ def expected_score(elo_difference: float) -> float:
 def difference(first: Estimate, second: Estimate) -> Estimate:
     """Return first minus second of two independent estimates with its 95 % interval.
 
-    The MOVER method (G. Y. Zou and A. Donner, Statistics in Medicine 27, 2008) keeps asymmetric intervals asymmetric. Positively correlated
-    samples, such as games from the same openings, make the interval too wide.
+    The MOVER method (G. Y. Zou and A. Donner, Statistics in Medicine 27, 2008) keeps asymmetric intervals asymmetric. Positive correlation,
+    as of games from the same openings, makes the interval too wide.
 
     >>> round(difference(Estimate(value=0.6, low=0.57, high=0.63), Estimate(value=0.5, low=0.46, high=0.54)).low, 6)
     0.05
@@ -170,8 +167,8 @@ def difference(first: Estimate, second: Estimate) -> Estimate:
 def between_runs(values: Sequence[float]) -> Estimate | None:
     """Return the runs' mean m with its 95 % interval, m +- t s / sqrt(n); None for fewer than two runs.
 
-    The interval covers everything that a seed changes. s is the sample standard deviation, t the 97.5 % quantile of Student's distribution
-    with n - 1 degrees of freedom.
+    The interval covers all that a seed changes. s is the sample standard deviation, t Student's 97.5 % quantile with n - 1 degrees of
+    freedom.
 
     >>> estimate = between_runs([10.0, 20.0, 30.0])
     >>> round(estimate.value), round(estimate.low, 2), round(estimate.high, 2)
@@ -188,7 +185,7 @@ def between_runs(values: Sequence[float]) -> Estimate | None:
 def within_runs(estimates: Sequence[Estimate]) -> Estimate:
     """Return the mean of independent estimates, one a run, with its 95 % interval (MOVER, as `difference`).
 
-    The interval covers the luck of these runs' games, not what another seed changes.
+    The interval covers the luck of these runs' games, not another seed.
 
     >>> pooled = within_runs([Estimate(value=10.0, low=7.0, high=13.0), Estimate(value=20.0, low=16.0, high=24.0)])
     >>> pooled.value, pooled.low, pooled.high

@@ -2,8 +2,7 @@
 
 A board's change is the candidate's regret minus the initial policy's; pairing by board cancels the boards' difficulty. A phase blocks if
 its mean change is *shown* to exceed the tolerance (one-sided 2.5 %, Holm over the phases). Noise then blocks at most one in forty
-candidates within the tolerance, and hardly any candidate three standard errors beyond it passes. Blocking by the mean alone would stop good
-candidates by chance; demanding proof of *no* growth would stop all.
+candidates within the tolerance; a candidate three standard errors beyond it hardly ever passes.
 """
 
 import math
@@ -15,7 +14,7 @@ from typing import Final
 from grpo.statistics.intervals import LEVEL, Estimate, holm, normal_interval
 
 FEWEST_BOARDS: Final = 30
-"""Fewest boards for a reliable normal interval; a phase with fewer is reported but cannot block."""
+"""Fewest boards for a reliable normal interval; a phase with fewer cannot block."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

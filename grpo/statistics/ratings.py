@@ -39,8 +39,8 @@ def fit_ratings(num_players: int, pair_scores: Mapping[tuple[int, int], Sequence
 
     The model is Bradley and Terry's (Biometrika 39, 1952), with a draw as half a win. The plain likelihood has no maximum if a player won
     every game, and overestimates differences with few games. Firth's penalty (Biometrika 80, 1993) avoids both: it adds one drawn game per
-    free rating, spread over the pairings by leverage. The covariance is a sandwich estimate: each pairing's variance comes from its pairs,
-    after adding one lost and one won pair (`grpo.statistics.intervals`).
+    free rating, spread over the pairings by leverage. In the covariance (a sandwich estimate) each pairing's variance comes from its pairs,
+    after adding one lost and one won pair.
 
     Args:
         num_players: Players are 0 .. n - 1; player 0 has rating 0. The pairings connect all players.
@@ -71,9 +71,9 @@ def rate_against(opponents: Sequence[float], pair_scores: Sequence[Sequence[floa
 def rating_difference(opponents: Sequence[float], first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> Rating:
     """Return the first player's rating minus the second's, both by `rate_against`, with an error paired by opening.
 
-    Players on the same openings share luck, so the error comes from the difference on each opening (delta method). Against each opponent
-    two pairs are added, one lost by the first player and won by the second and one the other way round: equal games give a difference of 0
-    that does not look certain.
+    Players on the same openings share luck, so the error comes from the difference on each opening (delta method). Two pairs are added per
+    opponent, one lost by the first player and won by the second and one the other way round: equal games give a difference of 0 that does
+    not look certain.
 
     Args:
         opponents: Known ratings in Elo.

@@ -86,9 +86,9 @@ class Decision(Document):
     """Whether the candidate is promoted and shown to be better than the registry's champion, if that exists."""
     sentence: str
     claims: tuple[Claim, ...] = ()
-    """The deciding claims: against the initial policy, and against the registry's champion if it exists."""
+    """Against the initial policy, and against the registry's champion if it exists; they decide."""
     beside: tuple[Claim, ...] = ()
-    """Claims for other ways of scoring or playing, which do not change the verdict."""
+    """Claims for other ways of scoring or playing; they decide nothing."""
     ladder_gain: LadderGain | None = None
     phases: tuple[PhaseChange, ...] = ()
 
@@ -101,7 +101,7 @@ AGAINST_OTHERS = "against other opponents (ladder rating less the pretrained pol
 
 
 def candidates_by_regret(regret_by_step: Mapping[int, float]) -> list[int]:
-    """Return the steps by held-out regret, lowest first; of equal regrets the later step is first."""
+    """Return the steps, lowest held-out regret first; of equal regrets the later step is first."""
     return sorted(regret_by_step, key=lambda step: (regret_by_step[step], -step))
 
 

@@ -7,7 +7,7 @@ from typing import Final
 from grpo.board.actions import MAX_LEGAL_MOVES
 
 MIN_TEMPERATURE: Final = 0.01
-"""Below it, logits divided by the temperature overflow."""
+"""Logits divided by a lower temperature overflow."""
 MAX_TEMPERATURE: Final = 10.0
 BEST_MOVE: Final = 0.0
 """Temperature that stands for the most likely move."""

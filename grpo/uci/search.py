@@ -26,12 +26,7 @@ class MoveFinder(Protocol):
     def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> UciSearchResult:
         """Return the move to play and the moves to show; a sample depends only on seed, game and ply.
 
-        Args:
-            board: Position with a legal move.
-            allowed: UCI moves to choose among; empty allows all.
-            options: Temperature and number of moves to show.
-            seed: Root of the random stream.
-            num_games: Games begun so far.
+        `board` has a legal move. `allowed` holds UCI moves to choose among; empty allows all. `num_games` games have begun.
         """
 
 

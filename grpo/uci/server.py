@@ -29,14 +29,10 @@ class UciEngine:
     def __init__(
         self, *, name: str, options: UciOptions, load: "Callable[[], MoveFinder]", seed: int, write: Callable[[str], None]
     ) -> None:
-        """Prepare an engine.
+        """Prepare an engine called `name` with default `options`.
 
-        Args:
-            name: Name in the `id` line.
-            options: Defaults.
-            load: Loads the policy; called once, as late as possible.
-            seed: Root of sampled moves.
-            write: Sends a line to the chess program.
+        `load` loads the policy and is called once, as late as possible. `seed` is the root of sampled moves. `write` sends a line to the
+        chess program.
         """
         self._name = name
         self._defaults = self._options = options

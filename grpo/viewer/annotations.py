@@ -47,13 +47,13 @@ def round_number(index: int) -> str:
 def annotate(
     result: MatchResult, policies: tuple[MoveProbabilities | None, MoveProbabilities | None], pool: EnginePool, *, depth: int
 ) -> dict[int, AnnotatedGame]:
-    """Return index -> annotated game, for games worth looking at; every legal move is searched to `depth`.
+    """Return index -> annotated game, for games worth looking at; every legal move is searched to `depth` plies.
 
     Args:
         result: The match.
         policies: Probabilities of the first and the second player; None without a policy.
         pool: Engines started with `grpo.engine.move_values.engine_options()`.
-        depth: Plies.
+        depth: Plies of a search.
 
     Raises EngineError if several searches in a row fail; a position whose single search failed has no scores.
     """

@@ -18,19 +18,13 @@ def notable_decisions(
 ) -> dict[str, list[dict[str, Any]]]:
     """Return up to `count` decisions of each kind, as plain data; a decision is the most likely move at T = 1 on a board.
 
-    - `improved`, `worsened`: the value rose or fell most, compared with the earlier policy's move.
+    - `improved`, `worsened`: the value rose or fell most, compared with the earlier policy's move (policy `before`).
     - `worst`: largest regret.
     - `best`: right moves where any other move loses most.
 
     A decision has `fen` (move number 1, because encoded boards have none), `phase`, `regret`, `margin` (best value minus second best), and
     three moves with `move` (UCI), `probability` and `value`: `chosen`, the engine's `best` (`chosen` if equal), and the earlier policy's
-    `before`. Ties go to the first board.
-
-    Args:
-        policy: The policy.
-        boards: Held-out boards with `values` of the deeper search.
-        count: Most decisions of a kind.
-        before: Earlier policy; without it there are no `before` moves and no changes.
+    `before`. Ties go to the first board. The boards' `values` come from the deeper search.
     """
     probs = move_probabilities(policy, boards)
     chosen, rows = probs.argmax(1), np.arange(len(boards))

@@ -32,13 +32,8 @@ class HumanGame:
     ) -> None:
         """Set up the position `fen`; the opponent moves if it is to move.
 
-        Args:
-            choose: Returns the opponent's move, or None to resign.
-            opponent: Name.
-            about: Text about the opponent's strength.
-            person_is_white: The person's color.
-            fen: First position.
-            probabilities: Returns the opponent's move probabilities.
+        `choose` returns the opponent's move, or None to resign. `about` describes the opponent's strength. `probabilities` are the
+        opponent's.
 
         Raises MoveError if the position is illegal or the game is over.
         """
@@ -91,7 +86,7 @@ class HumanGame:
         raise MoveError(f"{text} names no legal move{' (you are in check)' * self.board.is_check()}, or several; near: {', '.join(near)}")
 
     def play(self, text: str) -> None:
-        """Play the person's move and the opponent's answer. Raises MoveError."""
+        """Play the person's move and the opponent's answer. Raises MoveError as `parse`."""
         self.board.push(self.parse(text))
         self._answer()
 
@@ -104,12 +99,12 @@ class HumanGame:
         self.board.pop()
 
     def resign(self) -> None:
-        """Raises MoveError if the game is over."""
+        """End the game as the person's loss. Raises MoveError if the game is over."""
         self._refuse_if_over()
         self._resigned = self.person_is_white
 
     def hints(self, num_plies_back: int = 0) -> list[tuple[str, float]]:
-        """Return up to five most probable moves, now or some plies back: (SAN, probability)."""
+        """Return up to five most probable moves, now or some plies back: (SAN, probability); empty without probabilities."""
         board = self.board.copy()
         for _ in range(num_plies_back):
             board.pop()

@@ -24,10 +24,8 @@ class PlayServer(ThreadingHTTPServer):
     def __init__(self, new_game: Callable[[bool | None], HumanGame], *, on_finished: Callable[[HumanGame], None], port: int = 0) -> None:
         """Listen on the loopback address; port 0 takes a free port.
 
-        Args:
-            new_game: Returns a game in which the person has White (True), Black (False) or either color (None).
-            on_finished: Takes each game once, after its end.
-            port: Number of the port.
+        `new_game` returns a game in which the person has White (True), Black (False) or either color (None). `on_finished` takes each game
+        once, after its end.
 
         Raises OSError if the port is taken, OverflowError if the number is too large.
         """

@@ -36,8 +36,8 @@ def event_pgn(
         seed: Root seed of the matches' random streams.
         played_on: Tag `Date`; None writes `????.??.??`, so equal runs give equal files on any day.
         facts: Further tags of every game.
-        annotated: Index in the first match -> notes. Such a game has the tag `Chosen`. A comment after each move has the engine's score for
-            White (`[%eval 0.35]`, pawns or `#` and moves to mate), the mover's probability of the move, and win probability after it.
+        annotated: Index in the first match -> notes. The game gets the tag `Chosen`, and each move a comment: the engine's score for White
+            (`[%eval 0.35]`, pawns or `#` and moves to mate), the mover's probability of the move, and win probability after it.
     """
     texts = []
     for number, (result, game) in enumerate((match, game) for match in results for game in match.games):
