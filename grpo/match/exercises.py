@@ -76,7 +76,7 @@ def read_suite(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:
 def solve(player: Player, exercises: Iterable[Exercise]) -> Iterator[tuple[Exercise, bool, ReplyCounts]]:
     """Yield each exercise, whether the player solves it, and the answer counts (zeros if the player always names a legal move).
 
-    As on Lichess, each move must be right or give checkmate, which ends the exercise.
+    Each move must be right, or give checkmate, which ends the exercise (as on Lichess).
     """
     remaining, num_boards = iter(exercises), 0
     while chunk := list(islice(remaining, _AT_ONCE)):
@@ -103,9 +103,7 @@ def _is_solved(exercise: Exercise, moves: Sequence[chess.Move | None]) -> bool:
 
 
 def solved_fraction(num_solved: int, num_exercises: int) -> str:
-    """Return the fraction solved with Wilson's 95 % interval, and the number of exercises.
-
-    Raises ValueError without exercises.
+    """Return the fraction solved with Wilson's 95 % interval, and the number of exercises. Raises ValueError without exercises.
 
     >>> solved_fraction(1, 4)
     ' 25.0% [4.6%, 69.9%], 4'

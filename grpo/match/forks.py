@@ -31,11 +31,8 @@ def num_forks(wanted: int) -> int:
 def in_processes(tasks: Sequence[Callable[[Tell], _T]], tell: Tell) -> list[_T]:
     """Run each task in a forked process and return the results in order; a single task runs in this process.
 
-    Args:
-        tasks: Each calls its argument with how much it has done, such as a number of games.
-        tell: Takes the sum over all tasks.
-
-    Raises a task's PlainError, or ForkError if a process ended without a result.
+    Tasks call their argument with how much they have done, such as a number of games; `tell` takes the sum. Raises a task's PlainError, or
+    ForkError if a process ended without a result.
     """
     if len(tasks) == 1:
         return [tasks[0](tell)]
@@ -82,7 +79,7 @@ def in_processes(tasks: Sequence[Callable[[Tell], _T]], tell: Tell) -> list[_T]:
 def _run(task: Callable[[Tell], Any], pipe: Connection) -> None:
     """Run a task in a forked process, which dies with its parent."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # The parent gets the same signal and decides.
+        signal.signal(number, signal.SIG_IGN)  # The parent gets it too, and finishes its step or kills this process.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if (torch := sys.modules.get("torch")) is not None:

@@ -43,7 +43,6 @@ class Rung(Document):
         return f"stockfish-{self.nodes}-nodes" + (f", {100 * self.random_share:g} % random" if self.random_share else "")
 
     def player(self, pool: EnginePool, rng: np.random.Generator) -> "Player":
-        """Return the opponent; `rng` draws its random moves."""
         from grpo.match.players import DilutedPlayer, EnginePlayer, RandomPlayer
 
         if self.random_share == 1:
@@ -115,7 +114,7 @@ class Meeting(Document):
     first: str
     second: str
     expected: float
-    """First rung's score by the ratings. If `match` differs much, these ratings do not describe this pair."""
+    """First rung's score by the ratings. If `match` differs much, the ratings do not describe this pair."""
     match: MatchReport
 
 
@@ -147,14 +146,14 @@ class Placement(Document):
     """A player's rating in Elo above the random mover."""
 
     rating: Estimate
-    """Interval for comparisons on the same ladder: the rungs' ratings count as exact."""
+    """Compares players on one ladder: the rungs' ratings count as exact."""
     rating_of_all: Estimate
-    """Interval with the errors of the rungs' ratings."""
+    """Includes the errors of the rungs' ratings."""
     reach: Reach
     probes: tuple[RungMatch, ...]
     """A few pairs that located the nearest rungs; the rating ignores them."""
     games: tuple[RungMatch, ...]
-    """Games against the two nearest rungs, weaker first; they give the rating."""
+    """Games against the two nearest rungs, weaker first; the rating's games."""
 
     @property
     def text(self) -> str:
@@ -224,10 +223,7 @@ def num_openings_to_place(num_players: int, config: EvaluationConfig) -> int:
 
 
 def _parts(num_players: int, config: EvaluationConfig) -> tuple[tuple[float, ...], int]:
-    """Return the standard errors on each side of an interval after each part, and a part's openings per rung.
-
-    A single player, compared with no other, plays one part of half the size.
-    """
+    """Return the standard errors on each side of the interval after each part, and a part's openings; one player plays half a part."""
     return (REPEATED_Z, config.num_rung_pairs) if num_players > 1 else ((Z95,), -(-config.num_rung_pairs // 2))
 
 
@@ -240,9 +236,9 @@ def place_on_ladder(
 ) -> tuple[PlacedGames, ...]:
     """Rate one or two players: a binary search of a few pairs per rung finds the nearest rungs, then many pairs against two rungs rate.
 
-    Two players meet the same rungs, the two nearest to their mean rating, on the same openings, so `ladder_difference` compares them
-    opening by opening. They play two parts of `num_rung_pairs` openings per rung, or one part if it shows a difference. One player plays
-    half a part. `openings` holds at least `num_openings_to_place` FENs; a player uses each at most once.
+    Two players meet the same rungs, the two nearest to their mean rating, on the same openings, for `ladder_difference`. They play two
+    parts of `num_rung_pairs` openings per rung, or one part if it shows a difference; one player plays half a part. `openings` holds at
+    least `num_openings_to_place` FENs; a player uses each at most once.
     """
     by_rating = _by_rating(ladder)
     probes = [_probe(play, ladder, openings, config.num_probe_pairs) for play in players]
@@ -268,8 +264,8 @@ def place_on_ladder(
 def ladder_difference(ladder: Ladder, first: PlacedGames, second: PlacedGames, *, adjudicated: bool) -> Estimate:
     """Return the first player's rating minus the second's in Elo, with a 95 % interval paired by opening.
 
-    The interval is valid whether play stopped after one part or two, and includes the rungs' errors, which nearly cancel. Adjudicated games
-    are rated against the rungs' ratings as played. Both players' games must come from one call of `place_on_ladder` on this ladder.
+    Both players come from one call of `place_on_ladder`. The interval is valid whether play stopped after one part or two, and includes the
+    rungs' errors, which nearly cancel. Adjudicated games are rated against the rungs' ratings as played.
     """
     rungs = [games.rung for games in first.games]
     assert rungs == [games.rung for games in second.games], "placed together"

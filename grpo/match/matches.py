@@ -169,7 +169,7 @@ class _Game:
                 return
             answer = answer.move
         if not self.board.is_legal(answer):
-            raise ValueError(f"{player} played {answer.uci()} in {self.board.fen()}, which is not legal")
+            raise ValueError(f"{player} played the illegal move {answer.uci()} in {self.board.fen()}")
         self.board.push(answer)
         if self.board.halfmove_clock == 0:  # No earlier position can return.
             self._seen.clear()
@@ -258,15 +258,13 @@ def _play(first: "Player", second: "Player", games: Sequence[_Game], numbers: Se
 
 
 def adjudicate(result: MatchResult, pool: EnginePool) -> MatchResult:
-    """Return the match with adjudicated scores: a side ahead by more than `CENTIPAWNS` or with a forced mate wins an undecided game.
+    """Return the match with adjudicated scores: a side ahead by more than `CENTIPAWNS` or with a forced mate wins an `UNDECIDED` game.
 
-    Undecided games are draws by repetition, fifty moves or the ply cap. The search begins with a half-move clock of 0, because near the
-    fiftieth move every position scores as a draw. `pool` searches without MultiPV.
-
-    Raises EngineError if several searches in a row fail; a game whose single search failed stays a draw and is counted.
+    The search begins with a half-move clock of 0, because near the fiftieth move every position scores as a draw. `pool` searches without
+    MultiPV. Raises EngineError if several searches in a row fail; a game whose single search failed stays a draw and is counted.
     """
     finals = {game: _final_board(game) for game in result.games if game.end in UNDECIDED}
-    distinct = {board.fen(): board for board in finals.values()}  # Deterministic players reach the same final position many times.
+    distinct = {board.fen(): board for board in finals.values()}  # Deterministic players often reach the same position.
     queries = [Query(fen=fen, limit=f"depth {DEPTH}", board=board) for fen, board in distinct.items()]
     answers = dict(zip(distinct, pool.search(queries), strict=True))
     scores = {game: _first_score(game, board, answers[board.fen()]) for game, board in finals.items()}

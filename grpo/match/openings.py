@@ -22,7 +22,7 @@ _CANDIDATES_PER_ROUND = 128  # Positions searched at once.
 _MAX_ROUNDS = 1_000
 _LIMIT = "depth 6"
 _PLIES = 8  # Random legal plies of a generated opening.
-_MAX_CENTIPAWNS = 120  # A generated opening is used if a search scores it within plus or minus this.
+_MAX_CENTIPAWNS = 120  # Largest score, plus or minus, of a generated opening.
 
 
 class OpeningsError(PlainError, ValueError):
@@ -30,17 +30,10 @@ class OpeningsError(PlainError, ValueError):
 
 
 def make_openings(config: EvaluationConfig, *, count: int, rng: np.random.Generator, pool: EnginePool, exclude: set[str]) -> list[str]:
-    """Return the FENs of `count` distinct openings that are not in `exclude`, and add their keys to `exclude`.
+    """Return the FENs of `count` distinct openings that are not in `exclude` (keys by `position_key`), and add their keys to `exclude`.
 
-    Book openings may be unbalanced, because both colors play each. Without a book, the engine chooses balanced positions after random
-    plies. Stages that share `exclude` get distinct openings. A smaller count gives the beginning of the same list.
-
-    Args:
-        config: Names the opening book, if any.
-        count: Number of openings.
-        rng: Draws the openings.
-        pool: Engine for generated positions; unused with a book.
-        exclude: `position_key` of each forbidden position.
+    Book openings may be unbalanced, because both colors play each. Without a book, `pool` chooses balanced positions after random plies.
+    Stages that share `exclude` get distinct openings. A smaller count gives the beginning of the same list.
 
     Raises OpeningsError if a book has too few, SourceError if a book cannot be read, EngineError if the generator finds too few.
     """
@@ -67,9 +60,8 @@ def make_openings(config: EvaluationConfig, *, count: int, rng: np.random.Genera
 def drawn_openings(book: str, *, count: int, rng: np.random.Generator, exclude: set[str]) -> list[str]:
     """Return `count` openings drawn from a book without replacement, none in `exclude`, and add their keys to `exclude`.
 
-    The order depends only on the texts of the book's lines and `rng`.
-
-    Raises OpeningsError if too few are left, SourceError if a file cannot be read or is no list of positions.
+    The order depends only on the texts of the book's lines and `rng`. Raises OpeningsError if too few are left, SourceError if a file
+    cannot be read or is no list of positions.
     """
     texts: set[bytes] = set()
     for file in book_files(book):
@@ -96,10 +88,7 @@ def drawn_openings(book: str, *, count: int, rng: np.random.Generator, exclude: 
 
 
 def book_files(book: str) -> list[SourceFile]:
-    """Return the files that `evaluation.opening_book` matches.
-
-    Raises SourceError if no file matches or a file is no list of positions.
-    """
+    """Return the files that `evaluation.opening_book` matches. Raises SourceError without a file, or if a file is no list of positions."""
     files = find_files([book])
     for file in files:
         if file.kind != FileKind.POSITIONS:

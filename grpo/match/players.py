@@ -1,7 +1,7 @@
 """Players of a match: a policy, a UCI engine or a random mover; each chooses moves for a batch of boards.
 
-Each game has its own random stream, so a game does not depend on the other games of the batch. Streams continue from one match to the next:
-to repeat a match, create its players again.
+Each game has its own random stream, so other games of the batch do not change it. Streams continue from one match to the next: to repeat a
+match, create its players again.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,9 +33,8 @@ class Player(Protocol):
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> Sequence[chess.Move | Reply]:
         """Return a legal move for each board; a player that can fail to name a legal move returns a `Reply` instead.
 
-        Args:
-            boards: Positions with this player to move and at least one legal move.
-            games: Index of each board's game in its match, which selects the random numbers.
+        Each board has a legal move, with this player to move. `games` are the boards' games in their match, which select the random
+        numbers.
         """
 
 
@@ -82,22 +81,14 @@ class RandomPlayer:
 
 
 class EnginePlayer:
-    """A UCI engine with a fixed limit per move, such as Stockfish at full strength with 50 nodes.
+    """A UCI engine with a fixed limit per move: `limit` is the argument of UCI's `go`, such as `nodes 50`.
 
     Each move is a search without the game's history, so the engine does not see repetitions. With a limit of nodes or depth, equal
-    positions get equal moves.
+    positions get equal moves. `says` takes a line for each move that the engine failed to name, and the engine loses the game; without
+    `says` its error ends the match.
     """
 
     def __init__(self, pool: EnginePool, *, limit: str, name: str, says: Callable[[str], None] | None = None) -> None:
-        """Prepare a player.
-
-        Args:
-            pool: The engine's processes.
-            limit: Arguments of UCI's `go` (`nodes 50`, `depth 3`).
-            name: The player's name.
-            says: Takes a line for each move that the engine failed to name, and the engine loses the game. Without `says` its error ends
-                the match.
-        """
         self.name = name
         self._pool = pool
         self._limit = limit
@@ -120,7 +111,7 @@ class EnginePlayer:
 
 
 def _counts(failed: Sequence[EngineError], *, num_moves: int) -> ReplyCounts:
-    """Return the counts of one move, from the errors of failed searches; `num_moves` is 1 if a last search named a move, else 0."""
+    """Return the counts of one move from the errors of its searches; `num_moves` is 1 if a last search named a move, else 0."""
     num_illegal = sum(isinstance(error, IllegalMoveError) for error in failed)
     return ReplyCounts(num_moves=1, num_answers=len(failed) + num_moves, num_unreadable=len(failed) - num_illegal, num_illegal=num_illegal)
 
@@ -165,7 +156,7 @@ class GameStreams:
 def _policy_moves(
     policy: MovePolicy, boards: Sequence[chess.Board], *, temperature: float, pick: Callable[[MoveDistribution, slice], Tensor]
 ) -> list[chess.Move]:
-    """Return the moves whose columns, [rows], `pick` returns for the distribution of a slice of the boards."""
+    """Return the moves whose columns `pick` returns, given the distribution of one forward pass and the slice of its boards."""
     moves: list[chess.Move] = []
     for start in range(0, len(boards), _BOARDS_PER_FORWARD):
         rows = slice(start, start + _BOARDS_PER_FORWARD)

@@ -1,9 +1,8 @@
 """Sequential halving chooses a checkpoint by games (Karnin, Koren and Somekh, ICML 2013).
 
 Each round plays the remaining candidates from the same new openings and drops the lower half, so most games go to candidates that are hard
-to tell apart. The games overestimate the winner, because they chose it (the winner's curse): report only later games.
-
-A pair score is the mean score of an opening's two games, in [0, 1].
+to tell apart. The games overestimate the winner, because they chose it (the winner's curse): report only later games. A pair score is the
+mean score of an opening's two games, in [0, 1].
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ class HalvingEntry:
     pair_scores: tuple[float, ...]
     """This round's scores against the initial policy."""
     so_far: Estimate
-    """Score over the rounds up to this one."""
+    """Score over all rounds up to this one."""
     kept: bool
 
 
@@ -34,14 +33,14 @@ class Screened(Document):
     """The report of `screen`."""
 
     candidate_step: int | None
-    """None if no checkpoint could play; `reason` then says why."""
+    """None if no checkpoint could play; `reason` says why."""
     reason: str
     heldout_regret_best: dict[int, Estimate]
     screening: tuple[HalvingEntry, ...] = ()
     openings: dict[str, list[str]]
-    """Later stage -> FENs; the previous champion has openings only if it will be played."""
+    """Later stage -> FENs; the previous champion has some only if it will be played."""
     previous_weights: str | None = None
-    """Hash of the previous champion's weights if it will be played; its policy is stored beside the report."""
+    """Hash of the previous champion's weights if it will be played; its policy lies beside the report."""
 
 
 def halving_rounds(num_candidates: int) -> tuple[int, ...]:

@@ -8,13 +8,13 @@ from statistics import NormalDist, fmean, stdev
 from typing import Final
 
 LEVEL: Final = 0.025
-"""One-sided error of a claim, which is shown if the lower end of its 95 % interval lies above one half."""
+"""One-sided error of a claim, which is shown if its 95 % interval lies above one half."""
 Z95: Final = 1.959964
 """Standard errors on each side of a 95 % interval."""
 REPEATED_Z: Final = tuple(1.977 * math.sqrt(2 / look) for look in (1, 2))
-"""Standard errors on each side of a repeated 95 % interval, at the interim analysis after half of the sample and at the last.
+"""Standard errors on each side of a repeated 95 % interval, after half of the sample and at its end.
 
-In 95 % of the cases both intervals hold the truth, so play may stop after either (O'Brien and Fleming, Biometrics 35, 1979; 1.977: Jennison
+Both intervals hold the truth in 95 % of the cases, so play may stop after either (O'Brien and Fleming, Biometrics 35, 1979; 1.977: Jennison
 and Turnbull, Group Sequential Methods, 2000, table 2.3).
 """
 _NORMAL: Final = NormalDist()
@@ -40,7 +40,7 @@ class Estimate:
     """Pairs of games of a match score, else 0."""
 
     def text(self, unit: Unit, *, is_change: bool = False, suffix: str = "") -> str:
-        """Return the number with its 95 % interval; `suffix` follows the number, and a change always has a sign.
+        """Return the number with its 95 % interval; a change always has a sign.
 
         >>> Estimate(value=0.6025, low=0.5741, high=0.6295).text(Unit.SCORE)
         '0.603 [0.574, 0.629]'
@@ -72,12 +72,10 @@ def regret_interval(mean: float, standard_error: float) -> Estimate:
 
 
 def paired_interval(pair_scores: Sequence[float]) -> Estimate:
-    """Return the mean of pair scores, each in [0, 1], with its 95 % interval.
+    """Return the mean of pair scores, each in [0, 1], with its 95 % interval. Raises ValueError without a pair.
 
-    The two games of an opening share its bias, so a pair is one observation. One lost and one won pair are added to the normal interval
+    A pair is one observation, because its two games share the opening's bias. One lost and one won pair are added to the normal interval
     (after Agresti and Coull, The American Statistician 52, 1998), so few or equal pairs never look certain: 16 lost pairs give [0, 0.16].
-
-    Raises ValueError without a pair.
     """
     center, deviation = _padded_mean(pair_scores)
     return Estimate(
@@ -89,9 +87,9 @@ def paired_interval(pair_scores: Sequence[float]) -> Estimate:
 
 
 def p_value(pair_scores: Sequence[float]) -> float:
-    """Return the one-sided p-value of "the expected score is at most one half".
+    """Return the one-sided p-value of "the expected score is at most one half". Raises ValueError without a pair.
 
-    It is below `LEVEL` exactly if `paired_interval` lies above one half. Raises ValueError without a pair.
+    The p-value is below `LEVEL` exactly if `paired_interval` lies above one half.
     """
     center, deviation = _padded_mean(pair_scores)
     return _NORMAL.cdf((0.5 - center) / deviation)
@@ -111,7 +109,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values adjusted for multiple testing, in their order; a claim holds at level a if its value is at most a.
 
     Holm's method (Scandinavian Journal of Statistics 6, 1979) multiplies the smallest of m by m, the next by m - 1, ...; no value falls
-    below the one before. Any false claim then has probability at most a, even if the claims depend on each other.
+    below the one before. Any false claim then has probability at most a, even for dependent claims.
     """
     adjusted = [0.0] * len(p_values)
     floor = 0.0

@@ -1,8 +1,8 @@
 """Phase guard: blocks a candidate's promotion if its held-out regret has grown in a phase of the game.
 
 A board's change is the candidate's regret minus the initial policy's; pairing by board cancels the boards' difficulty. A phase blocks if
-its mean change is *shown* to exceed the tolerance (one-sided 2.5 %, Holm over the phases). Noise then blocks at most one in forty
-candidates within the tolerance; a candidate three standard errors beyond it hardly ever passes.
+its mean change is *shown* to exceed the tolerance (one-sided 2.5 %, Holm over the phases): noise blocks at most one in forty candidates
+within the tolerance, and a candidate three standard errors beyond it hardly ever passes.
 """
 
 import math
@@ -14,7 +14,7 @@ from typing import Final
 from grpo.statistics.intervals import LEVEL, Estimate, holm, normal_interval
 
 FEWEST_BOARDS: Final = 30
-"""Fewest boards for a reliable normal interval; a phase with fewer cannot block."""
+"""A phase with fewer boards has no reliable interval and cannot block."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,7 +1,4 @@
-"""Elo ratings from games: the Bradley-Terry model on the logistic Elo scale.
-
-A pair score is the mean score of an opening's two games, in [0, 1].
-"""
+"""Elo ratings from pair scores (mean score of an opening's two games, in [0, 1]): the Bradley-Terry model on the logistic Elo scale."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,7 +11,7 @@ from numpy.typing import NDArray
 ELO_PER_NAT: Final = 400 / math.log(10)
 """Elo points of one nat of log-odds: 173.7."""
 _MAX_STEPS: Final = 200
-_LONGEST_STEP: Final = 2.0  # In nats. Longer Newton steps far from the maximum would overshoot.
+_LONGEST_STEP: Final = 2.0  # In nats; longer Newton steps overshoot far from the maximum.
 _TOLERANCE: Final = 1e-10
 
 Vector = NDArray[np.float64]
@@ -25,7 +22,7 @@ Matrix = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rating:
-    """A player's rating, or the difference of two, from games against opponents with known ratings."""
+    """A player's rating, or the difference of two, against opponents with known ratings."""
 
     elo: float
     standard_error: float
@@ -39,8 +36,8 @@ def fit_ratings(num_players: int, pair_scores: Mapping[tuple[int, int], Sequence
 
     The model is Bradley and Terry's (Biometrika 39, 1952), with a draw as half a win. The plain likelihood has no maximum if a player won
     every game, and overestimates differences with few games. Firth's penalty (Biometrika 80, 1993) avoids both: it adds one drawn game per
-    free rating, spread over the pairings by leverage. In the covariance (a sandwich estimate) each pairing's variance comes from its pairs,
-    after adding one lost and one won pair.
+    free rating, spread over the pairings by leverage. The covariance is a sandwich estimate with each pairing's variance over pairs, after
+    adding one lost and one won pair.
 
     Args:
         num_players: Players are 0 .. n - 1; player 0 has rating 0. The pairings connect all players.
@@ -54,12 +51,7 @@ def fit_ratings(num_players: int, pair_scores: Mapping[tuple[int, int], Sequence
 
 
 def rate_against(opponents: Sequence[float], pair_scores: Sequence[Sequence[float]]) -> Rating:
-    """Return a player's maximum-likelihood rating, by the model of `fit_ratings`.
-
-    Args:
-        opponents: Known ratings in Elo.
-        pair_scores: The player's pair scores against each opponent.
-    """
+    """Return a player's maximum-likelihood rating (model of `fit_ratings`) from the pair scores against each opponent, rated in Elo."""
     fitted, covariance, information = _fit(np.ones((len(pair_scores), 1)), -np.array(opponents) / ELO_PER_NAT, pair_scores)
     return Rating(
         elo=float(fitted[0]) * ELO_PER_NAT,
@@ -71,14 +63,9 @@ def rate_against(opponents: Sequence[float], pair_scores: Sequence[Sequence[floa
 def rating_difference(opponents: Sequence[float], first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> Rating:
     """Return the first player's rating minus the second's, both by `rate_against`, with an error paired by opening.
 
-    Players on the same openings share luck, so the error comes from the difference on each opening (delta method). Two pairs are added per
-    opponent, one lost by the first player and won by the second and one the other way round: equal games give a difference of 0 that does
-    not look certain.
-
-    Args:
-        opponents: Known ratings in Elo.
-        first: The first player's pair scores against each opponent.
-        second: The second player's pair scores, of the same openings in the same order.
+    Both players' pairs have the same openings in the same order. Shared openings share luck, so the error comes from the difference on each
+    opening (delta method). Two pairs are added per opponent, one lost by the first player and won by the second and one the other way
+    round: equal games give a difference of 0 that does not look certain.
     """
     one, two = rate_against(opponents, first), rate_against(opponents, second)
     variance = 0.0

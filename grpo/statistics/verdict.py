@@ -1,10 +1,9 @@
 """The verdict: is the candidate, a chosen checkpoint, better than the initial policy?
 
-The best of several checkpoints looks better than it is (the winner's curse), so the stages of selection share no game. Held-out regret
+The best of several checkpoints looks better than it is (the winner's curse), so the stages of selection share no game: held-out regret
 ranks all checkpoints, sequential halving chooses the candidate, and only the confirmation games, played afterwards, are reported. A policy
-can learn to beat its own start without gaining against anybody else, so both also play the same ladder opponents.
-
-A pair score is the mean score of an opening's two games, in [0, 1].
+can beat its own start without gaining against anybody else, so both also play the same ladder opponents. A pair score is the mean score of
+an opening's two games, in [0, 1].
 """
 
 from collections.abc import Mapping, Sequence
@@ -127,14 +126,14 @@ def decide(
     """Return the verdict on a candidate; only `Verdict.BETTER` makes the candidate champion.
 
     The claim against the initial policy decides. The claim against the registry's champion decides whether that champion is replaced.
-    Holm's method adjusts both. Other scores (sampled moves, adjudicated games) are only reported: sampled moves at T = 1 measure a policy's
-    sharpness as much as its strength. A candidate shown to be worse on the ladder, or in a phase, is not promoted.
+    Holm's method adjusts both. Other scores are only reported, because sampled moves at T = 1 measure a policy's sharpness as much as its
+    strength. A candidate shown to be worse on the ladder, or in a phase, is not promoted.
 
     Args:
         candidate: Checkpoint's step.
-        against_initial: Pair scores of the confirmation games against the initial policy.
+        against_initial: Pair scores of the confirmation games.
         against_previous: Pair scores against the registry's champion; None if there is none or if it is the initial policy.
-        beside: Name of a further claim -> at least one pair score.
+        beside: Name of another claim -> at least one pair score.
         ladder_gain: The candidate's ladder rating minus the initial policy's.
         phases: Results of `phase_changes`.
     """
@@ -192,6 +191,6 @@ def _claims(pair_scores: Mapping[str, Sequence[float]]) -> tuple[Claim, ...]:
 def peak_step(scores: Mapping[int, Estimate]) -> int:
     """Return the step of the alias `peak`: the highest lower bound of the score against the initial policy, the first of ties.
 
-    The highest of many noisy scores is mostly luck, so the bound decides.
+    The highest of many noisy scores is mostly luck.
     """
     return max(scores, key=lambda step: scores[step].low)

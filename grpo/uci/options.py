@@ -52,5 +52,5 @@ class UciOptions:
         try:
             number = parse(value.replace(",", "."))  # Accept a decimal comma.
         except ValueError:
-            raise UciError(f"{name} is no number, or no whole one: {value!a}") from None
+            raise UciError(f"{name} needs a number, MultiPV a whole number: {value!a}") from None
         return replace(self, **{name.lower(): number})

@@ -1,7 +1,7 @@
 """UCI server: answers the UCI protocol (https://www.chessprogramming.org/UCI) with a policy.
 
 One thread is enough: a search is one forward pass of a few milliseconds, and every command is answered between searches. `go infinite` and
-`go ponder` compute their move at once and hold it. Every `go` gets exactly one `bestmove`, in order.
+`go ponder` compute at once and hold the move. Every `go` gets exactly one `bestmove`, in order.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -86,7 +86,7 @@ class UciEngine:
         try:
             self._board = read_position(words)
         except UciError as error:
-            self._board = None  # The last position's move would be wrong here.
+            self._board = None  # A `go` must not answer with a move for the position before.
             self._write(f"info string {error}; there is no position now")
 
     def _go(self, words: Sequence[str]) -> None:

@@ -49,13 +49,8 @@ def annotate(
 ) -> dict[int, AnnotatedGame]:
     """Return index -> annotated game, for games worth looking at; every legal move is searched to `depth` plies.
 
-    Args:
-        result: The match.
-        policies: Probabilities of the first and the second player; None without a policy.
-        pool: Engines started with `grpo.engine.move_values.engine_options()`.
-        depth: Plies of a search.
-
-    Raises EngineError if several searches in a row fail; a position whose single search failed has no scores.
+    `policies` are the first and the second player's, `pool` was started with `grpo.engine.move_values.engine_options()`. Raises EngineError
+    if several searches in a row fail; a position whose single search failed has no scores.
     """
     return {
         index: AnnotatedGame(why=why, notes=_notes(result.games[index], policies, pool, depth=depth))

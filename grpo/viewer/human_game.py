@@ -30,19 +30,17 @@ class HumanGame:
         fen: str = chess.STARTING_FEN,
         probabilities: Callable[[Sequence[chess.Board]], Sequence[Mapping[str, float]] | None] | None = None,
     ) -> None:
-        """Set up the position `fen`; the opponent moves if it is to move.
+        """Set up the position `fen`; the opponent moves if it is to move. Raises MoveError if the position is illegal or the game is over.
 
         `choose` returns the opponent's move, or None to resign. `about` describes the opponent's strength. `probabilities` are the
         opponent's.
-
-        Raises MoveError if the position is illegal or the game is over.
         """
         try:
             self.board = chess.Board(fen)
         except ValueError as error:
             raise MoveError(f"{fen!r} is not a FEN: {error}") from None
         if not self.board.is_valid() or self.board.is_game_over():
-            raise MoveError(f"{fen!r} is no legal position with a move ({self.board.status().name})")
+            raise MoveError(f"{fen!r} is illegal, or the game is over ({self.board.status().name})")
         self.opponent, self.about = opponent, about
         self.person_is_white = person_is_white
         self._choose, self._probabilities = choose, probabilities
@@ -83,7 +81,9 @@ class HumanGame:
                 return parsed
         legal = [self.board.san(move) for move in self.board.legal_moves]
         near = difflib.get_close_matches(text, legal, n=_NUM_SHOWN, cutoff=0)
-        raise MoveError(f"{text} names no legal move{' (you are in check)' * self.board.is_check()}, or several; near: {', '.join(near)}")
+        raise MoveError(
+            f"{text} names no legal move{' (you are in check)' * self.board.is_check()}; or several. Nearest: {', '.join(near)}"
+        )
 
     def play(self, text: str) -> None:
         """Play the person's move and the opponent's answer. Raises MoveError as `parse`."""

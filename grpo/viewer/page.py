@@ -13,7 +13,7 @@ import chess.svg
 from grpo.match.matches import MatchResult
 from grpo.viewer.annotations import AnnotatedGame, MoveNote, round_number
 
-# Files of pages are not in a step's version, so a better page does not make a run play its games again.
+# Page files are not in a step's version: a better page does not make a run play its games again.
 _PAGES: Final = Path(__file__).parent / "pages"
 _NUM_SHOWN: Final = 5  # Most probable moves of a position.
 _DIGITS: Final = 4

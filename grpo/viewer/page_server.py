@@ -25,9 +25,7 @@ class PlayServer(ThreadingHTTPServer):
         """Listen on the loopback address; port 0 takes a free port.
 
         `new_game` returns a game in which the person has White (True), Black (False) or either color (None). `on_finished` takes each game
-        once, after its end.
-
-        Raises OSError if the port is taken, OverflowError if the number is too large.
+        once, after its end. Raises OSError if the port is taken, OverflowError if the number is too large.
         """
         super().__init__((_LOOPBACK, port), _Handler)
         self._new_game, self._on_finished = new_game, on_finished

@@ -28,16 +28,11 @@ def event_pgn(
     """Return the games of an event's matches as PGN, in order; equal matches give equal texts.
 
     `Round` is `pair.game`, `Result` the result as played, `AdjudicatedResult` the adjudicated result. `WhiteAnswers` and `BlackAnswers`
-    count the answers of players that can fail to name a legal move.
+    count the answers of players that can fail to name a legal move. `facts` are further tags.
 
-    Args:
-        results: The matches.
-        event: Tag `Event`.
-        seed: Root seed of the matches' random streams.
-        played_on: Tag `Date`; None writes `????.??.??`, so equal runs give equal files on any day.
-        facts: Further tags of every game.
-        annotated: Index in the first match -> notes. The game gets the tag `Chosen`, and each move a comment: the engine's score for White
-            (`[%eval 0.35]`, pawns or `#` and moves to mate), the mover's probability of the move, and win probability after it.
+    Without `played_on`, the date is `????.??.??`, so equal runs give equal files on any day. `annotated` maps an index in the first match
+    to notes: the game gets the tag `Chosen`, and each move a comment with the engine's score for White (`[%eval 0.35]`, pawns or `#` and
+    moves to mate), the mover's probability, and win probability after the move.
     """
     texts = []
     for number, (result, game) in enumerate((match, game) for match in results for game in match.games):
