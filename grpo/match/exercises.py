@@ -13,8 +13,7 @@ from grpo.match.players import Player
 from grpo.match.replies import Reply, ReplyCounts
 from grpo.statistics.intervals import wilson_interval
 
-COLUMNS: Final = ("PuzzleId", "FEN", "Moves", "Rating", "Themes")
-"""Required columns of a table of puzzles, in any order."""
+COLUMNS: Final = ("PuzzleId", "FEN", "Moves", "Rating", "Themes")  # Required columns of a table of puzzles, in any order.
 _BAND: Final = 200  # Width of a band of ratings.
 _AT_ONCE: Final = 1_000  # Exercises in memory.
 
@@ -24,8 +23,7 @@ class Exercise:
     """Positions in which the solver must move, each with its right moves."""
 
     steps: tuple[tuple[chess.Board, frozenset[chess.Move]], ...]
-    groups: tuple[str, ...] = ()
-    """Subtotals in which the exercise counts: a puzzle's rating band and themes."""
+    groups: tuple[str, ...] = ()  # Subtotals in which the exercise counts: a puzzle's rating band and themes.
 
 
 def read_puzzles_with_answers(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:

@@ -11,8 +11,7 @@ from typing import Any, Final, TypeVar
 from grpo.base.errors import PlainError
 
 _T = TypeVar("_T")
-Tell = Callable[[int], None]
-"""Takes how much is done so far."""
+Tell = Callable[[int], None]  # Takes how much is done so far.
 _PR_SET_PDEATHSIG: Final = 1
 
 

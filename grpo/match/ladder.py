@@ -33,8 +33,7 @@ class Rung(Document):
     """Stockfish at full strength with fixed nodes per move, and a fraction of random moves."""
 
     nodes: int
-    random_share: float
-    """1 is a random mover, whatever the nodes."""
+    random_share: float  # 1 is a random mover, whatever the nodes.
 
     @property
     def name(self) -> str:
@@ -63,16 +62,13 @@ def ladder_pairings(num_rungs: int) -> list[tuple[int, int]]:
 
 
 class RatedRung(Rung):
-    rating: Estimate
-    """Elo above the first rung."""
-    gap: Estimate | None
-    """Elo above the next lower rung; None for the first rung."""
+    rating: Estimate  # Elo above the first rung.
+    gap: Estimate | None  # Elo above the next lower rung; None for the first rung.
 
 
 class Ladder(Document):
     rungs: tuple[RatedRung, ...]
-    covariance: tuple[tuple[float, ...], ...]
-    """[rungs, rungs], Elo squared: covariance of the ratings' errors."""
+    covariance: tuple[tuple[float, ...], ...]  # [rungs, rungs], Elo squared: covariance of the ratings' errors.
 
     @classmethod
     def of(cls, rungs: Sequence[Rung], ratings: Vector, covariance: Matrix) -> "Ladder":
@@ -113,8 +109,7 @@ def rate_rungs(rungs: Sequence[Rung], pair_scores: Mapping[tuple[int, int], Sequ
 class Meeting(Document):
     first: str
     second: str
-    expected: float
-    """First rung's score by the ratings. If `match` differs much, the ratings do not describe this pair."""
+    expected: float  # First rung's score by the ratings. If `match` differs much, the ratings do not describe this pair.
     match: MatchReport
 
 
@@ -124,8 +119,7 @@ class LadderReport(Ladder):
     meetings: tuple[Meeting, ...]
 
 
-Reach = Literal["within", "below", "above", "between"]
-"""Whether the ladder has rungs close enough to measure a player."""
+Reach = Literal["within", "below", "above", "between"]  # Whether the ladder has rungs close enough to measure a player.
 _WARNINGS: Final[dict[Reach, str]] = {
     "within": "",
     "below": "; too weak for the ladder: even the lowest rung wins too often",
@@ -145,15 +139,11 @@ class RungMatch(Document):
 class Placement(Document):
     """A player's rating in Elo above the random mover."""
 
-    rating: Estimate
-    """Compares players on one ladder: the rungs' ratings count as exact."""
-    rating_of_all: Estimate
-    """Includes the errors of the rungs' ratings."""
+    rating: Estimate  # Compares players on one ladder: the rungs' ratings count as exact.
+    rating_of_all: Estimate  # Includes the errors of the rungs' ratings.
     reach: Reach
-    probes: tuple[RungMatch, ...]
-    """A few pairs that located the nearest rungs; the rating ignores them."""
-    games: tuple[RungMatch, ...]
-    """Games against the two nearest rungs, weaker first; the rating's games."""
+    probes: tuple[RungMatch, ...]  # A few pairs that located the nearest rungs; the rating ignores them.
+    games: tuple[RungMatch, ...]  # Games against the two nearest rungs, weaker first; the rating's games.
 
     @property
     def text(self) -> str:
@@ -169,10 +159,8 @@ class Placement(Document):
 class BaselineReport(Document):
     """The report of `baseline`."""
 
-    heldout: dict[str, float]
-    """Metric -> value on held-out boards."""
-    matches: dict[str, MatchReport]
-    """Opponent's name -> match."""
+    heldout: dict[str, float]  # Metric -> value on held-out boards.
+    matches: dict[str, MatchReport]  # Opponent's name -> match.
     ladder: Placement
 
 
@@ -196,8 +184,7 @@ class RungGames:
 class PlacedGames:
     probes: tuple[RungGames, ...]
     games: tuple[RungGames, ...]
-    z: float
-    """Standard errors on each side of an interval."""
+    z: float  # Standard errors on each side of an interval.
 
     def placement(self, ladder: Ladder) -> Placement:
         rating = _rating(ladder, self.games)

@@ -36,8 +36,7 @@ class End(StrEnum):
     REPETITION = "threefold repetition"
     FIFTY_MOVES = "fifty moves"
     PLY_CAP = "ply cap"
-    FORFEIT = "no legal move named"
-    """A language model or engine named no legal move in all its attempts, and loses."""
+    FORFEIT = "no legal move named"  # A language model or engine named no legal move in all its attempts, and loses.
 
 
 UNDECIDED: Final = frozenset((End.REPETITION, End.FIFTY_MOVES, End.PLY_CAP))
@@ -54,12 +53,9 @@ class PlayedGame:
     first_is_white: bool
     moves: tuple[str, ...]
     end: End
-    score: float
-    """1, 0.5 or 0."""
-    adjudicated: float | None = None
-    """None without adjudication, or if the engine failed."""
-    first_replies: ReplyCounts | None = None
-    """None if the player always names a legal move."""
+    score: float  # 1, 0.5 or 0.
+    adjudicated: float | None = None  # None without adjudication, or if the engine failed.
+    first_replies: ReplyCounts | None = None  # None if the player always names a legal move.
     second_replies: ReplyCounts | None = None
 
     def boards(self) -> Iterator[chess.Board]:
@@ -82,8 +78,7 @@ class PlayedGame:
 class MatchReport(Document):
     """A match without its games, from the first player's side."""
 
-    score: Estimate
-    """As played, like all fields except the last two."""
+    score: Estimate  # As played, like all fields except the last two.
     pairs: tuple[int, int, int, int, int]
     """Number of pairs with a mean score of 0, 1/4, 1/2, 3/4 and 1; `score` follows from these numbers."""
     wins: int
@@ -91,12 +86,9 @@ class MatchReport(Document):
     losses: int
     ends: dict[End, int]
     num_openings: int
-    answers: dict[str, ReplyCounts]
-    """`first` or `second` -> counts, if the player can fail to name a legal move."""
-    adjudicated: Estimate | None = None
-    """None without adjudication."""
-    num_failed: int = 0
-    """Undecided games whose search failed: draws in `adjudicated`."""
+    answers: dict[str, ReplyCounts]  # `first` or `second` -> counts, if the player can fail to name a legal move.
+    adjudicated: Estimate | None = None  # None without adjudication.
+    num_failed: int = 0  # Undecided games whose search failed: draws in `adjudicated`.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,8 +21,7 @@ from grpo.match.replies import Reply, ReplyCounts
 from grpo.policy.distribution import MoveDistribution, MovePolicy, PositionBatch
 
 _BOARDS_PER_FORWARD = 1_024
-NUM_ROOTS: Final = 2**63 - 1
-"""Number of possible roots of `GameStreams`."""
+NUM_ROOTS: Final = 2**63 - 1  # Number of possible roots of `GameStreams`.
 
 
 class Player(Protocol):

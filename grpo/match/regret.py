@@ -16,21 +16,17 @@ from grpo.dataset.table import BoardArrays
 from grpo.policy.distribution import MovePolicy, PositionBatch
 
 _BATCH = 512
-BLUNDER = 0.10
-"""A blunder's value is at least this much below the best."""
+BLUNDER = 0.10  # A blunder's value is at least this much below the best.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class HeldoutScores:
     """A policy's scores on N held-out boards at T = 1, each array [N]."""
 
-    regret_best: NDArray[np.float64]
-    """Best value minus the most likely move's value."""
-    regret_sampled: NDArray[np.float64]
-    """Best value minus expected value."""
+    regret_best: NDArray[np.float64]  # Best value minus the most likely move's value.
+    regret_sampled: NDArray[np.float64]  # Best value minus expected value.
     expected_value: NDArray[np.float64]
-    phases: NDArray[np.int64]
-    """Index into `PHASES`."""
+    phases: NDArray[np.int64]  # Index into `PHASES`.
 
 
 def heldout_metrics(policy: MovePolicy, boards: BoardArrays) -> dict[str, float]:

@@ -9,14 +9,10 @@ import chess
 class ReplyCounts:
     """A player's answers, counted by fault; counts can be added."""
 
-    num_moves: int = 0
-    """Moves requested."""
-    num_answers: int = 0
-    """One per move, plus one per retry."""
-    num_unreadable: int = 0
-    """Answers from which no move was parsed, and searches in which an engine died or hung."""
-    num_illegal: int = 0
-    """Answers with an illegal move."""
+    num_moves: int = 0  # Moves requested.
+    num_answers: int = 0  # One per move, plus one per retry.
+    num_unreadable: int = 0  # Answers from which no move was parsed, and searches in which an engine died or hung.
+    num_illegal: int = 0  # Answers with an illegal move.
 
     def __add__(self, other: "ReplyCounts") -> "ReplyCounts":
         one, two = asdict(self), asdict(other)
@@ -45,7 +41,5 @@ class ReplyCounts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reply:
-    move: chess.Move | None
-    """A legal move, or None to forfeit the game."""
-    counts: ReplyCounts
-    """Counts of this one move."""
+    move: chess.Move | None  # A legal move, or None to forfeit the game.
+    counts: ReplyCounts  # Counts of this one move.

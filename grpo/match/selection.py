@@ -11,22 +11,17 @@ from grpo.statistics.verdict import Decision
 class Selection(Decision):
     """The report of `select`. Without a candidate, fields that need one are None."""
 
-    champion_step: int
-    """0 is the pretrained policy."""
+    champion_step: int  # 0 is the pretrained policy.
     peak_step: int
-    peak: Estimate | None = None
-    """Score against the pretrained policy; None if no checkpoint played."""
+    peak: Estimate | None = None  # Score against the pretrained policy; None if no checkpoint played.
     screening: tuple[HalvingEntry, ...] = ()
-    heldout_regret_best: dict[int, Estimate]
-    """Step of each checkpoint -> mean held-out regret of best moves."""
+    heldout_regret_best: dict[int, Estimate]  # Step of each checkpoint -> mean held-out regret of best moves.
     confirmation_best_moves: MatchReport | None = None
     confirmation_sampled_moves: MatchReport | None = None
     previous_champion: MatchReport | None = None
-    previous_weights: str | None = None
-    """Hash of the previous champion's weights; None if it was not played."""
+    previous_weights: str | None = None  # Hash of the previous champion's weights; None if it was not played.
     ladder: Placement | None = None
-    ladder_initial: Placement | None = None
-    """The pretrained policy's place, from the same openings."""
+    ladder_initial: Placement | None = None  # The pretrained policy's place, from the same openings.
     initial_weights: str
     candidate_weights: str | None = None
 

@@ -16,10 +16,8 @@ from grpo.statistics.intervals import Estimate, paired_interval
 class HalvingEntry:
     round: int
     candidate: int
-    pair_scores: tuple[float, ...]
-    """This round's scores against the initial policy."""
-    so_far: Estimate
-    """Score over all rounds up to this one."""
+    pair_scores: tuple[float, ...]  # This round's scores against the initial policy.
+    so_far: Estimate  # Score over all rounds up to this one.
     kept: bool
 
 
@@ -32,13 +30,11 @@ class HalvingTrace:
 class Screened(Document):
     """The report of `screen`."""
 
-    candidate_step: int | None
-    """None if no checkpoint could play; `reason` says why."""
+    candidate_step: int | None  # None if no checkpoint could play; `reason` says why.
     reason: str
     heldout_regret_best: dict[int, Estimate]
     screening: tuple[HalvingEntry, ...] = ()
-    openings: dict[str, list[str]]
-    """Later stage -> FENs; the previous champion has some only if it will be played."""
+    openings: dict[str, list[str]]  # Later stage -> FENs; the previous champion has some only if it will be played.
     previous_weights: str | None = None
     """Hash of the previous champion's weights if it will be played; its policy lies beside the report."""
 

@@ -7,10 +7,8 @@ from enum import StrEnum
 from statistics import NormalDist, fmean, stdev
 from typing import Final
 
-LEVEL: Final = 0.025
-"""One-sided error of a claim, which is shown if its 95 % interval lies above one half."""
-Z95: Final = 1.959964
-"""Standard errors on each side of a 95 % interval."""
+LEVEL: Final = 0.025  # One-sided error of a claim, which is shown if its 95 % interval lies above one half.
+Z95: Final = 1.959964  # Standard errors on each side of a 95 % interval.
 REPEATED_Z: Final = tuple(1.977 * math.sqrt(2 / look) for look in (1, 2))
 """Standard errors on each side of a repeated 95 % interval, after half of the sample and at its end.
 
@@ -21,11 +19,9 @@ _NORMAL: Final = NormalDist()
 
 
 class Unit(StrEnum):
-    SCORE = "score"
-    """A win is 1, a draw 0.5."""
+    SCORE = "score"  # A win is 1, a draw 0.5.
     ELO = "Elo"
-    REGRET = "win probability"
-    """Lower is better."""
+    REGRET = "win probability"  # Lower is better.
 
 
 _FORMATS: Final = {Unit.SCORE: ".3f", Unit.ELO: "+,.0f", Unit.REGRET: ".4f"}
@@ -36,8 +32,7 @@ class Estimate:
     value: float
     low: float
     high: float
-    num_pairs: int = 0
-    """Pairs of games of a match score, else 0."""
+    num_pairs: int = 0  # Pairs of games of a match score, else 0.
 
     def text(self, unit: Unit, *, is_change: bool = False, suffix: str = "") -> str:
         """Return the number with its 95 % interval; a change always has a sign.

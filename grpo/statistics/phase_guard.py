@@ -13,8 +13,7 @@ from typing import Final
 
 from grpo.statistics.intervals import LEVEL, Estimate, holm, normal_interval
 
-FEWEST_BOARDS: Final = 30
-"""A phase with fewer boards has no reliable interval and cannot block."""
+FEWEST_BOARDS: Final = 30  # A phase with fewer boards has no reliable interval and cannot block.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,8 +21,7 @@ class PhaseChange:
     """Change of held-out regret in one phase; above 0 is worse than the initial policy."""
 
     phase: str
-    change: Estimate
-    """Mean over the boards, in win probability."""
+    change: Estimate  # Mean over the boards, in win probability.
     num_boards: int
     adjusted_p: float
     """One-sided p-value of "the change is at most the tolerance", Holm-adjusted over the phases; 1 with too few boards."""

@@ -8,16 +8,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-ELO_PER_NAT: Final = 400 / math.log(10)
-"""Elo points of one nat of log-odds: 173.7."""
+ELO_PER_NAT: Final = 400 / math.log(10)  # Elo points of one nat of log-odds: 173.7.
 _MAX_STEPS: Final = 200
 _LONGEST_STEP: Final = 2.0  # In nats; longer Newton steps overshoot far from the maximum.
 _TOLERANCE: Final = 1e-10
 
-Vector = NDArray[np.float64]
-"""[P], a number per free rating, or [K], a number per pairing."""
-Matrix = NDArray[np.float64]
-"""[P, P] covariances, or [K, P] design matrix: each free rating's sign in each pairing."""
+Vector = NDArray[np.float64]  # [P], a number per free rating, or [K], a number per pairing.
+Matrix = NDArray[np.float64]  # [P, P] covariances, or [K, P] design matrix: each free rating's sign in each pairing.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,10 +22,8 @@ class Rating:
     """A player's rating, or the difference of two, against opponents with known ratings."""
 
     elo: float
-    standard_error: float
-    """Error from the games alone; the opponents' ratings count as exact."""
-    weights: tuple[float, ...]
-    """Change of `elo` per Elo point of each opponent's rating; the sum is 1, or 0 for a difference."""
+    standard_error: float  # Error from the games alone; the opponents' ratings count as exact.
+    weights: tuple[float, ...]  # Change of `elo` per Elo point of each opponent's rating; the sum is 1, or 0 for a difference.
 
 
 def fit_ratings(num_players: int, pair_scores: Mapping[tuple[int, int], Sequence[float]]) -> tuple[Vector, Matrix]:

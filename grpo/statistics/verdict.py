@@ -33,13 +33,10 @@ class LadderFinding(StrEnum):
 class LadderGain:
     """The candidate's ladder rating minus the initial policy's, in Elo, with repeated 95 % intervals paired by opening."""
 
-    played: Estimate
-    """Gain in games as played; it decides."""
+    played: Estimate  # Gain in games as played; it decides.
     adjudicated: Estimate
-    num_pairs: int
-    """Openings that both policies played against each of the two rungs."""
-    num_planned: int
-    """Largest possible `num_pairs`."""
+    num_pairs: int  # Openings that both policies played against each of the two rungs.
+    num_planned: int  # Largest possible `num_pairs`.
 
     @property
     def look(self) -> int:
@@ -67,33 +64,26 @@ class LadderGain:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
     name: str
-    interval: Estimate
-    """Score of the claim's games."""
+    interval: Estimate  # Score of the claim's games.
     p_value: float
-    adjusted_p: float
-    """Holm-adjusted over `Decision.claims` or over `Decision.beside`."""
-    is_shown: bool
-    """Whether `adjusted_p` is at most 2.5 %."""
+    adjusted_p: float  # Holm-adjusted over `Decision.claims` or over `Decision.beside`.
+    is_shown: bool  # Whether `adjusted_p` is at most 2.5 %.
 
 
 class Decision(Document):
     candidate_step: int | None
     verdict: Verdict
-    promoted: bool
-    """Whether the candidate is this run's champion, instead of the initial policy."""
+    promoted: bool  # Whether the candidate is this run's champion, instead of the initial policy.
     replaces_previous: bool
     """Whether the candidate is promoted and shown to be better than the registry's champion, if that exists."""
     sentence: str
-    claims: tuple[Claim, ...] = ()
-    """Against the initial policy, and against the registry's champion if it exists; they decide."""
-    beside: tuple[Claim, ...] = ()
-    """Claims for other ways of scoring or playing; they decide nothing."""
+    claims: tuple[Claim, ...] = ()  # Against the initial policy, and against the registry's champion if it exists; they decide.
+    beside: tuple[Claim, ...] = ()  # Claims for other ways of scoring or playing; they decide nothing.
     ladder_gain: LadderGain | None = None
     phases: tuple[PhaseChange, ...] = ()
 
 
-_EVEN = 0.5
-"""Score of two equal policies."""
+_EVEN = 0.5  # Score of two equal policies.
 BETTER_THAN_INITIAL = "better than the pretrained policy"
 BETTER_THAN_PREVIOUS = "better than the previous champion"
 AGAINST_OTHERS = "against other opponents (ladder rating less the pretrained policy's)"

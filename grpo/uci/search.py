@@ -14,12 +14,9 @@ from grpo.uci.options import BEST_MOVE, UciOptions
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UciSearchResult:
-    best: chess.Move | None
-    """None resigns."""
-    shown: tuple[chess.Move, ...]
-    """Moves of the MultiPV lines, best first."""
-    remark: str
-    """Text of an `info string` line."""
+    best: chess.Move | None  # None resigns.
+    shown: tuple[chess.Move, ...]  # Moves of the MultiPV lines, best first.
+    remark: str  # Text of an `info string` line.
 
 
 class MoveFinder(Protocol):

@@ -18,8 +18,7 @@ if TYPE_CHECKING:  # The policy imports torch after the answer to `uci`.
 _COMMANDS: Final = frozenset(
     {"uci", "debug", "isready", "setoption", "register", "ucinewgame", "position", "go", "stop", "ponderhit", "quit"}
 )
-NO_MOVE: Final = "(none)"
-"""`bestmove` of a finished game, as Stockfish sends it."""
+NO_MOVE: Final = "(none)"  # `bestmove` of a finished game, as Stockfish sends it.
 RESIGNATION: Final = "0000"
 """`bestmove` of a player that resigns or has no position: the null move. UCI has no command for either."""
 _PAWNS: Final = {chess.PAWN: 1, chess.KNIGHT: 3, chess.BISHOP: 3, chess.ROOK: 5, chess.QUEEN: 9}
@@ -41,10 +40,8 @@ class UciEngine:
         self._write = write
         self._board: chess.Board | None = chess.Board()
         self._num_games = 0
-        self._held: str | None = None
-        """Computed move that waits for `stop`."""
-        self._is_pondering = False
-        """Whether `ponderhit` also sends the held move."""
+        self._held: str | None = None  # Computed move that waits for `stop`.
+        self._is_pondering = False  # Whether `ponderhit` also sends the held move.
 
     def handle(self, line: str) -> bool:
         """Answer one line and return whether to continue; words before the first known command are skipped (protocol)."""

@@ -18,10 +18,8 @@ MoveProbabilities = Callable[[Sequence[chess.Board]], Sequence[Mapping[str, floa
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MoveNote:
-    probabilities: Mapping[str, float]
-    """UCI move -> the mover's probability; empty without a policy."""
-    scores: Mapping[str, Score]
-    """UCI move -> score after the move, seen by the mover; empty if the search failed."""
+    probabilities: Mapping[str, float]  # UCI move -> the mover's probability; empty without a policy.
+    scores: Mapping[str, Score]  # UCI move -> score after the move, seen by the mover; empty if the search failed.
 
     def chance(self, move: str | None) -> float | None:
         """Return the mover's win probability after a move; None if unknown."""
@@ -34,8 +32,7 @@ class MoveNote:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnnotatedGame:
-    why: str
-    """Rule that chose the game."""
+    why: str  # Rule that chose the game.
     notes: tuple[MoveNote, ...]
 
 
