@@ -9,7 +9,7 @@ from typing import Final
 
 LEVEL: Final = 0.025  # One-sided error of a claim, which is shown if its 95 % interval lies above one half.
 Z95: Final = 1.959964  # Standard errors on each side of a 95 % interval.
-REPEATED_Z: Final = tuple(1.977 * math.sqrt(2 / look) for look in (1, 2))
+REPEATED_Z: Final = tuple(1.977 * math.sqrt(2 / analysis) for analysis in (1, 2))
 """Standard errors on each side of a repeated 95 % interval, after half of the sample and at its end.
 
 Both intervals hold the truth in 95 % of the cases, so play may stop after either (O'Brien and Fleming, Biometrics 35, 1979; 1.977: Jennison

@@ -39,11 +39,6 @@ class LadderGain:
     num_planned: int  # Largest possible `num_pairs`.
 
     @property
-    def look(self) -> int:
-        """Interim analysis after which play stopped, from 1."""
-        return len(REPEATED_Z) * self.num_pairs // self.num_planned
-
-    @property
     def detectable(self) -> float:
         """True difference in Elo, up or down, that all planned games show with probability 80 %."""
         half_width_at_last = (self.played.high - self.played.value) * self.num_pairs / self.num_planned

@@ -24,7 +24,7 @@ from grpo.metrics.table import TASKS
 from grpo.settings.language import SMALL
 from grpo.settings.names import MAIN, flattened
 from grpo.settings.tree import Settings
-from grpo.statistics.intervals import LEVEL, REPEATED_Z, Estimate, Unit, elo_estimate
+from grpo.statistics.intervals import LEVEL, Estimate, Unit, elo_estimate
 from grpo.statistics.verdict import AGAINST_OTHERS, LadderFinding
 from steps import STEPS
 from steps.names import CHAMPION, PEAK
@@ -175,7 +175,6 @@ def _environment() -> Environment:
     found = environment(Path(__file__).parent, lambda text: _MARKUP.sub(lambda found: f"&#{ord(found[0])};", text))
     found.globals |= {"CHAMPION": CHAMPION, "PEAK": PEAK, "START": PRETRAINED_STEP, "SMALL": SMALL, "STEPS": STEPS, "PHASES": PHASES}
     found.globals |= {"TASKS": TASKS, "UNDECIDED": UNDECIDED, "End": End, "LEVEL": LEVEL, "AGAINST_OTHERS": AGAINST_OTHERS}
-    found.globals["LOOKS"] = len(REPEATED_Z)
     found.globals |= {"WORSE": LadderFinding.WORSE, "REGRET": Unit.REGRET, "verdict_picture": verdict_picture}
     found.globals |= {"finding_lines": finding_lines, "ladder_rows": _ladder_rows, "main_settings": _main_settings}
     found.globals["estimate_text"] = _estimate_text

@@ -110,7 +110,7 @@ def test_a_candidate_that_beats_its_start_and_is_not_worse_on_the_ladder_is_prom
 
 def test_a_difference_that_the_ladder_could_have_missed_is_shown_in_80_of_a_hundred_cases() -> None:
     found = gain(0.0, margin=10 * REPEATED_Z[0])  # A standard error of 10 after the first of two parts.
-    assert found.look == 1
+    assert found.num_planned == 2 * found.num_pairs
     errors = 10 * (1 / np.array([1, 2])) ** 0.5
     measured = found.detectable + np.random.default_rng(1).normal(size=(100_000, 2)).cumsum(1) * errors**2 / errors[0]
     assert (measured > np.array(REPEATED_Z) * errors).any(1).mean() == pytest.approx(0.80, abs=0.01)

@@ -60,7 +60,8 @@ def test_every_number_has_its_interval_its_games_and_its_yardstick(results: Resu
     placed = [found[name].estimate.value for name in ("candidate on the ladder", "pretrained on the ladder (openings of the candidate)")]
     assert placed == [260, 240], "of the games of the ladder gain, and not the 250 of the baseline"
     # The half-width of 30 is one of 15 after both parts, and 15 (1.977 + 0.8416) / 1.977 = 21.4.
-    said = "look 1 of 2, after 150 of at most 300 pairs a rung; such a test shows a true difference of 21 Elo in 80 % of the cases"
+    stopped = "Play stopped after 150 of at most 300 pairs per rung, because a difference was shown."
+    said = f"{stopped} Such a test shows a true difference of 21 Elo in 80 % of the cases"
     assert said in " ".join(page("report", results=results).split())
 
 
