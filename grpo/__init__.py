@@ -1,1 +1,1 @@
-"""The learning library: boards, values, policy, objective, games. Knows no tracker and no orchestrator."""
+"""The learning library: boards, move values, policies, training, games. It knows neither tracker nor orchestrator."""

@@ -1,7 +1,8 @@
-"""Control of training: learning rate, coefficients and temperature of each rollout; recovery or stop when entropy is critical.
+"""Control of training: temperature, coefficients and learning rate of each rollout; recovery or stop if entropy is critical.
 
-`Control` asks three controllers in turn: entropy (one of two kinds, or none), KL, critical entropy. Each is a state machine whose `state`,
-plain JSON, is all that it remembers; a checkpoint holds it.
+`Control` asks three controllers in this order: entropy, KL, critical entropy. Each keeps all its memory in `state`, plain JSON that a
+checkpoint stores. The field notes are records of five earlier chess GRPO runs that failed (tests/field_notes); one entropy controller is
+theirs.
 """
 
 import copy
@@ -15,26 +16,26 @@ from grpo.metrics.shared import ENTROPY_BOUNDS
 from grpo.settings.grpo import FieldNotesRecovery, GrpoConfig
 
 CRITICAL_WINDOW: Final = 10
-"""Steps whose mean entropy is compared with `grpo.critical_entropy`."""
+"""Number of steps whose mean entropy is compared with `grpo.critical_entropy`."""
 MAX_RECOVERIES: Final = 3
-"""After this many recoveries the next critical entropy stops the run, because recovering does not remove the cause."""
-_MAX_RECOVERY_STEPS: Final = 20 * CRITICAL_WINDOW  # A recovery by KL(reference || policy) that takes longer has failed.
+"""After this many recoveries, the next critical entropy stops the run: recovering does not remove the cause."""
+_MAX_RECOVERY_STEPS: Final = 20 * CRITICAL_WINDOW  # A recovery that takes longer has failed, and the run stops.
 MAX_SKIPPED: Final = 3
-"""Optimizer steps with NaN or infinity in a row after which training ends with an error."""
+"""After this many non-finite optimizer steps in a row, training ends with an error."""
 SKIPPED_CUT: Final = 0.5
-"""Factor of the learning rate after each of them, for the rest of the run."""
-_FINAL_FRACTION: Final = 0.05  # Of the learning rate, at the end of its decay.
-_ENTROPY_RATE: Final = 0.1  # Each step changes the log of the coefficient by this times the error in nats.
-_DEAD_BAND: Final = 0.1  # Nats from the target within which the coefficient does not change.
-_MAX_KL_ERROR: Final = 0.2  # Ziegler et al., arXiv 1909.08593, section 2.2: the relative error is clipped to this.
-_KL_HORIZON: Final = 20.0  # Steps.
+"""Factor of the learning rate at each non-finite optimizer step; it holds for the rest of the run."""
+_FINAL_FRACTION: Final = 0.05  # The cosine decay ends at this fraction of the learning rate.
+_ENTROPY_RATE: Final = 0.1  # Change of ln(entropy coefficient) per step and nat of error.
+_DEAD_BAND: Final = 0.1  # Nats. A smaller error does not change the entropy coefficient.
+_MAX_KL_ERROR: Final = 0.2  # Bound of the relative KL error, both ways (Ziegler et al., arXiv 1909.08593, section 2.2).
+_KL_HORIZON: Final = 20.0  # Steps; the KL coefficient changes by at most 0.2 / 20 = 1 % per step.
 _NOTES_ENTROPY_FACTOR, _NOTES_KL_FACTOR = 1.5, 0.5  # Factors of the two coefficients at a boost of the field notes.
 _NOTES_TEMPERATURE_BOOST, _NOTES_MAX_TEMPERATURE = 0.2, 2.5  # Increase of the temperature at a boost, and its bound.
 RECOVERY_COEFFICIENT: Final = 0.3
-"""Coefficient of KL(reference || policy) while recovering. 0.1 recovers to a nearly uniform policy (docs/objective.md)."""
+"""Coefficient of KL(reference || policy) during a recovery. 0.1 is too weak: the policy ends nearly uniform (docs/objective.md)."""
 HEALTHY_ENTROPY: Final = 1.0
-"""Mean entropy, in nats at T = 1, at which a recovery ends."""
-_MIN_KL_COEFFICIENT, _MAX_KL_COEFFICIENT = 1e-4, 0.1  # The lower bound is above 0, so that it can rise again.
+"""Mean entropy in nats at T = 1 at which a recovery ends."""
+_MIN_KL_COEFFICIENT, _MAX_KL_COEFFICIENT = 1e-4, 0.1  # The lower bound is above 0, so the coefficient can rise again.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,44 +49,42 @@ class Knobs:
     kl_coefficient: float
     """Coefficient of the reference KL, in win probability per nat."""
     recovery_coefficient: float
-    """Coefficient of KL(reference || policy), in win probability per nat; 0 unless recovering."""
+    """Coefficient of KL(reference || policy), in win probability per nat; 0 outside recoveries."""
     learning_rate: float
-    """Learning rate of the optimizer."""
 
 
 Decision = tuple[str, tuple[Event, ...]]
-"""Why training stops, with numbers (empty: it goes on), and the events of the step."""
+"""Reason to stop, with numbers (empty: go on), and the step's events."""
 _GO_ON: Final[Decision] = ("", ())
 
 
 class Controller:
-    """Sets some knobs by what was observed; this one sets none and decides nothing."""
+    """Sets some knobs by the observed entropy and KL. This base class sets none and never stops."""
 
     def __init__(self, **state: Any) -> None:
         self.state = state
-        """All that it remembers, as plain JSON."""
+        """All memory of the controller, as plain JSON."""
 
     @property
     def is_saturated(self) -> bool:
-        """Whether it is at a bound."""
+        """Whether a knob is at its bound."""
         return False
 
     def knobs(self) -> dict[str, float]:
-        """Return the values of the knobs that it sets, by their names in `Knobs`."""
+        """Return name in `Knobs` -> value, for the knobs of this controller."""
         return {}
 
     def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:  # noqa: ARG002
-        """Update the state with one finished rollout; the arguments are those of `Control.observe`."""
+        """Update `state` with one finished rollout; `Control.observe` describes the arguments."""
         return _GO_ON
 
 
 class EntropyTargetController(Controller):
-    """Integral controller of entropy with target = fraction * mean ln(legal moves).
+    """Moves the entropy coefficient so that entropy approaches fraction * mean ln(legal moves).
 
-    Outside the dead band, log(coefficient) changes by rate * (target - entropy).
-
-    The clamped coefficient is the integral itself, so there is no wind-up: the first step of the other sign leaves the bound. The lower
-    bound is above 0, so the coefficient can always recover.
+    An integral controller: outside the dead band, ln(coefficient) changes by rate * (target - entropy). It has no wind-up, because the
+    clamped coefficient is the integral: the first error of the other sign leaves the bound. The lower bound is above 0, so the coefficient
+    can always rise again.
     """
 
     def __init__(self, fraction: float, coefficient: float) -> None:
@@ -93,16 +92,14 @@ class EntropyTargetController(Controller):
         self._fraction = fraction
 
     def knobs(self) -> dict[str, float]:
-        """Return the entropy coefficient."""
         return dict(self.state)
 
     def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:  # noqa: ARG002
-        """Change the coefficient."""
         error = self._fraction * log_num_legal - entropy
         if abs(error) > _DEAD_BAND:
             low, high = ENTROPY_BOUNDS
             log_coefficient = math.log(self.state["entropy_coefficient"]) + _ENTROPY_RATE * error
-            # Compared as logarithms, so that no exponential overflows and a bound is hit exactly.
+            # Logarithms are compared, so exp cannot overflow and a bound is hit exactly.
             if log_coefficient >= math.log(high):
                 coefficient = high
             elif log_coefficient <= math.log(low):
@@ -114,16 +111,15 @@ class EntropyTargetController(Controller):
 
     @property
     def is_saturated(self) -> bool:
-        """Whether the coefficient is at a bound."""
         low, high = ENTROPY_BOUNDS
         return not low < self.state["entropy_coefficient"] < high
 
 
 class FieldNotesController(Controller):
-    """The recovery controller of the field notes: raises entropy coefficient and temperature and halves the KL coefficient.
+    """Controller of the field notes: raises entropy coefficient and temperature, and halves the KL coefficient.
 
-    After `steps_threshold` steps in a row below the floor, it changes each value once and restarts the count. A step at or above the floor
-    also restarts the count, but changed values stay. A value that the settings put above its bound is not lowered to the bound.
+    After `steps_threshold` steps in a row below the entropy floor, each value changes once and the count restarts. A step at or above the
+    floor also restarts the count; values are not changed back. A value that the settings put above its bound is not lowered to the bound.
     One step of critical entropy stops training.
     """
 
@@ -132,11 +128,9 @@ class FieldNotesController(Controller):
         self._settings = settings
 
     def knobs(self) -> dict[str, float]:
-        """Return both coefficients and the temperature."""
         return dict(self.state["knobs"])
 
     def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:  # noqa: ARG002
-        """Count, and boost or stop."""
         settings = self._settings
         if entropy < settings.entropy_critical:
             return _critical(
@@ -153,7 +147,6 @@ class FieldNotesController(Controller):
         return "", (Event("entropy_boost", f"step {step:,}: {floor}: {values} now"),)
 
     def _boosted(self) -> dict[str, float]:
-        """Return the values after one more boost."""
         entropy, kl, temperature = (self.state["knobs"][name] for name in ("entropy_coefficient", "kl_coefficient", "temperature"))
         return {
             "entropy_coefficient": max(entropy, min(entropy * _NOTES_ENTROPY_FACTOR, self._settings.max_entropy_coefficient)),
@@ -163,24 +156,23 @@ class FieldNotesController(Controller):
 
     @property
     def is_saturated(self) -> bool:
-        """Whether one more boost would change neither entropy coefficient nor temperature; the KL coefficient has no bound above 0."""
+        """Whether another boost would change neither entropy coefficient nor temperature; the KL coefficient has no lower bound."""
         boosted = self._boosted()
         return all(boosted[name] == self.state["knobs"][name] for name in ("entropy_coefficient", "temperature"))
 
 
 class AdaptiveKlController(Controller):
-    """Adaptive coefficient of the reference KL: coefficient *= 1 + clip(KL / target - 1, -0.2, 0.2) / horizon, within bounds."""
+    """Moves the KL coefficient toward a target KL: coefficient *= 1 + clip(KL / target - 1, -0.2, 0.2) / 20, within 1e-4 to 0.1."""
 
     def __init__(self, target: float, coefficient: float) -> None:
         super().__init__(kl_coefficient=_within_bounds(coefficient))
         self._target = target
 
     def knobs(self) -> dict[str, float]:
-        """Return the KL coefficient."""
         return dict(self.state)
 
     def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:  # noqa: ARG002
-        """Change the coefficient; NaN and infinity are ignored."""
+        # A NaN or infinite KL changes nothing.
         if math.isfinite(kl):
             error = min(max(kl / self._target - 1, -_MAX_KL_ERROR), _MAX_KL_ERROR)
             self.state["kl_coefficient"] = _within_bounds(self.state["kl_coefficient"] * (1 + error / _KL_HORIZON))
@@ -188,12 +180,11 @@ class AdaptiveKlController(Controller):
 
     @property
     def is_saturated(self) -> bool:
-        """Whether the coefficient is at a bound."""
         return not _MIN_KL_COEFFICIENT < self.state["kl_coefficient"] < _MAX_KL_COEFFICIENT
 
 
 class CriticalEntropyController(Controller):
-    """Where mean entropy over the window is critical: stops, or adds KL(reference || policy) to the loss until it is healthy again."""
+    """Stops the run if the window's mean entropy is critical, or adds KL(reference || policy) to the loss until entropy is healthy."""
 
     def __init__(self, config: GrpoConfig) -> None:
         super().__init__(entropies=[], num_recoveries=0, steps_recovering=None)
@@ -206,16 +197,14 @@ class CriticalEntropyController(Controller):
 
     @property
     def mean_entropy(self) -> float:
-        """Mean entropy over the (possibly partial) window in nats; NaN before the first rollout."""
+        """Mean entropy of the last `CRITICAL_WINDOW` steps, or of all so far if fewer, in nats; NaN before the first rollout."""
         entropies = self.state["entropies"]
         return sum(entropies) / len(entropies) if entropies else math.nan
 
     def knobs(self) -> dict[str, float]:
-        """Return the coefficient of KL(reference || policy)."""
         return {"recovery_coefficient": RECOVERY_COEFFICIENT if self.is_recovering else 0.0}
 
     def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:  # noqa: ARG002
-        """Begin a recovery, go on with it, end it, or stop."""
         state = self.state
         state["entropies"] = [*state["entropies"], entropy][-CRITICAL_WINDOW:]
         mean = self.mean_entropy
@@ -253,7 +242,6 @@ class CriticalEntropyController(Controller):
 
 
 def entropy_controller(config: GrpoConfig) -> Controller:
-    """Return the controller that `grpo.entropy_schedule` names."""
     match config.entropy_schedule:
         case "constant":
             return Controller()
@@ -270,9 +258,9 @@ def entropy_controller(config: GrpoConfig) -> Controller:
 
 
 def scheduled_learning_rate(config: GrpoConfig, *, steps_done: int) -> float:
-    """Return the learning rate of the rollout after `steps_done` rollouts of the run.
+    """Return the learning rate after `steps_done` rollouts of the run.
 
-    A decaying one would reach its final fraction at step `num_steps`, counted from 0: one after the last.
+    The cosine reaches its final fraction, 0.05, at `steps_done = num_steps`, one rollout after the last.
     """
     if config.learning_rate_decay == "constant":
         return config.learning_rate
@@ -282,15 +270,15 @@ def scheduled_learning_rate(config: GrpoConfig, *, steps_done: int) -> float:
 
 
 class Control:
-    """Computes the knobs of the next rollout from the observations so far, and decides on recoveries and stops."""
+    """Computes the knobs of the next rollout from all observations so far, and decides about recoveries and stops."""
 
     def __init__(self, config: GrpoConfig, *, first_step: int, kl_warmup_steps: int = 0) -> None:
         """Begin.
 
         Args:
-            config: the run's settings.
-            first_step: number of rollouts before this run; its schedules count from there.
-            kl_warmup_steps: steps over which the KL coefficient rises to its value, on a line from above 0.
+            config: settings `[grpo]`.
+            first_step: number of rollouts before this run; its schedules begin there.
+            kl_warmup_steps: number of steps over which the KL coefficient rises linearly; the first step gets 1/kl_warmup_steps of it.
         """
         self._config, self._first_step, self._kl_warmup_steps = config, first_step, kl_warmup_steps
         self._critical = CriticalEntropyController(config)
@@ -299,11 +287,12 @@ class Control:
             "kl": Controller() if config.kl_target is None else AdaptiveKlController(config.kl_target, config.kl_coefficient),
             "critical": self._critical,
         }
-        self._counts = {"steps": 0, "entropy": 0, "kl": 0}  # Steps, and how many of them a controller was at a bound after.
+        # Number of observed steps, and of steps after which the entropy and the KL controller were at a bound.
+        self._counts = {"steps": 0, "entropy": 0, "kl": 0}
         self._skipping = {"learning_rate_cut": 1.0, "in_a_row": 0}
 
     def knobs(self, step: int) -> Knobs:
-        """Return the knobs of the rollout after `step` rollouts, without changing the state."""
+        """Return the knobs after `step` rollouts; changes no state. A later controller's knob replaces an earlier one's."""
         config, steps_done = self._config, step - self._first_step
         values = {
             "temperature": config.temperature,
@@ -317,13 +306,13 @@ class Control:
         return Knobs(**values, learning_rate=rate)
 
     def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:
-        """Update the state with one finished rollout and return the decision; a rollout of non-finite entropy or moves is ignored.
+        """Update the state with one finished rollout. An observation with a non-finite entropy or `log_num_legal` is ignored.
 
         Args:
-            step: number of rollouts so far, with this one.
+            step: number of rollouts, including this one.
             entropy: mean exact entropy at T = 1, in nats.
-            log_num_legal: mean ln(legal moves), the upper bound of entropy.
-            kl: mean exact KL(policy || reference) in nats; NaN where the rollout has none.
+            log_num_legal: mean ln(legal moves), the upper bound of entropy, in nats.
+            kl: mean exact KL(policy || reference) in nats; NaN if the rollout has none.
         """
         if not math.isfinite(entropy + log_num_legal):
             return _GO_ON
@@ -337,32 +326,30 @@ class Control:
         return stop, events
 
     def skipped(self) -> bool:
-        """Count a skipped optimizer step (NaN or infinite), cut the learning rate, and return whether too many were skipped in a row."""
+        """Count a non-finite optimizer step, halve the learning rate, and return whether `MAX_SKIPPED` occurred in a row."""
         self._skipping["learning_rate_cut"] *= SKIPPED_CUT
         self._skipping["in_a_row"] += 1
         return self._skipping["in_a_row"] >= MAX_SKIPPED
 
     def finite(self) -> None:
-        """Reset the count of skipped optimizer steps after a finite one; cuts of the learning rate stay."""
+        """Note a finite optimizer step: the count of non-finite steps in a row restarts, and the learning rate stays cut."""
         self._skipping["in_a_row"] = 0
 
     def mean_entropy(self) -> float:
-        """Return the mean entropy over the (possibly partial) critical window in nats; NaN before the first rollout."""
         return self._critical.mean_entropy
 
     def metrics(self) -> dict[str, float]:
-        """Return how often controllers were at a bound (0 for inactive ones), and the recoveries; the trainer logs the knobs."""
+        """Return the fractions of steps after which a controller was at a bound (0 if inactive), and the number of recoveries."""
         steps = max(self._counts["steps"], 1)
         fractions = {f"control/{name}_saturated": self._counts[name] / steps for name in ("entropy", "kl")}
         return {**fractions, "control/recoveries": float(self._critical.state["num_recoveries"])}
 
     def state(self) -> dict[str, Any]:
-        """Return the state as plain JSON data."""
+        """Return the state as plain JSON."""
         states = {name: controller.state for name, controller in self._controllers.items()}
         return copy.deepcopy({"controllers": states, "counts": self._counts, "skipping": self._skipping})
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state from `state`."""
         for name, controller in self._controllers.items():
             controller.state = dict(state["controllers"][name])
         self._counts, self._skipping = dict(state["counts"]), dict(state["skipping"])

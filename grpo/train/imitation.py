@@ -1,6 +1,6 @@
-"""Imitation of the moves played; of all looks at the validation loss, the best weights are kept.
+"""Imitation of the moves played in the dataset's games: the pretraining of a chess network.
 
-It must end with a strong policy, not with a weak one on which GRPO would shine.
+The result should be a strong policy. After a weak one, GRPO would show a large gain that proves little.
 """
 
 import itertools
@@ -26,9 +26,9 @@ _VALIDATION_BATCH: Final = 512
 
 
 def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, config: PretrainConfig, *, seed: int) -> Iterator[Record]:
-    """Yield a record at each look at the validation loss; the policy ends with the best weights of all looks.
+    """Train the policy in place; yield a record at each validation measurement. The weights of the lowest validation loss are kept.
 
-    The learning rate falls linearly to 0. Raises NonFiniteError when a loss is not finite.
+    The learning rate falls linearly to 0. Raises NonFiniteError for a loss that is NaN or infinite.
     """
     positions, looked_at = (PositionBatch.from_arrays(boards).with_features() for boards in (train, validation))
     played, batches = torch.from_numpy(train.played), _batches(len(train), config.batch_size, seed=seed)
@@ -52,14 +52,14 @@ def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, 
 
 @torch.no_grad()
 def validation_metrics(policy: NetworkPolicy, positions: PositionBatch, played_B: NDArray[np.int64]) -> dict[str, float]:
-    """Return loss, top-1, top-5 and entropy of the policy on these positions, at T = 1; `played_B` are the columns of the moves played."""
+    """Return loss, top-1, top-5 and entropy of the policy at T = 1. `played_B` [B]: column of the move played in each position."""
     losses, ranks, entropies = [], [], []
     for rows in torch.split(torch.arange(len(positions)), _VALIDATION_BATCH):
         distribution = policy.distribution(positions.select_rows(rows), temperature=1.0)
         log_probs = distribution.log_probs.masked_fill(~distribution.is_legal, -torch.inf)
         of_played = log_probs.gather(1, torch.from_numpy(played_B)[rows, None].to(log_probs.device))
         losses.append(-of_played[:, 0])
-        ranks.append((log_probs >= of_played).sum(1) - 1)  # Ties count against the move played.
+        ranks.append((log_probs >= of_played).sum(1) - 1)  # A tie ranks the other move first.
         entropies.append(distribution.entropy())
     loss, rank = torch.cat(losses).mean(), torch.cat(ranks)
     return {
@@ -76,7 +76,7 @@ def _loss(policy: NetworkPolicy, positions: PositionBatch, played: Tensor) -> Te
 
 
 def _batches(num_boards: int, size: int, *, seed: int) -> Iterator[Tensor]:
-    """Yield the rows of a batch after the other for ever; each epoch has an order of its own."""
+    """Yield rows of batches without end. Each epoch shuffles all boards and drops a last incomplete batch, unless it is the only one."""
     for epoch in itertools.count():
         order = torch.randperm(num_boards, generator=torch_stream(seed, "imitation", epoch))
         yield from torch.split(order[: max(1, num_boards // size) * size], size)

@@ -1,4 +1,4 @@
-"""States from self-play, in rounds that follow the policy as it changes."""
+"""States from self-play. A round of games gives the states of many steps; the next round is played by the policy as it is then."""
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,53 +20,55 @@ from grpo.settings.grpo import GrpoConfig
 from grpo.train.states import States, Values, of_step, valued_states
 
 TEMPERATURE: Final = 0.25
-"""Sampling temperature of both players. Far below 1, so that the games resemble evaluation games with best moves: at 0.7, a tenth of the
-games end by repetition, with best moves half."""
+"""Sampling temperature of both players; low, so that the games resemble evaluation games, which use best moves.
+
+At 0.7, 10 % of the games end by repetition; with best moves, 50 % do.
+"""
 OPENING_PLIES: Final = 6
-"""Each game starts with up to this many random legal plies from the initial position."""
+"""Each game begins with 0 to this many random legal plies."""
 MAX_PLIES: Final = 160
-"""Longer games are cut there."""
-_MIN_OPENINGS_PER_BATCH: Final = 32  # Two games each, the colors changed, and all in lock-step.
-_STATES_PER_OPENING: Final = 40  # Somewhat less than two games give, so that one batch is enough: a move costs less in a large one.
-_MIN_BATCHES: Final = 4  # That many, and one game a state on top, before a round is given up.
-_MIN_STRIDE: Final = 3  # Neighboring plies are nearly the same position; odd, so that a game gives both sides' positions.
-_MAX_STATES_PER_GAME: Final = 32  # A long game is thinned out: its shuffling would outnumber the short ones' decisions.
+"""A game is cut off after this many plies."""
+_MIN_OPENINGS_PER_BATCH: Final = 32  # Each opening gives two games with exchanged colors; all games of a batch advance in lock-step.
+_STATES_PER_OPENING: Final = 40  # An opening gives more than 40, so one large batch is enough; a move is cheaper in a large batch.
+_MIN_BATCHES: Final = 4  # A round is given up after this many batches plus one game per state.
+_MIN_STRIDE: Final = 3  # Plies between two states: neighbors are nearly equal. An odd stride takes both players' positions.
+_MAX_STATES_PER_GAME: Final = 32  # A longer stride thins out a long game, whose aimless moves would outnumber the short games' decisions.
 
 
 _POSITIONS: Final = ("encodings", "action_ids", "is_legal", "repeats")
 
 
 class SelfPlayError(PlainError, RuntimeError):
-    """Self-play did not give enough states."""
+    """Self-play gave too few states."""
 
 
 @dataclass(kw_only=True, eq=False)
 class SelfPlay:
-    """Positions from the policy's games against itself, valued once a round."""
+    """Positions from the policy's games against itself. The engine values the positions of a round once."""
 
     values: Values
-    """Of the states."""
+    """Computes the move values of the positions."""
     config: GrpoConfig
     size: int
-    """States of a step."""
+    """Number of states that a step uses."""
     first_step: int
-    """Where rounds are counted from."""
+    """Number of rollouts before this run; round 0 begins there."""
     seed: int
-    """Root of the random streams."""
+    """Root of all random streams."""
     exclude: Container[str]
-    """Keys of positions that are never states."""
+    """Position keys (`grpo.board.encoding.position_key`) that are never used as states."""
     num_processes: int
-    """Processes that share the games."""
+    """Number of processes that share the games."""
     say: Callable[[str], None]
-    """Is told when a round begins, which takes longer than many steps."""
+    """Prints a line when a round begins, because a round takes longer than many steps."""
     _round: int | None = None
     _states: States | None = None
     _metrics: dict[str, float] = field(default_factory=dict)
 
     def states(self, step: int, policy: MovePolicy) -> States:
-        """Return the states of a step; if its round's are not at hand, the policy plays the round as it is now.
+        """Return a step's states. If the step's round is not in memory, `policy` plays the round first.
 
-        Raises SelfPlayError when games or engine give too few states.
+        Raises SelfPlayError if the games or the engine give too few states.
         """
         number, step_of_round = divmod(step - self.first_step, self.config.self_play_steps)
         if step_of_round:
@@ -78,18 +80,17 @@ class SelfPlay:
         return of_step(self._states, step_of_round, self.size, seed=self.seed, order=order, images=images)
 
     def round_metrics(self) -> dict[str, float]:
-        """Return the metrics of the round that was played for the step last asked for; nothing while its states are used."""
+        """Return the metrics of the round, if the last call of `states` played one; else nothing."""
         return dict(self._metrics)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the round: its number, and its states, for the policy that played them will be gone; nothing before the first."""
+        """Return the current round: number and states. A resumed run could not play the round again, because the policy has changed."""
         if self._states is None:
             return {}
         positions = {name: getattr(self._states.positions, name) for name in _POSITIONS}
         return {"round": torch.tensor(self._round), **positions, "values": self._states.values, "phases": self._states.phases}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what `state` returned."""
         self._metrics = {}
         if tensors:
             self._round = int(tensors["round"])
@@ -104,8 +105,8 @@ class SelfPlay:
         num_dropped = len(boards) - len(kept)
         if states is None or len(states) < self.size:
             raise SelfPlayError(
-                f"self-play, round {number}: the engine failed on {num_dropped} of {len(boards)} positions, and what is left is fewer"
-                f" than the {self.size} states of a step. Look at the engine (engine.path), or raise self_play_states"
+                f"self-play, round {number + 1}: the engine failed on {num_dropped} of {len(boards)} positions; fewer remain than the"
+                f" {self.size} states that a step uses. Check the engine, or raise grpo.self_play_states"
             )
         ends = [game.end for game in games]
         self._metrics = {
@@ -117,7 +118,7 @@ class SelfPlay:
         return states
 
     def _play_games(self, number: int, policy: MovePolicy) -> tuple[list[chess.Board], list[PlayedGame]]:
-        """Return a round's boards and the games that gave them."""
+        """Return a round's boards, and the games that they are from."""
         config = self.config
         opening_rng = numpy_stream(self.seed, "own_games", number, "openings")
         choice_rng = numpy_stream(self.seed, "own_games", number, "positions")
@@ -129,9 +130,9 @@ class SelfPlay:
         while len(found) < config.self_play_states:
             if len(games) >= max_games:
                 raise SelfPlayError(
-                    f"self-play, round {number}: {len(games)} games gave only {len(found)} distinct positions with a choice of moves, and"
-                    f" {config.self_play_states} are asked for. The policy plays the same over and over, or its games are too short: lower"
-                    " self_play_states"
+                    f"self-play, round {number + 1}: {len(games)} games gave only {len(found)} distinct positions with at least two legal"
+                    f" moves, {config.self_play_states} are needed. The policy repeats its games, or they are too short: lower"
+                    " grpo.self_play_states"
                 )
             openings = random_openings(num_openings, max_plies=OPENING_PLIES, rng=opening_rng)
             numbers = range(len(games) // 2, len(games) // 2 + num_openings)
@@ -142,13 +143,13 @@ class SelfPlay:
                     if board.legal_moves.count() > 1 and (key := position_key(board)) not in self.exclude:
                         found.setdefault(key, board)
         boards = list(found.values())
-        # The last batch gives too many: left out are some of all games, and not all of the last ones.
+        # The last batch yields too many positions. Random ones of all games are dropped, so the last games are not cut alone.
         kept = np.sort(choice_rng.permutation(len(boards))[: config.self_play_states])
         return [boards[index] for index in kept], games
 
 
 def state_counts(states_per_step: int, share: float) -> tuple[int, int]:
-    """Return how many states of a step are of the dataset and how many of self-play; at least one is of the dataset.
+    """Return how many states of a step come from the dataset (at least one) and from self-play.
 
     >>> state_counts(256, 0.33)
     (172, 84)
@@ -158,7 +159,7 @@ def state_counts(states_per_step: int, share: float) -> tuple[int, int]:
 
 
 def random_openings(count: int, *, max_plies: int, rng: np.random.Generator) -> list[str]:
-    """Return the FENs of positions with a legal move after 0 to `max_plies` random plies; some can be equal."""
+    """Return FENs of `count` positions with a legal move, after 0 to `max_plies` random plies each; some can be equal."""
     openings: list[str] = []
     while len(openings) < count:
         board = chess.Board()
@@ -169,10 +170,11 @@ def random_openings(count: int, *, max_plies: int, rng: np.random.Generator) -> 
 
 
 def taken_plies(num_plies: int, rng: np.random.Generator) -> range:
-    """Return the plies of a game before which its position is taken: spread evenly, from a random offset.
+    """Return the plies of a game whose positions become states: evenly spread, from a random offset.
 
-    Ply 0 never is: its position is chance's, not the policy's.
+    Ply 0 is never taken: random moves, not the policy, chose that position.
     """
+    # Rounded up to odd, because `| 1` sets the last bit; `-(-a // b)` is a / b rounded up.
     stride = max(_MIN_STRIDE, -(-(num_plies - 1) // _MAX_STATES_PER_GAME)) | 1
     return range(1 + int(rng.integers(stride)), num_plies, stride)
 
@@ -181,5 +183,5 @@ def _boards_at(game: PlayedGame, plies: Sequence[int]) -> Iterator[chess.Board]:
     board = chess.Board(game.opening)
     for ply, move in enumerate(game.moves):
         if ply in plies:
-            yield board.copy(stack=board.halfmove_clock)  # No move repeats what lies before a capture or a pawn's move.
+            yield board.copy(stack=board.halfmove_clock)  # Positions before a capture or a pawn's move cannot be repeated.
         board.push(chess.Move.from_uci(move))

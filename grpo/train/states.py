@@ -1,6 +1,6 @@
-"""States: boards with the values of their moves, their left-right mirror images, and where states come from: a dataset, or live values.
+"""States: boards with a win probability for every legal move. `DatasetStates` draws each step's states from a dataset.
 
-Without castling rights chess is the same game when the files are reversed, so that one board teaches twice.
+Some boards are shown as their left-right mirror images: without castling rights both are the same game, so one board teaches twice.
 
 Legend: B boards, A legal moves (padded).
 """
@@ -27,46 +27,47 @@ from grpo.policy.distribution import PositionBatch
 Names = tuple[str | int, ...]
 """Parts of a random stream's name."""
 Values = Callable[[Sequence[chess.Board]], Iterable[ValueTable | EngineError]]
-"""Values the moves of boards that no dataset has: a table a board, each of which has a legal move, or the engine's error."""
+"""Computes move values: boards with at least one legal move -> one table or engine error per board, in order."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class States:
-    """Boards with a choice between moves, and the value of every legal move.
+    """Boards with at least two legal moves, and the value of every legal move.
 
-    A board with the three legal moves a, b, c, of which b wins, has `values` [0.5, 1.0, 0.4, 0, ...].
+    Example: of the legal moves a, b and c, b mates. `values` is [0.5, 1.0, 0.4, 0, ...].
     """
 
     positions: PositionBatch
     values: Tensor
     """[B, A] win probability for the mover; 0 on padding."""
     phases: Tensor
-    """[B] index into `phases.PHASES`."""
+    """[B] index into `grpo.board.phases.PHASES`, int64."""
 
     def __len__(self) -> int:
         return len(self.positions)
 
     def select_rows(self, rows: Tensor) -> "States":
-        """Return the given rows, no wider than they need to be."""
+        """Return the rows, padded only to the widest row."""
         positions = self.positions.select_rows(rows)
         width = positions.is_legal.shape[1]
         return States(positions=positions, values=self.values[rows][:, :width], phases=self.phases[rows])
 
 
+# `square ^ 7` reverses the file: a1 is 0, h1 is 7.
 _IMAGES: Final = (chess.Move(move.from_square ^ 7, move.to_square ^ 7, promotion=move.promotion) for move in ACTIONS)
 _REFLECTED_IDS: Final = torch.tensor([action_id(image, chess.WHITE) for image in _IMAGES])
 _REFLECTED_SQUARES: Final = torch.arange(64) ^ 7
 
 
 def reflected(positions: PositionBatch, wanted_B: Tensor) -> PositionBatch:
-    """Return the positions, those that are wanted so and have no castling rights as their left-right mirror image.
+    """Return the positions, mirrored left to right if `wanted_B` is true and there are no castling rights.
 
-    Each move keeps its column, so that values and phases of the boards hold as they are; columns are then no longer in rising order of
-    action id. An engine's scores of the two images differ a little, for its search tells left from right.
+    A mirrored move keeps its column, so `values` and `phases` stay valid; the row's action ids are then no longer ascending. An engine
+    scores the two images slightly differently, because its search does not treat left and right alike.
 
     Args:
-        positions: on any device.
-        wanted_B: bool, shape [B]; a board with castling rights stays as it is whatever is wanted.
+        positions: B positions on any device.
+        wanted_B: [B] bool.
     """
     encodings = positions.encodings
     turned = wanted_B.to(encodings.device) & (encodings[:, CASTLING] == 0).all(1)
@@ -85,9 +86,9 @@ def reflected(positions: PositionBatch, wanted_B: Tensor) -> PositionBatch:
 
 
 def valued_states(boards: Sequence[chess.Board], values: Values) -> tuple[States | None, list[int]]:
-    """Return the states of those boards on which the engine did not fail, and which boards those are.
+    """Return the states of the boards that the engine could value (None if there are none), and those boards' indices.
 
-    Each board must have two legal moves or more. Without any state, the first is None.
+    Each board must have at least two legal moves.
     """
     tables = {index: table for index, table in enumerate(values(boards)) if not isinstance(table, EngineError)}
     if not tables:
@@ -101,17 +102,17 @@ def valued_states(boards: Sequence[chess.Board], values: Values) -> tuple[States
 
 
 def of_step(states: States, step: int, size: int, *, seed: int, order: Names, images: Names) -> States:
-    """Return those of the states that a step takes: each epoch takes all in an order of its own, but for the last few.
+    """Return one step's states. Each epoch shuffles all states and uses each at most once; a last incomplete batch is dropped.
 
-    A random half is shown as mirror images, in the next epoch the other half, and so on.
+    A random half of the states is mirrored; the next epoch mirrors the other half, and so on.
 
     Args:
-        states: all of them.
-        step: counted from the first that takes of them.
-        size: how many it takes.
+        states: all states, at least `size`.
+        step: number of the step, from 0.
+        size: number of states that a step uses.
         seed: root of the random streams.
-        order: names the streams of the orders, followed by the epoch.
-        images: names the stream of the mirror images.
+        order: name of the streams for the shuffling; the epoch is appended.
+        images: name of the stream that chooses the mirrored half.
     """
     epoch, index = divmod(step, len(states) // size)
     rows = torch.randperm(len(states), generator=torch_stream(seed, *order, epoch))[index * size : (index + 1) * size]
@@ -121,16 +122,16 @@ def of_step(states: States, step: int, size: int, *, seed: int, order: Names, im
 
 
 class TooFewStatesError(PlainError, ValueError):
-    """A dataset has fewer boards to learn from than a step takes."""
+    """The dataset has fewer usable boards than a step needs."""
 
 
 class DatasetStates:
-    """Dataset boards with their value tables; the step is all of its state."""
+    """Dataset boards with their move values. The states of a step depend only on the step's number."""
 
     def __init__(self, arrays: BoardArrays, *, states_per_step: int, seed: int) -> None:
-        """Leave out boards with one legal move: whatever is sampled there, nothing can be learned from it.
+        """Keep the boards with at least two legal moves: one with a single move teaches nothing.
 
-        Raises TooFewStatesError when fewer boards are left than a step takes.
+        Raises TooFewStatesError if fewer boards remain than a step uses.
         """
         positions = PositionBatch.from_arrays(arrays).with_features()
         values, phases = torch.from_numpy(arrays.values), torch.from_numpy(arrays.phases)
@@ -138,11 +139,10 @@ class DatasetStates:
         self._all = States(positions=positions, values=values, phases=phases).select_rows(has_choice.nonzero()[:, 0])
         if len(self._all) < states_per_step:
             raise TooFewStatesError(
-                f"the dataset's training split has {len(self._all)} boards with a choice of moves, fewer than the {states_per_step} that"
-                " a step takes of it: lower grpo.states_per_step, or raise boards.num_train"
+                f"the dataset's training split has {len(self._all)} boards with at least two legal moves; a step uses {states_per_step}:"
+                " lower grpo.states_per_step, or raise boards.num_train"
             )
         self._size, self._seed = states_per_step, seed
 
     def states(self, step: int) -> States:
-        """Return the states of a step."""
         return of_step(self._all, step, self._size, seed=self._seed, order=("states",), images=("states", "reflection"))

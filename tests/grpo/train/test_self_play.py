@@ -134,7 +134,7 @@ def test_positions_that_the_engine_fails_on_are_dropped_and_counted_and_each_ste
 
 def test_a_round_that_leaves_fewer_states_than_a_step_takes_is_an_error_with_both_numbers() -> None:
     own = own_games(MadeUpValues(fails_on=lambda board: sum(map(ord, name_of(board))) % 10 > 0))
-    with pytest.raises(SelfPlayError, match=r"the engine failed on 3\d of 40 positions, and what is left is fewer than the 8 states"):
+    with pytest.raises(SelfPlayError, match=r"the engine failed on 3\d of 40 positions; fewer remain than the 8 states"):
         own.states(0, POLICY)
 
 
