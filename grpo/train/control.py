@@ -1,8 +1,7 @@
-"""Control of training: temperature, coefficients and learning rate of each rollout; recovery or stop if entropy is critical.
+"""Control of training: each rollout's temperature, coefficients and learning rate; recovery or stop if entropy is critical.
 
-`Control` asks three controllers in this order: entropy, KL, critical entropy. Each keeps all its memory in `state`, plain JSON that a
-checkpoint stores. The field notes are records of five earlier chess GRPO runs that failed (tests/field_notes); one entropy controller is
-theirs.
+`Control` asks three controllers: entropy, KL, critical entropy. Each keeps all its memory in `state`, plain JSON for checkpoints.
+The field notes (tests/field_notes) are records of five failed chess GRPO runs.
 """
 
 import copy
@@ -16,75 +15,72 @@ from grpo.metrics.shared import ENTROPY_BOUNDS
 from grpo.settings.grpo import FieldNotesRecovery, GrpoConfig
 
 CRITICAL_WINDOW: Final = 10
-"""Number of steps whose mean entropy is compared with `grpo.critical_entropy`."""
+"""Number of steps whose mean entropy must not be below `grpo.critical_entropy`."""
 MAX_RECOVERIES: Final = 3
-"""After this many recoveries, the next critical entropy stops the run: recovering does not remove the cause."""
-_MAX_RECOVERY_STEPS: Final = 20 * CRITICAL_WINDOW  # A recovery that takes longer has failed, and the run stops.
+"""After this many recoveries, critical entropy stops the run: recovering does not remove the cause."""
+_MAX_RECOVERY_STEPS: Final = 20 * CRITICAL_WINDOW  # A longer recovery has failed, and stops the run.
 MAX_SKIPPED: Final = 3
-"""After this many non-finite optimizer steps in a row, training ends with an error."""
+"""Number of non-finite optimizer steps in a row that ends training with an error."""
 SKIPPED_CUT: Final = 0.5
-"""Factor of the learning rate at each non-finite optimizer step; it holds for the rest of the run."""
-_FINAL_FRACTION: Final = 0.05  # The cosine decay ends at this fraction of the learning rate.
-_ENTROPY_RATE: Final = 0.1  # Change of ln(entropy coefficient) per step and nat of error.
+"""Factor of the learning rate after each non-finite step, for the rest of the run."""
+_FINAL_FRACTION: Final = 0.05  # Last fraction of the learning rate under cosine decay.
+_ENTROPY_RATE: Final = 0.1  # Change of ln(coefficient) per step and nat of error.
 _DEAD_BAND: Final = 0.1  # Nats. A smaller error does not change the entropy coefficient.
-_MAX_KL_ERROR: Final = 0.2  # Bound of the relative KL error, both ways (Ziegler et al., arXiv 1909.08593, section 2.2).
-_KL_HORIZON: Final = 20.0  # Steps; the KL coefficient changes by at most 0.2 / 20 = 1 % per step.
+_MAX_KL_ERROR: Final = 0.2  # Largest relative error that counts (Ziegler et al., arXiv 1909.08593, section 2.2).
+_KL_HORIZON: Final = 20.0  # Steps; with the line above, the coefficient changes by at most 1 % per step.
 _NOTES_ENTROPY_FACTOR, _NOTES_KL_FACTOR = 1.5, 0.5  # Factors of the two coefficients at a boost of the field notes.
 _NOTES_TEMPERATURE_BOOST, _NOTES_MAX_TEMPERATURE = 0.2, 2.5  # Increase of the temperature at a boost, and its bound.
 RECOVERY_COEFFICIENT: Final = 0.3
-"""Coefficient of KL(reference || policy) during a recovery. 0.1 is too weak: the policy ends nearly uniform (docs/objective.md)."""
+"""Coefficient of KL(reference || policy) during a recovery. With 0.1 the policy ends nearly uniform (docs/objective.md)."""
 HEALTHY_ENTROPY: Final = 1.0
 """Mean entropy in nats at T = 1 at which a recovery ends."""
-_MIN_KL_COEFFICIENT, _MAX_KL_COEFFICIENT = 1e-4, 0.1  # The lower bound is above 0, so the coefficient can rise again.
+_MIN_KL_COEFFICIENT, _MAX_KL_COEFFICIENT = 1e-4, 0.1  # Above 0, so the coefficient can rise again.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Knobs:
-    """Control values of one rollout and its optimizer steps."""
+    """Control values of one rollout and its optimizer steps. Coefficients are in win probability per nat."""
 
     temperature: float
-    """Temperature of sampling and of the loss."""
     entropy_coefficient: float
-    """Coefficient of the entropy bonus, in win probability per nat."""
     kl_coefficient: float
-    """Coefficient of the reference KL, in win probability per nat."""
+    """Coefficient of KL(policy || reference)."""
     recovery_coefficient: float
-    """Coefficient of KL(reference || policy), in win probability per nat; 0 outside recoveries."""
+    """Coefficient of KL(reference || policy); 0 outside recoveries."""
     learning_rate: float
 
 
 Decision = tuple[str, tuple[Event, ...]]
-"""Reason to stop, with numbers (empty: go on), and the step's events."""
+"""Reason to stop, with numbers (empty: go on), and events."""
 _GO_ON: Final[Decision] = ("", ())
 
 
 class Controller:
-    """Sets some knobs by the observed entropy and KL. This base class sets none and never stops."""
+    """Sets some knobs by what it observes. The base class sets none and never stops."""
 
     def __init__(self, **state: Any) -> None:
         self.state = state
-        """All memory of the controller, as plain JSON."""
+        """All memory, as plain JSON."""
 
     @property
     def is_saturated(self) -> bool:
-        """Whether a knob is at its bound."""
+        """Whether the controller is at a bound."""
         return False
 
     def knobs(self) -> dict[str, float]:
-        """Return name in `Knobs` -> value, for the knobs of this controller."""
+        """Return this controller's knobs, by their names in `Knobs`."""
         return {}
 
     def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:  # noqa: ARG002
-        """Update `state` with one finished rollout; `Control.observe` describes the arguments."""
+        """Update `state` with a finished rollout; `Control.observe` describes the arguments."""
         return _GO_ON
 
 
 class EntropyTargetController(Controller):
-    """Moves the entropy coefficient so that entropy approaches fraction * mean ln(legal moves).
+    """Steers entropy to fraction * mean ln(legal moves): outside the dead band, ln(coefficient) changes by rate * (target - entropy).
 
-    An integral controller: outside the dead band, ln(coefficient) changes by rate * (target - entropy). It has no wind-up, because the
-    clamped coefficient is the integral: the first error of the other sign leaves the bound. The lower bound is above 0, so the coefficient
-    can always rise again.
+    No wind-up, because the clamped coefficient is itself the integral: the first error of the other sign leaves the bound. The lower bound
+    is above 0, so the coefficient can rise again.
     """
 
     def __init__(self, fraction: float, coefficient: float) -> None:
@@ -99,7 +95,7 @@ class EntropyTargetController(Controller):
         if abs(error) > _DEAD_BAND:
             low, high = ENTROPY_BOUNDS
             log_coefficient = math.log(self.state["entropy_coefficient"]) + _ENTROPY_RATE * error
-            # Logarithms are compared, so exp cannot overflow and a bound is hit exactly.
+            # Compared as logarithms, so exp cannot overflow and a bound is hit exactly.
             if log_coefficient >= math.log(high):
                 coefficient = high
             elif log_coefficient <= math.log(low):
@@ -116,11 +112,10 @@ class EntropyTargetController(Controller):
 
 
 class FieldNotesController(Controller):
-    """Controller of the field notes: raises entropy coefficient and temperature, and halves the KL coefficient.
+    """Raises entropy coefficient and temperature and halves the KL coefficient, as the field notes did.
 
-    After `steps_threshold` steps in a row below the entropy floor, each value changes once and the count restarts. A step at or above the
-    floor also restarts the count; values are not changed back. A value that the settings put above its bound is not lowered to the bound.
-    One step of critical entropy stops training.
+    Each value changes once after `steps_threshold` steps in a row below the floor; then the count restarts. Changed values stay. A value
+    that the settings put above its bound is not lowered. One step of critical entropy stops training.
     """
 
     def __init__(self, settings: FieldNotesRecovery, **knobs: float) -> None:
@@ -156,13 +151,13 @@ class FieldNotesController(Controller):
 
     @property
     def is_saturated(self) -> bool:
-        """Whether another boost would change neither entropy coefficient nor temperature; the KL coefficient has no lower bound."""
+        # The KL coefficient has no lower bound, so it does not count.
         boosted = self._boosted()
         return all(boosted[name] == self.state["knobs"][name] for name in ("entropy_coefficient", "temperature"))
 
 
 class AdaptiveKlController(Controller):
-    """Moves the KL coefficient toward a target KL: coefficient *= 1 + clip(KL / target - 1, -0.2, 0.2) / 20, within 1e-4 to 0.1."""
+    """Steers KL(policy || reference) to a target: coefficient *= 1 + clip(KL / target - 1, -0.2, 0.2) / 20, within 1e-4 to 0.1."""
 
     def __init__(self, target: float, coefficient: float) -> None:
         super().__init__(kl_coefficient=_within_bounds(coefficient))
@@ -172,7 +167,6 @@ class AdaptiveKlController(Controller):
         return dict(self.state)
 
     def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:  # noqa: ARG002
-        # A NaN or infinite KL changes nothing.
         if math.isfinite(kl):
             error = min(max(kl / self._target - 1, -_MAX_KL_ERROR), _MAX_KL_ERROR)
             self.state["kl_coefficient"] = _within_bounds(self.state["kl_coefficient"] * (1 + error / _KL_HORIZON))
@@ -184,7 +178,7 @@ class AdaptiveKlController(Controller):
 
 
 class CriticalEntropyController(Controller):
-    """Stops the run if the window's mean entropy is critical, or adds KL(reference || policy) to the loss until entropy is healthy."""
+    """Stops if mean entropy is critical, or adds KL(reference || policy) to the loss until entropy is healthy."""
 
     def __init__(self, config: GrpoConfig) -> None:
         super().__init__(entropies=[], num_recoveries=0, steps_recovering=None)
@@ -192,12 +186,11 @@ class CriticalEntropyController(Controller):
 
     @property
     def is_recovering(self) -> bool:
-        """Whether KL(reference || policy) is in the loss."""
         return self.state["steps_recovering"] is not None
 
     @property
     def mean_entropy(self) -> float:
-        """Mean entropy of the last `CRITICAL_WINDOW` steps, or of all so far if fewer, in nats; NaN before the first rollout."""
+        """Mean entropy of the last `CRITICAL_WINDOW` or fewer steps, in nats; NaN before the first rollout."""
         entropies = self.state["entropies"]
         return sum(entropies) / len(entropies) if entropies else math.nan
 
@@ -258,10 +251,7 @@ def entropy_controller(config: GrpoConfig) -> Controller:
 
 
 def scheduled_learning_rate(config: GrpoConfig, *, steps_done: int) -> float:
-    """Return the learning rate after `steps_done` rollouts of the run.
-
-    The cosine reaches its final fraction, 0.05, at `steps_done = num_steps`, one rollout after the last.
-    """
+    """Return the learning rate after `steps_done` rollouts; the cosine would end one rollout after the last."""
     if config.learning_rate_decay == "constant":
         return config.learning_rate
     progress = min(steps_done / config.num_steps, 1.0)
@@ -270,16 +260,10 @@ def scheduled_learning_rate(config: GrpoConfig, *, steps_done: int) -> float:
 
 
 class Control:
-    """Computes the knobs of the next rollout from all observations so far, and decides about recoveries and stops."""
+    """Computes the next rollout's knobs from what was observed; decides about recoveries and stops."""
 
     def __init__(self, config: GrpoConfig, *, first_step: int, kl_warmup_steps: int = 0) -> None:
-        """Begin.
-
-        Args:
-            config: settings `[grpo]`.
-            first_step: number of rollouts before this run; its schedules begin there.
-            kl_warmup_steps: number of steps over which the KL coefficient rises linearly; the first step gets 1/kl_warmup_steps of it.
-        """
+        """Begin schedules at rollout `first_step`. The KL coefficient rises linearly over `kl_warmup_steps` steps, from above 0."""
         self._config, self._first_step, self._kl_warmup_steps = config, first_step, kl_warmup_steps
         self._critical = CriticalEntropyController(config)
         self._controllers: dict[str, Controller] = {
@@ -287,12 +271,12 @@ class Control:
             "kl": Controller() if config.kl_target is None else AdaptiveKlController(config.kl_target, config.kl_coefficient),
             "critical": self._critical,
         }
-        # Number of observed steps, and of steps after which the entropy and the KL controller were at a bound.
+        # Numbers of steps: all, and those after which a controller was at a bound.
         self._counts = {"steps": 0, "entropy": 0, "kl": 0}
         self._skipping = {"learning_rate_cut": 1.0, "in_a_row": 0}
 
     def knobs(self, step: int) -> Knobs:
-        """Return the knobs after `step` rollouts; changes no state. A later controller's knob replaces an earlier one's."""
+        """Return the knobs after `step` rollouts; changes no state."""
         config, steps_done = self._config, step - self._first_step
         values = {
             "temperature": config.temperature,
@@ -306,13 +290,13 @@ class Control:
         return Knobs(**values, learning_rate=rate)
 
     def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:
-        """Update the state with one finished rollout. An observation with a non-finite entropy or `log_num_legal` is ignored.
+        """Update the state with a finished rollout; a NaN or infinite entropy is ignored.
 
         Args:
             step: number of rollouts, including this one.
             entropy: mean exact entropy at T = 1, in nats.
-            log_num_legal: mean ln(legal moves), the upper bound of entropy, in nats.
-            kl: mean exact KL(policy || reference) in nats; NaN if the rollout has none.
+            log_num_legal: mean ln(legal moves), the bound of entropy.
+            kl: mean exact KL(policy || reference) in nats; NaN if none was measured.
         """
         if not math.isfinite(entropy + log_num_legal):
             return _GO_ON
@@ -326,26 +310,24 @@ class Control:
         return stop, events
 
     def skipped(self) -> bool:
-        """Count a non-finite optimizer step, halve the learning rate, and return whether `MAX_SKIPPED` occurred in a row."""
+        """Count a skipped optimizer step, halve the learning rate, return whether too many were skipped in a row."""
         self._skipping["learning_rate_cut"] *= SKIPPED_CUT
         self._skipping["in_a_row"] += 1
         return self._skipping["in_a_row"] >= MAX_SKIPPED
 
     def finite(self) -> None:
-        """Note a finite optimizer step: the count of non-finite steps in a row restarts, and the learning rate stays cut."""
+        """Restart the count after a finite optimizer step; the learning rate stays cut."""
         self._skipping["in_a_row"] = 0
 
     def mean_entropy(self) -> float:
         return self._critical.mean_entropy
 
     def metrics(self) -> dict[str, float]:
-        """Return the fractions of steps after which a controller was at a bound (0 if inactive), and the number of recoveries."""
         steps = max(self._counts["steps"], 1)
         fractions = {f"control/{name}_saturated": self._counts[name] / steps for name in ("entropy", "kl")}
         return {**fractions, "control/recoveries": float(self._critical.state["num_recoveries"])}
 
     def state(self) -> dict[str, Any]:
-        """Return the state as plain JSON."""
         states = {name: controller.state for name, controller in self._controllers.items()}
         return copy.deepcopy({"controllers": states, "counts": self._counts, "skipping": self._skipping})
 

@@ -1,4 +1,4 @@
-"""Supervised training of any network, which ends with the weights of the lowest validation loss."""
+"""Supervised training that keeps the weights of the lowest validation loss."""
 
 import copy
 import math
@@ -20,15 +20,15 @@ def fit(
     loss: Callable[[int], Tensor],
     validate: Callable[[], tuple[float, dict[str, float]]],
 ) -> Iterator[tuple[int, float, dict[str, float]]]:
-    """Train the network; yield the step, the mean training loss since the last yield, and metrics at each validation measurement.
+    """Train the network in place; yield step, mean training loss since the last yield, and metrics at each validation measurement.
 
     Args:
-        network: trained in place; ends with the weights of the lowest validation loss, the earliest of equal ones.
-        optimizer: optimizer of the network's weights.
-        config: number of steps, and steps between two validation measurements; the last step also has one.
+        network: ends with the weights of the lowest validation loss, the earliest of equal ones.
+        optimizer: updates the network.
+        config: number of steps, and steps between validation measurements; the last step has one too.
         rate: step, from 1 -> learning rate.
-        loss: step, from 1 -> loss of the step's batch.
-        validate: returns the network's current validation loss and its metrics.
+        loss: step, from 1 -> loss of a batch.
+        validate: returns validation loss and metrics.
 
     Raises NonFiniteError for a loss that is NaN or infinite.
     """

@@ -1,7 +1,4 @@
-"""Imitation of the moves played in the dataset's games: the pretraining of a chess network.
-
-The result should be a strong policy. After a weak one, GRPO would show a large gain that proves little.
-"""
+"""Imitation of the moves played, the network's pretraining. It must be strong: GRPO's gain over a weak policy proves little."""
 
 import itertools
 from collections.abc import Iterator
@@ -26,7 +23,7 @@ _VALIDATION_BATCH: Final = 512
 
 
 def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, config: PretrainConfig, *, seed: int) -> Iterator[Record]:
-    """Train the policy in place; yield a record at each validation measurement. The weights of the lowest validation loss are kept.
+    """Train the policy in place, and yield a record at each validation measurement; the best weights are kept.
 
     The learning rate falls linearly to 0. Raises NonFiniteError for a loss that is NaN or infinite.
     """
@@ -52,7 +49,7 @@ def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, 
 
 @torch.no_grad()
 def validation_metrics(policy: NetworkPolicy, positions: PositionBatch, played_B: NDArray[np.int64]) -> dict[str, float]:
-    """Return loss, top-1, top-5 and entropy of the policy at T = 1. `played_B` [B]: column of the move played in each position."""
+    """Return loss, top-1, top-5 and entropy at T = 1; `played_B` are the columns of the moves played."""
     losses, ranks, entropies = [], [], []
     for rows in torch.split(torch.arange(len(positions)), _VALIDATION_BATCH):
         distribution = policy.distribution(positions.select_rows(rows), temperature=1.0)
@@ -76,7 +73,7 @@ def _loss(policy: NetworkPolicy, positions: PositionBatch, played: Tensor) -> Te
 
 
 def _batches(num_boards: int, size: int, *, seed: int) -> Iterator[Tensor]:
-    """Yield rows of batches without end. Each epoch shuffles all boards and drops a last incomplete batch, unless it is the only one."""
+    """Yield batches of rows without end. Each epoch shuffles all boards, and drops a last incomplete batch if it has others."""
     for epoch in itertools.count():
         order = torch.randperm(num_boards, generator=torch_stream(seed, "imitation", epoch))
         yield from torch.split(order[: max(1, num_boards // size) * size], size)

@@ -1,10 +1,10 @@
-"""GRPO of a chess network: the `Problem` for a policy that gives every legal move a probability.
+"""GRPO of a chess network: states, sampling, rewards.
 
 Legend: B states, A legal moves (padded), G moves of a group, M sampled moves of a state that the loss uses.
 
-`grpo.num_own_moves` = 1: G moves are sampled from one state; a reward is the move's value, compared with the other G - 1.
-Above 1: G trajectories start at one board, with one move of the policy per state; the policy also plays the replies. A reward is the
-move's change of value, Q(s, a) - max Q(s). The G rewards of one ply are compared with each other, though their states differ after ply 0.
+With `num_own_moves` = 1, G moves are sampled from one state; a reward is the move's value. Above 1, the policy plays G trajectories from
+one board, replies included; a reward is the move's change of value, Q(s, a) - max Q(s). Advantages compare the G rewards of one ply, though
+the states differ after ply 0.
 """
 
 import math
@@ -30,18 +30,15 @@ from grpo.train.self_play import SelfPlay
 from grpo.train.states import DatasetStates, States, Values, valued_states
 
 MAX_STATES_PER_FORWARD: Final = 4_096
-"""Most states in one forward pass. Gradients of several passes are added up; limits memory, does not change the result."""
+"""Most states in one forward pass; limits memory, does not change the result."""
 MAX_LOG_RATIO: Final = {"float32": 1e-3, "bfloat16": 0.05}
-"""`grpo.precision` -> largest |ln ratio| that rounding explains.
-
-Two batch shapes differ by 1e-6 in float32, and by 1e-2 in bfloat16. A fault differs by more: temperature 1.3 against 1 gives 0.1.
-"""
-_MAX_DIFFERENCE: Final = 1e-5  # Largest rounding difference of rewards, advantages and entropies that are computed twice in float32.
+"""`grpo.precision` -> largest |ln ratio| by rounding: batch shapes change float32 by 1e-6, bfloat16 by 1e-2. T = 1.3 for 1 gives 0.1."""
+_MAX_DIFFERENCE: Final = 1e-5  # Largest rounding difference of a float32 number that is computed twice.
 _OF_MOVES: Final = ("columns", "weights", "old_log_probs", "rewards", "advantages")
 
 
 class NetworkProblem:
-    """Groups of moves, or trajectories, from boards of the dataset and from self-play. `Problem` describes the methods."""
+    """`grpo.train.trainer.Problem` describes the methods."""
 
     name = "grpo"
     kl_warmup_steps = 0
@@ -57,30 +54,21 @@ class NetworkProblem:
         self_play: SelfPlay | None = None,
         values: Values | None = None,
     ) -> None:
-        """Prepare.
-
-        Args:
-            reference: frozen policy of the KL terms.
-            dataset: source of initial states.
-            config: settings `[grpo]`.
-            seed: root of all random streams.
-            self_play: second source of initial states.
-            values: computes move values of later states; needed if `num_own_moves` is above 1.
-        """
+        """Prepare; `values` computes the move values of later states if `num_own_moves` is above 1."""
         self.reference = reference.at_precision(PRECISIONS[config.precision])
         self.max_log_ratio = MAX_LOG_RATIO[config.precision]
         self._dataset, self._self_play, self._values = dataset, self_play, values
         self._config, self._seed = config, seed
 
     def states(self, policy: NetworkPolicy, step: int) -> States:
-        """Return a step's states, those of the dataset first. If a self-play round begins, `policy` plays the round's games."""
+        """Return a step's states, those of the dataset first; `policy` plays a new round of self-play if one is due."""
         states = self._dataset.states(step)
         return states if self._self_play is None else joined([states, self._self_play.states(step, policy)])
 
     def rollout(self, policy: NetworkPolicy, states: States, knobs: Knobs, step: int) -> Batch[States]:
-        """Return the moves sampled in these states, with rewards and advantages, on the policy's device.
+        """Return the moves sampled in these states, on the policy's device.
 
-        Raises NonFiniteError for probabilities that are NaN or infinite; InvariantError for a reward or advantage of another state.
+        Raises NonFiniteError for NaN or infinity, InvariantError for a reward or advantage of another state.
         """
         config = self._config
         sampler = Sampler(policy=policy, temperature=knobs.temperature, seed=self._seed, step=step, max_states=MAX_STATES_PER_FORWARD)
@@ -100,7 +88,6 @@ class NetworkProblem:
         return math.nan if first is None else first.kl_reference
 
     def rollout_metrics(self, rollout: Batch[States]) -> dict[str, float]:
-        """Return the metrics of a rollout and, after a new self-play round, the round's metrics."""
         return probes.rollout_metrics(rollout) | ({} if self._self_play is None else self._self_play.round_metrics())
 
     def parts(self, rollout: Batch[States], rows: Tensor) -> Iterator[Batch[States]]:
@@ -128,18 +115,17 @@ class NetworkProblem:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampler:
-    """Samples the moves of one rollout. A random stream is named by purpose, step and ply, so other draws do not shift the stream."""
+    """Samples a rollout's moves. Purpose, step and ply name a random stream, so one draw does not shift another."""
 
     policy: MovePolicy
     temperature: float
     seed: int
     step: int
     max_states: int
-    """Most states in one forward pass; limits memory and does not change the result."""
 
     @torch.no_grad()
     def distribution(self, positions: PositionBatch) -> MoveDistribution:
-        """Return the distribution of each position, on the CPU. Raises NonFiniteError for NaN or infinity."""
+        """Return the policy's distribution on the CPU. Raises NonFiniteError for NaN or infinity."""
         pieces = [positions.select_rows(rows) for rows in torch.split(torch.arange(len(positions)), self.max_states)]
         found = [self.policy.distribution(piece, temperature=self.temperature) for piece in pieces]
         whole = joined([on_device(one, torch.device("cpu")) for one in found])
@@ -152,12 +138,7 @@ class Sampler:
     ) -> tuple[MoveDistribution, Tensor]:
         """Return the distribution of B positions, and the columns of the sampled moves, [B, moves per state].
 
-        Args:
-            positions: B positions.
-            purpose: `moves` or `replies`; part of the stream's name.
-            ply: ply of the trajectory, from 0.
-            count: length of the stream of uniform numbers.
-            rows: index of each position's number in the stream; None uses all numbers, count / B per position.
+        A stream has `count` uniform numbers. `rows` are the indices of the numbers to use, one per position; None uses all.
         """
         old = self.distribution(positions)
         uniforms = torch.rand(count, dtype=torch.float64, generator=torch_stream(self.seed, purpose, self.step, ply))
@@ -165,45 +146,40 @@ class Sampler:
 
 
 def sampled_groups(sampler: Sampler, states: States, group_size: int) -> Batch[States]:
-    """Return G moves from each state; a move's reward is its value."""
+    """Return G moves from each of B states, [B, G]; a reward is the move's value."""
     old, columns = sampler.draw(states.positions, "moves", 0, count=len(states) * group_size)
     rewards = states.values.gather(1, columns)
     return _batch(states, old, columns, rewards, group_advantages(rewards), temperature=sampler.temperature)
 
 
 def sampled_trajectories(sampler: Sampler, states: States, values: Values, group_size: int, num_own_moves: int) -> Batch[States]:
-    """Return G trajectories from each state as one batch: the states of ply 0, then of ply 1, and so on.
+    """Return G trajectories of at most `num_own_moves` moves from each state, as one batch: all states of ply 0, then of ply 1, and so on.
 
-    Args:
-        sampler: samples the policy's moves and replies.
-        states: B initial states.
-        values: computes the move values of later states; a trajectory ends where the engine fails.
-        group_size: G.
-        num_own_moves: most sampled moves of a trajectory; a trajectory also ends with its game.
+    `values` computes the move values of later states. A trajectory ends with its game, or if the engine fails.
     """
     num_dropped, count = 0, len(states) * group_size
     old, columns_BG = sampler.draw(states.positions, "moves", 0, count=count)
-    # Trajectories are numbered: 0 to G - 1 start at the first board, G to 2G - 1 at the second.
+    # Trajectories 0 to G - 1 start at the first board, G to 2G - 1 at the second.
     starts = [decode(row) for row in states.positions.encodings.numpy() for _ in range(group_size)]
     moves = _moves_of(states.positions.action_ids.repeat_interleave(group_size, 0), columns_BG.flatten(), starts)
     games = _played(dict(enumerate(starts)), dict(enumerate(moves)))
     rewards = _changes(states, columns_BG)
     first = _batch(states, old, columns_BG, rewards, group_advantages(rewards), temperature=sampler.temperature)
-    # Each initial state counts G times, once per trajectory.
+    # An initial state counts G times, once per trajectory.
     plies = [replace(first, state_weights=first.state_weights * group_size)]
     for ply in range(1, num_own_moves):
         if games:
             positions = PositionBatch.from_boards([*games.values()])
             _, columns = sampler.draw(positions, "replies", ply, count=count, rows=[*games])
             games = _played(games, dict(zip(games, _moves_of(positions.action_ids, columns[:, 0], [*games.values()]), strict=True)))
-        # A state with one legal move teaches nothing: the move is played, and the state is left out.
+        # A state with one legal move teaches nothing: the move is played without being trained on.
         next_moves = {number: next(iter(board.legal_moves)) for number, board in games.items() if board.legal_moves.count() == 1}
         free = {number: board for number, board in games.items() if number not in next_moves}
         reached, kept_indices = valued_states([*free.values()], values) if free else (None, [])
         num_dropped += len(free) - len(kept_indices)
         if reached is not None:
             numbers = [[*free][index] for index in kept_indices]
-            # A trajectory's random number is its own: the move does not change when other trajectories end.
+            # A trajectory's random number is its own, so its move does not depend on which other trajectories have ended.
             old, columns = sampler.draw(reached.positions, "moves", ply, count=count, rows=numbers)
             rewards = _changes(reached, columns)
             advantages = _by_ply(rewards, torch.tensor(numbers), count, group_size)
@@ -231,12 +207,12 @@ def _batch(
 
 
 def _changes(states: States, columns_BM: Tensor) -> Tensor:
-    """Return each move's change of value, at most 0: the move's value minus the best value."""
-    return states.values.gather(1, columns_BM) - states.values.amax(1, keepdim=True)  # Padding is 0, and no value is below 0.
+    """Return each move's change of value: its value minus the best value, at most 0."""
+    return states.values.gather(1, columns_BM) - states.values.amax(1, keepdim=True)  # Padding is 0, no value is lower.
 
 
 def _by_ply(rewards_N1: Tensor, numbers_N: Tensor, num_trajectories: int, size: int) -> Tensor:
-    """Return the advantages of N trajectories at one ply, [N, 1]: each reward minus the mean over the same board's trajectories."""
+    """Return the advantages of N trajectories at one ply, [N, 1]; each is compared with the same board's trajectories."""
     rewards = torch.zeros(num_trajectories, dtype=rewards_N1.dtype).index_put((numbers_N,), rewards_N1[:, 0])
     is_member = torch.zeros(num_trajectories, dtype=torch.bool).index_fill(0, numbers_N, True)
     compared = group_advantages(rewards.view(-1, size), is_member_BG=is_member.view(-1, size))
@@ -266,7 +242,7 @@ def select_rows(batch: Batch[States], rows: Tensor) -> Batch[States]:
 
 
 def assert_own_rewards(batch: Batch[States], config: GrpoConfig) -> None:
-    """Raise InvariantError if a reward or advantage belongs to another state or group, or an entropy is impossible.
+    """Raise InvariantError for a reward or advantage of another state, or an impossible entropy.
 
     `assert_on_policy` cannot see such a mix-up: the probabilities are right, but the policy would learn from another state's values.
     """
@@ -280,7 +256,7 @@ def assert_own_rewards(batch: Batch[States], config: GrpoConfig) -> None:
         again = group_advantages(batch.rewards)
         _refuse((batch.advantages - again)[is_real], "advantages", "an advantage is not that of its own group")
     else:
-        # The advantages of each ply sum to 0 over a board's trajectories, so the sum over the batch is 0.
+        # Each ply's advantages sum to 0 over a board's trajectories.
         weights = batch.weights * batch.state_weights[:, None]
         _refuse((weights * batch.advantages).sum()[None] / weights.sum(), "mean advantage", "trajectories are not compared with each other")
     entropies = batch.old.entropy()
@@ -290,6 +266,6 @@ def assert_own_rewards(batch: Batch[States], config: GrpoConfig) -> None:
 
 def _refuse(differences: torch.Tensor, what: str, meaning: str) -> None:
     worst = differences.abs().max().item() if differences.numel() else 0.0
-    # A NaN passes this comparison: the trainer skips and counts non-finite steps, and they are no fault of the code.
+    # A NaN passes: the trainer skips and counts non-finite steps.
     if worst > _MAX_DIFFERENCE:
         raise InvariantError(f"{what} of a rollout: off by {worst:.3g}: {meaning}; its groups or states are mixed up")

@@ -1,4 +1,4 @@
-"""States from self-play. A round of games gives the states of many steps; the next round is played by the policy as it is then."""
+"""States from self-play. The games of one round give the states of many steps; the current policy plays each round."""
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,19 +20,19 @@ from grpo.settings.grpo import GrpoConfig
 from grpo.train.states import States, Values, of_step, valued_states
 
 TEMPERATURE: Final = 0.25
-"""Sampling temperature of both players; low, so that the games resemble evaluation games, which use best moves.
+"""Sampling temperature of both players, low to resemble evaluation games with best moves.
 
-At 0.7, 10 % of the games end by repetition; with best moves, 50 % do.
+At 0.7, 10 % of the games end by repetition; with best moves, 50 %.
 """
 OPENING_PLIES: Final = 6
-"""Each game begins with 0 to this many random legal plies."""
+"""Most random legal plies at the beginning of a game."""
 MAX_PLIES: Final = 160
-"""A game is cut off after this many plies."""
-_MIN_OPENINGS_PER_BATCH: Final = 32  # Each opening gives two games with exchanged colors; all games of a batch advance in lock-step.
-_STATES_PER_OPENING: Final = 40  # An opening gives more than 40, so one large batch is enough; a move is cheaper in a large batch.
+"""Length at which a game is cut off."""
+_MIN_OPENINGS_PER_BATCH: Final = 32  # Two games each, with exchanged colors, all in lock-step.
+_STATES_PER_OPENING: Final = 40  # An opening gives more, so one batch is enough; large batches are cheaper per move.
 _MIN_BATCHES: Final = 4  # A round is given up after this many batches plus one game per state.
-_MIN_STRIDE: Final = 3  # Plies between two states: neighbors are nearly equal. An odd stride takes both players' positions.
-_MAX_STATES_PER_GAME: Final = 32  # A longer stride thins out a long game, whose aimless moves would outnumber the short games' decisions.
+_MIN_STRIDE: Final = 3  # Plies between states: neighbors are nearly equal. Odd, to take both players' positions.
+_MAX_STATES_PER_GAME: Final = 32  # A long game is thinned out: its aimless moves would outnumber the short games' decisions.
 
 
 _POSITIONS: Final = ("encodings", "action_ids", "is_legal", "repeats")
@@ -44,29 +44,26 @@ class SelfPlayError(PlainError, RuntimeError):
 
 @dataclass(kw_only=True, eq=False)
 class SelfPlay:
-    """Positions from the policy's games against itself. The engine values the positions of a round once."""
+    """Positions from the policy's games against itself."""
 
     values: Values
-    """Computes the move values of the positions."""
     config: GrpoConfig
     size: int
-    """Number of states that a step uses."""
+    """States per step."""
     first_step: int
-    """Number of rollouts before this run; round 0 begins there."""
+    """Step at which round 0 begins."""
     seed: int
-    """Root of all random streams."""
     exclude: Container[str]
-    """Position keys (`grpo.board.encoding.position_key`) that are never used as states."""
+    """Keys of positions that must not be states (`grpo.board.encoding.position_key`)."""
     num_processes: int
-    """Number of processes that share the games."""
     say: Callable[[str], None]
-    """Prints a line when a round begins, because a round takes longer than many steps."""
+    """Prints when a round begins, because a round takes longer than many steps."""
     _round: int | None = None
     _states: States | None = None
     _metrics: dict[str, float] = field(default_factory=dict)
 
     def states(self, step: int, policy: MovePolicy) -> States:
-        """Return a step's states. If the step's round is not in memory, `policy` plays the round first.
+        """Return a step's states; `policy` plays a new round first if one is due.
 
         Raises SelfPlayError if the games or the engine give too few states.
         """
@@ -80,11 +77,11 @@ class SelfPlay:
         return of_step(self._states, step_of_round, self.size, seed=self.seed, order=order, images=images)
 
     def round_metrics(self) -> dict[str, float]:
-        """Return the metrics of the round, if the last call of `states` played one; else nothing."""
+        """Return the round's metrics if the last call of `states` played a round, else nothing."""
         return dict(self._metrics)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the current round: number and states. A resumed run could not play the round again, because the policy has changed."""
+        """Return the round's number and states; a resumed run cannot play the round again, because the policy has changed."""
         if self._states is None:
             return {}
         positions = {name: getattr(self._states.positions, name) for name in _POSITIONS}
@@ -118,7 +115,6 @@ class SelfPlay:
         return states
 
     def _play_games(self, number: int, policy: MovePolicy) -> tuple[list[chess.Board], list[PlayedGame]]:
-        """Return a round's boards, and the games that they are from."""
         config = self.config
         opening_rng = numpy_stream(self.seed, "own_games", number, "openings")
         choice_rng = numpy_stream(self.seed, "own_games", number, "positions")
@@ -143,13 +139,13 @@ class SelfPlay:
                     if board.legal_moves.count() > 1 and (key := position_key(board)) not in self.exclude:
                         found.setdefault(key, board)
         boards = list(found.values())
-        # The last batch yields too many positions. Random ones of all games are dropped, so the last games are not cut alone.
+        # Surplus positions are dropped at random from all games, not from the last games alone.
         kept = np.sort(choice_rng.permutation(len(boards))[: config.self_play_states])
         return [boards[index] for index in kept], games
 
 
 def state_counts(states_per_step: int, share: float) -> tuple[int, int]:
-    """Return how many states of a step come from the dataset (at least one) and from self-play.
+    """Return how many states of a step are from the dataset, at least one, and from self-play.
 
     >>> state_counts(256, 0.33)
     (172, 84)
@@ -159,7 +155,7 @@ def state_counts(states_per_step: int, share: float) -> tuple[int, int]:
 
 
 def random_openings(count: int, *, max_plies: int, rng: np.random.Generator) -> list[str]:
-    """Return FENs of `count` positions with a legal move, after 0 to `max_plies` random plies each; some can be equal."""
+    """Return FENs of positions with a legal move, after 0 to `max_plies` random plies; some can be equal."""
     openings: list[str] = []
     while len(openings) < count:
         board = chess.Board()
@@ -170,11 +166,11 @@ def random_openings(count: int, *, max_plies: int, rng: np.random.Generator) -> 
 
 
 def taken_plies(num_plies: int, rng: np.random.Generator) -> range:
-    """Return the plies of a game whose positions become states: evenly spread, from a random offset.
+    """Return the plies whose positions become states: evenly spread, from a random offset.
 
-    Ply 0 is never taken: random moves, not the policy, chose that position.
+    Ply 0 is never taken: random moves, not the policy, led to that position.
     """
-    # Rounded up to odd, because `| 1` sets the last bit; `-(-a // b)` is a / b rounded up.
+    # `-(-a // b)` rounds a / b up; `| 1` makes the stride odd.
     stride = max(_MIN_STRIDE, -(-(num_plies - 1) // _MAX_STATES_PER_GAME)) | 1
     return range(1 + int(rng.integers(stride)), num_plies, stride)
 
@@ -183,5 +179,5 @@ def _boards_at(game: PlayedGame, plies: Sequence[int]) -> Iterator[chess.Board]:
     board = chess.Board(game.opening)
     for ply, move in enumerate(game.moves):
         if ply in plies:
-            yield board.copy(stack=board.halfmove_clock)  # Positions before a capture or a pawn's move cannot be repeated.
+            yield board.copy(stack=board.halfmove_clock)  # Earlier positions cannot recur after a capture or pawn move.
         board.push(chess.Move.from_uci(move))

@@ -1,8 +1,6 @@
-"""States: boards with a win probability for every legal move. `DatasetStates` draws each step's states from a dataset.
+"""States: boards with a win probability for every legal move. Legend: B boards, A legal moves (padded).
 
-Some boards are shown as their left-right mirror images: without castling rights both are the same game, so one board teaches twice.
-
-Legend: B boards, A legal moves (padded).
+Half of the boards are mirrored left to right: without castling rights both are the same game, so one board teaches twice.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -27,21 +25,18 @@ from grpo.policy.distribution import PositionBatch
 Names = tuple[str | int, ...]
 """Parts of a random stream's name."""
 Values = Callable[[Sequence[chess.Board]], Iterable[ValueTable | EngineError]]
-"""Computes move values: boards with at least one legal move -> one table or engine error per board, in order."""
+"""Boards with a legal move -> the move values, or the engine's error, of each board in order."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class States:
-    """Boards with at least two legal moves, and the value of every legal move.
-
-    Example: of the legal moves a, b and c, b mates. `values` is [0.5, 1.0, 0.4, 0, ...].
-    """
+    """Boards and their move values. Three legal moves, of which the second mates, give `values` [0.5, 1.0, 0.4, 0, ...]."""
 
     positions: PositionBatch
     values: Tensor
     """[B, A] win probability for the mover; 0 on padding."""
     phases: Tensor
-    """[B] index into `grpo.board.phases.PHASES`, int64."""
+    """[B] int64 index into `grpo.board.phases.PHASES`."""
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -60,14 +55,10 @@ _REFLECTED_SQUARES: Final = torch.arange(64) ^ 7
 
 
 def reflected(positions: PositionBatch, wanted_B: Tensor) -> PositionBatch:
-    """Return the positions, mirrored left to right if `wanted_B` is true and there are no castling rights.
+    """Return the positions, mirrored left to right if wanted ([B] bool) and without castling rights.
 
-    A mirrored move keeps its column, so `values` and `phases` stay valid; the row's action ids are then no longer ascending. An engine
-    scores the two images slightly differently, because its search does not treat left and right alike.
-
-    Args:
-        positions: B positions on any device.
-        wanted_B: [B] bool.
+    A mirrored move keeps its column, so its value stays valid; action ids are then not ascending. An engine scores the two images slightly
+    differently, because its search treats left and right differently.
     """
     encodings = positions.encodings
     turned = wanted_B.to(encodings.device) & (encodings[:, CASTLING] == 0).all(1)
@@ -86,7 +77,7 @@ def reflected(positions: PositionBatch, wanted_B: Tensor) -> PositionBatch:
 
 
 def valued_states(boards: Sequence[chess.Board], values: Values) -> tuple[States | None, list[int]]:
-    """Return the states of the boards that the engine could value (None if there are none), and those boards' indices.
+    """Return the states of the boards that the engine could value (None without any), and the indices of these boards.
 
     Each board must have at least two legal moves.
     """
@@ -102,17 +93,9 @@ def valued_states(boards: Sequence[chess.Board], values: Values) -> tuple[States
 
 
 def of_step(states: States, step: int, size: int, *, seed: int, order: Names, images: Names) -> States:
-    """Return one step's states. Each epoch shuffles all states and uses each at most once; a last incomplete batch is dropped.
+    """Return `size` states for a step, counted from 0. Each epoch shuffles all states; a last incomplete batch is dropped.
 
-    A random half of the states is mirrored; the next epoch mirrors the other half, and so on.
-
-    Args:
-        states: all states, at least `size`.
-        step: number of the step, from 0.
-        size: number of states that a step uses.
-        seed: root of the random streams.
-        order: name of the streams for the shuffling; the epoch is appended.
-        images: name of the stream that chooses the mirrored half.
+    A random half is mirrored; the next epoch mirrors the other half, and so on. `order` and `images` name the random streams.
     """
     epoch, index = divmod(step, len(states) // size)
     rows = torch.randperm(len(states), generator=torch_stream(seed, *order, epoch))[index * size : (index + 1) * size]
@@ -122,17 +105,14 @@ def of_step(states: States, step: int, size: int, *, seed: int, order: Names, im
 
 
 class TooFewStatesError(PlainError, ValueError):
-    """The dataset has fewer usable boards than a step needs."""
+    """The dataset has fewer boards with a choice of moves than a step needs."""
 
 
 class DatasetStates:
-    """Dataset boards with their move values. The states of a step depend only on the step's number."""
+    """Dataset boards; a step's states depend only on its number."""
 
     def __init__(self, arrays: BoardArrays, *, states_per_step: int, seed: int) -> None:
-        """Keep the boards with at least two legal moves: one with a single move teaches nothing.
-
-        Raises TooFewStatesError if fewer boards remain than a step uses.
-        """
+        """Keep boards with at least two legal moves; a single move teaches nothing. Raises TooFewStatesError if too few remain."""
         positions = PositionBatch.from_arrays(arrays).with_features()
         values, phases = torch.from_numpy(arrays.values), torch.from_numpy(arrays.phases)
         has_choice = positions.is_legal.sum(1) > 1

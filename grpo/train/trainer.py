@@ -1,10 +1,8 @@
-"""The GRPO loop for every kind of policy: one rollout and its optimizer steps per trainer step. It writes no logs itself.
+"""The GRPO loop for every kind of policy. It writes no logs; each step returns a record.
 
-`Trainer.step` samples groups of moves, takes a few optimizer steps on them, and lets the controllers set the next step's knobs.
-A `Problem` defines states and sampling: `grpo.train.network_problem` or `grpo.language.learn.problem`.
-
-Two differences from published GRPO: advantages are not divided by the group's standard deviation or by length (Dr. GRPO), and entropy
-and KL are exact sums over all moves, not estimates.
+`Trainer.step` samples a rollout, takes a few optimizer steps on it, and lets the controllers set the next step's knobs. A `Problem` defines
+states and sampling. Unlike published GRPO, advantages are not divided by their group's standard deviation or by length (Dr. GRPO), and
+entropy and KL are exact sums, not estimates.
 """
 
 import math
@@ -29,11 +27,11 @@ from grpo.train.control import MAX_SKIPPED, Control, Knobs
 from grpo.train.objective import Batch, Measured, Terms, assert_on_policy, grpo_objective
 
 MAX_GRADIENT_NORM: Final = 1.0
-"""Largest Euclidean norm of the gradient; a larger gradient is scaled down to this norm."""
+"""Largest Euclidean norm of the gradient."""
 MAX_KL_OLD: Final = 0.15
-"""Trust region in nats: if a minibatch's KL(old || policy) is larger, the rollout's remaining optimizer steps are left out."""
+"""Trust region in nats: a larger KL(old || policy) of a minibatch ends the rollout's optimizer steps."""
 _OF_PROBLEM: Final = "task."
-"""Prefix of the problem's tensors in a checkpoint. Stored checkpoints use it, so it must not change."""
+"""Prefix of the problem's tensors in stored checkpoints."""
 
 _Policy = TypeVar("_Policy", bound=Policy)
 _Start = TypeVar("_Start")
@@ -42,7 +40,7 @@ _States = TypeVar("_States")
 
 
 class Rollout(Protocol):
-    """Sampled rows with rewards. A row is a state of a network's `Batch`, or an answer of a language model."""
+    """Sampled rows with rewards; a row is a state of a network's `Batch`, or an answer of a language model."""
 
     @property
     def rows(self) -> Tensor:
@@ -50,89 +48,70 @@ class Rollout(Protocol):
 
     @property
     def row_weights(self) -> Tensor:
-        """Weight of each row in the mean loss of a minibatch."""
+        """Weight of each row in a minibatch's mean loss."""
 
 
 class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
-    """What differs between the kinds of policies: where a rollout starts, how it is sampled, and its pieces for a forward pass."""
+    """Differences between the kinds of policies."""
 
     name: str
     """First part of the metrics' names."""
     reference: _Policy
-    """Frozen policy of the KL terms."""
     kl_warmup_steps: int
-    """Steps over which the KL coefficient rises to its value; 0 for none."""
+    """Steps over which the KL coefficient rises; 0 for none."""
     is_sequential: bool
-    """True if a row is a sequence of states; the row's KL is then the sum over its states (chain rule)."""
+    """True if a row is a sequence of states, so a row's KL is the sum over its states (chain rule)."""
     max_log_ratio: float
-    """Largest |ln(new / sampled probability)| that rounding explains before the first optimizer step."""
+    """Largest |ln(new / sampled probability)| that rounding explains."""
 
-    # Training depends on the members from here on.
+    # Training depends on these.
 
     def states(self, policy: _Policy, step: int) -> _Start:
-        """Return the start of a step's rollout; `step` counts from 0."""
+        """Return the start of a step's rollout; steps count from 0."""
 
     def rollout(self, policy: _Policy, states: _Start, knobs: Knobs, step: int) -> _Rollout:
-        """Sample moves from the states, and reward them.
-
-        Raises NonFiniteError for a probability or reward that is NaN or infinite; InvariantError if groups are mixed up.
-        """
+        """Raises NonFiniteError for a probability or reward that is NaN or infinite, InvariantError for mixed-up groups."""
 
     def parts(self, rollout: _Rollout, rows: Tensor) -> Iterator[Batch[_States]]:
-        """Yield the rows as pieces that fit into one forward pass."""
+        """Yield pieces that fit into one forward pass."""
 
-    def distribution(self, policy: _Policy, part: Batch[_States]) -> MoveDistribution:
-        """Return the policy's distribution in the piece's states, at the piece's temperature."""
+    def distribution(self, policy: _Policy, part: Batch[_States]) -> MoveDistribution: ...
 
     def entropies(self, rollout: _Rollout) -> tuple[float, float]:
-        """Return a row's mean exact entropy at T = 1 and mean ln(legal moves), in nats, for the entropy controllers."""
+        """Return mean exact entropy at T = 1 and mean ln(legal moves) per row, in nats."""
 
     def kl_reference(self, rollout: _Rollout, first: Measured | None) -> float:
-        """Return a row's mean exact KL(policy || reference) in nats for the KL controller; NaN if it was not measured.
-
-        `first` is the rollout's first optimizer step; None if every optimizer step was skipped.
-        """
+        """Return mean exact KL(policy || reference) per row in nats; NaN if `first`, the first optimizer step, is None."""
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that a resumed run cannot compute again."""
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None: ...
 
-    # The members below only inform; training does not depend on them.
+    # These only inform.
 
     def rollout_metrics(self, rollout: _Rollout) -> dict[str, float]: ...
 
     def probe(
         self, part: Batch[_States], terms: Terms, new: MoveDistribution, reference: MoveDistribution | None, knobs: Knobs, /
     ) -> Mapping[str, Tensor]:
-        """Return more values per state, [B] each; `step_metrics` gets their means over a minibatch."""
+        """Return more values per state, [B] each, for `step_metrics`."""
 
     def step_metrics(self, taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-        """Return metrics of the optimizer steps taken (at least one), and of the step that the trust region refused, if any."""
+        """Return metrics of the steps taken (at least one) and of the step that the trust region refused."""
 
 
 class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
-    """Trains a policy, one rollout per step. Random streams are named by the step's number, so a resumed run repeats them.
-
-    Call `step` until the number of steps is reached or `Record.stop` is not empty.
-    """
+    """Trains a policy, one rollout per step. Each step names its random streams, so a resumed run repeats them."""
 
     def __init__(
         self, problem: Problem[_Policy, _Start, _Rollout, _States], policy: _Policy, config: GrpoConfig, *, seed: int, first_step: int = 0
     ) -> None:
-        """Prepare training.
-
-        Args:
-            problem: defines states, sampling and the reference.
-            policy: trained in place; a copy of the reference, or a restored policy.
-            config: settings `[grpo]`.
-            seed: root of all random streams.
-            first_step: number of rollouts before this run; its schedules begin there.
-        """
+        """Train `policy` in place: a copy of the problem's reference, or a restored policy. Schedules begin at `first_step`."""
         self.problem = problem
         self._average = policy.copied() if config.weight_averaging else None
         self.policy: _Policy = policy.at_precision(PRECISIONS[config.precision])
-        """The policy that samples and is trained, at the precision of `grpo.precision`."""
+        """The policy that samples and is trained."""
         self.num_steps_done = first_step
         self.control = Control(config, first_step=first_step, kl_warmup_steps=problem.kl_warmup_steps)
         self._config, self._seed, self._first_step = config, seed, first_step
@@ -143,14 +122,13 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
 
     @property
     def evaluation_policy(self) -> _Policy:
-        """The policy that is measured, saved and played: the weights' moving average (EMA) if there is one, else the trained policy."""
+        """The policy that is measured, saved and played: the moving average (EMA) if weights are averaged, else the trained policy."""
         return self.policy if self._average is None else self._average
 
     def step(self) -> Record:
-        """Sample one rollout, take its optimizer steps, and return its metrics, events, and the reason to stop (empty: go on).
+        """Return metrics and events of one rollout and its optimizer steps, and the reason to stop (empty: go on).
 
-        Raises InvariantError if the first optimizer step's probabilities differ from the sampled ones; NonFiniteError after
-        `MAX_SKIPPED` non-finite steps in a row.
+        Raises InvariantError if scored and sampled probabilities differ, NonFiniteError after `MAX_SKIPPED` non-finite steps in a row.
         """
         started, self._seconds = time.perf_counter(), {}
         name, events = self.problem.name, list[Event]()
@@ -177,10 +155,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return Record(self.num_steps_done, metrics, (*events, *decided), stop)
 
     def preflight(self) -> dict[str, float]:
-        """Return the metrics of the next step's rollout, before any update. Changes no weights and not the next step.
-
-        Raises InvariantError if scored and sampled probabilities differ; NonFiniteError if a probability is NaN or infinite.
-        """
+        """Return the next rollout's metrics before any update. Changes no weights and not the next step; raises `step`'s errors."""
         knobs = self.control.knobs(self.num_steps_done)
         rollout = self._rollout(knobs)
         metrics = self.problem.rollout_metrics(rollout)
@@ -192,13 +167,11 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return metrics
 
     def timings(self) -> Record:
-        """Return the seconds of the last step's parts. A record of its own, because times differ between equal runs."""
+        """Return seconds of the last step's parts, apart from `step`'s record because times differ between equal runs."""
         parts = {part: self._seconds.get(part, 0.0) for part in ("states", "rollout", "update")}
         total = self._seconds.get("total", 0.0)
         times = {f"time/{part}": seconds for part, seconds in {**parts, "other": max(0.0, total - sum(parts.values()))}.items()}
         return Record(self.num_steps_done, times)
-
-    # Parts of a step.
 
     def _rollout(self, knobs: Knobs) -> _Rollout:
         with self._timed("states"):
@@ -207,7 +180,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
             return self.problem.rollout(self.policy, states, knobs, self.num_steps_done)
 
     def _learn(self, rollout: _Rollout, knobs: Knobs, events: list[Event]) -> tuple[list[Measured], dict[str, float]]:
-        """Take the rollout's optimizer steps; return the measurements of each step taken, and the metrics."""
+        """Return the measurements of each optimizer step taken, and metrics."""
         taken: list[Measured] = []
         num_skipped, refused = 0, None
         for group in self._optimizer.param_groups:
@@ -238,20 +211,20 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return taken, {**(self.problem.step_metrics(taken, refused) if taken else {}), **counts}
 
     def _minibatches(self, rows: Tensor) -> Iterator[Tensor]:
-        """Yield the rows of each optimizer step: a random order, cut into `num_minibatches` parts."""
+        """Yield the rows of each optimizer step, in random order."""
         order = rows[torch.randperm(len(rows), generator=torch_stream(self._seed, "minibatches", self.num_steps_done, 0))]
-        # The engine can fail on so many states that a part is empty.
+        # A part is empty if the engine failed on too many states.
         yield from (chosen for chosen in order.tensor_split(self._config.num_minibatches) if len(chosen))
 
     def _backward(self, rollout: _Rollout, rows: Tensor, knobs: Knobs, *, is_first: bool) -> Measured:
-        """Accumulate the minibatch's gradient in the parameters, piece by piece, and return its measurements."""
+        """Accumulate the minibatch's gradient, piece by piece; return its measurements."""
         self._optimizer.zero_grad(set_to_none=True)
-        # The mean's denominator counts the whole minibatch, so the pieces' gradients add up to the minibatch's gradient.
+        # The denominator counts the whole minibatch, so the pieces' gradients add up to the mean's gradient.
         total = float(rollout.row_weights[rows].sum())
         measured = Measured(total=total, num_rows=len(rows) if self.problem.is_sequential else total)
         for part in self.problem.parts(rollout, rows):
             reference: MoveDistribution | None = None
-            # Without a KL term in the loss, only the first minibatch measures the KL; the others save a forward pass.
+            # Without a KL term in the loss, the first minibatch suffices to measure KL; the others save a forward pass.
             if is_first or knobs.kl_coefficient or knobs.recovery_coefficient:
                 with torch.no_grad():
                     reference = self.problem.distribution(self.problem.reference, part)
@@ -268,7 +241,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return measured
 
     def _update(self, measured: Measured) -> str:
-        """Take one optimizer step and return "", or change nothing and return the reason."""
+        """Take one optimizer step, or change nothing and return the reason."""
         if not measured.is_finite:
             return "the loss is not finite"
         measured.gradient_norm = torch.nn.utils.clip_grad_norm_(self._parameters, MAX_GRADIENT_NORM).item()
@@ -278,7 +251,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return ""
 
     def _skip(self, reason: str, events: list[Event]) -> None:
-        """Count a skipped optimizer step; raise NonFiniteError after `MAX_SKIPPED` in a row."""
+        """Count a skipped optimizer step; raise NonFiniteError after too many in a row."""
         is_enough = self.control.skipped()
         after = f"step {self.num_steps_done + 1:,}: {reason}"
         events.append(Event("step_skipped", f"{after}; nothing was changed, and the learning rate is cut from the next rollout on"))
@@ -290,9 +263,9 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
 
     @torch.no_grad()
     def _update_average(self, *, has_learned: bool) -> None:
-        """Update the moving average of the weights (Polyak and Juditsky, SIAM J. Control Optim. 30, 1992).
+        """Update the weights' average (Polyak and Juditsky, SIAM J. Control Optim. 30, 1992).
 
-        After n steps the old average's weight is at most n / (n + 9), so early averages forget the initial weights fast.
+        The old average's weight is at most n / (n + 9) after n steps, so the initial weights are soon forgotten.
         """
         if self._average is not None and has_learned:
             num_steps = self.num_steps_done - self._first_step
@@ -302,17 +275,14 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
 
     @contextmanager
     def _timed(self, part: str) -> Iterator[None]:
-        """Add the block's seconds to a part of the step."""
         started = time.perf_counter()
         try:
             yield
         finally:
             self._seconds[part] = self._seconds.get(part, 0.0) + time.perf_counter() - started
 
-    # State.
-
     def state(self, facts: Mapping[str, Any]) -> TrainingState:
-        """Return the checkpoint's data besides the evaluation policy; `facts` (settings, dataset hash) are stored as they are."""
+        """Return a checkpoint's data besides the evaluation policy. `facts` (settings, dataset hash) are stored unchanged."""
         tensors = {f"{_OF_PROBLEM}{name}": tensor for name, tensor in self.problem.state().items()}
         if self._average is not None:
             tensors |= {f"training.{name}": tensor for name, tensor in self.policy.network.state_dict().items()}
@@ -322,7 +292,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return TrainingState(step=self.num_steps_done, control=control, facts=facts, tensors=tensors)
 
     def resume(self, policy: _Policy, state: TrainingState) -> None:
-        """Resume the run that saved a checkpoint. Raises IncompatibleError if its reference is another policy."""
+        """Resume the run that saved a checkpoint. Raises the error of `begin_from`."""
         self.begin_from(policy, state)
         if self._average is not None:
             self.policy.network.load_state_dict(state.tensors_of("training."))
@@ -331,10 +301,9 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         self.problem.restore(state.tensors_of(_OF_PROBLEM))
 
     def begin_from(self, policy: _Policy, state: TrainingState, *, takes_optimizer: bool = True) -> None:
-        """Begin a new run at another run's checkpoint, with new schedules and controllers.
+        """Begin a new run at another run's checkpoint, by default with its optimizer; schedules and controllers begin anew.
 
-        The optimizer's moments are taken over unless `takes_optimizer` is false. Raises IncompatibleError if the checkpoint's reference is
-        another policy.
+        Raises IncompatibleError if the checkpoint has another reference.
         """
         then = state.control["reference"]
         if self._reference_hash != then:
@@ -352,4 +321,4 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
 
 
 AnyTrainer = Trainer[Any, Any, Any, Any]
-"""A trainer of any problem, for code that only steps, saves and resumes."""
+"""A trainer of any problem."""
