@@ -254,7 +254,7 @@ def test_saved_and_gone_on_in_a_new_trainer_it_ends_bit_for_bit_as_if_never_stop
 def test_another_reference_is_refused_with_its_hash(tmp_path: Path) -> None:
     first = trainer_of()
     steps(first, 1)
-    with pytest.raises(IncompatibleError, match=r"trained against reference [0-9a-f]{12}, here it is [0-9a-f]{12}"):
+    with pytest.raises(IncompatibleError, match=r"trained against reference [0-9a-f]{12}, this run's is [0-9a-f]{12}"):
         resumed(first, tmp_path, lambda policy: trainer_of(policy=policy, reference=lively_policy(seed=9)))
 
 
