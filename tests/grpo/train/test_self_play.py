@@ -97,7 +97,7 @@ def test_a_game_that_repeats_itself_ends_and_gives_each_position_once() -> None:
     assert states.positions.repeats.any(), "a state knows its game"
     metrics = own.round_metrics()
     assert (metrics["self_play/repeated"], metrics["self_play/decisive"]) == (1, 0)
-    with pytest.raises(SelfPlayError, match=r"round 0: \d+ games gave only 4 distinct positions"):
+    with pytest.raises(SelfPlayError, match=r"round 1: \d+ games gave only 4 distinct positions"):
         own_games(size=4, self_play_states=5).states(0, always(SHUFFLE))
 
 
