@@ -28,13 +28,16 @@ _ENTROPY_RATE: Final = 0.1  # Change of ln(coefficient) per step and nat of erro
 _DEAD_BAND: Final = 0.1  # Nats. A smaller error does not change the entropy coefficient.
 _MAX_KL_ERROR: Final = 0.2  # Largest relative error that counts (Ziegler et al., arXiv 1909.08593, section 2.2).
 _KL_HORIZON: Final = 20.0  # Steps; with the line above, the coefficient changes by at most 1 % per step.
-_NOTES_ENTROPY_FACTOR, _NOTES_KL_FACTOR = 1.5, 0.5  # Factors of the two coefficients at a boost of the field notes.
-_NOTES_TEMPERATURE_BOOST, _NOTES_MAX_TEMPERATURE = 0.2, 2.5  # Increase of the temperature at a boost, and its bound.
+# A boost of the field notes: entropy coefficient * 1.5, KL coefficient * 0.5, temperature + 0.2 up to 2.5.
+_NOTES_ENTROPY_FACTOR: Final = 1.5
+_NOTES_KL_FACTOR: Final = 0.5
+_NOTES_TEMPERATURE_BOOST: Final = 0.2
+_NOTES_MAX_TEMPERATURE: Final = 2.5
 RECOVERY_COEFFICIENT: Final = 0.3
 """Coefficient of KL(reference || policy) during a recovery. With 0.1 the policy ends nearly uniform (docs/objective.md)."""
 HEALTHY_ENTROPY: Final = 1.0
 """Mean entropy in nats at T = 1 at which a recovery ends."""
-_MIN_KL_COEFFICIENT, _MAX_KL_COEFFICIENT = 1e-4, 0.1  # Above 0, so the coefficient can rise again.
+_MIN_KL_COEFFICIENT, _MAX_KL_COEFFICIENT = 1e-4, 0.1  # Bounds; above 0, so the coefficient can rise again.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +80,7 @@ class Controller:
 
 
 class EntropyTargetController(Controller):
-    """Steers entropy to fraction * mean ln(legal moves): outside the dead band, ln(coefficient) changes by rate * (target - entropy).
+    """Steers entropy to fraction * mean ln(legal moves): outside the dead band, ln(coefficient) changes by 0.1 * (target - entropy).
 
     No wind-up, because the clamped coefficient is itself the integral: the first error of the other sign leaves the bound. The lower bound
     is above 0, so the coefficient can rise again.
@@ -95,14 +98,8 @@ class EntropyTargetController(Controller):
         if abs(error) > _DEAD_BAND:
             low, high = ENTROPY_BOUNDS
             log_coefficient = math.log(self.state["entropy_coefficient"]) + _ENTROPY_RATE * error
-            # Compared as logarithms, so exp cannot overflow and a bound is hit exactly.
-            if log_coefficient >= math.log(high):
-                coefficient = high
-            elif log_coefficient <= math.log(low):
-                coefficient = low
-            else:
-                coefficient = math.exp(log_coefficient)
-            self.state["entropy_coefficient"] = coefficient
+            # Limited at 0, which is above any bound, so exp cannot overflow.
+            self.state["entropy_coefficient"] = min(max(math.exp(min(log_coefficient, 0.0)), low), high)
         return _GO_ON
 
     @property
@@ -130,7 +127,7 @@ class FieldNotesController(Controller):
         if entropy < settings.entropy_critical:
             return _critical(
                 f"entropy at step {step} is {entropy:.3g} nats at T = 1, below grpo.field_notes.entropy_critical ="
-                f" {settings.entropy_critical:g}, for which one step is enough"
+                f" {settings.entropy_critical:g}; one such step stops the run"
             )
         num_below = self.state["steps_below"] + 1 if entropy < settings.entropy_floor else 0
         self.state["steps_below"] = num_below
@@ -139,7 +136,7 @@ class FieldNotesController(Controller):
         self.state = {"knobs": self._boosted(), "steps_below": 0}
         values = ", ".join(f"{name.replace('_', ' ')} is {value:.4g}" for name, value in self.knobs().items())
         floor = f"entropy was below {settings.entropy_floor:g} nats for {settings.steps_threshold} steps in a row"
-        return "", (Event("entropy_boost", f"step {step:,}: {floor}: {values} now"),)
+        return "", (Event("entropy_boost", f"step {step:,}: {floor}, so {values} now"),)
 
     def _boosted(self) -> dict[str, float]:
         entropy, kl, temperature = (self.state["knobs"][name] for name in ("entropy_coefficient", "kl_coefficient", "temperature"))
@@ -185,33 +182,29 @@ class CriticalEntropyController(Controller):
         self._critical, self._recovery = config.critical_entropy, config.recovery
 
     @property
-    def is_recovering(self) -> bool:
-        return self.state["steps_recovering"] is not None
-
-    @property
     def mean_entropy(self) -> float:
         """Mean entropy of the last `CRITICAL_WINDOW` or fewer steps, in nats; NaN before the first rollout."""
         entropies = self.state["entropies"]
         return sum(entropies) / len(entropies) if entropies else math.nan
 
     def knobs(self) -> dict[str, float]:
-        return {"recovery_coefficient": RECOVERY_COEFFICIENT if self.is_recovering else 0.0}
+        return {"recovery_coefficient": 0.0 if self.state["steps_recovering"] is None else RECOVERY_COEFFICIENT}
 
     def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:  # noqa: ARG002
         state = self.state
         state["entropies"] = [*state["entropies"], entropy][-CRITICAL_WINDOW:]
         mean = self.mean_entropy
         is_critical = len(state["entropies"]) == CRITICAL_WINDOW and mean < self._critical
-        if self.is_recovering:
+        if state["steps_recovering"] is not None:
             state["steps_recovering"] += 1
-            taken = f"at step {step}, {state['steps_recovering']} steps of KL(reference || policy)"
+            steps = f"at step {step}, {state['steps_recovering']} steps of KL(reference || policy)"
             if mean >= HEALTHY_ENTROPY and not is_critical:
                 state["steps_recovering"] = None
-                return "", (Event("recovery_ended", f"{taken} have brought mean entropy to {mean:.3g} nats"),)
+                return "", (Event("recovery_ended", f"{steps} have brought mean entropy to {mean:.3g} nats"),)
             if state["steps_recovering"] < _MAX_RECOVERY_STEPS:
                 return _GO_ON
             return _critical(
-                f"{taken} have not brought mean entropy, {mean:.3g} nats, to {HEALTHY_ENTROPY:g}: raise the learning rate, or go back to an"
+                f"{steps} have not brought mean entropy, {mean:.3g} nats, to {HEALTHY_ENTROPY:g}: raise grpo.learning_rate, or begin at an"
                 " earlier checkpoint"
             )
         if not is_critical:
@@ -223,7 +216,7 @@ class CriticalEntropyController(Controller):
         if self._recovery == "stop" or state["num_recoveries"] >= MAX_RECOVERIES:
             recovered = "" if self._recovery == "stop" else f", after {state['num_recoveries']} recoveries"
             return _critical(
-                f"{message}{recovered}: lower grpo.learning_rate or raise grpo.entropy_coefficient, and go back to an earlier checkpoint"
+                f"{message}{recovered}: lower grpo.learning_rate or raise grpo.entropy_coefficient, and begin at an earlier checkpoint"
             )
         state["num_recoveries"] += 1
         state["steps_recovering"] = 0
@@ -255,8 +248,8 @@ def scheduled_learning_rate(config: GrpoConfig, *, steps_done: int) -> float:
     if config.learning_rate_decay == "constant":
         return config.learning_rate
     progress = min(steps_done / config.num_steps, 1.0)
-    left = (1 + math.cos(math.pi * progress)) / 2
-    return config.learning_rate * (_FINAL_FRACTION + (1 - _FINAL_FRACTION) * left)
+    cosine = (1 + math.cos(math.pi * progress)) / 2
+    return config.learning_rate * (_FINAL_FRACTION + (1 - _FINAL_FRACTION) * cosine)
 
 
 class Control:
@@ -278,11 +271,7 @@ class Control:
     def knobs(self, step: int) -> Knobs:
         """Return the knobs after `step` rollouts; changes no state."""
         config, steps_done = self._config, step - self._first_step
-        values = {
-            "temperature": config.temperature,
-            "entropy_coefficient": config.entropy_coefficient,
-            "kl_coefficient": config.kl_coefficient,
-        }
+        values = {name: getattr(config, name) for name in ("temperature", "entropy_coefficient", "kl_coefficient")}
         for controller in self._controllers.values():
             values |= controller.knobs()
         values["kl_coefficient"] *= min(1.0, (steps_done + 1) / max(1, self._kl_warmup_steps))

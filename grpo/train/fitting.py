@@ -44,11 +44,11 @@ def fit(
         optimizer.step()
         if step % config.steps_per_validation and step != config.num_steps:
             continue
-        found, metrics = validate()
+        validation_loss, metrics = validate()
         yield step, sum(losses) / len(losses), metrics
         losses.clear()
-        if _finite(found, "validation loss", step) < lowest:
-            lowest, best_weights = found, copy.deepcopy(network.state_dict())
+        if _finite(validation_loss, "validation loss", step) < lowest:
+            lowest, best_weights = validation_loss, copy.deepcopy(network.state_dict())
     network.load_state_dict(best_weights)
 
 

@@ -27,7 +27,7 @@ def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, 
 
     The learning rate falls linearly to 0. Raises NonFiniteError for a loss that is NaN or infinite.
     """
-    positions, looked_at = (PositionBatch.from_arrays(boards).with_features() for boards in (train, validation))
+    positions, validation_positions = (PositionBatch.from_arrays(boards).with_features() for boards in (train, validation))
     played, batches = torch.from_numpy(train.played), _batches(len(train), config.batch_size, seed=seed)
 
     def rate(step: int) -> float:
@@ -39,12 +39,12 @@ def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, 
         return _loss(policy, reflected(positions.select_rows(rows), is_image), played[rows])
 
     def validate() -> tuple[float, dict[str, float]]:
-        measured = validation_metrics(policy, looked_at, validation.played)
-        return measured["imitation/validation_loss"], measured
+        metrics = validation_metrics(policy, validation_positions, validation.played)
+        return metrics["imitation/validation_loss"], metrics
 
     optimizer = torch.optim.AdamW(policy.network.parameters(), lr=config.learning_rate, weight_decay=WEIGHT_DECAY)
-    for step, train_loss, measured in fit(policy.network, optimizer, config, rate=rate, loss=loss, validate=validate):
-        yield Record(step, {"imitation/train_loss": train_loss, "imitation/learning_rate": rate(step), **measured})
+    for step, train_loss, metrics in fit(policy.network, optimizer, config, rate=rate, loss=loss, validate=validate):
+        yield Record(step, {"imitation/train_loss": train_loss, "imitation/learning_rate": rate(step), **metrics})
 
 
 @torch.no_grad()
@@ -54,9 +54,9 @@ def validation_metrics(policy: NetworkPolicy, positions: PositionBatch, played_B
     for rows in torch.split(torch.arange(len(positions)), _VALIDATION_BATCH):
         distribution = policy.distribution(positions.select_rows(rows), temperature=1.0)
         log_probs = distribution.log_probs.masked_fill(~distribution.is_legal, -torch.inf)
-        of_played = log_probs.gather(1, torch.from_numpy(played_B)[rows, None].to(log_probs.device))
-        losses.append(-of_played[:, 0])
-        ranks.append((log_probs >= of_played).sum(1) - 1)  # A tie ranks the other move first.
+        played_B1 = log_probs.gather(1, torch.from_numpy(played_B)[rows, None].to(log_probs.device))
+        losses.append(-played_B1[:, 0])
+        ranks.append((log_probs >= played_B1).sum(1) - 1)  # A tie ranks the other move first.
         entropies.append(distribution.entropy())
     loss, rank = torch.cat(losses).mean(), torch.cat(ranks)
     return {

@@ -34,7 +34,7 @@ MAX_STATES_PER_FORWARD: Final = 4_096
 MAX_LOG_RATIO: Final = {"float32": 1e-3, "bfloat16": 0.05}
 """`grpo.precision` -> largest |ln ratio| by rounding: batch shapes change float32 by 1e-6, bfloat16 by 1e-2. T = 1.3 for 1 gives 0.1."""
 _MAX_DIFFERENCE: Final = 1e-5  # Largest rounding difference of a float32 number that is computed twice.
-_OF_MOVES: Final = ("columns", "weights", "old_log_probs", "rewards", "advantages")
+_MOVE_FIELDS: Final = ("columns", "weights", "old_log_probs", "rewards", "advantages")  # Fields of `Batch` that are [B, M].
 
 
 class NetworkProblem:
@@ -81,8 +81,8 @@ class NetworkProblem:
         return on_device(batch, policy.device)
 
     def entropies(self, rollout: Batch[States]) -> tuple[float, float]:
-        one = rollout.at_one()
-        return rollout.mean(one.entropy()), rollout.mean(one.num_legal().to(one.log_probs.dtype).log())
+        sampled = rollout.at_one()
+        return rollout.mean(sampled.entropy()), rollout.mean(sampled.num_legal().to(sampled.log_probs.dtype).log())
 
     def kl_reference(self, rollout: Batch[States], first: Measured | None) -> float:  # noqa: ARG002
         return math.nan if first is None else first.kl_reference
@@ -91,8 +91,8 @@ class NetworkProblem:
         return probes.rollout_metrics(rollout) | ({} if self._self_play is None else self._self_play.round_metrics())
 
     def parts(self, rollout: Batch[States], rows: Tensor) -> Iterator[Batch[States]]:
-        for chosen in torch.split(rows.sort().values, MAX_STATES_PER_FORWARD):
-            yield select_rows(rollout, chosen.to(rollout.columns.device))
+        for part in torch.split(rows.sort().values, MAX_STATES_PER_FORWARD):
+            yield select_rows(rollout, part.to(rollout.columns.device))
 
     def distribution(self, policy: NetworkPolicy, part: Batch[States]) -> MoveDistribution:
         return policy.distribution(part.states.positions, temperature=part.temperature)
@@ -127,11 +127,11 @@ class Sampler:
     def distribution(self, positions: PositionBatch) -> MoveDistribution:
         """Return the policy's distribution on the CPU. Raises NonFiniteError for NaN or infinity."""
         pieces = [positions.select_rows(rows) for rows in torch.split(torch.arange(len(positions)), self.max_states)]
-        found = [self.policy.distribution(piece, temperature=self.temperature) for piece in pieces]
-        whole = joined([on_device(one, torch.device("cpu")) for one in found])
-        if not torch.isfinite(whole.log_probs).all():
+        distributions = [self.policy.distribution(piece, temperature=self.temperature) for piece in pieces]
+        joint = joined([on_device(distribution, torch.device("cpu")) for distribution in distributions])
+        if not torch.isfinite(joint.log_probs).all():
             raise NonFiniteError("the policy's probabilities are NaN or infinite, so its weights are spoiled; use an earlier checkpoint")
-        return whole
+        return joint
 
     def draw(
         self, positions: PositionBatch, purpose: str, ply: int, *, count: int, rows: Sequence[int] | None = None
@@ -236,9 +236,9 @@ def select_rows(batch: Batch[States], rows: Tensor) -> Batch[States]:
     assert batch.old is not None
     states = batch.states.select_rows(rows)
     width = states.positions.is_legal.shape[1]
-    of_moves: dict[str, Any] = {name: getattr(batch, name)[rows] for name in _OF_MOVES}
+    moves: dict[str, Any] = {name: getattr(batch, name)[rows] for name in _MOVE_FIELDS}
     old = MoveDistribution(log_probs=batch.old.log_probs[rows][:, :width], is_legal=batch.old.is_legal[rows][:, :width])
-    return replace(batch, states=states, state_weights=batch.state_weights[rows], old=old, **of_moves)
+    return replace(batch, states=states, state_weights=batch.state_weights[rows], old=old, **moves)
 
 
 def assert_own_rewards(batch: Batch[States], config: GrpoConfig) -> None:
@@ -248,20 +248,20 @@ def assert_own_rewards(batch: Batch[States], config: GrpoConfig) -> None:
     """
     assert batch.old is not None
     is_real = batch.weights > 0
-    own = batch.states.values.gather(1, batch.columns)
+    rewards = batch.states.values.gather(1, batch.columns)
     if config.num_own_moves > 1:
-        own = own - batch.states.values.amax(1, keepdim=True)
-    _refuse((batch.rewards - own)[is_real], "rewards", "a move's reward is not the value of that move in its own state")
+        rewards = rewards - batch.states.values.amax(1, keepdim=True)
+    _refuse((batch.rewards - rewards)[is_real], "rewards", "a reward is not the move's value in its own state")
     if config.num_own_moves == 1:
-        again = group_advantages(batch.rewards)
-        _refuse((batch.advantages - again)[is_real], "advantages", "an advantage is not that of its own group")
+        advantages = group_advantages(batch.rewards)
+        _refuse((batch.advantages - advantages)[is_real], "advantages", "an advantage is not its own group's")
     else:
         # Each ply's advantages sum to 0 over a board's trajectories.
         weights = batch.weights * batch.state_weights[:, None]
         _refuse((weights * batch.advantages).sum()[None] / weights.sum(), "mean advantage", "trajectories are not compared with each other")
     entropies = batch.old.entropy()
     beyond = torch.maximum(entropies - batch.old.num_legal().to(entropies.dtype).log(), -entropies)
-    _refuse(beyond.clamp(min=0), "entropy", "it lies outside of 0 and ln(legal moves), and is therefore no entropy")
+    _refuse(beyond.clamp(min=0), "entropy", "an entropy is not between 0 and ln(legal moves)")
 
 
 def _refuse(differences: torch.Tensor, what: str, meaning: str) -> None:

@@ -17,7 +17,7 @@ from grpo.match.matches import End, PlayedGame, play_match
 from grpo.match.players import SamplingPlayer
 from grpo.policy.distribution import MovePolicy, PositionBatch
 from grpo.settings.grpo import GrpoConfig
-from grpo.train.states import States, Values, of_step, valued_states
+from grpo.train.states import States, Values, states_of_step, valued_states
 
 TEMPERATURE: Final = 0.25
 """Sampling temperature of both players, low to resemble evaluation games with best moves.
@@ -33,9 +33,7 @@ _STATES_PER_OPENING: Final = 40  # An opening gives more, so one batch is enough
 _MIN_BATCHES: Final = 4  # A round is given up after this many batches plus one game per state.
 _MIN_STRIDE: Final = 3  # Plies between states: neighbors are nearly equal. Odd, to take both players' positions.
 _MAX_STATES_PER_GAME: Final = 32  # A long game is thinned out: its aimless moves would outnumber the short games' decisions.
-
-
-_POSITIONS: Final = ("encodings", "action_ids", "is_legal", "repeats")
+_POSITIONS: Final = ("encodings", "action_ids", "is_legal", "repeats")  # Fields of `PositionBatch` that a checkpoint stores.
 
 
 class SelfPlayError(PlainError, RuntimeError):
@@ -74,7 +72,7 @@ class SelfPlay:
             self._states = self._play_round(number, policy)
             self._round = number
         order, images = ("own_games", number, "order"), ("own_games", number, "reflection")
-        return of_step(self._states, step_of_round, self.size, seed=self.seed, order=order, images=images)
+        return states_of_step(self._states, step_of_round, self.size, seed=self.seed, order=order, images=images)
 
     def round_metrics(self) -> dict[str, float]:
         """Return the round's metrics if the last call of `states` played a round, else nothing."""
@@ -98,8 +96,8 @@ class SelfPlay:
     def _play_round(self, number: int, policy: MovePolicy) -> States:
         self.say(f"self-play round {number + 1}: games for {self.config.self_play_states:,} states")
         boards, games = self._play_games(number, policy)
-        states, kept = valued_states(boards, self.values)
-        num_dropped = len(boards) - len(kept)
+        states, indices = valued_states(boards, self.values)
+        num_dropped = len(boards) - len(indices)
         if states is None or len(states) < self.size:
             raise SelfPlayError(
                 f"self-play, round {number + 1}: the engine failed on {num_dropped} of {len(boards)} positions; fewer remain than the"
@@ -120,13 +118,13 @@ class SelfPlay:
         choice_rng = numpy_stream(self.seed, "own_games", number, "positions")
         player = SamplingPlayer(policy, "policy", temperature=TEMPERATURE, rng=torch_stream(self.seed, "own_games", number, "moves"))
         num_openings = max(_MIN_OPENINGS_PER_BATCH, config.self_play_states // _STATES_PER_OPENING)
-        found: dict[str, chess.Board] = {}
+        boards: dict[str, chess.Board] = {}
         games: list[PlayedGame] = []
         max_games = _MIN_BATCHES * 2 * num_openings + config.self_play_states
-        while len(found) < config.self_play_states:
+        while len(boards) < config.self_play_states:
             if len(games) >= max_games:
                 raise SelfPlayError(
-                    f"self-play, round {number + 1}: {len(games)} games gave only {len(found)} distinct positions with at least two legal"
+                    f"self-play, round {number + 1}: {len(games)} games gave only {len(boards)} distinct positions with at least two legal"
                     f" moves, {config.self_play_states} are needed. The policy repeats its games, or they are too short: lower"
                     " grpo.self_play_states"
                 )
@@ -137,11 +135,11 @@ class SelfPlay:
             for game in played:
                 for board in _boards_at(game, taken_plies(len(game.moves), choice_rng)):
                     if board.legal_moves.count() > 1 and (key := position_key(board)) not in self.exclude:
-                        found.setdefault(key, board)
-        boards = list(found.values())
+                        boards.setdefault(key, board)
         # Surplus positions are dropped at random from all games, not from the last games alone.
         kept = np.sort(choice_rng.permutation(len(boards))[: config.self_play_states])
-        return [boards[index] for index in kept], games
+        distinct_boards = list(boards.values())
+        return [distinct_boards[index] for index in kept], games
 
 
 def state_counts(states_per_step: int, share: float) -> tuple[int, int]:

@@ -61,18 +61,18 @@ def reflected(positions: PositionBatch, wanted_B: Tensor) -> PositionBatch:
     differently, because its search treats left and right differently.
     """
     encodings = positions.encodings
-    turned = wanted_B.to(encodings.device) & (encodings[:, CASTLING] == 0).all(1)
+    is_mirrored = wanted_B.to(encodings.device) & (encodings[:, CASTLING] == 0).all(1)
     images = encodings.clone()
     images[:, :64] = encodings[:, _REFLECTED_SQUARES.to(encodings.device)]
     file = encodings[:, EN_PASSANT]
     images[:, EN_PASSANT] = torch.where(file > 0, 9 - file, file)
     ids = positions.action_ids
     return PositionBatch(
-        encodings=torch.where(turned[:, None], images, encodings),
-        action_ids=torch.where(turned[:, None], _REFLECTED_IDS.to(ids.device)[ids], ids),
+        encodings=torch.where(is_mirrored[:, None], images, encodings),
+        action_ids=torch.where(is_mirrored[:, None], _REFLECTED_IDS.to(ids.device)[ids], ids),
         is_legal=positions.is_legal,
         repeats=positions.repeats,
-        features=None if positions.features is None else positions.features.reflected(turned),
+        features=None if positions.features is None else positions.features.reflected(is_mirrored),
     )
 
 
@@ -85,14 +85,14 @@ def valued_states(boards: Sequence[chess.Board], values: Values) -> tuple[States
     if not tables:
         return None, []
     positions = PositionBatch.from_boards([boards[index] for index in tables]).with_features()
-    of_moves = np.zeros(tuple(positions.is_legal.shape), dtype=np.float32)
+    values_BA = np.zeros(tuple(positions.is_legal.shape), dtype=np.float32)
     for row, table in enumerate(tables.values()):
-        of_moves[row, : len(table.values)] = table.values
+        values_BA[row, : len(table.values)] = table.values
     phases = torch.tensor([PHASES.index(phase_of(boards[index])) for index in tables])
-    return States(positions=positions, values=torch.from_numpy(of_moves), phases=phases), [*tables]
+    return States(positions=positions, values=torch.from_numpy(values_BA), phases=phases), [*tables]
 
 
-def of_step(states: States, step: int, size: int, *, seed: int, order: Names, images: Names) -> States:
+def states_of_step(states: States, step: int, size: int, *, seed: int, order: Names, images: Names) -> States:
     """Return `size` states for a step, counted from 0. Each epoch shuffles all states; a last incomplete batch is dropped.
 
     A random half is mirrored; the next epoch mirrors the other half, and so on. `order` and `images` name the random streams.
@@ -125,4 +125,4 @@ class DatasetStates:
         self._size, self._seed = states_per_step, seed
 
     def states(self, step: int) -> States:
-        return of_step(self._all, step, self._size, seed=self._seed, order=("states",), images=("states", "reflection"))
+        return states_of_step(self._all, step, self._size, seed=self._seed, order=("states",), images=("states", "reflection"))

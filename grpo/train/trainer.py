@@ -1,8 +1,8 @@
 """The GRPO loop for every kind of policy. It writes no logs; each step returns a record.
 
-`Trainer.step` samples a rollout, takes a few optimizer steps on it, and lets the controllers set the next step's knobs. A `Problem` defines
-states and sampling. Unlike published GRPO, advantages are not divided by their group's standard deviation or by length (Dr. GRPO), and
-entropy and KL are exact sums, not estimates.
+`Trainer.step` samples a rollout, takes a few optimizer steps on it, and lets the controllers set the next step's knobs: temperature,
+coefficients, learning rate. Unlike published GRPO, advantages are not divided by their group's standard deviation or by length (Dr. GRPO),
+and entropy and KL are exact sums, not estimates.
 """
 
 import math
@@ -52,7 +52,7 @@ class Rollout(Protocol):
 
 
 class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
-    """Differences between the kinds of policies."""
+    """Training of one kind of policy: `grpo.train.network_problem` or `grpo.language.learn.problem`."""
 
     name: str
     """First part of the metrics' names."""
@@ -70,7 +70,7 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
         """Return the start of a step's rollout; steps count from 0."""
 
     def rollout(self, policy: _Policy, states: _Start, knobs: Knobs, step: int) -> _Rollout:
-        """Raises NonFiniteError for a probability or reward that is NaN or infinite, InvariantError for mixed-up groups."""
+        """Sample moves and reward them. Raises NonFiniteError for NaN or infinity, InvariantError for mixed-up groups."""
 
     def parts(self, rollout: _Rollout, rows: Tensor) -> Iterator[Batch[_States]]:
         """Yield pieces that fit into one forward pass."""
@@ -81,7 +81,7 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
         """Return mean exact entropy at T = 1 and mean ln(legal moves) per row, in nats."""
 
     def kl_reference(self, rollout: _Rollout, first: Measured | None) -> float:
-        """Return mean exact KL(policy || reference) per row in nats; NaN if `first`, the first optimizer step, is None."""
+        """Return mean exact KL(policy || reference) per row in nats, NaN if not measured; `first` is the first optimizer step."""
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that a resumed run cannot compute again."""
@@ -134,7 +134,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         name, events = self.problem.name, list[Event]()
         knobs = self.control.knobs(self.num_steps_done)
         metrics: dict[str, float] = {f"control/{knob}": value for knob, value in asdict(knobs).items()}
-        stop, decided = "", tuple[Event, ...]()
+        stop = ""
         try:
             rollout = self._rollout(knobs)
         except NonFiniteError as error:
@@ -150,28 +150,10 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
             entropy, log_num_legal = self.problem.entropies(rollout)
             kl = self.problem.kl_reference(rollout, taken[0] if taken else None)
             stop, decided = self.control.observe(step=self.num_steps_done, entropy=entropy, log_num_legal=log_num_legal, kl=kl)
+            events += decided
             metrics |= self.control.metrics()
         self._seconds["total"] = time.perf_counter() - started
-        return Record(self.num_steps_done, metrics, (*events, *decided), stop)
-
-    def preflight(self) -> dict[str, float]:
-        """Return the next rollout's metrics before any update. Changes no weights and not the next step; raises `step`'s errors."""
-        knobs = self.control.knobs(self.num_steps_done)
-        rollout = self._rollout(knobs)
-        metrics = self.problem.rollout_metrics(rollout)
-        if len(rollout.rows):
-            measured = self._backward(rollout, rollout.rows, knobs, is_first=True)
-            assert_on_policy(measured, max_log_ratio=self.problem.max_log_ratio)
-            self._optimizer.zero_grad(set_to_none=True)
-            metrics = {f"{self.problem.name}/kl_reference": measured.kl_reference, **metrics}
-        return metrics
-
-    def timings(self) -> Record:
-        """Return seconds of the last step's parts, apart from `step`'s record because times differ between equal runs."""
-        parts = {part: self._seconds.get(part, 0.0) for part in ("states", "rollout", "update")}
-        total = self._seconds.get("total", 0.0)
-        times = {f"time/{part}": seconds for part, seconds in {**parts, "other": max(0.0, total - sum(parts.values()))}.items()}
-        return Record(self.num_steps_done, times)
+        return Record(self.num_steps_done, metrics, tuple(events), stop)
 
     def _rollout(self, knobs: Knobs) -> _Rollout:
         with self._timed("states"):
@@ -194,7 +176,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
                 refused = measured
                 message = (
                     f"step {self.num_steps_done + 1:,}: KL(old || policy) is {measured.kl_old:.3g} after {len(taken)} optimizer steps,"
-                    f" above {MAX_KL_OLD:g}: the rest of this rollout's were left out"
+                    f" above {MAX_KL_OLD:g}: the rollout's remaining optimizer steps are left out"
                 )
                 events.append(Event("trust_region", message))
                 break
@@ -214,7 +196,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         """Yield the rows of each optimizer step, in random order."""
         order = rows[torch.randperm(len(rows), generator=torch_stream(self._seed, "minibatches", self.num_steps_done, 0))]
         # A part is empty if the engine failed on too many states.
-        yield from (chosen for chosen in order.tensor_split(self._config.num_minibatches) if len(chosen))
+        yield from (part for part in order.tensor_split(self._config.num_minibatches) if len(part))
 
     def _backward(self, rollout: _Rollout, rows: Tensor, knobs: Knobs, *, is_first: bool) -> Measured:
         """Accumulate the minibatch's gradient, piece by piece; return its measurements."""
@@ -252,12 +234,12 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
 
     def _skip(self, reason: str, events: list[Event]) -> None:
         """Count a skipped optimizer step; raise NonFiniteError after too many in a row."""
-        is_enough = self.control.skipped()
-        after = f"step {self.num_steps_done + 1:,}: {reason}"
-        events.append(Event("step_skipped", f"{after}; nothing was changed, and the learning rate is cut from the next rollout on"))
-        if is_enough:
+        are_too_many = self.control.skipped()
+        message = f"step {self.num_steps_done + 1:,}: {reason}"
+        events.append(Event("step_skipped", f"{message}; no weight was changed, and the learning rate is halved from the next rollout on"))
+        if are_too_many:
             raise NonFiniteError(
-                f"{after}, {MAX_SKIPPED} times in a row; the weights are those before this step. Lower grpo.learning_rate, or"
+                f"{message}, {MAX_SKIPPED} times in a row; the weights are those before this step. Lower grpo.learning_rate, or"
                 " look for rewards that are NaN or infinite"
             )
 
@@ -280,6 +262,25 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
             yield
         finally:
             self._seconds[part] = self._seconds.get(part, 0.0) + time.perf_counter() - started
+
+    def preflight(self) -> dict[str, float]:
+        """Return the next rollout's metrics before any update. Changes no weights and not the next step; raises `step`'s errors."""
+        knobs = self.control.knobs(self.num_steps_done)
+        rollout = self._rollout(knobs)
+        metrics = self.problem.rollout_metrics(rollout)
+        if len(rollout.rows):
+            measured = self._backward(rollout, rollout.rows, knobs, is_first=True)
+            assert_on_policy(measured, max_log_ratio=self.problem.max_log_ratio)
+            self._optimizer.zero_grad(set_to_none=True)
+            metrics = {f"{self.problem.name}/kl_reference": measured.kl_reference, **metrics}
+        return metrics
+
+    def timings(self) -> Record:
+        """Return seconds of the last step's parts, apart from `step`'s record because times differ between equal runs."""
+        parts = {part: self._seconds.get(part, 0.0) for part in ("states", "rollout", "update")}
+        total = self._seconds.get("total", 0.0)
+        times = {f"time/{part}": seconds for part, seconds in {**parts, "other": max(0.0, total - sum(parts.values()))}.items()}
+        return Record(self.num_steps_done, times)
 
     def state(self, facts: Mapping[str, Any]) -> TrainingState:
         """Return a checkpoint's data besides the evaluation policy. `facts` (settings, dataset hash) are stored unchanged."""
@@ -305,14 +306,14 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
 
         Raises IncompatibleError if the checkpoint has another reference.
         """
-        then = state.control["reference"]
-        if self._reference_hash != then:
+        reference_hash = state.control["reference"]
+        if self._reference_hash != reference_hash:
             raise IncompatibleError(
-                f"the checkpoint of step {state.step:,} was trained against reference {then[:12]}, this run's is"
+                f"the checkpoint of step {state.step:,} was trained against reference {reference_hash[:12]}, this run's is"
                 f" {self._reference_hash[:12]}: KL to another reference is another objective; use that run's pretrained policy"
             )
-        for ours in (self.policy, self.evaluation_policy):
-            ours.network.load_state_dict(policy.network.state_dict())
+        for target in (self.policy, self.evaluation_policy):
+            target.network.load_state_dict(policy.network.state_dict())
         moments: dict[int, dict[str, Tensor]] = {}
         for key, tensor in (state.tensors_of("optimizer.") if takes_optimizer else {}).items():
             index, name = key.split(".")
