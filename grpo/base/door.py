@@ -55,14 +55,14 @@ class ManifestForm(TypedDict):
 MANIFEST_FORM: Final = TypeAdapter(ManifestForm)
 
 
-def checked(form: TypeAdapter[_T], value: object, place: object) -> _T:
-    """Return a value that has this form. Raises ForeignError, which names `place`, a file or address."""
+def checked(form: TypeAdapter[_T], value: object, source: object) -> _T:
+    """Return a value that has this form. Raises ForeignError, which names `source`, a file or address."""
     try:
         return form.validate_python(value)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise ForeignError(f"{place} was not written by this code ({f'{where}: ' if where else ''}{first['msg']})") from None
+        raise ForeignError(f"{source} was not written by this code ({f'{where}: ' if where else ''}{first['msg']})") from None
 
 
 def inside(folder: Path, name: str) -> Path:

@@ -62,18 +62,18 @@ def read_json(path: Path) -> Any:
     return _parse_json(path.read_bytes(), path)
 
 
-def _parse_json(data: bytes, place: object) -> Any:
+def _parse_json(data: bytes, source: object) -> Any:
     try:
         return json.loads(data.decode())
     except (ValueError, RecursionError) as error:
-        raise CorruptError(f"{place} is damaged ({error})") from None
+        raise CorruptError(f"{source} is damaged ({error})") from None
 
 
-def parse_json_object(data: bytes, place: object) -> dict[str, Any]:
-    """Return a JSON object. Raises CorruptError, which names `place`, the data's file or address."""
-    value = _parse_json(data, place)
+def parse_json_object(data: bytes, source: object) -> dict[str, Any]:
+    """Return a JSON object. Raises CorruptError, which names `source`, a file or address."""
+    value = _parse_json(data, source)
     if not isinstance(value, dict):
-        raise CorruptError(f"{place} is damaged: it is not a JSON object")
+        raise CorruptError(f"{source} is damaged: it is not a JSON object")
     return value
 
 
@@ -85,9 +85,9 @@ def file_hashes(folder: Path) -> dict[str, str]:
 
 def write_manifest(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Write and return `manifest.json`: facts, hashes of all files, of the output (all files outside `ASIDE`) and of the manifest."""
-    found = file_hashes(folder)
-    files = {name: digest for name, digest in found.items() if not _is_aside(name)}
-    aside = {name: digest for name, digest in found.items() if _is_aside(name)}
+    hashes = file_hashes(folder)
+    files = {name: digest for name, digest in hashes.items() if not _is_aside(name)}
+    aside = {name: digest for name, digest in hashes.items() if _is_aside(name)}
     manifest = {**facts, "files": files, "aside": aside, "output_hash": sha256_json(files)}
     manifest[_MANIFEST_HASH] = sha256_json(manifest)
     write_json(folder / MANIFEST, manifest)
@@ -97,10 +97,10 @@ def write_manifest(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
 def verified_manifest(folder: Path) -> dict[str, Any]:
     """Return a folder's manifest. Raises CorruptError if a file is missing, added or changed."""
     manifest = read_manifest(folder)
-    expected, found = manifest["files"] | manifest["aside"], file_hashes(folder)
-    for name in sorted(expected.keys() | found.keys()):
-        if expected.get(name) != found.get(name):
-            state = "missing" if name not in found else "not in the manifest" if name not in expected else "changed since it was written"
+    expected, actual = manifest["files"] | manifest["aside"], file_hashes(folder)
+    for name in sorted(expected.keys() | actual.keys()):
+        if expected.get(name) != actual.get(name):
+            state = "missing" if name not in actual else "not in the manifest" if name not in expected else "changed since it was written"
             raise CorruptError(f"{folder / name} is {state}")
     return manifest
 
@@ -114,13 +114,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return parse_manifest(data, folder / MANIFEST)
 
 
-def parse_manifest(data: bytes, place: object) -> dict[str, Any]:
-    """Return a manifest. Raises CorruptError, which names `place`, for a wrong hash or form."""
-    manifest = parse_json_object(data, place)
+def parse_manifest(data: bytes, source: object) -> dict[str, Any]:
+    """Return a manifest. Raises CorruptError, which names `source`, for a wrong hash or form."""
+    manifest = parse_json_object(data, source)
     if not is_sealed(manifest, _MANIFEST_HASH):
-        raise CorruptError(f"{place} is changed since it was written")
+        raise CorruptError(f"{source} is changed since it was written")
     try:
-        checked(MANIFEST_FORM, manifest, place)
+        checked(MANIFEST_FORM, manifest, source)
     except ForeignError as error:
         raise CorruptError(str(error)) from None
     return manifest
@@ -149,15 +149,15 @@ def explain_write_errors(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        place = next(folder for folder in target.parents if folder.exists())
+        parent = next(folder for folder in target.parents if folder.exists())
         is_barred = error.errno in (errno.EACCES, errno.EPERM) and Path(error.filename or "/").is_relative_to(target.parent)
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             remedy = "free disk space, or raise the file size limit or the quota"
         elif is_barred or error.errno == errno.EROFS:
-            remedy = f"give this user write permission in {place}, or set CHESS_GRPO_HOME to another folder"
+            remedy = f"give this user write permission in {parent}, or set CHESS_GRPO_HOME to another folder"
         else:
             raise
-        free = shutil.disk_usage(place).free
+        free = shutil.disk_usage(parent).free
         raise StorageError(
             f"{target} could not be written ({os.strerror(error.errno or 0)}): {free:,} bytes are free there; {remedy}"
         ) from error
@@ -169,13 +169,13 @@ def atomic_folder(target: Path) -> Iterator[Path]:
 
     Readers never see a partial `target`; an existing `target` stays. Raises StorageError if the disk refuses.
     """
-    with explain_write_errors(target), _held_folder(target) as made:
-        yield made
-        for path in [*made.rglob("*"), made]:
+    with explain_write_errors(target), _held_folder(target) as folder:
+        yield folder
+        for path in [*folder.rglob("*"), folder]:
             _sync(path)
-        made.chmod(0o755)
+        folder.chmod(0o755)
         try:
-            os.rename(made, target)  # noqa: PTH104
+            os.rename(folder, target)  # noqa: PTH104
         except OSError:
             if not target.exists():
                 raise
@@ -188,47 +188,47 @@ def _held_folder(target: Path) -> Iterator[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(target)
     while True:
-        made = Path(tempfile.mkdtemp(prefix=f".{target.name}.{_TEMPORARY}", dir=target.parent))
+        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.{_TEMPORARY}", dir=target.parent))
         with suppress(FileNotFoundError):  # Another writer deleted the folder as abandoned before it was locked.
-            handle = os.open(made, os.O_RDONLY)
+            handle = os.open(folder, os.O_RDONLY)
             with suppress(OSError):  # Some network file systems cannot lock folders; then no abandoned folder is deleted either.
                 fcntl.flock(handle, fcntl.LOCK_EX)
-            if made.exists():
+            if folder.exists():
                 break
             os.close(handle)
     try:
-        yield made
+        yield folder
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         os.close(handle)
 
 
 def remove_abandoned(target: Path) -> None:
     """Delete temporary folders that killed writers of `target` left beside it: those without a lock."""
-    for left in target.parent.glob(f".{glob.escape(target.name)}.{_TEMPORARY}*"):
+    for abandoned in target.parent.glob(f".{glob.escape(target.name)}.{_TEMPORARY}*"):
         with suppress(OSError):  # Locked by a live writer, or just deleted.
-            handle = os.open(left, os.O_RDONLY | os.O_DIRECTORY)
+            handle = os.open(abandoned, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(left, ignore_errors=True)
+                shutil.rmtree(abandoned, ignore_errors=True)
             finally:
                 os.close(handle)
 
 
 def remove_folder(folder: Path) -> None:
     """Delete a folder atomically: even after a crash, no reader sees half of it."""
-    going = Path(tempfile.mkdtemp(prefix=f".{folder.name}.{_TEMPORARY}", dir=folder.parent))
-    folder.rename(going)  # Replaces an empty folder.
-    shutil.rmtree(going, ignore_errors=True)  # Another process may delete it at the same time, as abandoned.
+    deleted = Path(tempfile.mkdtemp(prefix=f".{folder.name}.{_TEMPORARY}", dir=folder.parent))
+    folder.rename(deleted)  # Replaces an empty folder.
+    shutil.rmtree(deleted, ignore_errors=True)  # Another process may delete it at the same time, as abandoned.
 
 
 def remove_leftovers(folder: Path) -> None:
     """Delete all hidden files and folders below a folder, left by killed processes; no writer may be active."""
-    for left in sorted(folder.glob("**/.*")):
-        if left.is_dir():
-            shutil.rmtree(left)
+    for path in sorted(folder.glob("**/.*")):
+        if path.is_dir():
+            shutil.rmtree(path)
         else:
-            left.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
 
 def copy_folder(source: Path, target: Path, copy: Callable[[Path, Path], object] = shutil.copy2) -> None:
@@ -243,15 +243,15 @@ def copy_folder(source: Path, target: Path, copy: Callable[[Path, Path], object]
 
 def replace_file(path: Path, content: bytes) -> None:
     """Replace a file atomically and sync it to disk. Raises StorageError if the disk is full; the old file then stays."""
-    with _written(path, content) as made:
-        made.replace(path)
+    with _written(path, content) as temporary:
+        temporary.replace(path)
 
 
 def create_file(path: Path, content: bytes) -> bool:
     """Create a file atomically and sync it to disk; return False if it exists. Raises StorageError if the disk is full."""
-    with _written(path, content) as made:
+    with _written(path, content) as temporary:
         try:
-            path.hardlink_to(made)
+            path.hardlink_to(temporary)
         except FileExistsError:
             return False
     return True
@@ -261,10 +261,10 @@ def create_file(path: Path, content: bytes) -> bool:
 def _written(path: Path, content: bytes) -> Iterator[Path]:
     """Yield a synced temporary file, which the block must rename or link to `path`."""
     with explain_write_errors(path), _held_folder(path) as folder:
-        made = folder / path.name
-        made.write_bytes(content)
-        _sync(made)
-        yield made
+        temporary = folder / path.name
+        temporary.write_bytes(content)
+        _sync(temporary)
+        yield temporary
         _sync(path.parent)
 
 
@@ -275,10 +275,10 @@ def append_line(path: Path, line: str) -> None:
     """
     content = f"{line}\n".encode()
     with explain_write_errors(path), path.open("ab", buffering=0) as file:
-        end, left = file.seek(0, os.SEEK_END), memoryview(content)
+        end, rest = file.seek(0, os.SEEK_END), memoryview(content)
         try:
-            while left:
-                left = left[file.write(left) :]
+            while rest:
+                rest = rest[file.write(rest) :]
             os.fsync(file.fileno())
         except OSError:
             file.truncate(end)  # Removes the half line, which the next line would continue.
