@@ -1,4 +1,4 @@
-"""Checks of data from outside (tracking server, bucket, record, manifest, policy folder) before the code uses the data.
+"""Checks of data from outside: tracking server, bucket, record, manifest, policy folder.
 
 Ids and hashes must match a pattern, file names must stay in their folder. So no path can lead out of the store, whoever wrote the data.
 """
@@ -17,7 +17,7 @@ _LONGEST_NAME: Final = 1_024
 
 
 class ForeignError(PlainError, ValueError):
-    """Data from outside has another form than this code writes; the message names the file and the first fault."""
+    """Data from outside has another form than this code writes."""
 
 
 def _inside(name: str) -> str:
@@ -40,7 +40,7 @@ FILES: Final = TypeAdapter(dict[FileName, Hash], config=ConfigDict(strict=True))
 
 
 STRICT: Final = with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
-"""Decorator of a TypedDict: refuses unknown keys, conversions of types, and NaN."""
+"""Makes a TypedDict refuse unknown keys, converted types and NaN."""
 
 
 @with_config(ConfigDict(strict=True))

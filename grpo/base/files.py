@@ -18,9 +18,9 @@ from grpo.base.errors import PlainError
 
 MANIFEST: Final = "manifest.json"
 ASIDE: Final = "aside"
-"""Name of a folder, at any depth of an output, for files that differ between equal runs, such as pages with times.
+"""Folder, at any depth of an output, for files that differ between equal runs, such as pages with times.
 
-The manifest verifies these files, but the output's hash leaves them out.
+The manifest verifies these files; the output's hash leaves them out.
 """
 _MANIFEST_HASH: Final = "manifest_hash"
 _TEMPORARY: Final = "half-made-"  # Part of the name of a folder being written; no other hidden folder is deleted.
@@ -84,7 +84,7 @@ def file_hashes(folder: Path) -> dict[str, str]:
 
 
 def write_manifest(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Write and return `manifest.json`: facts, hashes of all files, of the output (all files outside `ASIDE`) and of the manifest."""
+    """Write and return `manifest.json`: facts, and hashes of each file, of all files outside `ASIDE`, and of the manifest."""
     hashes = file_hashes(folder)
     files = {name: digest for name, digest in hashes.items() if not _is_aside(name)}
     aside = {name: digest for name, digest in hashes.items() if _is_aside(name)}
@@ -135,7 +135,7 @@ def is_sealed(facts: Mapping[str, Any], key: str, *, place: str = "") -> bool:
 
 
 def seal(facts: Mapping[str, Any], *, place: str = "") -> str:
-    """Return a hash that detects a change of the facts and, with `place`, a copy to another file or address."""
+    """Return a hash that detects a change of the facts or, with `place`, a copy to another address."""
     return sha256_json({**facts, "place": place} if place else facts)
 
 
@@ -145,7 +145,7 @@ def _is_aside(name: str) -> bool:
 
 @contextmanager
 def explain_write_errors(target: Path) -> Iterator[None]:
-    """Raise StorageError, which says how to fix it, for a full disk, a quota or a missing permission while `target` is written."""
+    """Raise StorageError for a full disk, a quota or a missing permission while `target` is written."""
     try:
         yield
     except OSError as error:
@@ -184,14 +184,14 @@ def atomic_folder(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _held_folder(target: Path) -> Iterator[Path]:
-    """Yield an empty temporary folder beside `target`, locked until its writer ends, then deleted; first delete abandoned ones."""
+    """Delete abandoned temporary folders of `target`; yield a new one, locked until its writer ends."""
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(target)
     while True:
         folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.{_TEMPORARY}", dir=target.parent))
         with suppress(FileNotFoundError):  # Another writer deleted the folder as abandoned before it was locked.
             handle = os.open(folder, os.O_RDONLY)
-            with suppress(OSError):  # Some network file systems cannot lock folders; then no abandoned folder is deleted either.
+            with suppress(OSError):  # Some network file systems cannot lock; there no abandoned folder is deleted.
                 fcntl.flock(handle, fcntl.LOCK_EX)
             if folder.exists():
                 break
@@ -204,7 +204,7 @@ def _held_folder(target: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(target: Path) -> None:
-    """Delete temporary folders that killed writers of `target` left beside it: those without a lock."""
+    """Delete the unlocked temporary folders of `target`, which killed writers left."""
     for abandoned in target.parent.glob(f".{glob.escape(target.name)}.{_TEMPORARY}*"):
         with suppress(OSError):  # Locked by a live writer, or just deleted.
             handle = os.open(abandoned, os.O_RDONLY | os.O_DIRECTORY)
@@ -219,7 +219,7 @@ def remove_folder(folder: Path) -> None:
     """Delete a folder atomically: even after a crash, no reader sees half of it."""
     deleted = Path(tempfile.mkdtemp(prefix=f".{folder.name}.{_TEMPORARY}", dir=folder.parent))
     folder.rename(deleted)  # Replaces an empty folder.
-    shutil.rmtree(deleted, ignore_errors=True)  # Another process may delete it at the same time, as abandoned.
+    shutil.rmtree(deleted, ignore_errors=True)  # Another process may delete it too, as abandoned.
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -232,7 +232,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def copy_folder(source: Path, target: Path, copy: Callable[[Path, Path], object] = shutil.copy2) -> None:
-    """Copy a folder recursively; unlike `shutil.copytree`, raises the first error of `copy` unchanged, such as a full disk."""
+    """Copy a folder recursively; unlike `shutil.copytree`, raises the first error of `copy`, such as a full disk."""
     target.mkdir()
     for path in sorted(source.iterdir()):
         if path.is_dir():

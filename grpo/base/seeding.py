@@ -20,6 +20,6 @@ def numpy_stream(root: int, *names: str | int) -> np.random.Generator:
 
 
 def torch_stream(root: int, *names: str | int) -> "torch.Generator":
-    import torch  # Imported here, because torch takes a second, and commands without torch use this module too.
+    import torch  # Imported here: torch takes a second, and commands without torch use this module too.
 
     return torch.Generator().manual_seed(named_seed(root, *names))

@@ -70,7 +70,7 @@ class PositionBatch:
 
     @classmethod
     def from_arrays(cls, arrays: LabelArrays) -> Self:
-        """Return all boards of a dataset split, or all positions to imitate, without histories."""
+        """Return all boards of a dataset split, without histories."""
         return cls(
             encodings=torch.from_numpy(arrays.encodings),
             action_ids=torch.from_numpy(arrays.action_ids),
@@ -94,7 +94,7 @@ class PositionBatch:
         return self.features or move_features(self.encodings, self.action_ids, self.is_legal, self.repeats)
 
     def with_features(self) -> Self:
-        """Return the batch with its moves' features, for boards that are used more than once; about 1.5 kB per board."""
+        """Return the batch with its moves' features, for boards used more than once; about 1.5 kB per board."""
         pieces = [self.select_rows(rows) for rows in torch.split(torch.arange(len(self)), _BOARDS_AT_ONCE)]
         return joined([replace(piece, features=piece.move_features()) for piece in pieces])
 
@@ -142,7 +142,7 @@ class MoveDistribution:
         return self.sample_at(torch.rand(len(self.log_probs), num_moves, dtype=torch.float64, generator=rng))
 
     def sample_at(self, uniforms_BG: Tensor) -> Tensor:
-        """Return the columns for uniform numbers in [0, 1), [B, G] int64, on the CPU, by inverse transform sampling.
+        """Return columns for uniform numbers in [0, 1), [B, G] int64, on the CPU, by inverse transform sampling.
 
         A row's moves depend only on its own numbers, so batches may be split.
         """
@@ -155,7 +155,7 @@ class MoveDistribution:
         return self.probs.argmax(1)
 
     def num_legal(self) -> Tensor:
-        """Return numbers, [B]."""
+        """[B]."""
         return self.is_legal.sum(1)
 
 
@@ -167,14 +167,14 @@ class MovePolicy(Protocol):
 
 
 def on_device(record: _Record, device: torch.device) -> _Record:
-    """Return a dataclass with all its tensors, also of dataclasses in it, on a device."""
+    """Return a dataclass with its tensors, also nested ones, on a device."""
     held = {field.name: getattr(record, field.name) for field in fields(record)}
     moved = {name: value.to(device) for name, value in held.items() if isinstance(value, Tensor)}
     return replace(record, **moved, **{name: on_device(value, device) for name, value in held.items() if hasattr(value, _MARK)})
 
 
 def joined(parts: Sequence[_Record]) -> _Record:
-    """Return the rows of all dataclasses in order, padded with 0 to the widest. The first gives the values that are no tensors."""
+    """Return all rows in order, padded with 0 to the widest; the first part gives the values that are no tensors."""
 
     def whole(values: Sequence[Any]) -> Any:
         if isinstance(values[0], Tensor):

@@ -24,7 +24,7 @@ _HASHED_BYTES: Final = 1 << 20  # Bytes that one update of the hash takes.
 
 
 class Policy(Protocol):
-    """A policy of any kind. Its network always is in evaluation mode, because sampling and scoring must give equal probabilities."""
+    """A policy of any kind, always in evaluation mode: sampling and scoring must give equal probabilities."""
 
     kind: ClassVar[str]
     """Value of the setting `policy.kind`."""
@@ -117,7 +117,7 @@ def new_policy(config: PolicyConfig, *, seed: int, device: torch.device) -> Netw
 
 
 def refuse_non_finite(network: nn.Module, name: Path | str) -> None:
-    """Raise NonFiniteError, which gives the name, if a weight is NaN or infinite: such a policy plays, but its moves mean nothing."""
+    """Raise NonFiniteError if a weight is NaN or infinite; such a policy would still play."""
     for parameter, weights in network.named_parameters():
         if not torch.isfinite(weights).all():
             raise NonFiniteError(
