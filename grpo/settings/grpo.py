@@ -59,22 +59,22 @@ class GrpoConfig(Section):
     entropy_coefficient: NotNegative = 0.015
     """Coefficient of the entropy bonus, at first."""
     entropy_schedule: Literal["constant", "target", "field_notes"] = "target"
-    """`target` keeps entropy near `target_entropy`; `field_notes` follows `[grpo.field_notes]`, and changes KL and temperature too."""
+    """`target` keeps entropy near `target_entropy`; `field_notes` also changes KL coefficient and temperature."""
     target_entropy: Annotated[float, Field(gt=0, lt=1)] = 0.6
     """Target entropy at T = 1, as a fraction of mean ln(legal moves)."""
     field_notes: FieldNotesRecovery | None = None
     """Numbers of `entropy_schedule = "field_notes"`."""
     kl_coefficient: NotNegative = 0.03
-    """Coefficient of KL(policy || reference). At 0 the policy unlearns to win won positions: most moves there keep the value, and only
+    """Coefficient of KL(policy || reference). At 0 the policy unlearns to win won positions, where most moves keep the value but only
     imitated moves make progress (docs/results.md)."""
     kl_target: Positive | None = None
-    """KL(policy || reference) in nats that the KL coefficient adapts to (Ziegler et al., arXiv 1909.08593); None keeps the coefficient."""
+    """KL in nats that the KL coefficient adapts to (Ziegler et al., arXiv 1909.08593); None keeps the coefficient."""
 
     critical_entropy: NotNegative = 0.2
     """Entropy is critical if its mean over ten steps, in nats at T = 1, is lower; 0 turns the check off."""
     recovery: Literal["stop", "forward_kl"] = "forward_kl"
-    """At critical entropy, `stop` saves and stops; `forward_kl` adds KL(reference || policy) to the loss until entropy is healthy. This
-    KL's gradient does not vanish with the entropy, unlike an entropy bonus's."""
+    """At critical entropy, `stop` saves and stops; `forward_kl` adds KL(reference || policy) to the loss until entropy is healthy. Its
+    gradient does not vanish, unlike an entropy bonus's."""
 
     steps_per_checkpoint: Count = 100
     """Steps between checkpoints; each is evaluated on the held-out boards."""

@@ -34,7 +34,7 @@ LANGUAGE_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "recovery": "stop",
     },
 }
-"""Section -> a language model's defaults. GRPO's learning rate, clipping and KL are the field notes'."""
+"""Section -> a language model's defaults; GRPO's learning rate, clipping and KL are the field notes'."""
 
 
 class LanguageConfig(Section):
@@ -50,11 +50,11 @@ class LanguageConfig(Section):
     """Transformer blocks of `model = "small"`."""
 
     environment_share: Probability = 0.25
-    """Fraction of a step's examples or prompts with the environment task; the others have the policy task."""
+    """Fraction of examples and prompts with the environment task; the others have the policy task."""
     num_history_moves: Annotated[int, Field(ge=0, le=40)] = 10
     """Maximum number of past moves in an environment prompt."""
     max_answer_tokens: Annotated[int, Field(ge=16, le=2_048)] = 144
-    """Maximum tokens of an answer; a longer answer is truncated, and loss and group means leave it out."""
+    """Maximum tokens of an answer; longer answers are truncated and not trained on."""
     answers_per_forward: Count = 64
     """Answers per forward pass; changes memory, time and rounding only."""
 
@@ -63,13 +63,13 @@ class LanguageConfig(Section):
     kl_warmup_steps: Annotated[int, Field(ge=0)] = 500
     """Steps of the KL coefficient's linear warm-up, which begins above 0."""
     reward_warmup_steps: Annotated[int, Field(ge=0)] = 200
-    """Steps of the linear warm-up of the reward's chess parts; `structure` and `parsing` count fully from the first step."""
+    """Steps of the linear warm-up of the reward's parts other than `structure` and `parsing`."""
 
     max_questions: Annotated[int, Field(ge=1, le=20)] = 3
     """Maximum answers per move in a game; after an answer without a legal best move, the next is sampled at T = 1. After the last, the game
     is lost."""
     num_heldout_boards: Count = 150
-    """Held-out boards on which regret is measured, equally many per phase. An answer takes about 50 forward passes."""
+    """Held-out boards, equally many per phase, on which regret is measured. An answer takes about 50 forward passes."""
 
 
 def model_folder(model: str) -> Path | None:

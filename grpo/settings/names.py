@@ -10,7 +10,7 @@ from grpo.settings.types import Section
 
 _PATHS: Final = ("boards.files", "boards.exclude", "evaluation.opening_book")
 IN_NO_VERSION: Final = (*_PATHS, "resources")
-"""Settings that no step's version contains: paths, because a file counts by its content, and the division of work."""
+"""Settings in no step's version: paths (a file counts by its content), and the division of work."""
 MAIN: Final[Container[str]] = frozenset(
     (
         *("seed", "boards.num_train", "boards.depth", "policy.width", "policy.hidden_width"),
@@ -97,7 +97,7 @@ def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def short(name: str, value: Any) -> str:
-    """Return a setting's value in at most 60 characters. Files are shown without folders, which differ between machines.
+    """Return a setting's value in at most 60 characters, files without their folders.
 
     >>> short("boards.files", ["/data/a.pgn", "b.epd"]), short("grpo.num_steps", 40), short("boards.files", [])
     ('a.pgn b.epd', '40', 'none')
