@@ -145,7 +145,7 @@ def _is_aside(name: str) -> bool:
 
 @contextmanager
 def explain_write_errors(target: Path) -> Iterator[None]:
-    """Raise StorageError for a full disk, a quota or a missing permission while `target` is written."""
+    """Raise StorageError if a full disk, a quota or a missing permission prevents writing `target`."""
     try:
         yield
     except OSError as error:

@@ -33,7 +33,7 @@ class TrainingState:
     facts: Mapping[str, Any]
     """Origin of the weights: settings, dataset hash."""
     tensors: Mapping[str, Tensor]
-    """By prefix: `optimizer.` Adam's moments, `task.` self-play's round, `training.` trained weights if the policy is their average."""
+    """Prefixes: `optimizer.` Adam's moments, `task.` self-play's round, `training.` trained weights if the policy is their average."""
 
     def tensors_of(self, prefix: str) -> dict[str, Tensor]:
         """Return the tensors below a prefix, by their names without the prefix."""

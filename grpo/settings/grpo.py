@@ -73,8 +73,8 @@ class GrpoConfig(Section):
     critical_entropy: NotNegative = 0.2
     """Entropy is critical if its mean over ten steps, in nats at T = 1, is lower; 0 turns the check off."""
     recovery: Literal["stop", "forward_kl"] = "forward_kl"
-    """At critical entropy, `stop` saves and stops; `forward_kl` adds KL(reference || policy) to the loss until entropy is healthy. Its
-    gradient does not vanish, unlike an entropy bonus's."""
+    """Response to critical entropy: `stop` saves and stops; `forward_kl` adds KL(reference || policy) to the loss until entropy is healthy.
+    This KL's gradient does not vanish, unlike an entropy bonus's."""
 
     steps_per_checkpoint: Count = 100
     """Steps between checkpoints; each is evaluated on the held-out boards."""

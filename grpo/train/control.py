@@ -22,7 +22,7 @@ _MAX_RECOVERY_STEPS: Final = 20 * CRITICAL_WINDOW  # A longer recovery has faile
 MAX_SKIPPED: Final = 3
 """Number of non-finite optimizer steps in a row that ends training with an error."""
 SKIPPED_CUT: Final = 0.5
-"""Factor of the learning rate after each non-finite step, for the rest of the run."""
+"""Factor of all later learning rates after each non-finite step."""
 _FINAL_FRACTION: Final = 0.05  # Last fraction of the learning rate under cosine decay.
 _ENTROPY_RATE: Final = 0.1  # Change of ln(coefficient) per step and nat of error.
 _DEAD_BAND: Final = 0.1  # Nats. A smaller error does not change the entropy coefficient.
