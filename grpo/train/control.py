@@ -1,6 +1,6 @@
 """Control of training: each rollout's temperature, coefficients and learning rate; recovery or stop if entropy is critical.
 
-`Control` asks three controllers: entropy, KL, critical entropy. Each keeps all its memory in `state`, plain JSON for checkpoints.
+Three controllers (entropy, KL, critical entropy) keep all memory in `state`, plain JSON for checkpoints.
 The field notes (tests/field_notes) are records of five failed chess GRPO runs.
 """
 
@@ -82,8 +82,7 @@ class Controller:
 class EntropyTargetController(Controller):
     """Steers entropy to fraction * mean ln(legal moves): outside the dead band, ln(coefficient) changes by 0.1 * (target - entropy).
 
-    No wind-up, because the clamped coefficient is itself the integral: the first error of the other sign leaves the bound. The lower bound
-    is above 0, so the coefficient can rise again.
+    No wind-up: the clamped coefficient is itself the integral, so the first error of the other sign leaves the bound.
     """
 
     def __init__(self, fraction: float, coefficient: float) -> None:
@@ -111,8 +110,8 @@ class EntropyTargetController(Controller):
 class FieldNotesController(Controller):
     """Raises entropy coefficient and temperature and halves the KL coefficient, as the field notes did.
 
-    Each value changes once after `steps_threshold` steps in a row below the floor; then the count restarts. Changed values stay. A value
-    that the settings put above its bound is not lowered. One step of critical entropy stops training.
+    Values change after `steps_threshold` steps in a row below the floor, and stay; the count restarts. A value that the settings put above
+    its bound is not lowered. One step of critical entropy stops training.
     """
 
     def __init__(self, settings: FieldNotesRecovery, **knobs: float) -> None:
@@ -279,13 +278,9 @@ class Control:
         return Knobs(**values, learning_rate=rate)
 
     def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:
-        """Update the state with a finished rollout; a NaN or infinite entropy is ignored.
+        """Update the state with rollout number `step`, from 1; ignore a rollout whose entropy is NaN or infinite.
 
-        Args:
-            step: number of rollouts, including this one.
-            entropy: mean exact entropy at T = 1, in nats.
-            log_num_legal: mean ln(legal moves), the bound of entropy.
-            kl: mean exact KL(policy || reference) in nats; NaN if none was measured.
+        `entropy` at T = 1, `log_num_legal` (its bound) and `kl`, KL(policy || reference) or NaN, are means over states, in nats.
         """
         if not math.isfinite(entropy + log_num_legal):
             return _GO_ON

@@ -24,8 +24,8 @@ def fit(
 
     Args:
         network: ends with the weights of the lowest validation loss, the earliest of equal ones.
-        optimizer: updates the network.
-        config: number of steps, and steps between validation measurements; the last step has one too.
+        optimizer: the network's optimizer.
+        config: numbers of steps; the last step has a validation measurement too.
         rate: step, from 1 -> learning rate.
         loss: step, from 1 -> loss of a batch.
         validate: returns validation loss and metrics.

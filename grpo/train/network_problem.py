@@ -1,10 +1,9 @@
 """GRPO of a chess network: states, sampling, rewards.
 
-Legend: B states, A legal moves (padded), G moves of a group, M sampled moves of a state that the loss uses.
+Legend: B states, A legal moves (padded), G moves of a group, M sampled moves of a state.
 
 With `num_own_moves` = 1, G moves are sampled from one state; a reward is the move's value. Above 1, the policy plays G trajectories from
-one board, replies included; a reward is the move's change of value, Q(s, a) - max Q(s). Advantages compare the G rewards of one ply, though
-the states differ after ply 0.
+one board, replies included; a reward is the move's change of value, Q(s, a) - max Q(s), compared with the other rewards of its ply.
 """
 
 import math
@@ -153,9 +152,9 @@ def sampled_groups(sampler: Sampler, states: States, group_size: int) -> Batch[S
 
 
 def sampled_trajectories(sampler: Sampler, states: States, values: Values, group_size: int, num_own_moves: int) -> Batch[States]:
-    """Return G trajectories of at most `num_own_moves` moves from each state, as one batch: all states of ply 0, then of ply 1, and so on.
+    """Return G trajectories of at most `num_own_moves` moves from each state, as one batch of states ordered by ply.
 
-    `values` computes the move values of later states. A trajectory ends with its game, or if the engine fails.
+    `values` computes later states' move values. A trajectory ends with its game, or if the engine fails.
     """
     num_dropped, count = 0, len(states) * group_size
     old, columns_BG = sampler.draw(states.positions, "moves", 0, count=count)
@@ -244,7 +243,7 @@ def select_rows(batch: Batch[States], rows: Tensor) -> Batch[States]:
 def assert_own_rewards(batch: Batch[States], config: GrpoConfig) -> None:
     """Raise InvariantError for a reward or advantage of another state, or an impossible entropy.
 
-    `assert_on_policy` cannot see such a mix-up: the probabilities are right, but the policy would learn from another state's values.
+    `assert_on_policy` cannot see such a mix-up: the probabilities are right, the values are another state's.
     """
     assert batch.old is not None
     is_real = batch.weights > 0

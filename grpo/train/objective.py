@@ -1,10 +1,9 @@
 """The batch of a rollout, its loss, and the measurements that training decides by.
 
-Surrogate, entropy and KL use the rollout's temperature: the temperature belongs to the policy that is trained. Each term is one number per
-state, [B], so the caller can average over a minibatch in pieces.
+Surrogate, entropy and KL use the rollout's temperature, because it belongs to the trained policy. Each term is one number per state, [B],
+so the caller can average over a minibatch in pieces.
 
-Legend: B states, A legal moves (padded), G moves of a full group, M sampled moves of a state. A trajectory's later state has one move and
-padding of weight 0; a language model's M is 1.
+Legend: B states, A legal moves (padded), G moves of a full group, M sampled moves of a state (padded; 1 for a language model).
 """
 
 import math
@@ -86,7 +85,7 @@ def group_advantages(rewards_BG: Tensor, *, is_member_BG: Tensor | None = None) 
     """Return each reward minus its group's mean, [B, G] (Dr. GRPO, arXiv 2503.20783).
 
     The expected gradient is (1 - 1/G) times the exact gradient, because each reward is part of its own baseline.
-    A move whose `is_member_BG` is False is outside of its group, and gets 0. A group's only member gets 0.
+    A move whose `is_member_BG` is False is no member of its group, and gets 0. A group's only member gets 0.
     """
     # Float32 would round the mean of equal rewards, and Adam would scale the difference up to a full step.
     member = torch.ones_like(rewards_BG, dtype=torch.float64) if is_member_BG is None else is_member_BG.double()
@@ -247,7 +246,7 @@ class Measured:
 def assert_on_policy(measured: Measured, *, max_log_ratio: float) -> None:
     """Raise InvariantError unless all ratios are 1, no move is clipped and KL(old || policy) is 0, up to rounding.
 
-    True before a rollout's first optimizer step, unless sampler and loss differ in temperature, dropout, precision, weights or order.
+    True before the first optimizer step, unless sampler and loss differ in temperature, dropout, precision, weights or order.
     """
     worst = max(abs(math.log(ratio)) if ratio > 0 else math.inf for ratio in measured.ratios)
     # A NaN makes a comparison false, so NaN fails too.

@@ -87,9 +87,9 @@ def mean_over(steps: Sequence[Measured], column: str) -> float:
 
 
 def loss_metrics(name: str, taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-    """Return every policy's metrics of the optimizer steps taken (at least one): means, and extreme ratios.
+    """Return any policy's metrics of the steps taken (at least one): means, and extreme ratios.
 
-    `refused`, the step that the trust region refused, shows how far the policy moved from the sampled policy.
+    `refused`, the step that the trust region refused, shows how far the policy moved.
     """
     looked_at = [*taken, *([] if refused is None else [refused])]
     return {
@@ -126,8 +126,7 @@ def logit_descents(
 ) -> dict[str, Tensor]:
     """Return term -> descent direction: minus the weighted term's gradient in the logits before the temperature T, [B, A].
 
-    Gradients of the raw terms, with p the policy, q the reference, H the entropy, e_m the unit vector of move m with weight w, ratio r and
-    advantage A, and u = 0 if the clip removed m's gradient, else 1:
+    Raw gradients, with p the policy, q the reference, e_m the unit vector of move m (weight w, ratio r, advantage A; u = 0 if clipped):
     policy sum_m w_m r_m A_m u_m (e_m - p) / T; entropy -p (ln p + H) / T; KL(p || q) p (ln(p/q) - KL) / T; KL(q || p) (p - q) / T.
     """
     probs, log_probs = new.probs, new.log_probs
