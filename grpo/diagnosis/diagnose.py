@@ -1,4 +1,4 @@
-"""Asks the checks of a history: before the first update, while a run trains, and of the whole."""
+"""Applies the checks to a history: before the first update, during training, and at the end."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -21,17 +21,17 @@ _LEAST: Final = {
     "a reward": ("reward", "gain", "training_regret", "regret", "regret_best"),
     "an entropy or a KL": ("entropy", "normalized_entropy", "kl", "kl_old"),
 }
-"""Quantities that a run must have to be judged."""
+"""A run is judged only if its history has one quantity of each group."""
 _LEAST_ROWS: Final = 10
 _LEADS_TO: Final = {check.name: check.leads_to for check in CHECKS}
 
 
 class NotLearnableError(PlainError, RuntimeError):
-    """GRPO would learn nothing here, or something else than it says; the message names each reason."""
+    """GRPO would learn nothing, or something else than the settings say; the message has each reason."""
 
 
 def diagnose(history: History, settings: Settings | None = None) -> Diagnosis:
-    """Return what the checks find in a run's history; with the run's settings the advice names their values and the defaults."""
+    """Return the diagnosis of a run's history. With `settings` the advice shows the run's values beside the defaults."""
     look, found, unclear = Look(history), list[tuple[Check, Evidence]](), list[str]()
     for check in CHECKS:
         if history.when not in check.when:
@@ -69,7 +69,7 @@ def _finding(check: Check, evidence: Evidence, settings: Settings | None) -> Fin
 
 
 def _with_values(advice: str, settings: Settings | None) -> str:
-    """Return an advice in which each setting has the run's value and the default."""
+    """Return the advice with the run's value and the default behind each setting's name."""
     if settings is None:
         return advice
     kind = Settings.model_validate({"policy": {"kind": settings.policy.kind}})
@@ -87,7 +87,7 @@ def _in_order(found: Iterable[Finding]) -> tuple[Finding, ...]:
     rest = sorted(found, key=lambda finding: (finding.severity != Severity.CRITICAL, finding.first_step))
     ordered: list[Finding] = []
     while rest:
-        # A finding that may follow from another one waits for that.
+        # A finding waits for its possible causes. In a circle of causes the first finding is next.
         first = next((each for each in rest if not any(each.name in _LEADS_TO[other.name] for other in rest if other is not each)), rest[0])
         following = [each for each in rest if each is not first and each.name in _LEADS_TO[first.name]]
         ordered += [first.model_copy(update={"cause": ""}), *(each.model_copy(update={"cause": first.name}) for each in following)]
@@ -96,7 +96,7 @@ def _in_order(found: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def _unknown(history: History) -> str:
-    """Return which quantities and rows a judgement lacks."""
+    """Return the reason why the history cannot be judged, or ""."""
     missing = [words for words, names in _LEAST.items() if not any(name in history.series for name in names)]
     if missing:
         return f"no column is known for {' and for '.join(missing)}"
@@ -105,12 +105,12 @@ def _unknown(history: History) -> str:
 
 
 def look_before(metrics: Mapping[str, float], *, step: int, limits: Mapping[str, float]) -> Diagnosis:
-    """Return what speaks against learning, from the metrics of the first rollout; a critical finding refuses.
+    """Return the diagnosis of the first rollout, before its update.
 
     Args:
-        metrics: of the rollout that the next step will make, without its update.
-        step: the number of that step; in the first of a run, policy and reference must be equal.
-        limits: `critical_entropy`.
+        metrics: Metrics of the rollout that the next step will make.
+        step: Number of that step. At step 1 the KL to the reference must be 0.
+        limits: `critical_entropy`, in nats.
     """
     history = History(when=When.BEFORE, limits=limits)
     history.add(step, metrics)
@@ -118,31 +118,30 @@ def look_before(metrics: Mapping[str, float], *, step: int, limits: Mapping[str,
 
 
 def refuse(found: Diagnosis) -> None:
-    """Raise NotLearnableError with all critical findings when there is one."""
+    """Raise NotLearnableError with all critical findings, if there are any."""
     reasons = [f"  {finding.line}" for finding in found.findings if finding.severity == Severity.CRITICAL]
     if reasons:
         raise NotLearnableError("GRPO is refused before its first update:\n" + "\n".join(reasons))
 
 
 class Watch:
-    """Asks the checks while a run trains, and tells each finding once."""
+    """Applies the checks while a run trains, and reports each finding once."""
 
     def __init__(self, settings: Settings | None = None) -> None:
-        """Begin an empty history of a run with these settings."""
         self._history = History(when=When.DURING)
         self._settings = settings
         self._told: dict[str, Finding] = {}
         self._num_steps = 0
 
     def observe(self, record: Record) -> tuple[Finding, ...]:
-        """Add the next record, and return the new findings; equal records give equal findings.
+        """Add the next record and return the new findings; equal records give equal findings.
 
-        The checks are asked after the first step and every tenth one (of a long run every hundredth of it), and at NaN or infinity.
+        The checks run after step 1, then every 10 steps (in a long run every 1 % of the steps so far), and at a new NaN or infinity.
         """
         num_bad = len(self._history.not_finite)
         self._history.add_record(record)
         is_due = self._num_steps == 1 or self._num_steps % max(10, self._num_steps // 1_000 * 10) == 0
-        self._num_steps += 1  # The first record is of what there was before the first step.
+        self._num_steps += 1  # Counts records: the first one has the measurements before step 1.
         if not is_due and len(self._history.not_finite) == num_bad:
             return ()
         new = tuple(finding for finding in diagnose(self._history, self._settings).findings if finding.name not in self._told)
@@ -150,7 +149,7 @@ class Watch:
         return new
 
     def diagnosis(self) -> Diagnosis:
-        """Return the diagnosis of all records so far; what was told stays in it, with its steps."""
+        """Return the diagnosis of all records so far, with all findings that `observe` returned."""
         self._history.when = When.END
         found = diagnose(self._history, self._settings)
         self._history.when = When.DURING

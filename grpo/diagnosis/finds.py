@@ -1,4 +1,7 @@
-"""Functions of the checks in `checks.toml`. Each function has a check's name and answers: found, cannot tell, or not found."""
+"""One function per check; `checks.toml` says what each fault means, `dialects.toml` what each quantity is.
+
+Limits without a source were chosen on simulated runs (`tests/proofs/made_histories.py`).
+"""
 
 import math
 from collections.abc import Iterator
@@ -15,21 +18,21 @@ from grpo.metrics.shared import ENTROPY_CRITICAL, TERM_PAIRS
 from grpo.statistics.intervals import wilson_interval
 
 MOST_LEGAL_MOVES: Final = 218
-"""In R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1 (Petrovic, 1964)."""
+"""Most legal moves of a position: R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1 (Petrovic, 1964)."""
 _AT_START: Final = (("kl", 1e-3), ("kl_max", 1e-3), ("kl_penalty", 1e-5))
-"""Quantity and what is above rounding: a KL in nats, and one times its coefficient, which is unknown."""
+"""Quantity, and the largest value that is rounding, in nats. `kl_penalty` is a KL times an unknown coefficient."""
 _KL_OF_UPDATES, _KL_STAYS = 0.05, 0.3
-"""A KL of a first row, whose updates may be in it, counts above this where it is no small fraction of the rows that follow."""
+"""Updates within the first row explain its KL up to 0.05 nats, or below 0.3 of the next ten rows' median."""
 _KL_BY_SCORING: Final = 0.5
-"""In nats: more before any update is another model, not another way of scoring (temperature 1.3 against 1.0 gives 0.05)."""
-_FAR, _FAR_FOR_ANSWERS = 0.8, 50.0  # Nats from the reference, of a move or token and of an answer of many tokens.
-_FAR_PER_UPDATE: Final = 0.15  # Nats from the sampled policy; usual targets are 0.01 to 0.05.
-_FEWEST_FOR_FLAT: Final = 100  # Rows, and steps; half as many rows where the deviation of a single reward is known.
+"""Nats that another way of scoring can explain: temperature 1.3 against 1.0 gives 0.05. A larger KL is another model."""
+_FAR, _FAR_FOR_ANSWERS = 0.8, 50.0  # KL to the reference that is far, in nats: per move or token, and per answer.
+_FAR_PER_UPDATE: Final = 0.15  # KL to the sampled policy that is far, in nats; usual targets are 0.01 to 0.05.
+_FEWEST_FOR_FLAT: Final = 100  # Rows, and steps from first to last row; half as many rows if the deviation of a single reward is known.
 _FLAT, _FLAT_IN_NOISE, _NOTHING = 0.25, 1.5, 0.03
-"""A reward is flat where its rise is surely smaller: in deviations of a single reward, or of the rows where that is unknown. The third: for
-a rise that is certain, in deviations of a single reward."""
+"""A reward is flat if the upper bound of its rise is at most 0.25 standard deviations of a single reward, or 1.5 of the rows if the former
+are unknown. A rise that is certain still counts as nothing up to 0.03 standard deviations of a single reward."""
 _MISMATCHES: Final = (("sampler_gap", 0.0, 0.05), ("sampler_prob_gap", 0.0, 0.02), ("sampler_ratio", 1.0, 0.3))
-"""Quantity, its value where sampler and trainer agree, and by how much it may differ."""
+"""Quantity, its value if sampler and trainer agree, and the largest difference that is still agreement."""
 _EXTREMES: Final = (
     ("kl", 100, 1.0),
     ("kl_old", 100, 1.0),
@@ -37,17 +40,16 @@ _EXTREMES: Final = (
     ("loss", 1_000, 10.0),
     ("policy_loss", 1_000, 10.0),
 )
-"""Quantity, and how many times the rows around it and how large a single row must be."""
+"""Quantity. A row is extreme if it exceeds this many times the rows around it, and this absolute value (100-fold per answer)."""
 _RUNAWAYS: Final = (("kl_old", 0.1, 10), ("gradient_norm", 0.0, 10), ("ratio_max", 6.0, 4), ("loss", 1.0, 100), ("policy_loss", 1.0, 100))
-"""Quantity, and how large its end, and how many times its first part it must be."""
-_WORSE, _WORSE_OF_FEW, _FEW_MEASURES = 0.12, 0.3, 6  # Fraction by which a held-out measure must get worse, and of how few measures by more.
+"""Quantity. It runs away if its end exceeds this absolute value, and this many times its first rows."""
+_WORSE, _WORSE_OF_FEW, _FEW_MEASURES = 0.12, 0.3, 6  # Relative loss that counts; the same with few values; fewest values that are not few.
 
 
 # --- Values and scoring -------------------------------------------------------------------------------------------------------------------
 
 
 def nan_steps(look: Look) -> Answer:
-    """Find NaN and infinite values, and optimizer steps that were left out because of them."""
     bad = dict(look.history.not_finite)
     words = [f"{column} is not finite at {len(steps):,} steps, first at step {steps[0]:,.0f}" for column, steps in bad.items()]
     if (skipped := look.get("skipped")) is not None and (hit := skipped.steps[skipped.values > 0]).size:
@@ -58,7 +60,6 @@ def nan_steps(look: Look) -> Answer:
 
 
 def unlearned_language_model(look: Look) -> Answer:
-    """Find a language model of which no answer can be read; whether enough can be, the gate before GRPO has judged."""
     parsed, random = look.history.series["parsed"], look.history.random_weights
     is_unread = parsed.found[0] == 0 or (parsed.found[0] < 0.1 and not look.is_live and parsed.values.max() <= 0.2)
     has_learned = not look.is_live and len(parsed) > 2 and median(parsed.values[-max(1, len(parsed) // 5) :]) > 0.5
@@ -70,7 +71,6 @@ def unlearned_language_model(look: Look) -> Answer:
 
 
 def _kl_at_start(look: Look) -> Iterator[tuple[float, str]]:
-    """Yield each KL that is not 0 before the first update, with a text."""
     history = look.history
     is_exact = history.is_ours or history.is_of_windows or "kl_penalty" in history.series
     for name, limit in _AT_START:
@@ -80,33 +80,30 @@ def _kl_at_start(look: Look) -> Iterator[tuple[float, str]]:
         rest = series.values[1:11]
         is_by_updates = not is_exact and len(rest) > 0 and (value <= _KL_OF_UPDATES or value < _KL_STAYS * median(rest))
         is_by_updates = value < 5.0 if "answer" in series.unit and not history.is_ours else is_by_updates
-        # Where rows are counted from 0, a KL that does not grow is none of updates.
+        # If the log has step 0, a KL that does not grow afterwards does not come from updates.
         does_not_grow = value > 10 * limit and series.at[0] <= 0 and len(rest) >= 5 and value > 0.8 * median(rest)
         if not is_by_updates or does_not_grow:
             yield value, f"{series.column} is {value:.3g} in the first row, before or at the first update (step {series.at[0]:,.0f})"
 
 
 def kl_at_step_zero(look: Look) -> Answer:
-    """Find a KL above 0 before the first update."""
     words = tuple(words for _, words in _kl_at_start(look))
     step = min(float(series.at[0]) for series in look.history.series.values())
     return Evidence(words, step, step) if words else None
 
 
 def temperature_mismatch(look: Look) -> Answer:
-    """Find moves that are scored by another distribution than they were sampled from."""
     if look.history.is_of_language_model or look.history.is_ours:
-        return None  # More than the temperature can differ, see scored_otherwise; ours asserts ratios of 1 in every rollout.
+        return None  # `scored_otherwise` judges language models. Our trainer asserts ratios of 1 in every rollout.
     words = [words for value, words in _kl_at_start(look) if value < _KL_BY_SCORING]
     clipped = look.at_start("clip_fraction")
-    # Updates of the first step may clip too; without a KL, only so many moves show that it was not they.
+    # Updates of the first row may clip too, so without a KL only a larger fraction is evidence.
     if clipped is not None and clipped > (0.2 if words else 0.35):
         words.append(f"{look.history.series['clip_fraction'].column} is {clipped:.3g} before the first update")
     return Evidence(tuple(words), 0, 0) if words else None
 
 
 def ratio_not_one(look: Look) -> Answer:
-    """Find a mean probability ratio that is not 1: over what was sampled it is 1 in expectation, whatever the updates."""
     series, first = look.history.series["ratio_mean"], look.at_start("ratio_mean")
     values, noise = series.values, 3 * float(np.std(series.values)) / math.sqrt(len(series))
     if first is not None and abs(first - 1) > 0.1:
@@ -119,7 +116,6 @@ def ratio_not_one(look: Look) -> Answer:
 
 
 def scored_otherwise(look: Look) -> Answer:
-    """Find sampler and trainer that give the same tokens other probabilities, or a KL that is negative beyond noise."""
     found = [look.beyond(name, above=middle + limit, below=middle - limit) for name, middle, limit in _MISMATCHES]
     kl = look.get("kl")
     if kl is not None and len(kl) >= 10 and not look.is_live and median(kl.values) < -0.02 and float(np.quantile(kl.values, 0.9)) < 0:
@@ -133,11 +129,10 @@ def _joined(found: list[Evidence]) -> Evidence | None:
 
 
 def impossible_entropy(look: Look) -> Answer:
-    """Find an entropy that no distribution over legal moves has; that of continuous actions may be negative."""
     series = look.history.series["entropy"]
-    most = 1.1 * math.log(MOST_LEGAL_MOVES) if not look.history.is_of_language_model else math.inf  # A vocabulary is larger.
+    most = 1.1 * math.log(MOST_LEGAL_MOVES) if not look.history.is_of_language_model else math.inf  # Tokens: the vocabulary is larger.
     bad = (series.values < -0.1) | (series.values > most)
-    if look.is_of_actions or not bad.any():
+    if look.is_of_actions or not bad.any():  # Entropy of continuous actions may be negative.
         return None
     steps, values = series.steps[bad], series.values[bad]
     words = f"{series.column} is {values[np.argmax(np.abs(values))]:.4g}, and impossible in {bad.sum()} of {len(series)} rows"
@@ -145,7 +140,6 @@ def impossible_entropy(look: Look) -> Answer:
 
 
 def no_gradient(look: Look) -> Answer:
-    """Find a policy that no update reaches, in all rows or for a long time at the end."""
     norm, entropy = look.get("gradient_norm"), look.get("entropy")
     moved = look.get("kl_old") or look.get("kl")
     if norm is not None and len(norm) >= 5:
@@ -159,7 +153,7 @@ def no_gradient(look: Look) -> Answer:
     last, constant = float(entropy.found[-1]), _run_at_end(entropy.values == entropy.found[-1])
     if norm is None and moved is not None and np.abs(moved.values).max() <= 1e-10 and np.ptp(entropy.values) <= 1e-6:
         return span(moved, f"{moved.column} is 0 in all {len(moved)} rows, and {entropy.column} is constant")
-    # Equal rows of a number with so many digits are no rounding.
+    # Rounding cannot explain equal rows if the number has more than three digits.
     if constant >= max(20, len(entropy) / 5) and f"{last:.10g}" != f"{last:.3g}" and not look.is_solved:
         words = f"{entropy.column} is {last:.10g} in each of the last {constant} rows: the policy does not change"
         return span(entropy, words, begin=float(entropy.at[-constant]))
@@ -167,12 +161,11 @@ def no_gradient(look: Look) -> Answer:
 
 
 def _run_at_end(holds: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> int:
-    """Return in how many rows at the end a condition holds without a break."""
+    """Return the number of rows, counted back from the last, in which a condition holds."""
     return len(holds) if holds.all() else int(np.argmin(holds[::-1]))
 
 
 def learning_rate_schedule(look: Look) -> Answer:
-    """Find a learning rate that is 0 for most of the run though it was not at first, or that grows without end."""
     rate = look.history.series["learning_rate"]
     values, middle, end = rate.values, float(rate.found[len(rate) // 2]), tail(rate.values)
     if len(rate) < 16 or values.max() <= 0:
@@ -194,7 +187,6 @@ def _rises_by_quarters(values: Array) -> bool:
 
 
 def entropy_collapse(look: Look) -> Answer:
-    """Find an entropy that is lost, or before the first update too small to begin with."""
     entropy, history = look.history.series["entropy"], look.history
     if (levels := history.levels("entropy")) is None:
         return None
@@ -203,7 +195,7 @@ def entropy_collapse(look: Look) -> Answer:
         critical = history.limits.get("critical_entropy", 0.0)
         seen = f"{entropy.column} is {late:.2f} nats, critical below grpo.critical_entropy = {critical:g}"
         return span(entropy, seen) if late < critical else None
-    if history.is_ours:  # Ours acts on a collapse, so that entropy may have come back.
+    if history.is_ours:  # Our trainer recovers from a collapse, so the lowest block counts and not the last.
         late = float(history.blocks(entropy)[:, 2].min())
     else:
         early = max(early, median(entropy.values[:3]), median(fifth(entropy.values)))
@@ -220,7 +212,7 @@ def entropy_collapse(look: Look) -> Answer:
 
 
 def _is_collapsed(look: Look, early: float, late: float) -> bool | Unclear:
-    """Return whether so little entropy is left that it was lost; a policy that gets better may be surer."""
+    """Return whether too little entropy is left. A policy that improves may have less."""
     events = {name: steps[-1] for name, steps in look.history.events.items()}
     if not look.is_live and events.get(ENTROPY_CRITICAL, -1) > events.get("recovery_ended", -1):
         return True
@@ -238,7 +230,6 @@ def _is_collapsed(look: Look, early: float, late: float) -> bool | Unclear:
 
 
 def entropy_explosion(look: Look) -> Answer:
-    """Find an entropy that grows towards that of a uniform policy without a better reward."""
     series, spread = look.get("entropy"), look.get("action_std")
     if spread is not None and len(spread) >= 8 and tail(spread.values) > 3 * median(fifth(spread.values)) and not look.improves:
         return span(spread, spread.way())
@@ -256,7 +247,6 @@ def entropy_explosion(look: Look) -> Answer:
 
 
 def kl_trap(look: Look) -> Answer:
-    """Find a collapse in spite of an entropy coefficient that was raised."""
     coefficient, entropy, levels = (
         look.history.series["entropy_coefficient"],
         look.history.series["entropy"],
@@ -265,7 +255,7 @@ def kl_trap(look: Look) -> Answer:
     collapse = entropy_collapse(look)
     if levels is None or not isinstance(collapse, Evidence):
         return None
-    is_after = coefficient.steps > entropy.first_step(entropy.values < 0.8 * levels[0])  # A rise before that is a warm-up.
+    is_after = coefficient.steps > entropy.first_step(entropy.values < 0.8 * levels[0])  # An earlier rise is a warm-up.
     before, after = coefficient.values[~is_after][-1:], coefficient.values[is_after]
     if not len(before) or not len(after) or not 0 < 3 * before[0] <= (most := float(after.max())):
         return None
@@ -278,26 +268,25 @@ def kl_trap(look: Look) -> Answer:
 
 
 def canceling_terms(look: Look) -> Answer:
-    """Find two terms whose gradients cancel; of other trainers by their values."""
+    """Compare gradients, or values if a trainer logs no gradients."""
     for one, other in TERM_PAIRS:
         rows = look.history.together(f"logit_cosine/{one}_{other}", f"logit_gradient/{one}", f"logit_gradient/{other}")
         hit = [step for step, cosine, norm_1, norm_2 in rows if cosine < -0.95 and 0 < norm_1 <= 2 * norm_2 <= 4 * norm_1]
         if len(hit) >= max(3, len(rows) / 2):
             words = f"the gradients of {one} and {other} are opposite and alike in size in {len(hit)} of {len(rows)} steps"
             return Evidence((words,), hit[0], hit[-1])
-    # Exact terms do not cancel, whatever their values: a KL before any update shows that these are sampled estimates.
+    # Exact terms cannot cancel. A KL before any update shows that the terms are sampled estimates.
     pairs = look.history.together("kl_penalty", "entropy_bonus")
     is_opposite = sum(penalty * bonus < 0 for _, penalty, bonus in pairs) >= 0.8 * len(pairs)
     return _raised_penalty(look) if is_opposite and any(_kl_at_start(look)) else None
 
 
 def _is_still(values: Array) -> bool:
-    """Return whether a series hardly moves."""
     return float(np.ptp(values)) < 0.15 * abs(median(values))
 
 
 def _raised_penalty(look: Look) -> Evidence | None:
-    """Return evidence of an adaptive KL coefficient at its bound, by a penalty that rose and stayed while the bonus stood still."""
+    """Return evidence of a KL coefficient at its bound: the KL penalty rose and stayed, the entropy bonus did not move."""
     penalty, bonus = look.get("kl_penalty"), look.get("entropy_bonus")
     if penalty is None or bonus is None or len(penalty) < 4 or not _is_still(bonus.values) or look.improves:
         return None
@@ -309,13 +298,12 @@ def _raised_penalty(look: Look) -> Evidence | None:
 
 
 def loss_budget(look: Look) -> Answer:
-    """Find a regulariser that is nearly all of the loss."""
     if found := look.beyond("logit_share/entropy", above=0.9) or look.beyond("logit_share/reference_kl", above=0.9):
         return found
     for name in ("entropy_bonus", "kl_penalty"):
         rows = look.history.together(name, "policy_loss")
         shares = sorted(abs(value) / (abs(value) + abs(policy)) for _, value, policy in rows if value)
-        # A surrogate's value is near 0 whatever its gradient, so that it says something only where nothing is learned.
+        # The policy term's value is near 0 whatever its gradient is, so the share is evidence only if nothing is learned.
         if shares and median(shares) > 0.9 and not look.improves:
             series = look.history.series[name]
             return span(series, f"{series.column} is {shares[0]:.1%} to {shares[-1]:.1%} of itself and the policy term")
@@ -323,12 +311,11 @@ def loss_budget(look: Look) -> Answer:
 
 
 def saturated_controller(look: Look) -> Answer:
-    """Find a controller that stands at its bound, or a coefficient that it raised without end."""
     for name in ("entropy_saturated", "kl_saturated"):
         if (share := look.get(name)) is not None and share.at[-1] - share.at[0] >= 19 and share.found[-1] > 0.9:
             return span(share, f"{share.column} is {share.found[-1]:.2f} at the end")
     is_trap = {"entropy", "entropy_coefficient"} <= look.history.series.keys() and kl_trap(look) is not None
-    # Ours moves the entropy coefficient within tenfold bounds.
+    # Our controller moves the entropy coefficient within tenfold bounds, so a tenfold rise is no fault.
     for name in ("kl_coefficient",) if look.history.is_ours or is_trap else ("kl_coefficient", "entropy_coefficient"):
         if (series := look.get(name)) is not None and (words := _raised(series.values)):
             return span(series, f"{series.way()}: {words}")
@@ -336,7 +323,7 @@ def saturated_controller(look: Look) -> Answer:
 
 
 def _raised(values: Array) -> str:
-    """Return how a coefficient was raised tenfold by a controller; "" if it was not, or in a straight line, as in a warm-up."""
+    """Return what became of a coefficient that rose tenfold; "" for a smaller rise, or a straight line, which is a warm-up."""
     if len(values) < 20 or not (start := median(values[: max(3, len(values) // 20)])) > 0:
         return ""
     most = float(values.max())
@@ -348,7 +335,6 @@ def _raised(values: Array) -> str:
 
 
 def dead_monitor(look: Look) -> Answer:
-    """Find an entropy bonus that nothing has moved in a long run."""
     bonus = look.history.series["entropy_bonus"]
     if bonus.at[-1] - bonus.at[0] < 1_000 or not _is_still(bonus.values) or loss_budget(look) is None:
         return None
@@ -356,7 +342,7 @@ def dead_monitor(look: Look) -> Answer:
 
 
 def high_clip_fraction(look: Look) -> Answer:
-    """Find clipping of a fifth of the moves or more: of ours in any part, of others in most rows or at the end."""
+    """Find frequent clipping: in any block of this trainer's rows, in most or the last rows of another trainer's."""
     values = look.history.series["clip_fraction"].values
     is_part_enough = look.history.is_ours or len(values) < 10
     is_high = is_part_enough or median(values) > 0.2 or median(values[-max(5, len(values) // 5) :]) > 0.25
@@ -364,13 +350,11 @@ def high_clip_fraction(look: Look) -> Answer:
 
 
 def stale_policy(look: Look) -> Answer:
-    """Find ratios that spread so far that few samples make up the gradient."""
     is_stale = median(look.history.series["effective_sample_size"].values) < 0.7
     return look.beyond("effective_sample_size", below=0.7) if is_stale else None
 
 
 def cut_updates(look: Look) -> Answer:
-    """Find a trust region that ends the updates of most rollouts early."""
     steps, rows = look.history.events.get("trust_region", []), look.history.num_rows
     words = f"the trust region ended the updates of {len(steps):,} of {rows:,} rollouts early, first at step {min(steps, default=0):,.0f}"
     return Evidence((words,), steps[0], steps[-1]) if len(steps) >= max(10, rows / 2) else None
@@ -380,7 +364,6 @@ def cut_updates(look: Look) -> Answer:
 
 
 def diverging(look: Look) -> Answer:
-    """Find a run whose KL, ratios, gradient norm or loss run away, without a better reward."""
     found = []
     for name, least, times in (("kl", 0.0, 0), *_RUNAWAYS):
         series = look.get(name)
@@ -394,12 +377,12 @@ def diverging(look: Look) -> Answer:
 
 
 def _kl_limit(look: Look, series: Series) -> float | None:
-    """Return the KL that the end of a run is beyond, in nats; None if it is not."""
+    """Return the limit in nats that the KL exceeds at the end; None if it exceeds none."""
     values, unit = series.values, _FAR_FOR_ANSWERS if "answer" in series.unit else _FAR
     end, early, half = tail(values), max(median(values[:3]), median(fifth(values))), max(0.0, median(values[: len(values) // 2]))
-    is_quick = end > 6 * half  # A straight line from 0 has 4.
+    is_quick = end > 6 * half  # A straight line from 0 ends at 4 * half.
     if look.improves and not is_quick and look.history.is_ours:
-        return None  # Ours is exact; an anchor that grows slowly with the reward is what training is.
+        return None  # Our KL is exact, and a slow growth together with the reward is normal.
     limit = unit * (1.0 if not look.improves else 2.0 if look.history.is_of_language_model else 4.0) * (0.6 if is_quick else 1.0)
     if end > limit and (end > 4 * early or early > limit):
         return limit
@@ -407,17 +390,16 @@ def _kl_limit(look: Look, series: Series) -> float | None:
 
 
 def _limit(look: Look, series: Series, least: float, times: float) -> float | None:
-    """Return the limit that the end of a series is beyond; one that grows slowly with the reward may grow three times as far."""
+    """Return the limit that a series exceeds at the end, or None. Slow growth with the reward has a threefold limit."""
     sizes, silent = np.abs(series.values), look.history.levels("silent_groups")
     end, is_slow = tail(sizes), look.improves and tail(sizes) <= 1.5 * times * median(sizes)
-    calm = 10 if silent is not None and silent[0] > 0.5 else 3  # Gradients grow from nothing where groups were silent.
+    calm = 10 if silent is not None and silent[0] > 0.5 else 3  # Gradients start near 0 if most groups were silent.
     limit = max(least, times * (calm if is_slow else 1) * median(sizes[: max(3, len(sizes) // 20)]))
     limit = min(limit, _FAR_PER_UPDATE) if series is look.get("kl_old") else limit
     return limit if 0 < limit < end else None
 
 
 def extreme_rows(look: Look) -> Answer:
-    """Find single rows far beyond their neighbors."""
     found = []
     for name, times, least in _EXTREMES:
         if (series := look.get(name)) is None or len(series) < 20:
@@ -437,7 +419,6 @@ def extreme_rows(look: Look) -> Answer:
 
 
 def falling_reward(look: Look) -> Answer:
-    """Find a reward that falls, or that has lost half of its gain."""
     if look.reward is None or look.trend is None or look.improves or not look.has_fallen:
         return None
     found, blocks = look.trend, look.history.blocks(look.reward)
@@ -449,7 +430,6 @@ def falling_reward(look: Look) -> Answer:
 
 
 def flat_reward(look: Look) -> Answer:
-    """Find a reward whose rise is surely too small to matter."""
     reward, found, deviation = look.reward, look.trend, look.deviation
     assert reward is not None
     assert found is not None
@@ -462,7 +442,7 @@ def flat_reward(look: Look) -> Answer:
         return Unclear(f"{len(reward)} rows; at least {fewest} over {_FEWEST_FOR_FLAT} steps are needed")
     least, nothing = (_FLAT_IN_NOISE * found.noise, -math.inf) if deviation is None else (_FLAT * deviation, _NOTHING * deviation)
     if "gain" in look.history.series and deviation is not None:
-        least = nothing = _NOTHING * deviation / 3  # A gain has no noise of states and their values.
+        least = nothing = _NOTHING * deviation / 3  # `gain` compares two policies on equal states, so it has less noise.
     is_rise = look.measures_rise or (look.rises and found.most > nothing)
     if look.is_solved or is_rise or look.has_fallen or no_gradient(look) is not None:
         return None
@@ -474,7 +454,6 @@ def flat_reward(look: Look) -> Answer:
 
 
 def silent_groups(look: Look) -> Answer:
-    """Find groups with equal rewards."""
     if look.is_solved and not look.is_live:
         return None
     least = 0.5 if look.history.is_ours or not look.rises else 0.8
@@ -497,31 +476,27 @@ def silent_groups(look: Look) -> Answer:
 
 
 def group_agreement(look: Look) -> Answer:
-    """Find groups whose moves are nearly all the same."""
     return None if look.is_solved and not look.is_live else look.beyond("agreement", above=0.75)
 
 
 def exploding_advantages(look: Look) -> Answer:
-    """Find advantages that are far larger than differences of rewards."""
     best, worst = look.get("reward_best"), look.get("reward_worst")
     scale = 1.0 if best is None or worst is None else max(1.0, median(best.values) - median(worst.values))
     return look.beyond("advantage_max", above=30 * scale) or look.beyond("advantage_min", below=-30 * scale)
 
 
 def lost_format(look: Look) -> Answer:
-    """Find a language model whose answers can be read less and less."""
     parsed, levels = look.history.series["parsed"], look.history.levels("parsed")
     if levels is None:
         return None
     early, late, found = max(levels[0], median(fifth(parsed.values))), levels[1], trend(parsed.values)
-    least = 0.2 if look.history.is_ours or early > 0.5 else max(0.4 * early, 0.05)  # A format reward may be worth less than 1.
+    least = 0.2 if look.history.is_ours or early > 0.5 else max(0.4 * early, 0.05)  # A format reward's maximum may be below 1.
     is_noise = not look.is_live and len(parsed) >= 15 and found.change >= 0 and not found.has_lost
     begin = parsed.first_step(parsed.values < (early + late) / 2)
     return span(parsed, parsed.way(), begin=begin) if early - late > least and not is_noise else None
 
 
 def truncated_answers(look: Look) -> Answer:
-    """Find answers most of which are cut at their largest length."""
     series = look.history.series["truncated"]
     end, cut = median(series.values[-max(3, len(series) // 5) :]), series.values > 0.5
     words = f"{series.column} is {end:.0%} at the end, above half in {cut.sum()} of {len(series)} rows"
@@ -529,7 +504,6 @@ def truncated_answers(look: Look) -> Answer:
 
 
 def answer_length(look: Look) -> Answer:
-    """Find answers whose length runs away or collapses without a better reward."""
     series = look.history.series["answer_length"]
     found = trend(series.values)
     is_off = len(series) >= 15 and found.change and found.start > 0 and not 0.3 * found.start <= found.end <= 2.5 * found.start
@@ -540,7 +514,7 @@ def answer_length(look: Look) -> Answer:
 
 
 def _got_worse(look: Look) -> Iterator[Evidence]:
-    """Yield evidence of each held-out measure that got worse, compared with its beginning or its best part."""
+    """Yield evidence of each held-out measure that is worse at the end than first or at best."""
     for name, sign in (("regret", -1), ("regret_best", -1), ("heldout_reward", 1)):
         if (series := look.get(name)) is None or len(series) < 3:
             continue
@@ -556,7 +530,7 @@ def _got_worse(look: Look) -> Iterator[Evidence]:
 
 
 def _surely_falls(good: Array) -> bool:
-    """Return whether a series of measures falls beyond noise; of a few, all of the last third must be below all of the first."""
+    """Return whether values fall beyond noise. Fewer than 15 must fall in rank, and the last third must lie below the first."""
     if len(good) >= 15:
         return trend(good).change < 0
     third = max(1, len(good) // 3)
@@ -565,7 +539,6 @@ def _surely_falls(good: Array) -> bool:
 
 
 def reward_hacking(look: Look) -> Answer:
-    """Find a reward that rises while a held-out measure gets worse."""
     if look.reward is None or look.trend is None or look.trend.change <= 0 or look.has_fallen or not (found := [*_got_worse(look)]):
         return None
     rise = span(look.reward, f"{look.reward.column} rises from {look.trend.start:.3g} to {look.trend.end:.3g}")
@@ -573,13 +546,12 @@ def reward_hacking(look: Look) -> Answer:
 
 
 def lost_strength(look: Look) -> Answer:
-    """Find a policy that plays worse than before, by games or by a held-out measure."""
     found = [] if reward_hacking(look) is not None else [*_got_worse(look)]
     looks = look.history.evaluations
     if len(looks) > 1:
         games, steps, scores = (np.array([getattr(each, name) for each in looks]) for name in ("games", "step", "score"))
         mean, middle = float(games @ scores / games.sum()), float(games @ steps / games.sum())
-        spread = math.sqrt(max(1e-9, mean * (1 - mean)))  # Draws make the true variance smaller, so that these tests are conservative.
+        spread = math.sqrt(max(1e-9, mean * (1 - mean)))  # Draws make the true deviation smaller, so these tests are conservative.
         error = spread * math.sqrt(1 / games[0] + 1 / games[-1])
         slope = float(games * (steps - middle) @ (scores - mean)) / (spread * math.sqrt(max(1e-12, float(games @ (steps - middle) ** 2))))
         if scores[0] - scores[-1] > 2.6 * error and (len(looks) < 3 or slope < -2):
@@ -589,8 +561,7 @@ def lost_strength(look: Look) -> Answer:
 
 
 def unbelievable_peak(look: Look) -> Answer:
-    """Find a best evaluation of few games that chance explains, where scores do not rise as a whole."""
-    looks = [each for each in look.history.evaluations if 1 <= each.games < 200]  # Of more, a best one that chance explains is no peak.
+    looks = [each for each in look.history.evaluations if 1 <= each.games < 200]  # With more games a peak by chance is negligible.
     if len(looks) < 2:
         return None
     best = max(looks, key=lambda each: each.score)
@@ -612,7 +583,6 @@ def unbelievable_peak(look: Look) -> Answer:
 
 
 def no_baseline(look: Look) -> Answer:
-    """Find games whose first are of a policy that has been trained already."""
     first = look.history.evaluations[0].step
-    begun = min((float(series.at[0]) for series in look.history.series.values()), default=0.0)  # A resumed run begins there.
+    begun = min((float(series.at[0]) for series in look.history.series.values()), default=0.0)  # Above 0 for a resumed run.
     return Evidence((f"the first games are of step {first:,.0f}",), first, first) if first > max(0.0, begun) else None

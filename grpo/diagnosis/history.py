@@ -1,4 +1,4 @@
-"""A run's history: quantities by step, from our own records or from the tables of other trainers."""
+"""A run's history: quantities (`dialects.toml`) by step, from this trainer's records or from tables of other trainers."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,59 +32,53 @@ _CHECKED_FOR_NAN: Final = frozenset(
     {"loss", "policy_loss", "kl_penalty", "entropy_bonus", "entropy", "kl", "kl_old", "clip_fraction", "reward", "gradient_norm"}
 )
 _DENSE, _REGULAR = 0.5, 0.9
-"""A column is recorded in all rows where this fraction of the cells is finite; at an interval, where so many distances are equal."""
-_SAME: Final = 0.02  # Relative difference of a value that was written twice.
-_RESUMES: Final = 20  # Times that a log may have been appended to.
+"""A column is logged in every row if this fraction of its cells is finite; at an interval if this fraction of the distances is equal."""
+_SAME: Final = 0.02  # Largest relative difference of two cells that count as the same value.
+_RESUMES: Final = 20  # Most resumes that may have appended to a log.
 _Parts = Sequence[tuple[Array, Array]]
-"""Steps and cells of a column, a pair a table."""
+"""A column's steps and cells, one pair per table."""
 
 
 class When(Flag):
-    """When a check is asked."""
-
     BEFORE = auto()
-    """Of the first rollout, before any update."""
+    """The first rollout, before any update."""
     DURING = auto()
-    """After a step."""
+    """After any GRPO step."""
     END = auto()
-    """Of a whole history."""
+    """The complete history."""
 
 
 @dataclass(slots=True)
 class Series:
-    """The finite values of one quantity by step; never empty."""
+    """One quantity's finite values by step; never empty."""
 
-    column: str  # Name in the file.
+    column: str  # Column name in the file.
     at: list[float] | Array  # Steps, rising.
     found: list[float] | Array  # Value at each step.
     unit: str = ""
 
     @property
     def steps(self) -> Array:
-        """Steps as an array."""
         return np.asarray(self.at, dtype=float)
 
     @property
     def values(self) -> Array:
-        """Values as an array."""
         return np.asarray(self.found, dtype=float)
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self.at)
 
     def way(self) -> str:
-        """Return a text with the first and the last value."""
         return f"{self.column} from {self.found[0]:.3g} (step {self.at[0]:,.0f}) to {self.found[-1]:.3g} (step {self.at[-1]:,.0f})"
 
     def first_step(self, holds: Flags) -> float:
-        """Return the first step where a condition holds; the last step if there is none."""
+        """Return the first step that meets a condition, else the last step."""
         return float(self.at[int(np.argmax(holds)) if holds.any() else -1])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """Games of one checkpoint; a win is 1, a draw 0.5."""
+    """One checkpoint's games: number and mean score, with 1 for a win and 0.5 for a draw."""
 
     step: float
     score: float
@@ -93,44 +87,41 @@ class Evaluation:
 
 @dataclass(slots=True, kw_only=True)
 class History:
-    """What was recorded of one run; grows during the run."""
+    """One run's logged values; grows during the run."""
 
     when: When = When.END
     dialect: Dialect = DIALECTS[0]
-    """Names of the trainer that made it. In ours entropy and KL are exact, every step has a row, and its assertions held."""
-    is_of_language_model: bool = False  # Whether entropies are over tokens or answers, which ln(legal moves) does not bound.
-    is_of_windows: bool = False  # Whether a row is the mean of many steps.
-    limits: Mapping[str, float] = field(default_factory=dict)  # Settings that checks compare with: `critical_entropy`.
+    """Trainer. This trainer's entropy and KL are exact, each of its steps has a row, and its assertions held."""
+    is_of_language_model: bool = False  # Entropies are over tokens or answers, so ln(legal moves) is no bound.
+    is_of_windows: bool = False  # A row is the mean of many steps.
+    limits: Mapping[str, float] = field(default_factory=dict)  # Settings that checks need: `critical_entropy`.
     series: dict[str, Series] = field(default_factory=dict)  # By quantity.
-    not_finite: dict[str, list[float]] = field(default_factory=dict)  # Column -> steps at which it was recorded as NaN or infinite.
-    events: dict[str, list[float]] = field(default_factory=dict)  # Event of our trainer -> its steps.
+    not_finite: dict[str, list[float]] = field(default_factory=dict)  # Column -> steps with NaN or infinity.
+    events: dict[str, list[float]] = field(default_factory=dict)  # Name of this trainer's event -> steps.
     evaluations: tuple[Evaluation, ...] = ()
-    random_weights: str = ""  # Words on a model that began with random weights.
-    unused: dict[str, None] = field(default_factory=dict)  # Columns that no check reads, in their order.
-    notes: list[str] = field(default_factory=list)  # What a reader should know of how the files were read.
+    random_weights: str = ""  # Text for a run that began with random weights; else "".
+    unused: dict[str, None] = field(default_factory=dict)  # Ordered set of columns that no check reads.
+    notes: list[str] = field(default_factory=list)  # Notes for the user on how the files were read.
     num_rows: int = 0
 
     @property
     def is_ours(self) -> bool:
-        """Whether our trainer made it."""
         return self.dialect.name == OURS
 
     @classmethod
     def of_records(cls, records: Iterable[Record]) -> Self:
-        """Return the history of our own trainer's records."""
         history = cls()
         for record in records:
             history.add_record(record)
         return history
 
     def add_record(self, record: Record) -> None:
-        """Add the next record of our own trainer."""
         for event in record.events:
             self.events.setdefault(event.name, []).append(record.step)
-        self.add(record.step, dict(sorted(record.metrics.items())))  # As in a file, so that a resumed run finds the same.
+        self.add(record.step, dict(sorted(record.metrics.items())))  # Sorted as in a file, so a resumed run reads equal columns.
 
     def add(self, step: float, row: Mapping[str, float]) -> None:
-        """Add a row of columns; of two columns of one quantity the first that was seen counts."""
+        """Add a row: column -> value. If two columns have the same quantity, the column that came first counts."""
         self.num_rows += 1
         self.is_of_language_model = self.is_of_language_model or _is_of_language_model(row)
         for column, value in row.items():
@@ -146,7 +137,7 @@ class History:
 
     @classmethod
     def of_tables(cls, tables: Sequence[Table]) -> Self:
-        """Return the history of one run from its tables. Raises HistoryError for tables of several runs."""
+        """Return one run's history from its tables. Raises HistoryError for tables of several runs."""
         tables = [part for table in tables for part in _in_wide_form(_of_training(table))]
         columns = [column for table in tables for column in (*table.numbers, *table.texts)]
         history = cls(dialect=DIALECTS[0] if METRICS.keys() & set(columns) else dialect_of(columns))
@@ -154,7 +145,7 @@ class History:
         parts: dict[str, list[tuple[Array, Array]]] = {}
         for table in tables:
             steps = history._steps(table)
-            if len(steps) > 2 and float((np.diff(steps) < 0).mean()) > 0.5:  # The newest row is the first.
+            if len(steps) > 2 and float((np.diff(steps) < 0).mean()) > 0.5:  # The newest row comes first.
                 steps, table.numbers = steps[::-1], {name: cells[::-1] for name, cells in table.numbers.items()}
             history.num_rows = max(history.num_rows, table.num_rows)
             history._note(table, steps)
@@ -169,7 +160,7 @@ class History:
         return history
 
     def _steps(self, table: Table) -> Array:
-        """Return the step of each row, and take out the columns that are steps."""
+        """Return each row's step, and remove the step columns from the table."""
         found = {name: table.numbers.pop(name) for name in step_columns([*table.numbers], self.dialect)}
         found = {name: cells for name, cells in found.items() if np.isfinite(cells).any()}
         if not found:
@@ -180,11 +171,10 @@ class History:
         if others := [each for each in found if not np.array_equal(found[each], found[name])]:
             self.notes.append(f"{table.path.name}: the step is {name}, and not {', '.join(others)}")
         finite = np.isfinite(found[name])
-        rows = np.maximum.accumulate(np.where(finite, np.arange(len(finite)), -1))  # A row without a step is of the step before.
+        rows = np.maximum.accumulate(np.where(finite, np.arange(len(finite)), -1))  # A row without a step belongs to the step before.
         return found[name][np.where(rows < 0, int(np.argmax(finite)), rows)]
 
     def _note(self, table: Table, steps: Array) -> None:
-        """Take events, games, windows and weights of a table."""
         for row, name in table.events:
             self.events.setdefault(name, []).append(float(steps[row]))
         numbers = {plain(name): cells for name, cells in table.numbers.items()}
@@ -201,7 +191,7 @@ class History:
                 self.unused[name] = None
 
     def _check_order(self, parts: Mapping[str, _Parts]) -> None:
-        """Tell which steps are there twice. Raises HistoryError where they are of several runs."""
+        """Note duplicate steps. Raises HistoryError if they come from several runs."""
         twice = [found for column in parts if (found := _doubled(column, parts[column])) is not None]
         if not twice:
             return
@@ -237,9 +227,9 @@ class History:
             self.series[quantity] = Series(column, steps[finite], values, meaning.unit)
 
     def blocks(self, series: Series) -> Array:
-        """Return first step, last step and median of each whole block of rows, from the beginning on; and of the last rows at the end.
+        """Return first step, last step and median of each full block of rows: 10 rows, or a fifth of another trainer's short table.
 
-        A block has ten rows, or a fifth of another trainer's short table.
+        In a complete history the last rows form one more block, which overlaps the block before. Shape [blocks, 3].
         """
         number, steps, values = len(series), series.steps, series.values
         size = 1 if self.when == When.BEFORE else 10 if self.is_ours else min(10, max(1, number // 5))
@@ -250,19 +240,19 @@ class History:
         return blocks
 
     def levels(self, quantity: str) -> tuple[float, float] | None:
-        """Return a quantity's levels at the beginning and at the end; None without a block of rows."""
+        """Return the medians of a quantity's first and last block; None without a full block."""
         blocks = self.blocks(self.series[quantity]) if quantity in self.series else np.empty((0, 3))
         return (float(blocks[0, 2]), float(blocks[-1, 2])) if len(blocks) else None
 
     def together(self, *quantities: str) -> list[tuple[float, ...]]:
-        """Return step and values of the rows that have all these quantities."""
+        """Return (step, value, value, ...) of each row that has all these quantities."""
         tables = [dict(zip(self.series[name].at, self.series[name].found, strict=True)) for name in quantities if name in self.series]
         if len(tables) < len(quantities):
             return []
         return [(step, *(table[step] for table in tables)) for step in tables[0] if all(step in table for table in tables)]
 
     def columns_text(self) -> str:
-        """Return which columns of a foreign table were read as what, which not, and what else a reader should know."""
+        """Return a text: dialect, used columns with their quantities, unused columns, and notes."""
         used = {series.column: name for name, series in self.series.items()}
         words = [column if plain(column) == name else f"{column} ({name})" for column, name in sorted(used.items())]
         words += sorted(self.not_finite.keys() - used.keys())
@@ -272,10 +262,10 @@ class History:
 
 
 def read_tables(paths: Sequence[Path]) -> History:
-    """Return the history of one run from its files; of one step's rows the later counts, in the order of the files.
+    """Return one run's history from its files. If a step has several rows, the last one counts, in the order of the files.
 
-    A cell that is no number was not recorded. Rows with `score` and `games` are evaluations; a table with a column `metric` has one row a
-    metric, of which `first` is known to be of step 0. Raises HistoryError for a file that cannot be read, or tables of several runs.
+    Rows with `score` and `games` are evaluations. A table with a column `metric` and no step has one row per metric, whose `first` is
+    the value at step 0. Raises HistoryError for a file that cannot be read, and for tables of several runs.
     """
     return History.of_tables([read_table(path) for path in paths])
 
@@ -288,7 +278,7 @@ def _is_of_language_model(columns: Iterable[str]) -> bool:
 
 
 def _of_training(table: Table) -> Table:
-    """Return the rows of training, in the order of their time. Raises HistoryError where a column names several runs."""
+    """Return the training rows in the order of time. Raises HistoryError if a column names several runs."""
     for name in [name for name in (*table.numbers, *table.texts) if plain(name) in TABLES["runs"]]:
         cells = table.texts.pop(name, None) or [f"{cell:g}" for cell in table.numbers.pop(name)]
         runs = list(dict.fromkeys(cell for cell in cells if cell not in ("", "nan")))
@@ -305,7 +295,7 @@ def _of_training(table: Table) -> Table:
 
 
 def _in_wide_form(table: Table) -> Iterator[Table]:
-    """Yield tables of one row a step and a column a quantity, from a long table, statistics, TensorBoard's or W&B's export."""
+    """Yield tables with a row per step and a column per quantity, from a long table, statistics, TensorBoard's or W&B's export."""
     names = {plain(name): name for name in (*table.numbers, *table.texts)}
     key = next((name for name in table.texts if plain(name) in TABLES["keys"]), None)
     if key is not None and "value" in names:
@@ -316,7 +306,7 @@ def _in_wide_form(table: Table) -> Iterator[Table]:
         firsts = zip(table.texts[key], table.numbers[names["first"]], strict=True)
         yield Table(table.path, {"step": np.zeros(1), **{name: np.array([first]) for name, first in firsts}})
     elif {"step", "value"} <= names.keys() <= {"step", "value", "wall time", "wall_time"}:
-        tag = table.path.stem.rpartition("tag-")[2].lower()  # As in `run-a-tag-train_loss.csv`: slashes became underscores.
+        tag = table.path.stem.rpartition("tag-")[2].lower()  # `run-a-tag-train_loss.csv`: TensorBoard writes underscores for slashes.
         known = {name.replace("/", "_"): name for each in reversed(DIALECTS) for name in each.names}
         yield Table(table.path, {"step": table.numbers[names["step"]], known.get(tag, tag): table.numbers[names["value"]]})
     else:
@@ -324,7 +314,7 @@ def _in_wide_form(table: Table) -> Iterator[Table]:
 
 
 def _of_panel(table: Table) -> Table:
-    """Return the table of W&B's export of a panel, whose columns are `RUN - COLUMN`, without the run and the minima and maxima."""
+    """Return a W&B panel's table with columns COLUMN for `RUN - COLUMN`, without minima and maxima; any other table as it is."""
     exported = {name: name.rpartition(" - ") for name in table.numbers if " - " in name and not name.endswith(("__MIN", "__MAX"))}
     if len(runs := {run for run, _, _ in exported.values()}) > 1:
         raise HistoryError(f"{table.path}: holds several runs: {', '.join(sorted(runs)[:5])}; export the panel with one run")
@@ -335,7 +325,7 @@ def _of_panel(table: Table) -> Table:
 
 
 def _take_out_evaluations(table: Table, dialect: Dialect) -> None:
-    """Take out of a table what rows in which no quantity of training was measured have in its columns, such as rows of evaluations."""
+    """Mark NaN as missing in rows without any training quantity, such as evaluation rows. Changes the table."""
     known = {name for name in table.numbers if (found := meaning_of(name, dialect)) is not None and found.quantity in _CHECKED_FOR_NAN}
     others = [cells for name, cells in table.numbers.items() if _EVALUATION.match(plain(name)) and name not in known]
     if len(known) < 2 or not any((table.numbers[name] == NAN).any() for name in known):
@@ -351,7 +341,7 @@ def _take_out_evaluations(table: Table, dialect: Dialect) -> None:
 
 
 def _latest(parts: _Parts) -> tuple[Array, Array]:
-    """Return the recorded cells by rising step; of several of one step the latest."""
+    """Return steps and cells of the logged cells, by rising step; if a step has several cells, the last one."""
     steps, cells = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
     recorded = ~np.isnan(cells)
     steps, cells = steps[recorded], cells[recorded]
@@ -363,7 +353,7 @@ def _latest(parts: _Parts) -> tuple[Array, Array]:
 
 
 def _doubled(column: str, parts: _Parts) -> tuple[str, Array, str] | None:
-    """Return a column's steps with different values, and why they are of several runs or ""; None without such steps."""
+    """Return column, steps with different values, and the evidence of several runs or ""; None without such steps."""
     steps, cells = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
     recorded = np.isfinite(cells)
     steps, cells = steps[recorded], cells[recorded]
@@ -374,7 +364,7 @@ def _doubled(column: str, parts: _Parts) -> tuple[str, Array, str] | None:
     doubled = np.unique(steps[order][1:][(np.diff(steps[order]) == 0) & differs])
     if not len(doubled):
         return None
-    falls = np.flatnonzero(np.diff(steps) < 0) + 1  # Rows at which an earlier step follows.
+    falls = np.flatnonzero(np.diff(steps) < 0) + 1  # Rows whose step is below the row before's.
     if len(falls) and len(doubled) > 1 and steps[falls].min() <= steps[: falls[0]].min():
         return column, doubled, "steps begin again"
     is_mixed = len(doubled) >= 5 and len(doubled) > len(np.unique(steps)) / 2 and not 0 < len(falls) <= _RESUMES
@@ -382,10 +372,10 @@ def _doubled(column: str, parts: _Parts) -> tuple[str, Array, str] | None:
 
 
 def _not_finite(cells: Array) -> Flags:
-    """Return which recorded cells really were NaN or infinite.
+    """Return the cells that really were NaN or infinite.
 
-    Programs also write NaN where nothing was measured: before a column begins, and between the rows of a column that is logged at
-    intervals. After the last number NaN counts where it lasts longer than such an interval.
+    Programs also write NaN for cells without a measurement: before a column's first number, and between rows that are logged at
+    intervals. NaN after the last number counts if it lasts longer than such an interval.
     """
     finite = np.flatnonzero(np.isfinite(cells))
     bad: Flags = cells == INFINITE
