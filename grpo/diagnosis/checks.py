@@ -7,9 +7,9 @@ from importlib.resources import files
 from typing import Any, Final
 
 from grpo.diagnosis import finds
+from grpo.diagnosis.assessment import Answer, Assessment
 from grpo.diagnosis.findings import Severity
 from grpo.diagnosis.history import History, When
-from grpo.diagnosis.look import Answer, Look
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Check:
     name: str
     when: When
     needs: tuple[tuple[str, ...], ...]  # Groups of quantities: the history must have one of each group.
-    finds: Callable[[Look], Answer]
+    finds: Callable[[Assessment], Answer]
     severity: Severity
     means: str
     advice: str
@@ -33,7 +33,7 @@ def _check(name: str, row: dict[str, Any]) -> Check:
     when = When(0)
     for each in row["when"].split():
         when |= When[each]
-    found: Callable[[Look], Answer] = getattr(finds, name)
+    found: Callable[[Assessment], Answer] = getattr(finds, name)
     needs = tuple(tuple(group.split("|")) for group in row["needs"])
     return Check(name, when, needs, found, Severity(row["severity"]), row["means"], row["advice"], frozenset(row["leads_to"]))
 

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from grpo.base.errors import PlainError
+from grpo.diagnosis.assessment import Assessment, Evidence, Unclear
 from grpo.diagnosis.checks import CHECKS, Check
 from grpo.diagnosis.findings import Diagnosis, Finding, Severity
 from grpo.diagnosis.history import History, When
-from grpo.diagnosis.look import Evidence, Look, Unclear
 from grpo.metrics.records import Record
 from grpo.settings.names import flattened
 from grpo.settings.tree import Settings
@@ -32,72 +32,69 @@ class NotLearnableError(PlainError, RuntimeError):
 
 def diagnose(history: History, settings: Settings | None = None) -> Diagnosis:
     """Return the diagnosis of a run's history. With `settings` the advice shows the run's values beside the defaults."""
-    look, found, unclear = Look(history), list[tuple[Check, Evidence]](), list[str]()
+    run, faults, unclear = Assessment(history), list[tuple[Check, Evidence]](), list[str]()
     for check in CHECKS:
         if history.when not in check.when:
             continue
         if missing := check.missing(history):
             unclear.append(f"{check.name} (no {missing})")
-        elif isinstance(answer := check.finds(look), Evidence):
-            found.append((check, answer))
+        elif isinstance(answer := check.finds(run), Evidence):
+            faults.append((check, answer))
         elif isinstance(answer, Unclear):
-            unclear.append(f"{check.name} ({answer.why})")
+            unclear.append(f"{check.name} ({answer.reason})")
     unknown = _unknown(history)
-    verdict = NOT_JUDGED if unknown else HEALTHY if look.rises or look.is_high else NOT_SHOWN
-    reason = (
-        f"; the reward is not shown to rise in {history.num_rows:,} rows" if verdict == NOT_SHOWN else f": {unknown}" if unknown else ""
-    )
-    findings = [_finding(check, evidence, settings) for check, evidence in sorted(found, key=lambda each: each[1].begin)]
-    return Diagnosis(
-        findings=_in_order(findings),
-        verdict=FINDINGS if found else verdict,
-        words=f"{verdict}{reason}",
-        not_judged=tuple(unclear),
-    )
-
-
-def _finding(check: Check, evidence: Evidence, settings: Settings | None) -> Finding:
-    return Finding(
-        name=check.name,
-        severity=evidence.severity or check.severity,
-        evidence=evidence.words,
-        first_step=round(evidence.begin),
-        last_step=round(evidence.end),
-        means=check.means,
-        advice=_with_values(check.advice, settings),
-    )
+    verdict = NOT_JUDGED if unknown else HEALTHY if run.rises or run.is_high else NOT_SHOWN
+    words = f"{verdict}: {unknown}" if unknown else verdict
+    if verdict == NOT_SHOWN:
+        words = f"{verdict}; the reward is not shown to rise in {history.num_rows:,} rows"
+    findings = [
+        Finding(
+            name=check.name,
+            severity=evidence.severity or check.severity,
+            evidence=evidence.facts,
+            first_step=round(evidence.begin),
+            last_step=round(evidence.end),
+            means=check.means,
+            advice=_with_values(check.advice, settings),
+        )
+        for check, evidence in sorted(faults, key=lambda fault: fault[1].begin)
+    ]
+    return Diagnosis(findings=_in_order(findings), verdict=FINDINGS if faults else verdict, words=words, not_judged=tuple(unclear))
 
 
 def _with_values(advice: str, settings: Settings | None) -> str:
     """Return the advice with the run's value and the default behind each setting's name."""
     if settings is None:
         return advice
-    kind = Settings.model_validate({"policy": {"kind": settings.policy.kind}})
-    here, defaults = (flattened(each.model_dump(mode="json")) for each in (settings, kind))
+    defaults_of_kind = Settings.model_validate({"policy": {"kind": settings.policy.kind}})
+    values, defaults = (flattened(tree.model_dump(mode="json")) for tree in (settings, defaults_of_kind))
 
-    def named(match: re.Match[str]) -> str:
-        value, default = (each.get(match[1]) for each in (here, defaults))
-        words = f"here {value}, the default{'' if value == default else f' is {default}'}"
-        return f"{match[0]} ({words})" if match[1] in here else match[0]
+    def with_value(match: re.Match[str]) -> str:
+        if match[1] not in values:
+            return match[0]
+        value, default = values[match[1]], defaults.get(match[1])
+        return f"{match[0]} (here {value}, the default{'' if value == default else f' is {default}'})"
 
-    return re.sub(r"`([a-z_.]+)`", named, advice)
+    return re.sub(r"`([a-z_.]+)`", with_value, advice)
 
 
-def _in_order(found: Iterable[Finding]) -> tuple[Finding, ...]:
-    rest = sorted(found, key=lambda finding: (finding.severity != Severity.CRITICAL, finding.first_step))
+def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the findings in the order of `Diagnosis`, each consequence with its cause."""
+    waiting = sorted(findings, key=lambda finding: (finding.severity != Severity.CRITICAL, finding.first_step))
     ordered: list[Finding] = []
-    while rest:
+    while waiting:
+        consequences = {name for finding in waiting for name in _LEADS_TO[finding.name] - {finding.name}}
         # A finding waits for its possible causes. In a circle of causes the first finding is next.
-        first = next((each for each in rest if not any(each.name in _LEADS_TO[other.name] for other in rest if other is not each)), rest[0])
-        following = [each for each in rest if each is not first and each.name in _LEADS_TO[first.name]]
-        ordered += [first.model_copy(update={"cause": ""}), *(each.model_copy(update={"cause": first.name}) for each in following)]
-        rest = [each for each in rest if each is not first and each not in following]
+        cause = next((finding for finding in waiting if finding.name not in consequences), waiting[0])
+        following = [finding for finding in waiting if finding is not cause and finding.name in _LEADS_TO[cause.name]]
+        ordered += [cause.model_copy(update={"cause": ""}), *(finding.model_copy(update={"cause": cause.name}) for finding in following)]
+        waiting = [finding for finding in waiting if finding is not cause and finding not in following]
     return tuple(ordered)
 
 
 def _unknown(history: History) -> str:
     """Return the reason why the history cannot be judged, or ""."""
-    missing = [words for words, names in _LEAST.items() if not any(name in history.series for name in names)]
+    missing = [group for group, names in _LEAST.items() if not any(name in history.series for name in names)]
     if missing:
         return f"no column is known for {' and for '.join(missing)}"
     rows = min(max(len(history.series[name]) for name in names if name in history.series) for names in _LEAST.values())
@@ -117,9 +114,9 @@ def look_before(metrics: Mapping[str, float], *, step: int, limits: Mapping[str,
     return diagnose(history)
 
 
-def refuse(found: Diagnosis) -> None:
+def refuse(diagnosis: Diagnosis) -> None:
     """Raise NotLearnableError with all critical findings, if there are any."""
-    reasons = [f"  {finding.line}" for finding in found.findings if finding.severity == Severity.CRITICAL]
+    reasons = [f"  {finding.line}" for finding in diagnosis.findings if finding.severity == Severity.CRITICAL]
     if reasons:
         raise NotLearnableError("GRPO is refused before its first update:\n" + "\n".join(reasons))
 
@@ -130,7 +127,7 @@ class Watch:
     def __init__(self, settings: Settings | None = None) -> None:
         self._history = History(when=When.DURING)
         self._settings = settings
-        self._told: dict[str, Finding] = {}
+        self._reported: dict[str, Finding] = {}
         self._num_steps = 0
 
     def observe(self, record: Record) -> tuple[Finding, ...]:
@@ -144,15 +141,15 @@ class Watch:
         self._num_steps += 1  # Counts records: the first one has the measurements before step 1.
         if not is_due and len(self._history.not_finite) == num_bad:
             return ()
-        new = tuple(finding for finding in diagnose(self._history, self._settings).findings if finding.name not in self._told)
-        self._told |= {finding.name: finding for finding in new}
+        new = tuple(finding for finding in diagnose(self._history, self._settings).findings if finding.name not in self._reported)
+        self._reported |= {finding.name: finding for finding in new}
         return new
 
     def diagnosis(self) -> Diagnosis:
         """Return the diagnosis of all records so far, with all findings that `observe` returned."""
         self._history.when = When.END
-        found = diagnose(self._history, self._settings)
+        diagnosis = diagnose(self._history, self._settings)
         self._history.when = When.DURING
-        told = [finding for name, finding in self._told.items() if name not in found.names]
-        findings = _in_order((*found.findings, *told))
-        return found.model_copy(update={"findings": findings, "verdict": FINDINGS if told else found.verdict})
+        earlier = [finding for name, finding in self._reported.items() if name not in diagnosis.names]
+        findings = _in_order((*diagnosis.findings, *earlier))
+        return diagnosis.model_copy(update={"findings": findings, "verdict": FINDINGS if earlier else diagnosis.verdict})

@@ -54,7 +54,7 @@ class Series:
 
     column: str  # Column name in the file.
     at: list[float] | Array  # Steps, rising.
-    found: list[float] | Array  # Value at each step.
+    logged: list[float] | Array  # Value at each step.
     unit: str = ""
 
     @property
@@ -63,13 +63,13 @@ class Series:
 
     @property
     def values(self) -> Array:
-        return np.asarray(self.found, dtype=float)
+        return np.asarray(self.logged, dtype=float)
 
     def __len__(self) -> int:
         return len(self.at)
 
-    def way(self) -> str:
-        return f"{self.column} from {self.found[0]:.3g} (step {self.at[0]:,.0f}) to {self.found[-1]:.3g} (step {self.at[-1]:,.0f})"
+    def from_to(self) -> str:
+        return f"{self.column} from {self.logged[0]:.3g} (step {self.at[0]:,.0f}) to {self.logged[-1]:.3g} (step {self.at[-1]:,.0f})"
 
     def first_step(self, holds: Flags) -> float:
         """Return the first step that meets a condition, else the last step."""
@@ -131,9 +131,9 @@ class History:
                 self.not_finite.setdefault(column, []).append(step)
             elif (series := self.series.setdefault(meaning.quantity, Series(column, [], [], meaning.unit))).column == column:
                 assert isinstance(series.at, list)
-                assert isinstance(series.found, list)
+                assert isinstance(series.logged, list)
                 series.at.append(step)
-                series.found.append(meaning.sign * value)
+                series.logged.append(meaning.sign * value)
 
     @classmethod
     def of_tables(cls, tables: Sequence[Table]) -> Self:
@@ -246,7 +246,7 @@ class History:
 
     def together(self, *quantities: str) -> list[tuple[float, ...]]:
         """Return (step, value, value, ...) of each row that has all these quantities."""
-        tables = [dict(zip(self.series[name].at, self.series[name].found, strict=True)) for name in quantities if name in self.series]
+        tables = [dict(zip(self.series[name].at, self.series[name].logged, strict=True)) for name in quantities if name in self.series]
         if len(tables) < len(quantities):
             return []
         return [(step, *(table[step] for table in tables)) for step in tables[0] if all(step in table for table in tables)]

@@ -71,7 +71,7 @@ def _line(part: Array) -> Array:
     return line
 
 
-def trend(values: Array) -> Trend:
+def trend_of(values: Array) -> Trend:
     number = len(values)
     fifth = max(1, number // 5)
     start, end, first = median(values[:fifth]), median(values[-fifth:]), median(values[:3])

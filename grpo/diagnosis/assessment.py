@@ -9,21 +9,22 @@ import numpy as np
 
 from grpo.diagnosis.findings import Severity
 from grpo.diagnosis.history import History, Series, When
-from grpo.diagnosis.trends import Array, Trend, median, trend
+from grpo.diagnosis.trends import Array, Trend, median, trend_of
 
 NOTED: Final = 0.15
 """Smallest change of the mean reward that matters, in standard deviations of a single reward."""
 _NOTED_IN_NOISE, _NOTED_OF_LEVEL = 1.0, 0.03
 """The same if that deviation is unknown: in standard deviations of the rows, and as a fraction of the reward. The larger one counts."""
-_SOLVED, _SOLVED_BY_RISE, _LEFT = 0.9, 1.2, 0.25
-"""Solved: this fraction of the largest reward, a rise by this many deviations of a single reward, or this fraction of the regret left."""
+_SOLVED: Final = 0.9  # Fraction of the largest reward at which little is left to learn.
+_SOLVED_BY_RISE: Final = 1.2  # The same as a rise, in standard deviations of a single reward.
+_LEFT: Final = 0.25  # The same as the remaining fraction of the regret.
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """A fault that a check found."""
 
-    words: tuple[str, ...]
+    facts: tuple[str, ...]
     begin: float  # Step.
     end: float
     severity: Severity | None = None  # None: the severity of `checks.toml`.
@@ -33,15 +34,16 @@ class Evidence:
 class Unclear:
     """The reason why a check cannot judge a history."""
 
-    why: str
+    reason: str
 
 
 Answer = Evidence | Unclear | None
 """A check's answer: fault found, cannot judge, no fault."""
 
 
-def span(series: Series, *words: str, begin: float | None = None) -> Evidence:
-    return Evidence(words, float(series.at[0]) if begin is None else begin, float(series.at[-1]))
+def evidence_of(series: Series, *facts: str, begin: float | None = None, severity: Severity | None = None) -> Evidence:
+    """Return evidence from step `begin` (None: the first step) to the series' last step."""
+    return Evidence(facts, float(series.at[0]) if begin is None else begin, float(series.at[-1]), severity)
 
 
 def tail(values: Array) -> float:
@@ -53,14 +55,14 @@ def fifth(values: Array) -> Array:
     return values[: max(3, len(values) // 5)]
 
 
-class Look:
+class Assessment:
     def __init__(self, history: History) -> None:
         self.history = history
         self.get = history.series.get
         self.is_live = history.when != When.END
         self.is_of_actions = history.dialect.entropy_of == "actions"
         self.reward = self.get("gain") or self.get("reward")  # Other states change the reward but not the gain over the reference.
-        self.trend: Trend | None = None if self.reward is None else trend(self.reward.values)
+        self.trend: Trend | None = None if self.reward is None else trend_of(self.reward.values)
 
     @cached_property
     def deviation(self) -> float | None:
@@ -72,7 +74,7 @@ class Look:
         return median([upper - mean for _, mean, upper in pairs]) / 1.2816 if pairs else None
 
     @cached_property
-    def of_note(self) -> float:
+    def notable_change(self) -> float:
         """Smallest change of the reward that matters."""
         if self.trend is None:
             return math.inf
@@ -85,18 +87,18 @@ class Look:
         """Whether the reward certainly fell (a gain: to below 0) or lost half of its rise."""
         if self.trend is None:
             return False
-        falls = -self.trend.change > self.of_note and (self.trend.end < 0 or "gain" not in self.history.series)
+        falls = -self.trend.change > self.notable_change and (self.trend.end < 0 or "gain" not in self.history.series)
         lost = self.trend.best - self.trend.last
-        return falls or (self.trend.has_lost and lost > max(self.of_note, (self.trend.best - self.trend.start) / 2))
+        return falls or (self.trend.has_lost and lost > max(self.notable_change, (self.trend.best - self.trend.start) / 2))
 
     @cached_property
     def measures_rise(self) -> bool:
         """Whether a regret falls by 15 % or more, or a held-out reward rises."""
         regrets = [series for name in ("training_regret", "regret", "regret_best") if (series := self.get(name)) is not None]
-        found = [trend(each.values) for each in regrets if len(each) > 2]
+        falls = [trend_of(series.values) for series in regrets if len(series) > 2]
         heldout = self.get("heldout_reward")
-        rises = heldout is not None and len(heldout) > 3 and trend(heldout.values).change > 0
-        return rises or any(-each.change > 0.15 * abs(each.end - each.change) for each in found)
+        rises = heldout is not None and len(heldout) > 3 and trend_of(heldout.values).change > 0
+        return rises or any(-fall.change > 0.15 * abs(fall.end - fall.change) for fall in falls)
 
     @cached_property
     def rises(self) -> bool:
@@ -106,7 +108,7 @@ class Look:
     @cached_property
     def improves(self) -> bool:
         """Whether the reward rises by an amount that matters, or a held-out measure gets better. True during training."""
-        noted = self.trend is not None and self.trend.change > self.of_note and not self.has_fallen
+        noted = self.trend is not None and self.trend.change > self.notable_change and not self.has_fallen
         return self.is_live or noted or (self.measures_rise and not self.has_fallen)
 
     @cached_property
@@ -141,8 +143,8 @@ class Look:
         if not len(bad) or (at_end and bad[-1, 1] < blocks[-1, 1]):
             return None
         worst = bad[np.argmax(np.maximum(bad[:, 2] - above, below - bad[:, 2])), 2]
-        words = f"{series.column} is {worst:.3g} between steps {bad[0, 0]:,.0f} and {bad[-1, 1]:,.0f}"
-        return Evidence((words,), float(bad[0, 0]), float(bad[-1, 1]))
+        fact = f"{series.column} is {worst:.3g} between steps {bad[0, 0]:,.0f} and {bad[-1, 1]:,.0f}"
+        return Evidence((fact,), float(bad[0, 0]), float(bad[-1, 1]))
 
     def at_start(self, quantity: str) -> float | None:
         """Return a quantity's first value; None if the log does not begin with the run."""
@@ -150,4 +152,4 @@ class Look:
         if series is None or self.history.dialect.first_row == "later":
             return None
         interval = 1.0 if len(series) < 3 or self.history.is_ours else max(1.0, median(np.diff(series.steps)))
-        return float(series.found[0]) if series.at[0] <= interval else None
+        return float(series.logged[0]) if series.at[0] <= interval else None
