@@ -31,11 +31,11 @@ class Check:
 
 def _check(name: str, row: dict[str, Any]) -> Check:
     when = When(0)
-    for each in row["when"].split():
-        when |= When[each]
-    found: Callable[[Assessment], Answer] = getattr(finds, name)
+    for name_of_time in row["when"].split():
+        when |= When[name_of_time]
+    function: Callable[[Assessment], Answer] = getattr(finds, name)
     needs = tuple(tuple(group.split("|")) for group in row["needs"])
-    return Check(name, when, needs, found, Severity(row["severity"]), row["means"], row["advice"], frozenset(row["leads_to"]))
+    return Check(name, when, needs, function, Severity(row["severity"]), row["means"], row["advice"], frozenset(row["leads_to"]))
 
 
 CHECKS: Final = tuple(

@@ -39,7 +39,7 @@ class Dialect:
     def meaning(self, column: str) -> Meaning | None:
         """Return the meaning of this trainer's column, if known. Exact names precede patterns."""
         name = plain(column)
-        return self.names.get(name) or next((found for pattern, found in self.patterns.items() if fnmatchcase(name, pattern)), None)
+        return self.names.get(name) or next((meaning for pattern, meaning in self.patterns.items() if fnmatchcase(name, pattern)), None)
 
 
 def plain(column: str) -> str:
@@ -70,24 +70,24 @@ DIALECTS: Final = tuple(map(_dialect, _TABLE["trainer"]))
 def dialect_of(columns: Iterable[str]) -> Dialect:
     """Return the dialect that knows most of these columns; the first of equals."""
     known = [plain(column) for column in columns]
-    return max(DIALECTS, key=lambda each: sum(each.meaning(name) is not None or name in each.steps for name in known))
+    return max(DIALECTS, key=lambda dialect: sum(dialect.meaning(name) is not None or name in dialect.steps for name in known))
 
 
 def meaning_of(column: str, dialect: Dialect) -> Meaning | None:
     """Return a column's meaning in its own dialect, else, for other trainers, in the first dialect that knows the name."""
     if dialect.name == OURS or (own := dialect.meaning(column)) is not None:
         return dialect.meaning(column) if dialect.name == OURS else own
-    return next((found for each in DIALECTS if (found := each.meaning(column)) is not None), None)
+    return next((meaning for other in DIALECTS if (meaning := other.meaning(column)) is not None), None)
 
 
 def is_ambiguous(column: str) -> bool:
-    return len({found.sign for each in DIALECTS if (found := each.meaning(column)) is not None}) > 1
+    return len({meaning.sign for dialect in DIALECTS if (meaning := dialect.meaning(column)) is not None}) > 1
 
 
 def step_columns(columns: Iterable[str], dialect: Dialect) -> list[str]:
     """Return the columns that may be the step, the dialect's own first."""
     by_name = {plain(column): column for column in columns}
-    order = dict.fromkeys((*dialect.steps, *(name for each in DIALECTS[1:] for name in each.steps)))
+    order = dict.fromkeys((*dialect.steps, *(name for other in DIALECTS[1:] for name in other.steps)))
     return [by_name[name] for name in order if name in by_name]
 
 
@@ -98,6 +98,6 @@ def nearest(column: str) -> str:
     >>> nearest("grad_nrom")
     'grad_norm'
     """
-    names = list(dict.fromkeys(name for each in DIALECTS[1:] for name in each.names))
-    words = (plain(column), plain(column).rpartition("/")[2])
-    return next((found[0] for word in words if (found := difflib.get_close_matches(word, names, 1))), "")
+    names = list(dict.fromkeys(name for dialect in DIALECTS[1:] for name in dialect.names))
+    names_of_column = (plain(column), plain(column).rpartition("/")[2])
+    return next((similar[0] for word in names_of_column if (similar := difflib.get_close_matches(word, names, 1))), "")

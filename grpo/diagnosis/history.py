@@ -9,19 +9,8 @@ from typing import Final, Self
 
 import numpy as np
 
-from grpo.diagnosis.dialects import (
-    DIALECTS,
-    OURS,
-    TABLES,
-    Dialect,
-    Meaning,
-    dialect_of,
-    is_ambiguous,
-    meaning_of,
-    nearest,
-    plain,
-    step_columns,
-)
+from grpo.diagnosis import dialects
+from grpo.diagnosis.dialects import TABLES, Dialect, Meaning, meaning_of, plain
 from grpo.diagnosis.tables import INFINITE, LARGEST, MISSING, NAN, HistoryError, Table, read_table
 from grpo.diagnosis.trends import Array, Flags, median
 from grpo.metrics.records import Record
@@ -90,7 +79,7 @@ class History:
     """One run's logged values; grows during the run."""
 
     when: When = When.END
-    dialect: Dialect = DIALECTS[0]
+    dialect: Dialect = dialects.DIALECTS[0]
     """Trainer. This trainer's entropy and KL are exact, each of its steps has a row, and its assertions held."""
     is_of_language_model: bool = False  # Entropies are over tokens or answers, so ln(legal moves) is no bound.
     is_of_windows: bool = False  # A row is the mean of many steps.
@@ -106,7 +95,7 @@ class History:
 
     @property
     def is_ours(self) -> bool:
-        return self.dialect.name == OURS
+        return self.dialect.name == dialects.OURS
 
     @classmethod
     def of_records(cls, records: Iterable[Record]) -> Self:
@@ -140,7 +129,7 @@ class History:
         """Return one run's history from its tables. Raises HistoryError for tables of several runs."""
         tables = [part for table in tables for part in _in_wide_form(_of_training(table))]
         columns = [column for table in tables for column in (*table.numbers, *table.texts)]
-        history = cls(dialect=DIALECTS[0] if METRICS.keys() & set(columns) else dialect_of(columns))
+        history = cls(dialect=dialects.DIALECTS[0] if METRICS.keys() & set(columns) else dialects.dialect_of(columns))
         history.is_of_language_model = history.dialect.entropy_of == "tokens" or _is_of_language_model(columns)
         parts: dict[str, list[tuple[Array, Array]]] = {}
         for table in tables:
@@ -148,8 +137,8 @@ class History:
             if len(steps) > 2 and float((np.diff(steps) < 0).mean()) > 0.5:  # The newest row comes first.
                 steps, table.numbers = steps[::-1], {name: cells[::-1] for name, cells in table.numbers.items()}
             history.num_rows = max(history.num_rows, table.num_rows)
-            history._note(table, steps)
-            _take_out_evaluations(table, history.dialect)
+            history._add_events(table, steps)
+            _mark_missing(table, history.dialect)
             for column, cells in table.numbers.items():
                 parts.setdefault(column, []).append((steps, cells))
         known = {column: meaning for column in parts if (meaning := meaning_of(column, history.dialect)) is not None}
@@ -161,28 +150,29 @@ class History:
 
     def _steps(self, table: Table) -> Array:
         """Return each row's step, and remove the step columns from the table."""
-        found = {name: table.numbers.pop(name) for name in step_columns([*table.numbers], self.dialect)}
-        found = {name: cells for name, cells in found.items() if np.isfinite(cells).any()}
-        if not found:
+        candidates = {name: table.numbers.pop(name) for name in dialects.step_columns([*table.numbers], self.dialect)}
+        candidates = {name: cells for name, cells in candidates.items() if np.isfinite(cells).any()}
+        if not candidates:
             self.notes.append(f"{table.path.name}: no column is known to be the step, so rows are counted from 1")
             return np.arange(1.0, table.num_rows + 1)
-        shares = {name: float(np.isfinite(cells).mean()) for name, cells in found.items()}
-        name = next((each for each in found if shares[each] >= 0.5), max(found, key=lambda each: shares[each]))
-        if others := [each for each in found if not np.array_equal(found[each], found[name])]:
+        shares = {name: float(np.isfinite(cells).mean()) for name, cells in candidates.items()}
+        name = next((name for name in candidates if shares[name] >= 0.5), max(candidates, key=lambda name: shares[name]))
+        if others := [other for other in candidates if not np.array_equal(candidates[other], candidates[name])]:
             self.notes.append(f"{table.path.name}: the step is {name}, and not {', '.join(others)}")
-        finite = np.isfinite(found[name])
+        finite = np.isfinite(candidates[name])
         rows = np.maximum.accumulate(np.where(finite, np.arange(len(finite)), -1))  # A row without a step belongs to the step before.
-        return found[name][np.where(rows < 0, int(np.argmax(finite)), rows)]
+        return candidates[name][np.where(rows < 0, int(np.argmax(finite)), rows)]
 
-    def _note(self, table: Table, steps: Array) -> None:
+    def _add_events(self, table: Table, steps: Array) -> None:
         for row, name in table.events:
             self.events.setdefault(name, []).append(float(steps[row]))
         numbers = {plain(name): cells for name, cells in table.numbers.items()}
         self.is_of_windows |= "step_from" in numbers
         if "score" in numbers and "games" in numbers:
-            looks = zip(steps, numbers["score"], numbers["games"], strict=True)
-            found = [Evaluation(step=at, score=score, games=games) for at, score, games in looks if 0 <= score <= 1 and 0 < games < LARGEST]
-            self.evaluations = tuple(sorted((*self.evaluations, *found), key=lambda each: each.step))
+            rows = zip(steps, numbers["score"], numbers["games"], strict=True)
+            valid = [row for row in rows if 0 <= row[1] <= 1 and 0 < row[2] < LARGEST]
+            evaluations = [Evaluation(step=step, score=score, games=games) for step, score, games in valid]
+            self.evaluations = tuple(sorted((*self.evaluations, *evaluations), key=lambda evaluation: evaluation.step))
         for name, cells in table.texts.items():
             at = next((row for row, cell in enumerate(cells) if cell.lower() in ("random", "untrained", "random weights")), None)
             if "weights" in plain(name) and at is not None:
@@ -192,17 +182,14 @@ class History:
 
     def _check_order(self, parts: Mapping[str, _Parts]) -> None:
         """Note duplicate steps. Raises HistoryError if they come from several runs."""
-        twice = [found for column in parts if (found := _doubled(column, parts[column])) is not None]
-        if not twice:
-            return
-        column, doubled, why = max(twice, key=lambda each: len(each[1]))
-        if why:
-            words = f"{why} ({column} at step {doubled[0]:,.0f} has different values)"
-            raise HistoryError(f"several runs in one table: {words}; give the rows of one run, one a step")
-        self.notes.append(
-            f"{len(doubled):,} steps are there twice ({doubled[0]:,.0f} to {doubled[-1]:,.0f}), as of a log that was appended to after a"
-            " resume: the later row counts"
-        )
+        duplicates = [(column, *_duplicates(parts[column])) for column in parts]
+        column, steps, reason = max(duplicates, key=lambda item: len(item[1]), default=("", np.empty(0), ""))
+        if reason:
+            fact = f"{reason} ({column} at step {steps[0]:,.0f} has different values)"
+            raise HistoryError(f"several runs in one table: {fact}; give the rows of one run, one per step")
+        if len(steps):
+            seen = f"{len(steps):,} steps are logged twice ({steps[0]:,.0f} to {steps[-1]:,.0f})"
+            self.notes.append(f"{seen}, as in a log that a resumed run appended to: the later row counts")
 
     def _add_column(self, column: str, meaning: Meaning, parts: _Parts) -> None:
         steps, cells = _latest(parts)
@@ -212,13 +199,13 @@ class History:
         if not finite.any() or quantity in self.series:
             return
         values, problem = meaning.sign * cells[finite], ""
-        if quantity == "entropy" and meaning.sign > 0 and is_ambiguous(column) and (values <= 0).all() and values.any():
+        if quantity == "entropy" and meaning.sign > 0 and dialects.is_ambiguous(column) and (values <= 0).all() and values.any():
             values = -values
         if quantity in TABLES["fractions"] and 1 + 1e-6 < values.max() <= 100:
-            self.notes.append(f"{column} is taken for percent: it goes up to {values.max():.3g}")
+            self.notes.append(f"{column} is read as percent: its values go up to {values.max():.3g}")
             values = values / 100
         elif quantity in TABLES["fractions"] and values.max() > 100:
-            problem = f"no fraction (up to {values.max():.3g})"
+            problem = f"no fraction (values up to {values.max():.3g})"
         if quantity == "clip_fraction" and len(values) >= 5 and values[0] > 0 and (values == values[0]).all():
             problem = "the same number in all rows, as a setting is"
         if problem:
@@ -254,10 +241,10 @@ class History:
     def columns_text(self) -> str:
         """Return a text: dialect, used columns with their quantities, unused columns, and notes."""
         used = {series.column: name for name, series in self.series.items()}
-        words = [column if plain(column) == name else f"{column} ({name})" for column, name in sorted(used.items())]
-        words += sorted(self.not_finite.keys() - used.keys())
-        unused = [f"{column} (like {near}?)" if (near := nearest(column)) else column for column in self.unused]
-        lines = [f"read as: {self.dialect.name}, {self.num_rows:,} rows", f"columns used: {', '.join(words) or 'none'}"]
+        columns = [column if plain(column) == name else f"{column} ({name})" for column, name in sorted(used.items())]
+        columns += sorted(self.not_finite.keys() - used.keys())
+        unused = [f"{column} (like {near}?)" if (near := dialects.nearest(column)) else column for column in self.unused]
+        lines = [f"read as: {self.dialect.name}, {self.num_rows:,} rows", f"columns used: {', '.join(columns) or 'none'}"]
         return "\n".join([*lines, f"not used: {', '.join(unused) or 'none'}", *(f"note: {note}" for note in self.notes)])
 
 
@@ -272,9 +259,6 @@ def read_tables(paths: Sequence[Path]) -> History:
 
 def _is_of_language_model(columns: Iterable[str]) -> bool:
     return any(word in column.lower() for column in columns for word in TABLES["of_language_models"])
-
-
-# --- Shapes of tables ---------------------------------------------------------------------------------------------------------------------
 
 
 def _of_training(table: Table) -> Table:
@@ -299,7 +283,7 @@ def _in_wide_form(table: Table) -> Iterator[Table]:
     names = {plain(name): name for name in (*table.numbers, *table.texts)}
     key = next((name for name in table.texts if plain(name) in TABLES["keys"]), None)
     if key is not None and "value" in names:
-        cells, step = np.array(table.texts[key]), [("step", names[each]) for each in ("step", "global_step") if each in names][:1]
+        cells, step = np.array(table.texts[key]), [("step", names[name]) for name in ("step", "global_step") if name in names][:1]
         for name in dict.fromkeys(table.texts[key]):
             yield Table(table.path, {to: table.numbers[of][cells == name] for to, of in (*step, (name, names["value"]))})
     elif key is not None and "first" in names and "step" not in names:
@@ -307,7 +291,7 @@ def _in_wide_form(table: Table) -> Iterator[Table]:
         yield Table(table.path, {"step": np.zeros(1), **{name: np.array([first]) for name, first in firsts}})
     elif {"step", "value"} <= names.keys() <= {"step", "value", "wall time", "wall_time"}:
         tag = table.path.stem.rpartition("tag-")[2].lower()  # `run-a-tag-train_loss.csv`: TensorBoard writes underscores for slashes.
-        known = {name.replace("/", "_"): name for each in reversed(DIALECTS) for name in each.names}
+        known = {name.replace("/", "_"): name for dialect in reversed(dialects.DIALECTS) for name in dialect.names}
         yield Table(table.path, {"step": table.numbers[names["step"]], known.get(tag, tag): table.numbers[names["value"]]})
     else:
         yield _of_panel(table)
@@ -324,9 +308,10 @@ def _of_panel(table: Table) -> Table:
     return Table(table.path, numbers, table.texts, table.events)
 
 
-def _take_out_evaluations(table: Table, dialect: Dialect) -> None:
+def _mark_missing(table: Table, dialect: Dialect) -> None:
     """Mark NaN as missing in rows without any training quantity, such as evaluation rows. Changes the table."""
-    known = {name for name in table.numbers if (found := meaning_of(name, dialect)) is not None and found.quantity in _CHECKED_FOR_NAN}
+    meanings = {name: meaning_of(name, dialect) for name in table.numbers}
+    known = {name for name, meaning in meanings.items() if meaning is not None and meaning.quantity in _CHECKED_FOR_NAN}
     others = [cells for name, cells in table.numbers.items() if _EVALUATION.match(plain(name)) and name not in known]
     if len(known) < 2 or not any((table.numbers[name] == NAN).any() for name in known):
         return
@@ -335,9 +320,6 @@ def _take_out_evaluations(table: Table, dialect: Dialect) -> None:
     is_other = (np.arange(len(is_training)) < last) | (np.any(np.isfinite(others), axis=0) if others else False)
     for name in known:
         table.numbers[name] = np.where(~is_training & is_other & (table.numbers[name] == NAN), MISSING, table.numbers[name])
-
-
-# --- Cells --------------------------------------------------------------------------------------------------------------------------------
 
 
 def _latest(parts: _Parts) -> tuple[Array, Array]:
@@ -352,23 +334,21 @@ def _latest(parts: _Parts) -> tuple[Array, Array]:
     return steps, cells
 
 
-def _doubled(column: str, parts: _Parts) -> tuple[str, Array, str] | None:
-    """Return column, steps with different values, and the evidence of several runs or ""; None without such steps."""
+def _duplicates(parts: _Parts) -> tuple[Array, str]:
+    """Return a column's steps with different values, and the evidence that they come from several runs or ""."""
     steps, cells = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
     recorded = np.isfinite(cells)
     steps, cells = steps[recorded], cells[recorded]
-    if (np.diff(steps) > 0).all():
-        return None
     order = np.argsort(steps, kind="stable")
     differs = ~np.isclose(cells[order][1:], cells[order][:-1], rtol=_SAME, atol=1e-12)
-    doubled = np.unique(steps[order][1:][(np.diff(steps[order]) == 0) & differs])
-    if not len(doubled):
-        return None
+    duplicates = np.unique(steps[order][1:][(np.diff(steps[order]) == 0) & differs])
+    if not len(duplicates):
+        return duplicates, ""
     falls = np.flatnonzero(np.diff(steps) < 0) + 1  # Rows whose step is below the row before's.
-    if len(falls) and len(doubled) > 1 and steps[falls].min() <= steps[: falls[0]].min():
-        return column, doubled, "steps begin again"
-    is_mixed = len(doubled) >= 5 and len(doubled) > len(np.unique(steps)) / 2 and not 0 < len(falls) <= _RESUMES
-    return column, doubled, "most steps have several rows" if is_mixed or len(falls) > max(_RESUMES, len(steps) / 5) else ""
+    if len(falls) and len(duplicates) > 1 and steps[falls].min() <= steps[: falls[0]].min():
+        return duplicates, "steps begin again"
+    is_mixed = len(duplicates) >= 5 and len(duplicates) > len(np.unique(steps)) / 2 and not 0 < len(falls) <= _RESUMES
+    return duplicates, "most steps have several rows" if is_mixed or len(falls) > max(_RESUMES, len(steps) / 5) else ""
 
 
 def _not_finite(cells: Array) -> Flags:

@@ -83,9 +83,6 @@ def read_table(path: Path) -> Table:
     return _csv(path, start, lines)
 
 
-# --- CSV ----------------------------------------------------------------------------------------------------------------------------------
-
-
 def _csv(path: Path, start: str, lines: io.TextIOWrapper) -> Table:
     heads = start.splitlines()
     num_skipped = next((at for at, line in enumerate(heads) if not line.startswith("#")), 0)  # Stable-Baselines3 writes settings first.
@@ -120,20 +117,17 @@ def _of_frame(path: Path, frame: pd.DataFrame, *, has_decimal_commas: bool = Fal
 
 def _parsed(cells: "pd.Series[Any]", *, has_decimal_commas: bool) -> Array | None:
     """Return a text column's numbers; None if no cell is a number or NaN."""
-    words = cells.astype("str").str.strip().where(cells.notna(), "")
-    commas = words[words.str.contains(",", regex=False)]
+    texts = cells.astype("str").str.strip().where(cells.notna(), "")
+    commas = texts[texts.str.contains(",", regex=False)]
     if len(commas):
         is_thousands = not has_decimal_commas and commas.str.fullmatch(_THOUSANDS).all()
         if is_thousands or commas.str.fullmatch(_DECIMAL_COMMA).all():
-            words = words.str.replace(",", "" if is_thousands else ".", regex=False)
-    lower = words.str.lower()
-    values = np.array(pd.to_numeric(words, errors="coerce"), dtype=float)
+            texts = texts.str.replace(",", "" if is_thousands else ".", regex=False)
+    lower = texts.str.lower()
+    values = np.array(pd.to_numeric(texts, errors="coerce"), dtype=float)
     values[(np.abs(values) > LARGEST) | lower.str.fullmatch(r"[+-]?inf(?:inity)?").to_numpy(dtype=bool)] = INFINITE
     values[lower.isin(["nan", "+nan", "-nan"]).to_numpy(dtype=bool)] = NAN
     return None if np.isnan(values).all() else values
-
-
-# --- JSON and consoles --------------------------------------------------------------------------------------------------------------------
 
 
 def _json(path: Path, start: str, lines: io.TextIOWrapper) -> Table:
@@ -141,16 +135,16 @@ def _json(path: Path, start: str, lines: io.TextIOWrapper) -> Table:
     if start.startswith("{") and _object(start.partition("\n")[0]) is not None and "\n" in start.strip():
         return _of_rows(path, _json_lines(path, lines))
     try:
-        found = json.loads(lines.read(), parse_constant=str)
+        document = json.loads(lines.read(), parse_constant=str)
     except (ValueError, RecursionError):
         raise HistoryError(f"{path}: is no JSON that can be read; give an array of rows, or one object a line") from None
-    if isinstance(found, dict):
-        found = _rows_of(found)
-    if isinstance(found, list) and found and all(isinstance(row, list) and len(row) == 3 for row in found):
-        return _of_frame(path, pd.DataFrame(found, columns=["Wall time", "Step", "Value"]))  # TensorBoard's export.
-    if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+    if isinstance(document, dict):
+        document = _rows_of(document)
+    if isinstance(document, list) and document and all(isinstance(row, list) and len(row) == 3 for row in document):
+        return _of_frame(path, pd.DataFrame(document, columns=["Wall time", "Step", "Value"]))  # TensorBoard's export.
+    if not isinstance(document, list) or not all(isinstance(row, dict) for row in document):
         raise HistoryError(f"{path}: is JSON without rows; give an array of objects, one a step, one object a line, or trainer_state.json")
-    return _of_rows(path, found)
+    return _of_rows(path, document)
 
 
 def _object(line: str) -> dict[str, Any] | None:
@@ -186,21 +180,21 @@ def _json_lines(path: Path, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 def _console_rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     for line in lines:
-        if found := _CONSOLE.search(_ESCAPES.sub("", line)):
-            pairs = (part.rpartition(":") for part in found[2].split(" - "))
-            yield {"step": found[1], **{name.strip(): _WRAPPED_NUMBER.sub(r"\1", cell.strip()) for name, _, cell in pairs if name}}
+        if match := _CONSOLE.search(_ESCAPES.sub("", line)):
+            pairs = (part.rpartition(":") for part in match[2].split(" - "))
+            yield {"step": match[1], **{name.strip(): _WRAPPED_NUMBER.sub(r"\1", cell.strip()) for name, _, cell in pairs if name}}
         elif dictionary := _DICTIONARY.search(line):
-            words = re.sub(r"(?<=[:\s])([+-]?)(nan|inf)(?=[,}\s])", r"'\1\2'", _WRAPPED_NUMBER.sub(r"\1", dictionary[0]))
+            literal = re.sub(r"(?<=[:\s])([+-]?)(nan|inf)(?=[,}\s])", r"'\1\2'", _WRAPPED_NUMBER.sub(r"\1", dictionary[0]))
             try:
-                row = ast.literal_eval(words)
+                row = ast.literal_eval(literal)
             except (ValueError, SyntaxError):
                 continue
             yield row if isinstance(row, dict) else {}
 
 
 def _of_rows(path: Path, rows: Iterable[dict[str, Any]]) -> Table:
-    rest, frames, events, number = iter(rows), list[pd.DataFrame](), list[tuple[int, str]](), 0
-    while chunk := list(islice(rest, _CHUNK)):
+    remaining, frames, events, number = iter(rows), list[pd.DataFrame](), list[tuple[int, str]](), 0
+    while chunk := list(islice(remaining, _CHUNK)):
         if not {dict, list}.isdisjoint(chain.from_iterable(map(type, row.values()) for row in chunk)):
             chunk = [dict(_flattened(row)) for row in chunk]
             for offset, row in enumerate(chunk):

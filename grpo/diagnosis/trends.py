@@ -43,8 +43,8 @@ def rank_correlation(first: Any, second: Any) -> tuple[float, float]:
     """Return Kendall's tau and its two-sided p-value."""
     from scipy.stats import kendalltau  # The import takes a second.
 
-    found = kendalltau(first, second)
-    return float(found.statistic), float(found.pvalue)
+    result = kendalltau(first, second)
+    return float(result.statistic), float(result.pvalue)
 
 
 def noise_of(values: Array) -> tuple[float, float]:
