@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from grpo.board.actions import ACTIONS
-from grpo.board.bitboards import DOWN, KNIGHT, LINES, UP, rays, shift, shifts, signed, union, union_and_overlap
+from grpo.board.bitboards import DOWN, KNIGHT, LINES, UP, overlap, rays, shift, shifts, signed, union
 from grpo.board.encoding import CASTLING, HALFMOVE_CLOCK, MAX_HALFMOVE_CLOCK
 
 NUM_CONTROLS: Final = 13
@@ -154,7 +154,7 @@ def _attacks(sets: Sets) -> tuple[Tensor, Tensor]:
     by_king = union(torch.cat([shifts(both[_KING], LINES, sign) for sign in (1, -1)]))[None]
     by_pawn = torch.stack([torch.stack([shift(sets.us[_PAWN], side), shift(sets.them[_PAWN], -side)]) for side in (9, 7)])
     kinds = [by_pawn, by_knight, by_bishop, by_rook, by_queen, by_king]
-    return torch.stack([union(kind) for kind in kinds]), union_and_overlap(torch.cat(kinds))[1]
+    return torch.stack([union(kind) for kind in kinds]), overlap(torch.cat(kinds))
 
 
 def _planes(sets: Sets, attacked: Tensor, twice: Tensor) -> Tensor:

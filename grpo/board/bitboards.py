@@ -79,8 +79,8 @@ def union(sets: Tensor) -> Tensor:
     return sets[0]
 
 
-def union_and_overlap(sets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the squares in at least one and at least two of K sets: [K, ..., N] -> [..., N] each."""
+def overlap(sets: Tensor) -> Tensor:
+    """Return the squares in at least two of K sets: [K, ..., N] -> [..., N]."""
     once, twice = sets, torch.zeros_like(sets)
     while len(once) > 1:
         half = len(once) // 2
@@ -90,4 +90,4 @@ def union_and_overlap(sets: Tensor) -> tuple[Tensor, Tensor]:
             once, twice = torch.cat([one | other, once[2 * half :]]), torch.cat([both, twice[2 * half :]])
         else:
             once, twice = one | other, both
-    return once[0], twice[0]
+    return twice[0]

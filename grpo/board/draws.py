@@ -40,7 +40,8 @@ def repeating_moves(board: chess.Board) -> list[chess.Move]:
     for _ in range(num_reversible):
         past.pop()
         if past.turn != board.turn:
-            earlier.setdefault(_occupied(past), set()).add(_position(past))
+            occupied = past.occupied_co[chess.WHITE], past.occupied_co[chess.BLACK]
+            earlier.setdefault(occupied, set()).add(_position(past))
     if not earlier:
         return []
     mover, own = board.turn, board.occupied_co[board.turn]
@@ -57,10 +58,6 @@ def repeating_moves(board: chess.Board) -> list[chess.Move]:
                 repeating.append(move)
             board.pop()
     return repeating
-
-
-def _occupied(board: chess.Board) -> Hashable:
-    return board.occupied_co[chess.WHITE], board.occupied_co[chess.BLACK]
 
 
 def _position(board: chess.Board) -> Hashable:

@@ -26,7 +26,7 @@ def excluded_positions(patterns: Sequence[str]) -> frozenset[str]:
     if bad:
         raise SourceError(
             f"boards.exclude: {len(bad):,} entries cannot be read, so their positions may get into the dataset; fix or remove them, such as"
-            + "".join(f"\n  {each}" for each in bad[:_MAX_NAMED])
+            + "".join(f"\n  {entry}" for entry in bad[:_MAX_NAMED])
         )
     return keys
 

@@ -165,8 +165,11 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
             self.rejected(Reason.FILTERED, name)
         elif variant := _variant(self._headers.get("Variant", "")):
             self.rejected(Reason.VARIANT, variant)
-        elif fault := _start_fault(self._headers):
-            self.rejected(Reason.ILLEGAL_POSITION, fault)
+        else:
+            try:
+                standard_board(self._headers.get("FEN", chess.STARTING_FEN))
+            except ValueError as error:
+                self.rejected(Reason.ILLEGAL_POSITION, str(error))
         return chess.pgn.SKIP if self._rejection else None
 
     def visit_move(self, board: chess.Board, move: chess.Move) -> None:
@@ -225,15 +228,6 @@ def _variant(tag: str) -> str:
     except ValueError:
         return "unknown"
     return "" if board is chess.Board else board.aliases[0]
-
-
-def _start_fault(headers: Mapping[str, str]) -> str:
-    """Return the fault of a game's start position, or ""."""
-    try:
-        standard_board(headers.get("FEN", chess.STARTING_FEN))
-    except ValueError as error:
-        return str(error)
-    return ""
 
 
 def _game_id(headers: Mapping[str, str], start: chess.Board, moves: Iterable[chess.Move]) -> str:

@@ -131,14 +131,10 @@ class Quota:
             num_needed = min(self._config.max_per_game_and_phase, self.missing[split, phase])
             if not num_needed or not candidates:
                 continue
-            for choice in rng.permutation(len(candidates)):
-                position = self._position(game, candidates[choice], split, phase)
-                if position is not None:
-                    selected.append(position)
-                    self.missing[split, phase] -= 1
-                    num_needed -= 1
-                    if not num_needed:
-                        break
+            positions = (self._position(game, candidates[choice], split, phase) for choice in rng.permutation(len(candidates)))
+            chosen = list(islice(filter(None, positions), num_needed))
+            self.missing[split, phase] -= len(chosen)
+            selected += chosen
         if selected:
             self.games[game.game_id] = self._game_row(game, split)
         return selected
@@ -228,10 +224,7 @@ def cut_to_quota(
     """
     rank = {Split.HELDOUT: 0, Split.VALIDATION: 1, Split.TRAIN: 2}
     hashed = [hashlib.sha256(position.key.encode()).digest() for position in positions]
-    order = sorted(
-        range(len(positions)),
-        key=lambda i: (rank[positions[i].split], hashed[i], positions[i].game_id, positions[i].ply),
-    )
+    order = sorted(range(len(positions)), key=lambda i: (rank[positions[i].split], hashed[i], positions[i].game_id, positions[i].ply))
     missing = dict(wanted)
     seen: set[str] = set()
     num_kept: Counter[tuple[str, Phase]] = Counter()

@@ -100,9 +100,9 @@ def _entries(file: SourceFile, index: int, unit: int, config: BoardsConfig) -> I
 def _in_turns(files: Iterator[Iterator[Game | Rejection]]) -> Iterator[Game | Rejection]:
     turns = deque(islice(files, _MAX_OPEN))
     while turns:
-        reading = turns.popleft()
-        if (entry := next(reading, None)) is not None:
+        file = turns.popleft()
+        if (entry := next(file, None)) is not None:
             yield entry
-            turns.append(reading)
-        elif (following := next(files, None)) is not None:
-            turns.append(following)
+            turns.append(file)
+        elif (next_file := next(files, None)) is not None:
+            turns.append(next_file)

@@ -65,8 +65,8 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
                 elif line.startswith("option name "):
                     name, _, declaration = line.removeprefix("option name ").partition(" type ")
                     self.declared[name.strip()] = declaration
-            chosen = {name: value for name, value in options.items() if name in self.declared}
-            self.send("".join(f"setoption name {name} value {value}\n" for name, value in chosen.items()) + "isready")
+            settings = [f"setoption name {name} value {value}\n" for name, value in options.items() if name in self.declared]
+            self.send("".join(settings) + "isready")
             self.wait_for(b"readyok")
         except BaseException:
             self.kill()
