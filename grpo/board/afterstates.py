@@ -1,7 +1,7 @@
 """Afterstates (positions after a move) of many boards at once: pieces, control of squares, mate and draw.
 
-Legend: B boards, N moves of all boards, M (move, square) pairs. "Us" is the side that has just moved (its pawns move up); "them" is the
-side to reply. Bitboards are explained in `grpo.board.bitboards`.
+Legend: B boards, N moves of all boards, M (move, square) pairs. "Us" is the side that has just moved (its pawns move up), "them" the
+side to reply. See `grpo.board.bitboards`.
 """
 
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ from grpo.board.bitboards import DOWN, KNIGHT, LINES, UP, overlap, rays, shift, 
 from grpo.board.encoding import CASTLING, HALFMOVE_CLOCK, MAX_HALFMOVE_CLOCK
 
 NUM_CONTROLS: Final = 13
-"""Codes of a side's control of a square: 0 no attacker, 1-6 one attacker (pawn to king), 7-12 several, the lowest of them pawn to king."""
+"""Codes of a side's control of a square: 0 no attacker, 1-6 one attacker (pawn to king), 7-12 several, with this lowest one."""
 ACTION_SQUARES: Final = torch.tensor([[move.from_square, move.to_square, move.promotion or 0] for move in ACTIONS])
 """[1968, 3]: start, end, and promotion piece of python-chess or 0."""
 RIGHT_ENDS: Final = (chess.BB_E1 | chess.BB_H1, chess.BB_E1 | chess.BB_A1, chess.BB_E8 | chess.BB_H8, chess.BB_E8 | chess.BB_A8)
-"""Squares per castling right, in the encoding's order: a move from or onto them ends the right."""
+"""Squares per castling right, in the encoding's order; a move from or onto them ends the right."""
 NUM_FEATURES: Final = 4 + 1 + 2  # 4 castling rights, mate, draw, clock.
 
 _PAWN, _KNIGHT, _BISHOP, _ROOK, _QUEEN, _KING = range(6)
@@ -113,7 +113,7 @@ def _sets(encodings_BE: Tensor) -> Sets:
 
 
 def _moved(before: Sets, rows: Tensor, ids: Tensor) -> tuple[Sets, Tensor, Tensor]:
-    """Return the afterstates, bitboards [N] of start and end squares, and whether the move resets the clock [N]."""
+    """Return the afterstates, start and end squares [N], and whether the move resets the clock [N]."""
     device = ids.device
     start, end, promotion = ACTION_SQUARES.to(device)[ids].unbind(1)
     bits = _BIT.to(device)
@@ -182,13 +182,13 @@ def _codes(planes: Tensor) -> Tensor:
 
 
 def _codes_at(codes: Tensor, rows: Tensor, squares: Tensor) -> Tensor:
-    """Return codes [3, M] of squares, from `_codes`."""
+    """Return [3, M] from `_codes`."""
     at, by = rows * 8 + (squares >> 3), (squares & 7) << 3
     return torch.stack([(part.index_select(0, at) >> by) & 15 for part in codes.flatten(1)])
 
 
 def _by_square(codes: Tensor) -> Tensor:
-    """Return codes [3, N, 64] of all squares, from `_codes`."""
+    """Return [3, N, 64] from `_codes`."""
     return ((codes[..., None] >> _RANK_SHIFTS.to(codes.device)) & 15).flatten(2)
 
 
@@ -253,7 +253,7 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
         if sign < 0:
             has_slide = has_slide | (shift(shield[2] & them[_PAWN], -9) & pinner[2] != 0)
             has_slide = has_slide | (shift(shield[3] & them[_PAWN], -7) & pinner[3] != 0)
-    # Targets end the check (all squares without a check); compare them with the squares that unpinned pieces reach.
+    # Squares that end a check (without a check all), and squares that unpinned pieces reach.
     targets = torch.where(is_check, checkers | between, ~theirs) & ~theirs
     free = them & ~pinned
     reached = nothing

@@ -69,8 +69,8 @@ def _position(board: chess.Board) -> Hashable:
 def _may_stalemate(board: chess.Board) -> bool:
     """Return False only if no legal move stalemates. A fast filter: trying all moves takes as long as a search.
 
-    An opponent's piece is mobile if it can move and shares no line with its king, so no pin can stop it. A move stops at most two mobile
-    pieces (castling can block two pawns; en passant captures a pawn and can block another), so three rule out stalemate.
+    An opponent's piece is mobile if it can move and shares no line with its king, so no pin stops it. A move stops at most two mobile
+    pieces (castling blocks two pawns; en passant captures a pawn and blocks another), so three rule out stalemate.
     """
     opponent = not board.turn
     king = board.king(opponent)

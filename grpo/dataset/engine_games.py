@@ -21,7 +21,7 @@ _MAX_FAILED_IN_A_ROW: Final = 5  # games
 NODES: Final = (60, 240, 960)
 """Node limits: each side of a game draws one, so strong and weak players meet. Below 200 nodes, communication dominates a move's cost."""
 RANDOM_OPENING_PLIES: Final = 6  # Each game starts with 0 to this many random legal plies.
-RANDOM_MOVE_PROBABILITY: Final = 0.08  # Probability that a later move is random. A random move is never a label.
+RANDOM_MOVE_PROBABILITY: Final = 0.08  # Of later moves. A random move is never a label.
 MAX_PLIES: Final = 200  # Longer games are truncated.
 
 
@@ -41,7 +41,7 @@ def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[
         while game is None:
             played: list[str] = []
             try:
-                # All moves are replayed, because the engine's hash makes a move depend on earlier searches.
+                # The engine's hash makes a move depend on earlier searches, so all moves are replayed.
                 game = _game(number, game_id=game_id, rng=numpy_stream(seed, "engine_game", unit, number), pool=pool, played=played)
             except EngineError as error:
                 failures[len(played)] += 1
@@ -55,7 +55,7 @@ def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[
 
 
 def _game(number: int, *, game_id: str, rng: np.random.Generator, pool: EnginePool, played: list[str]) -> Game:
-    """Play a game; append its moves to `played`, empty at first."""
+    """Play a game; append its moves to `played`."""
     nodes = {color: int(rng.choice(NODES)) for color in chess.COLORS}
     board, start = chess.Board(), chess.STARTING_FEN
     num_random = int(rng.integers(0, RANDOM_OPENING_PLIES + 1))

@@ -16,9 +16,9 @@ _CLOCK_OPERATION: Final = re.compile(r"(?:^|;)\s*(hmvc|fmvn)\s+(\d+)\s*(?=;|$)")
 
 
 def lines(stream: BinaryIO, source: str) -> Iterator[tuple[int, bytes] | Rejection]:
-    """Yield byte offset and text of each line except blank lines and `#` comments; a line above `MAX_LINE` is a Rejection.
+    """Yield byte offset and text of each line except blank lines and `#` comments.
 
-    White space, a byte order mark and NUL bytes (padding in some public suites) around the text are removed.
+    White space, a byte order mark and NUL bytes (padding in some public suites) are removed.
     """
     for offset, line in lines_of(stream):
         text = line.removeprefix(b"\xef\xbb\xbf").strip(b" \t\r\n\0")
@@ -51,10 +51,7 @@ def read_positions(stream: BinaryIO, source: str, *, is_mine: Callable[[int], bo
 
 
 def read_puzzles(stream: BinaryIO, source: str) -> Iterator[chess.Board | Rejection]:
-    """Yield a puzzle's positions: before the opponent's first move, then before each move of the solver.
-
-    Raises SourceError without the columns `FEN` and `Moves`.
-    """
+    """Yield a puzzle's positions: before the opponent's first move, then before each move of the solver."""
     for entry in puzzle_rows(stream, source, ("FEN", "Moves")):
         if isinstance(entry, Rejection):
             yield entry
@@ -70,10 +67,7 @@ def read_puzzles(stream: BinaryIO, source: str) -> Iterator[chess.Board | Reject
 
 
 def puzzle_rows(stream: BinaryIO, source: str, names: Sequence[str]) -> Iterator[tuple[int, dict[str, str]] | Rejection]:
-    """Yield byte offset and cells by column of each row; cells are never quoted, and a missing cell is "".
-
-    Raises SourceError unless the header has all columns in `names`, in any order.
-    """
+    """Yield byte offset and cells by column of each row; a missing cell is "". Raises SourceError without the columns `names`."""
     rows = lines(stream, source)
     header = next(rows, None)
     columns = [] if header is None or isinstance(header, Rejection) else _cells(header[1])
@@ -94,10 +88,7 @@ def _cells(line: bytes) -> list[str]:
 
 
 def puzzle_positions(fen: str, moves: str) -> list[tuple[chess.Board, chess.Move]]:
-    """Return the position before each move of a puzzle, and the move; the first move is the opponent's.
-
-    Raises ValueError for an illegal move, or a last move that is not the solver's.
-    """
+    """Return position and move of each ply, the opponent first. Raises ValueError unless legal moves end with the solver's."""
     board = standard_board(fen)
     positions = []
     for text in moves.split():

@@ -1,4 +1,4 @@
-"""Data types of the parsers: a game, and a rejection with its reason."""
+"""Results of the parsers: games and rejections."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,7 +12,7 @@ _MAX_DETAIL: Final = 120
 
 
 class SourceError(PlainError, ValueError):
-    """A source cannot be read or has too few boards; the message says how to mend it."""
+    """A source cannot be read or has too few boards."""
 
 
 class Reason(StrEnum):

@@ -219,7 +219,7 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
 
 
 def _variant(tag: str) -> str:
-    """Return the chess variant that a Variant tag names; "" for standard chess."""
+    """Return the name of a chess variant; "" for standard chess."""
     tags = chess.pgn.Headers({"Variant": tag} if tag else {})
     if tags.is_chess960():
         return "Chess960"
@@ -231,14 +231,14 @@ def _variant(tag: str) -> str:
 
 
 def _game_id(headers: Mapping[str, str], start: chess.Board, moves: Iterable[chess.Move]) -> str:
-    # Players and date distinguish games with equal moves. A missing tag has the PGN standard's text for an unknown value.
+    # Players and date distinguish games with equal moves. Missing tags get the PGN standard's unknown values.
     unknown = {"White": "?", "Black": "?", "Date": "????.??.??", "UTCTime": "", "Site": "?"}
     text = " ".join([start.fen(), *(move.uci() for move in moves)])
     return hashlib.sha256("/".join([text, *(headers.get(tag, default) for tag, default in unknown.items())]).encode()).hexdigest()[:20]
 
 
 def rating(text: str) -> int | None:
-    """Return the rating in a WhiteElo or BlackElo tag, in [1, 4000], or None."""
+    """Return the rating of a tag, in [1, 4000], or None."""
     is_number = text.isascii() and text.isdecimal() and len(text) <= 4
     return int(text) if is_number and 1 <= int(text) <= MAX_RATING else None
 
@@ -273,6 +273,6 @@ def time_control(tag: str) -> TimeControl | None:
 
 
 def _date(text: str) -> str | None:
-    """Return a date as `YYYY.MM.DD`, with `??` for an unknown month or day; None for other text or an unknown year."""
+    """Return `YYYY.MM.DD`, with `??` for an unknown month or day, or None."""
     match = _DATE.fullmatch(text)
     return ".".join(match.groups()) if match else None

@@ -19,7 +19,7 @@ from grpo.settings.tree import BoardsConfig
 
 QuotaCell = tuple[Split, Phase]
 _GAME_FIELDS: Final = ("game_id", "source", "offset", "white_rating", "black_rating", "date")
-"""Fields that boards and game rows copy from the game."""
+"""Fields of a game that boards and game rows copy."""
 _MAX_NAMED: Final = 10
 _VARIANT: Final = f"{Reason.VARIANT}: "
 LEAST_PER_CELL: Final = 10  # Fewest boards of a cell, unless fewer are wanted: measurements on fewer are noise.
@@ -152,7 +152,7 @@ class Quota:
         }
 
     def discard(self, position: Position, reason: str) -> None:
-        """Remove a selected position and count the reason; it is not selected again."""
+        """Remove a selected position, for good, and count the reason."""
         self.missing[position.split, position.phase] += 1
         self.report.left_out[reason] += 1
 

@@ -24,7 +24,7 @@ from grpo.base.files import sha256_file, sha256_text
 from grpo.dataset.games import SourceError
 from grpo.settings.types import S3_SCHEME, refuse_secret
 
-MAX_LINE: Final = 2**20  # Most bytes of a line (with its end) or game. Longer ones are rejected, so a file takes little memory.
+MAX_LINE: Final = 2**20  # Most bytes of a line (with its end) or game, which limits memory.
 _BUFFER_SIZE: Final = 2**20
 
 
@@ -51,7 +51,7 @@ _BEGINS: Final = {
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class SourceFile:
-    """A file of games, positions or puzzles. Files are sorted by name, so their order is the same on every machine."""
+    """A file, ordered by name, so that the order is the same on every machine."""
 
     name: str  # Name in the dataset: without folder; `ARCHIVE.zip/MEMBER` in an archive.
     uri: str  # Path, or `s3://`, `https://` or `hf://` address.
@@ -65,8 +65,8 @@ def find_files(patterns: Sequence[str]) -> list[SourceFile]:
     A pattern is a file, folder (read recursively) or glob, local, on S3 or on the hub, or an https address. Folders and globs match only
     files with a known suffix that are not hidden.
 
-    Raises SourceError if a pattern matches nothing or may contain a secret, a named file has an unknown suffix, an archive is unreadable,
-    or different files have one name.
+    Raises SourceError if a pattern matches nothing or may contain a secret, a suffix is unknown, an archive is unreadable, or two files
+    have one name.
     """
     files = sorted({file for pattern in patterns for uri in _addresses(pattern) for file in _files_of(uri)})
     name, count = max(Counter(file.name for file in files).items(), key=lambda item: item[1], default=("", 0))
@@ -250,7 +250,7 @@ def _plain_errors(where: str) -> Iterator[None]:
 
 
 def _reading_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of reading, including those of the loaded web and hub libraries that fsspec lets through."""
+    """Return the errors of reading, including those of web and hub libraries that fsspec lets through."""
     names = {"aiohttp": "ClientError", "httpx2": "HTTPError"}
     of_libraries = [getattr(sys.modules[library], name) for library, name in names.items() if library in sys.modules]
     return (OSError, ImportError, *of_libraries)

@@ -20,7 +20,7 @@ from grpo.engine.move_values import ValueTable
 
 
 class Split(StrEnum):
-    """All boards of a game are in one split."""
+    """A game is in one split."""
 
     TRAIN = "train"
     VALIDATION = "validation"
@@ -39,7 +39,7 @@ class Position:
     game_id: str
     ply: int  # Half-moves since the game's first position.
     source: str
-    offset: int  # See `games.Game.offset`.
+    offset: int  # As in `games.Game`.
     white_rating: int | None = None
     black_rating: int | None = None
     date: str | None = None  # `YYYY.MM.DD`, with `??` for an unknown month or day.
@@ -115,7 +115,6 @@ def board_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def phase_counts(phases: Sequence[str]) -> dict[str, int]:
-    """Return the number of boards of each phase."""
     return {phase.value: sum(name == phase for name in phases) for phase in PHASES}
 
 

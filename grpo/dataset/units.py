@@ -1,7 +1,7 @@
 """Units: parallel parts of a dataset build; each fills its own quota from engine games or files.
 
-Units play different engine games, and share each file's games by number, so they can run anywhere in any order with the same result. A game
-of two files can reach two units; `cut_to_quota` then removes the equal boards.
+Units play different engine games. A file's game goes to the unit (its number + the file's index) modulo the number of units. So units run
+anywhere, in any order, with the same result. `cut_to_quota` removes equal boards of units.
 """
 
 import math
@@ -20,7 +20,7 @@ from grpo.dataset.table import Position
 from grpo.engine.pool import EnginePool
 from grpo.settings.tree import BoardsConfig
 
-# A unit collects 1.06 x part + 2 x sqrt(part) boards: units collect equal opening positions, and small parts vary at random.
+# A unit collects 1.06 x part + 2 x sqrt(part) boards: units share opening positions, and small parts vary at random.
 _SURPLUS: Final = 1.06
 _SURPLUS_SPREAD: Final = 2.0
 _POSITIONS_AT_ONCE: Final = 512
@@ -63,10 +63,7 @@ def unit_positions(quota: Quota, config: BoardsConfig, *, unit: int, seed: int, 
 
 
 def file_games(config: BoardsConfig, *, unit: int) -> Iterator[Game | Rejection]:
-    """Yield the unit's games and listed positions of all files, and Rejections.
-
-    Raises SourceError if a file is unreadable, damaged, or not what its suffix says.
-    """
+    """Yield the unit's games and listed positions, and Rejections. Raises SourceError for a file that cannot be read."""
     files = find_files(config.files)
     for file in files:
         if file.kind == FileKind.PUZZLES:
@@ -85,7 +82,7 @@ def file_games(config: BoardsConfig, *, unit: int) -> Iterator[Game | Rejection]
 
 
 def _entries(file: SourceFile, index: int, unit: int, config: BoardsConfig) -> Iterator[Game | Rejection]:
-    """Yield the unit's part of a file. Without `index`, all files of one game would go to the same unit."""
+    """Yield the unit's part of a file. Without `index`, one unit would get all files of a single game."""
 
     def is_mine(number: int) -> bool:
         return (number + index) % config.num_units == unit
@@ -98,6 +95,7 @@ def _entries(file: SourceFile, index: int, unit: int, config: BoardsConfig) -> I
 
 
 def _in_turns(files: Iterator[Iterator[Game | Rejection]]) -> Iterator[Game | Rejection]:
+    """Yield an entry of each file in turn; a file opens when its turn begins."""
     turns = deque(islice(files, _MAX_OPEN))
     while turns:
         file = turns.popleft()

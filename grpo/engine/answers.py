@@ -48,9 +48,9 @@ def parse_best_move(data: bytes) -> str:
 
 
 def parse_answer(data: bytes, *, num_lines: int | None = None) -> EngineAnswer:
-    """Return best move and scores of the last complete iteration. Raises EngineError without a move or score.
+    """Return the result of all output since `go`. Raises EngineError without a move or score.
 
-    `data` is all output since `go`. `num_lines` is the number of lines of a complete iteration, by default the highest `multipv` rank.
+    `num_lines` is the number of lines of a complete iteration, by default the highest `multipv` rank.
     """
     best_move = parse_best_move(data)
     if not best_move:

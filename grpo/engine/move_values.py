@@ -1,7 +1,7 @@
-"""The reward: a value in [0, 1] for every legal move of a position, from two MultiPV searches of the engine.
+"""The reward: a value in [0, 1] for every legal move of a position, from MultiPV searches of the engine.
 
-A search of depth 1 scores all legal moves; a second one searches the best few deeply. Values do not depend on the policy, so a table
-computed once serves all of training.
+Depth 1 scores all legal moves; a second search goes deeper on the best few. Values do not depend on the policy, so a table computed once
+serves all of training.
 
 A score of cp centipawns has the value band + (1 - 2 band) / (1 + exp(-slope * cp)); mate in n has 1 - band * (1 - 1/n), and being mated its
 mirror image. Values rise with scores and are symmetric between the players.
@@ -25,8 +25,8 @@ from grpo.engine.identity import EngineMissingError
 from grpo.engine.pool import MAX_LINES, EnginePool, Query
 
 LOGISTIC_SLOPE: Final = 0.003
-"""Slope of the reward per centipawn. It is flatter than game results, so won and lost positions keep a gradient: a policy rewarded by the
-plain win probability does not learn to finish games."""
+"""Slope of the reward per centipawn. It is flatter than game results, so won positions keep a gradient: a policy rewarded by the plain win
+probability does not learn to finish games."""
 _LICHESS_SLOPE: Final = 0.00368208
 MATE_BAND: Final = 0.02
 """Forced mates have values in [1 - band, 1] (winner) or [0, band] (loser); other values lie between."""
@@ -43,7 +43,7 @@ _TRIED: Final = (
 
 
 def win_chance(score: Score) -> float:
-    """Return the mover's win probability for display, by https://lichess.org/page/accuracy; a mate is certain. It is not the reward."""
+    """Return the mover's win probability, for display only (https://lichess.org/page/accuracy); a mate is certain."""
     return float(score.value > 0) if score.is_mate else logistic(_LICHESS_SLOPE * score.value)
 
 
@@ -70,7 +70,6 @@ class ValueTable:
 
 
 def engine_options() -> dict[str, str | int]:
-    """Return the UCI options for reward tables; an option that an engine does not declare is not sent."""
     return {"Hash": HASH_MIB, "MultiPV": MAX_LINES}
 
 
@@ -87,14 +86,13 @@ def value_tables(
 ) -> Iterator[ValueTable | EngineError]:
     """Yield each board's reward table in order, or the EngineError if its search failed.
 
-    The engine searches the mover's view, because it would score a position and its color mirror differently, and from a cleared hash, so
-    tables do not depend on one another. Moves that draw at once, or repeat a position of the move stack (which the engine does not know),
-    have the value of a draw. Each board needs a legal move.
+    The engine gets the mover's view, because it scores a position and its color mirror differently, and a cleared hash, so that tables do
+    not depend on one another. Moves that draw at once or repeat a position of the move stack have the value of a draw.
 
     Args:
-        boards: Positions.
+        boards: Positions with a legal move.
         pool: Engines started with `engine_options()`.
-        depth: Depth of the search of the `num_deep` best moves at depth 1.
+        depth: Search depth of the `num_deep` best moves at depth 1.
         num_deep: Other moves keep the order of depth 1, below these.
     """
     asked: deque[tuple[chess.Board, list[int], dict[str, Score]]] = deque()
@@ -128,8 +126,8 @@ def _query(fen: str, moves: Sequence[str], depth: int, shallow: dict[str, Score]
 def _capped(shallow: Mapping[str, Score], deep: Mapping[str, Score]) -> dict[str, Score]:
     """Return the deep scores, and scores below them for the other moves, in the order of their shallow scores.
 
-    Depth 1 misses the reply, so a move without a deep search must not score above one with a deep search. Only n - 1 scores are below
-    "mated in n", so some there become equal.
+    Depth 1 misses the reply, so a move without a deep search must not score above one with. Only n - 1 scores are below "mated in n", so
+    some there become equal.
     """
     scores, lowest, last = dict(deep), min(deep.values(), key=value_of), None
     for move in sorted((move for move in shallow if move not in deep), key=lambda move: value_of(shallow[move]), reverse=True):

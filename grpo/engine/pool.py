@@ -30,8 +30,8 @@ REMEDY: Final = "run it by hand, reinstall it, or set CHESS_GRPO_STOCKFISH to an
 """Remedy for an engine that keeps failing."""
 _MAX_FAILURES_IN_A_ROW: Final = 5  # After this many failed queries the engine is at fault, not a position.
 _MAX_FAILED_FRACTION: Final = 0.01
-"""Largest fraction of failed queries; a sound engine answers within two attempts. An engine that fails on a kind of position (such as those
-with castling, one in ten) would bias the dataset."""
+"""Largest fraction of failed queries. An engine that fails on a kind of position (with castling, one in ten) would bias the dataset;
+a sound engine answers within two attempts."""
 _MIN_FAILED: Final = 10  # Fewer failed queries say nothing about the fraction.
 _NEW_GAME: Final = "ucinewgame\n"
 
@@ -71,7 +71,7 @@ def verify(answer: EngineAnswer, query: Query) -> None:
 
 
 def _castling(board: chess.Board, moves: Iterable[str]) -> str:
-    """Return a note if a move is castling as the king's capture of its rook; `searchmoves` in UCI would not reach it."""
+    """Return a note if a move is castling as king takes rook, which `searchmoves` in UCI does not reach."""
     chess960 = {board.uci(move, chess960=True): board.uci(move) for move in board.generate_castling_moves()}
     return next((f"; UCI writes this castling as {chess960[move]}" for move in moves if move in chess960), "")
 
@@ -93,10 +93,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
     """
 
     def __init__(self, path: str, *, num_processes: int, options: Mapping[str, str | int]) -> None:
-        """Find the engine; up to `num_processes` start on demand, with one thread each, because more are not reproducible.
-
-        `options` are UCI options; an option that the engine does not declare is not sent.
-        """
+        """Find the engine; up to `num_processes` start on demand, with one thread each, because more are not reproducible."""
         self._path = find_engine(path)
         self._options: dict[str, str | int] = {"Threads": 1, **options}
         self._num_processes = num_processes
@@ -119,8 +116,8 @@ class EnginePool(AbstractContextManager["EnginePool"]):
     def answers(self, queries: Iterable[Query], *, gives_up: bool = True) -> Iterator[EngineAnswer | EngineError]:
         """Yield an answer for each query, in order, or an EngineError if one of its searches failed `NUM_ATTEMPTS` times.
 
-        Engines search while the caller works on an answer. With `gives_up`, raises EngineError if several queries in a row, or more than
-        1 % of all (also across calls), fail: then the engine is at fault.
+        Engines search while the caller works. With `gives_up`, raises EngineError if several queries in a row, or more than 1 % of all
+        (also across calls), fail: then the engine is at fault.
         """
         self._ready()
         jobs = (_Job(index, query) for index, query in enumerate(queries))
@@ -169,7 +166,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
 
         Args:
             start_fen: Position at the start of the game.
-            moves: Moves since then, in UCI, separated by blanks.
+            moves: Moves since then, in UCI, with blanks.
             limit: Arguments of `go`.
             is_fresh: Clear the hash first instead of keeping the previous call's.
 
@@ -185,7 +182,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
             raise
 
     def _at_fault(self) -> str:
-        """Return the failed searches if the engine is at fault, not a position; otherwise ""."""
+        """Return the failed searches if the engine, not a position, is at fault; otherwise ""."""
         if self._failed_in_a_row >= _MAX_FAILURES_IN_A_ROW:
             return f"{self._failed_in_a_row} searches in a row"
         is_over = self._num_failed >= max(_MIN_FAILED, _MAX_FAILED_FRACTION * self._num_finished)
@@ -221,7 +218,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         return self._processes[-1]
 
     def _outcomes(self) -> Iterator[tuple[_Job, str, EngineAnswer | EngineError]]:
-        """Wait for output; yield searches that ended, each with its limit; kill processes that failed."""
+        """Wait for output; yield ended searches with their limits; kill failed processes."""
         poll = select.poll()
         for process in self._running:
             poll.register(process.stdout, select.POLLIN)

@@ -17,7 +17,7 @@ from grpo.engine.answers import EngineError
 
 START_SECONDS: Final = 10.0  # Timeout for a new program, perhaps no engine, that neither writes nor uses CPU.
 SILENT_SECONDS: Final = 30.0
-"""Timeout for an engine that neither writes nor uses CPU; healthy ones answer in milliseconds, so it does not change results."""
+"""The same for a searching engine. Healthy engines answer in milliseconds, so it does not change results."""
 BUSY_SECONDS: Final = 900.0  # Timeout for a search that uses CPU; deep ones may be silent for minutes.
 MAX_ANSWER_BYTES: Final = 1 << 26  # The deepest search over all moves writes a tenth of it.
 _MIN_CPU_FRACTION: Final = 0.05  # Of a core. A computing engine gets more on the busiest machine; a hung one uses none.
