@@ -137,12 +137,10 @@ def _moved(before: Sets, rows: Tensor, ids: Tensor) -> tuple[Sets, Tensor, Tenso
 
 
 def _attacks(sets: Sets) -> tuple[Tensor, Tensor]:
-    """Return attacks of each kind of piece, [6, 2, N] (us first), and squares with several attackers, [2, N].
-
-    Our lines pass through their king, because a square behind the king is no escape.
-    """
+    """Return attacks of each kind of piece, [6, 2, N] (us first), and squares with several attackers, [2, N]."""
     both = torch.stack([sets.us, sets.them], 1)
     occupied = union(both.flatten(0, 1))
+    # Our lines pass through their king, because a square behind the king is no escape.
     empty = torch.stack([~(occupied & ~sets.them[_KING]), ~occupied])
     straight, diagonal, queens = both[_ROOK], both[_BISHOP], both[_QUEEN]
     # [4 lines, 2 kinds (rooks or bishops; queens), 2 sides, N]
@@ -170,7 +168,7 @@ def _planes(sets: Sets, attacked: Tensor, twice: Tensor) -> Tensor:
 
 
 def _code_planes(sets: list[Tensor], num_planes: int) -> list[Tensor]:
-    """Return bit planes of codes: squares of the first set have code 1, of the second 2, and so on."""
+    """Return bit planes of codes: 1 for the first set, 2 for the second, and so on."""
     return [union(torch.stack([squares for code, squares in enumerate(sets, start=1) if code >> plane & 1])) for plane in range(num_planes)]
 
 
@@ -229,7 +227,7 @@ def _is_dead(sets: Sets) -> Tensor:
 
 
 def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
-    """Return whether a piece other than their king has a legal move, [N]. Castling needs no test: the king then can step, too."""
+    """Return whether another piece than their king can move, [N]. Castling needs no test: the king then can step, too."""
     us, them, king = sets.us, sets.them, sets.them[_KING]
     theirs, ours = union(them), union(us)
     occupied = theirs | ours
@@ -264,7 +262,7 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
     reached = reached | ((shift(pawns, -9) | shift(pawns, -7)) & ours) | step | (shift(step & _RANK_6, DOWN) & empty)
     is_double = (checkers & (checkers - 1)) != 0
     has_reply = ~is_double & (((reached & targets) != 0) | (~is_check & has_slide))
-    # En passant can uncover the king along the rank of both pawns: play the capture, then search for attackers.
+    # En passant can uncover the king along the rank of both pawns: play the capture, find attackers.
     for side in (9, 7):
         taker, taken = shift(sets.jumped, side) & them[_PAWN], shift(sets.jumped, UP)
         occupied_after = (occupied & ~taker & ~taken) | sets.jumped

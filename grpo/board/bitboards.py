@@ -1,4 +1,4 @@
-"""Bitboards in torch: sets of squares, one int64 a set, of thousands of positions at once.
+"""Bitboards in torch: sets of squares, one int64 a set, of many positions at once.
 
 Bit s is square s (a1 = 0, h8 = 63). The last dimension counts the N positions. A call takes D = 4 directions of one sign, because small
 tensors cost mostly the call. A right shift of an int64 copies the sign bit (h8): `_LANDING` masks the copies, and wraps around the edge.
@@ -57,9 +57,9 @@ def shifts(squares: Tensor, steps: Sequence[int], sign: int) -> Tensor:
 
 
 def rays(sliders: Tensor, empty: Tensor, sign: int) -> Tensor:
-    """Return attacked squares through the first piece of each line, [D, ..., N] (a Kogge-Stone fill).
+    """Return the squares that `sliders` [D, ..., N] attack on each of the `LINES` in the direction `sign` (1 or -1), [D, ..., N].
 
-    `sliders` [D, ..., N] stand on each of the `LINES`; `empty` [..., N] squares have no piece; `sign` (1 or -1) is the direction.
+    A Kogge-Stone fill passes `empty` squares [..., N] and stops at the first piece.
     """
     amounts, landing = _in_front(_AMOUNTS[LINES], sliders[0]), _in_front(_LANDING[LINES, sign], sliders[0])
     reach = empty & landing

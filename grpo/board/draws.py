@@ -11,7 +11,7 @@ def drawing_moves(board: chess.Board) -> list[chess.Move]:
     if board.halfmove_clock >= 99 or not num_mating_pieces or _may_stalemate(board):
         moves = list(board.legal_moves)
     elif num_mating_pieces <= 2:
-        # A move removes at most two such pieces: it captures one, and promotes a pawn to a knight or bishop.
+        # A move removes at most two of them: it captures one, and promotes a pawn to a minor piece.
         moves = [move for move in board.legal_moves if move.promotion or board.is_capture(move)]
     else:
         return []
@@ -27,10 +27,7 @@ def drawing_moves(board: chess.Board) -> list[chess.Move]:
 
 
 def repeating_moves(board: chess.Board) -> list[chess.Move]:
-    """Return the legal moves that repeat a position of the move stack.
-
-    One repetition counts as a draw, as in engine searches, because a player who can repeat once can repeat again.
-    """
+    """Return the legal moves that repeat a position of the move stack. As in engines, one repetition is a draw: it can be repeated."""
     num_reversible = min(board.halfmove_clock, len(board.move_stack))
     # A repetition takes at least four plies: three played ones and the move.
     if num_reversible < 3:

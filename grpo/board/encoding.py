@@ -1,12 +1,10 @@
 """Encoding of a position: 71 bytes (`uint8`) from the mover's side, reversible, and a text key.
 
-| bytes | content |
-| --- | --- |
-| 0-63 | piece on each square a1..h8: 0 none, 1-6 the mover's pawn..king, 7-12 the opponent's |
-| 64-67 | castling rights: mover's king side, mover's queen side, opponent's king side, opponent's queen side |
-| 68 | file (1-8) of a legal en-passant capture, 0 without one |
-| 69 | half-move clock, capped at 100 |
-| 70 | 1 if the mover is Black; read by `decode`, by no network |
+- 0-63: piece on each square a1..h8: 0 none, 1-6 the mover's pawn..king, 7-12 the opponent's
+- 64-67: castling rights: mover's king side, mover's queen side, opponent's king side, opponent's queen side
+- 68: file (1-8) of a legal en-passant capture, 0 without one
+- 69: half-move clock, capped at 100
+- 70: 1 if the mover is Black; read by `decode`, by no network
 
 The full-move number is left out: neither legal moves nor values depend on it.
 """
@@ -48,7 +46,7 @@ def encode_fens(fens: Sequence[str]) -> NDArray[np.uint8]:
     parts = [fen.split(" ", 5) for fen in fens]
     is_black = np.array([turn == "b" for _, turn, *_ in parts], dtype=np.bool_)
     squares = "".join(placement.translate(_SQUARES_OF) for placement, *_ in parts)
-    # A FEN begins at the eighth rank, which is Black's first: only White's view needs a flip.
+    # A FEN begins at the eighth rank, Black's first: only White's view needs a flip.
     codes = _CODE_OF_LETTER[np.frombuffer(squares.encode("ascii"), dtype=np.uint8)].reshape(-1, 8, 8)
     rows[:, :64] = np.where(is_black[:, None, None], _TURNED_CODE[codes], codes[:, ::-1]).reshape(-1, 64)
     for slot, (right, turned) in enumerate(zip("KQkq", "kqKQ", strict=True)):

@@ -77,7 +77,7 @@ class MoveFeatures:
 
 def _weighted_sums(table_RW: Tensor, index_E: Tensor, first_N: Tensor, weights_E: Tensor) -> Tensor:
     """Return weighted sums of table rows, [N, W]; the rows `index_E` of sum n begin at `first_N[n]`."""
-    # On CUDA, `_WeightedSums` halves the speed of imitation: it adds a row's gradients serially, and some rows are in nearly all sums.
+    # On CUDA, `_WeightedSums` would halve the speed of imitation: it adds serially per row, and some rows are in nearly all sums.
     if table_RW.is_cuda:
         return embedding_bag(index_E, table_RW, first_N, mode="sum", per_sample_weights=weights_E)
     return cast(Tensor, _WeightedSums.apply(table_RW, index_E, first_N, weights_E))  # type: ignore[no-untyped-call]
@@ -104,10 +104,7 @@ class _WeightedSums(torch.autograd.Function):
 
 
 def move_features(encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tensor, repeats_BA: Tensor) -> MoveFeatures:
-    """Return the features of positions and their legal moves, from the tensors of a `PositionBatch`.
-
-    Shapes: encodings [B, 71] uint8; action ids [B, A] int64, 0 on padding; legal moves, and moves that repeat a position, [B, A] bool.
-    """
+    """Return features from the tensors of a `PositionBatch`: encodings [B, 71] uint8; ids, legal moves, repeating moves [B, A]."""
     rows, columns = is_legal_BA.nonzero(as_tuple=True)
     after = afterstates(encodings_BE, rows, action_ids_BA[rows, columns])
     always = torch.ones_like(rows, dtype=torch.bool)[:, None]

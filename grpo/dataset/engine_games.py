@@ -19,17 +19,17 @@ MAX_IDLE_GAMES: Final = 300  # A unit stops after this many engine games in a ro
 _MAX_FAILED_IN_A_ROW: Final = 5  # games
 
 NODES: Final = (60, 240, 960)
-"""Node limits: each side of a game draws one, so strong and weak players meet. Below 200 nodes, communication dominates a move's cost."""
+"""Each side of a game draws a node limit, so strong and weak players meet. Below 200 nodes, communication dominates the cost."""
 RANDOM_OPENING_PLIES: Final = 6  # Each game starts with 0 to this many random legal plies.
 RANDOM_MOVE_PROBABILITY: Final = 0.08  # Of later moves. A random move is never a label.
 MAX_PLIES: Final = 200  # Longer games are truncated.
 
 
 def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[[str], bool]) -> Iterator[Game | Rejection]:
-    """Yield games without end, except ids that `is_wanted` rejects. A game depends only on seed, unit and its number.
+    """Yield games without end, except ids that `is_wanted` rejects. A game depends on seed, unit and number only.
 
-    A game with an engine failure is replayed; after `NUM_ATTEMPTS` failures at one ply it becomes a Rejection. Raises EngineError after
-    several such games in a row.
+    If the engine fails, the game is replayed; after `NUM_ATTEMPTS` failures at one ply it is a Rejection. Raises EngineError after
+    several Rejections in a row.
     """
     num_failed_in_a_row = 0
     for number in count():
@@ -89,5 +89,5 @@ def _game(number: int, *, game_id: str, rng: np.random.Generator, pool: EnginePo
 
 
 def _is_over(board: chess.Board) -> bool:
-    # Games end early, after 60 plies without a capture or pawn move.
+    # Early: after 60 plies without a capture or pawn move.
     return board.halfmove_clock >= 60 or board.is_insufficient_material() or not any(board.legal_moves)

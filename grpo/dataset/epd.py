@@ -16,10 +16,7 @@ _CLOCK_OPERATION: Final = re.compile(r"(?:^|;)\s*(hmvc|fmvn)\s+(\d+)\s*(?=;|$)")
 
 
 def lines(stream: BinaryIO, source: str) -> Iterator[tuple[int, bytes] | Rejection]:
-    """Yield byte offset and text of each line except blank lines and `#` comments.
-
-    White space, a byte order mark and NUL bytes (padding in some public suites) are removed.
-    """
+    """Yield byte offset and text of each line except blank lines and `#` comments, without padding (white space, NUL bytes)."""
     for offset, line in lines_of(stream):
         text = line.removeprefix(b"\xef\xbb\xbf").strip(b" \t\r\n\0")
         if len(line) > MAX_LINE:
@@ -29,10 +26,10 @@ def lines(stream: BinaryIO, source: str) -> Iterator[tuple[int, bytes] | Rejecti
 
 
 def read_positions(stream: BinaryIO, source: str, *, is_mine: Callable[[int], bool] = lambda _: True) -> Iterator[Game | Rejection]:
-    """Yield each position as a game without moves, or a Rejection. Lines whose number (from 0) `is_mine` rejects are skipped.
+    """Yield each line's position (a FEN of 4 to 6 fields, or EPD) as a game without moves, or a Rejection.
 
-    A line is a FEN of 4 to 6 fields or an EPD, whose operations `hmvc` and `fmvn` set the clocks. A missing half-move clock is 0, a missing
-    move number 1. The caller drops duplicates: `game_id` is a hash of the position without clocks.
+    EPD's `hmvc` and `fmvn` set the clocks; missing clocks are 0 and 1. The caller drops duplicates: `game_id` is a hash of the position
+    without clocks. Lines whose number (from 0) `is_mine` rejects are skipped.
     """
     for number, entry in enumerate(lines(stream, source)):
         if not is_mine(number):

@@ -62,7 +62,7 @@ class Game:
 
 
 def standard_board(fen: str) -> chess.Board:
-    """Return the board of a FEN. Raises ValueError if the FEN is bad, or the position impossible in standard chess."""
+    """Return the board of a FEN. Raises ValueError unless standard chess allows the position."""
     board = chess.Board(fen)
     if not board.is_valid():
         raise ValueError(f"{board.status().name} in {fen}")

@@ -46,10 +46,7 @@ _DATE: Final = re.compile(r"([0-9]{4})[./-](0[1-9]|1[0-2]|\?\?)[./-](0[1-9]|[12]
 def read_games(
     stream: BinaryIO, source: str, *, is_mine: Callable[[int], bool] = lambda _: True, filters: BoardsConfig = _NO_FILTERS
 ) -> Iterator[Game | Rejection]:
-    """Yield each game of a PGN stream, or its Rejection. Games whose number (from 0) `is_mine` rejects are skipped.
-
-    `filters` reject games by their tags, before their moves are parsed.
-    """
+    """Yield each game of a PGN stream, or its Rejection, for numbers (from 0) that `is_mine` accepts; `filters` reject games by tags."""
     number = 0
     for text in _texts(stream):
         if text is None:
@@ -74,7 +71,7 @@ def read_games(
 
 
 def _texts(stream: BinaryIO) -> Iterator[str | None]:
-    """Yield the text of each game, so that damage cannot reach the next game; None for a game above `MAX_LINE` bytes.
+    """Yield each game's text, so that damage cannot reach the next game; None above `MAX_LINE` bytes.
 
     A game ends at a blank line after its moves (as in python-chess) or before a tag that follows no tag.
     """
@@ -133,7 +130,7 @@ def _opens_comment(text: str) -> bool:
 def _lines(stream: BinaryIO) -> Iterator[str]:
     """Yield lines: an Event tag always begins a line, and tags and what follows them get lines of their own."""
     for _, data in lines_of(stream):
-        # Latin-1 makes each byte a character, so a line that is too long stays too long.
+        # Latin-1 makes each byte a character: a line that is too long stays so.
         line = data.decode("latin-1") if len(data) > MAX_LINE else data.decode("utf-8", "replace").removeprefix("\ufeff")
         for piece in _EVENT.split(line) if '[Event "' in line else [line]:
             tags = _TAGS.match(piece)
@@ -144,7 +141,7 @@ def _lines(stream: BinaryIO) -> Iterator[str]:
 
 
 class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
-    """Reads one game: tags, then moves unless the game is skipped."""
+    """Reads one game."""
 
     def __init__(self, source: str, number: int, *, is_mine: bool, filters: BoardsConfig) -> None:
         self._source, self._number, self._is_mine, self._filters = source, number, is_mine, filters
@@ -244,22 +241,17 @@ def rating(text: str) -> int | None:
 
 
 def dropped_by(headers: Mapping[str, str], filters: BoardsConfig) -> str | None:
-    """Return the first filter that rejects a game by its tags, or None.
-
-    Unknown ratings are too low. An unknown time control passes, because many files lack the tag.
-    """
+    """Return the first filter that rejects a game by its tags, or None. Unknown ratings are too low."""
     ratings = rating(headers.get("WhiteElo", "")), rating(headers.get("BlackElo", ""))
     if filters.min_rating is not None and any(known is None or known < filters.min_rating for known in ratings):
         return "min_rating"
+    # An unknown time control passes, because many files lack the tag.
     control = time_control(headers.get("TimeControl", "")) if filters.time_controls else None
     return "time_controls" if control is not None and control not in filters.time_controls else None
 
 
 def time_control(tag: str) -> TimeControl | None:
-    """Return the class of a TimeControl tag; None if unknown, such as a sandclock (`*60`).
-
-    `-` is correspondence, as on Lichess; so is a day or more (`1/86400`, chess.com's daily games).
-    """
+    """Return the class of a TimeControl tag, or None, as for `*60` (sandclock). `-` and a day or more (`1/86400`) are correspondence."""
     if tag == "-":
         return TimeControl.CORRESPONDENCE
     period = _PERIOD.fullmatch(tag)

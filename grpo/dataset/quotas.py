@@ -36,10 +36,7 @@ def split_of_game(game_id: str, fractions: Mapping[Split, float]) -> Split:
 
 
 def split_fractions(config: BoardsConfig) -> dict[Split, float]:
-    """Return each split's fraction of games, in proportion to its boards.
-
-    The small splits get 1.5 times as much: they have few games, and a shortage would delay the whole dataset.
-    """
+    """Return each split's fraction of games. Small splits get 1.5 times their share, because a shortage would delay the dataset."""
     total = config.num_train + config.num_validation + config.num_heldout
     heldout, validation = (min(0.3, 1.5 * count / total) for count in (config.num_heldout, config.num_validation))
     return {Split.HELDOUT: heldout, Split.VALIDATION: validation, Split.TRAIN: 1 - heldout - validation}
@@ -219,8 +216,8 @@ def cut_to_quota(
 ) -> tuple[list[int], int, dict[QuotaCell, int]]:
     """Return indices of exactly the wanted boards, number of duplicates, and missing boards per cell.
 
-    A hash of the keys decides, not the order of units. Of equal boards the held-out one stays, else the validation one, so that training
-    boards never displace evaluation boards. The limit per game and phase also holds across units.
+    A hash of the keys decides, not the order of units. Of equal boards the held-out one stays, else the validation one: training boards
+    never displace evaluation boards. The limit per game and phase also holds across units.
     """
     rank = {Split.HELDOUT: 0, Split.VALIDATION: 1, Split.TRAIN: 2}
     hashed = [hashlib.sha256(position.key.encode()).digest() for position in positions]

@@ -62,8 +62,8 @@ class SourceFile:
 def find_files(patterns: Sequence[str]) -> list[SourceFile]:
     """Return the files that the patterns match, each once, sorted by name.
 
-    A pattern is a file, folder (read recursively) or glob, local, on S3 or on the hub, or an https address. Folders and globs match only
-    files with a known suffix that are not hidden.
+    A pattern is an https address, or a file, folder (read recursively) or glob, local, on S3 or on the hub. Folders and globs match files
+    that have a known suffix and are not hidden.
 
     Raises SourceError if a pattern matches nothing or may contain a secret, a suffix is unknown, an archive is unreadable, or two files
     have one name.
@@ -78,10 +78,7 @@ def find_files(patterns: Sequence[str]) -> list[SourceFile]:
 
 @contextmanager
 def opened(file: SourceFile) -> Iterator[BinaryIO]:
-    """Open a file as a stream of decompressed bytes.
-
-    Raises SourceError (also while the block reads) if the file is unreadable, truncated, damaged, or not what its suffix says.
-    """
+    """Open a file as decompressed bytes. Raises SourceError (also in the block) if it is unreadable, damaged, or has another content."""
     import pyarrow as pa
 
     where = f"{file.uri} (member {file.member})" if file.member else file.uri
@@ -113,7 +110,7 @@ def lines_of(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def fingerprint(file: SourceFile) -> str:
-    """Return a hex hash of a local file's compressed bytes or a remote file's version, and of `member`. Raises SourceError."""
+    """Return a hex hash of a local file's bytes or a remote file's version, and of `member`. Raises SourceError."""
     with _plain_errors(file.uri):
         digest = _version(file.uri) if "://" in file.uri else sha256_file(Path(file.uri))
     return sha256_text(f"{digest}/{file.member}") if file.member else digest
@@ -232,7 +229,6 @@ def _plain_zip_errors(where: str) -> Iterator[None]:
 
 @contextmanager
 def _plain_errors(where: str) -> Iterator[None]:
-    """Turn errors of the reading libraries into SourceError."""
     try:
         yield
     except FileNotFoundError as error:

@@ -1,6 +1,6 @@
 """Tables of boards and games, and the arrays that training reads.
 
-A board row has the value of every legal move. Its list columns are parallel, in ascending order of action id.
+A board's list columns have an entry per legal move, in ascending order of action id.
 """
 
 from collections.abc import Mapping, Sequence
@@ -133,7 +133,7 @@ class LabelArrays:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BoardArrays(LabelArrays):
-    values: NDArray[np.float32]  # [N, A] in [0, 1], value of each move for the mover (the reward or `strong_values`); 0 on padding.
+    values: NDArray[np.float32]  # [N, A] in [0, 1] for the mover, the reward or `strong_values`; 0 on padding.
     phases: NDArray[np.int64]  # [N], index into `PHASES`.
 
 

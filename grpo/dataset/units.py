@@ -1,7 +1,7 @@
 """Units: parallel parts of a dataset build; each fills its own quota from engine games or files.
 
-Units play different engine games. A file's game goes to the unit (its number + the file's index) modulo the number of units. So units run
-anywhere, in any order, with the same result. `cut_to_quota` removes equal boards of units.
+Units play different engine games; a file's game goes to unit (its number + the file's index) % number of units. So units run anywhere, in
+any order, with the same result. `cut_to_quota` removes boards that units share.
 """
 
 import math
@@ -28,7 +28,7 @@ _MAX_OPEN: Final = 24  # Files open at once; each needs some MiB, and a connecti
 
 
 def unit_boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
-    """Return the boards per cell that each of `config.num_units` units collects: its part and a surplus."""
+    """Return the boards per cell that each unit collects: its part and a surplus."""
     wanted = boards_per_cell(config)
     if config.num_units == 1:
         return wanted

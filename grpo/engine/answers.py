@@ -9,7 +9,7 @@ from grpo.base.errors import PlainError
 
 _NO_MOVE: Final = (b"(none)", b"0000", b"NULL")
 _BEST_MOVE: Final = re.compile(rb"^bestmove +(\S+)", re.MULTILINE)
-# Depth, score and move in any order, because engines differ. A bound is no score; no number has ten digits.
+# Depth, score and move come in any order. A bound is no score; no number has ten digits.
 _LINE: Final = re.compile(
     rb"info (?!string)(?=.*?\bdepth (\d{1,9}) )(?:(?=.*?\bmultipv (\d{1,9}) ))?"
     rb"(?=.*?\bscore (cp|mate) (-?\d{1,9})(?: (?!lowerbound|upperbound)|$)).*?\bpv (\S+)"
@@ -40,7 +40,7 @@ class EngineAnswer:
 
 
 def parse_best_move(data: bytes) -> str:
-    """Return the best move in UCI, "" if the engine has none. Raises EngineError without a `bestmove` line."""
+    """Return the best move in UCI, or "". Raises EngineError without a `bestmove` line."""
     line = _BEST_MOVE.search(data, max(0, data.rfind(b"bestmove")))
     if line is None:
         raise EngineError("the engine named no best move")
@@ -48,10 +48,7 @@ def parse_best_move(data: bytes) -> str:
 
 
 def parse_answer(data: bytes, *, num_lines: int | None = None) -> EngineAnswer:
-    """Return the result of all output since `go`. Raises EngineError without a move or score.
-
-    `num_lines` is the number of lines of a complete iteration, by default the highest `multipv` rank.
-    """
+    """Parse all output since `go`. An iteration has `num_lines` lines, or the highest `multipv` rank. Raises EngineError."""
     best_move = parse_best_move(data)
     if not best_move:
         raise EngineError("the engine found no move")

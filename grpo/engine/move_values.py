@@ -4,7 +4,7 @@ Depth 1 scores all legal moves; a second search goes deeper on the best few. Val
 serves all of training.
 
 A score of cp centipawns has the value band + (1 - 2 band) / (1 + exp(-slope * cp)); mate in n has 1 - band * (1 - 1/n), and being mated its
-mirror image. Values rise with scores and are symmetric between the players.
+mirror image.
 """
 
 import math
@@ -29,7 +29,7 @@ LOGISTIC_SLOPE: Final = 0.003
 probability does not learn to finish games."""
 _LICHESS_SLOPE: Final = 0.00368208
 MATE_BAND: Final = 0.02
-"""Forced mates have values in [1 - band, 1] (winner) or [0, band] (loser); other values lie between."""
+"""Width of the forced mates' values at either end of [0, 1]."""
 HASH_MIB: Final = 1  # Clearing it before each position is cheap.
 NUM_DEEP: Final = 8
 """Moves searched deeply. The order of the best moves teaches most: by a deep judge, the best of eight at depth 5 gives away as little as
@@ -84,16 +84,11 @@ def try_engine(path: str, *, depth: int) -> None:
 def value_tables(
     boards: Sequence[chess.Board], pool: EnginePool, *, depth: int, num_deep: int = NUM_DEEP
 ) -> Iterator[ValueTable | EngineError]:
-    """Yield each board's reward table in order, or the EngineError if its search failed.
+    """Yield each board's reward table in order, or the EngineError if its search failed; `pool` has `engine_options()`.
 
-    The engine gets the mover's view, because it scores a position and its color mirror differently, and a cleared hash, so that tables do
-    not depend on one another. Moves that draw at once or repeat a position of the move stack have the value of a draw.
-
-    Args:
-        boards: Positions with a legal move.
-        pool: Engines started with `engine_options()`.
-        depth: Search depth of the `num_deep` best moves at depth 1.
-        num_deep: Other moves keep the order of depth 1, below these.
+    The `num_deep` best moves at depth 1 are searched to `depth`; other moves stay below them, in the order of depth 1. The engine gets the
+    mover's view, because it scores a position and its color mirror differently, and a cleared hash, so that tables do not depend on one
+    another. Moves that draw at once or repeat a position of the move stack have the value of a draw. Each board needs a legal move.
     """
     asked: deque[tuple[chess.Board, list[int], dict[str, Score]]] = deque()
 
@@ -124,10 +119,9 @@ def _query(fen: str, moves: Sequence[str], depth: int, shallow: dict[str, Score]
 
 
 def _capped(shallow: Mapping[str, Score], deep: Mapping[str, Score]) -> dict[str, Score]:
-    """Return the deep scores, and scores below them for the other moves, in the order of their shallow scores.
+    """Return the deep scores, and lower scores for the other moves, in the order of their shallow scores.
 
-    Depth 1 misses the reply, so a move without a deep search must not score above one with. Only n - 1 scores are below "mated in n", so
-    some there become equal.
+    Depth 1 misses the reply, so no other move may score above a deep one. Below "mated in n" are only n - 1 scores; some become equal.
     """
     scores, lowest, last = dict(deep), min(deep.values(), key=value_of), None
     for move in sorted((move for move in shallow if move not in deep), key=lambda move: value_of(shallow[move]), reverse=True):

@@ -33,14 +33,14 @@ _MAX_FAILED_FRACTION: Final = 0.01
 """Largest fraction of failed queries. An engine that fails on a kind of position (with castling, one in ten) would bias the dataset;
 a sound engine answers within two attempts."""
 _MIN_FAILED: Final = 10  # Fewer failed queries say nothing about the fraction.
-_NEW_GAME: Final = "ucinewgame\n"
+_NEW_GAME: Final = "ucinewgame\n"  # Clears the hash, so answers do not depend on earlier searches.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Query:
     fen: str
     limit: str  # Arguments of `go`, such as `depth 2` or `nodes 50`.
-    moves: frozenset[str] | None = None  # If given, exactly these moves (UCI) must get scores.
+    moves: frozenset[str] | None = None  # Exactly these moves (UCI) must get scores.
     board: chess.Board | None = field(default=None, compare=False)
     """The position, if the caller has it: parsing the FEN to check the answer takes half the time of a search."""
     then: "Callable[[EngineAnswer], Query] | None" = field(default=None, compare=False)
@@ -48,11 +48,9 @@ class Query:
 
 
 def verify(answer: EngineAnswer, query: Query) -> None:
-    """Raise EngineError if the answer has an illegal move, a missing score, or a lower depth than requested.
-
-    Some engines stop earlier after a mate or with a single move to score: their answer is the same at any depth.
-    """
+    """Raise EngineError for an illegal move, a missing score, or too low a depth."""
     word, _, number = query.limit.partition(" ")
+    # Some engines stop earlier after a mate or with a single move: their answer is the same at any depth.
     is_settled = len(answer.scores) == 1 == len(query.moves or ()) or any(score.is_mate for score in answer.scores.values())
     if word == "depth" and answer.depth < int(number.split()[0]) and not is_settled:
         raise EngineError(f"the engine searched to depth {answer.depth} instead of {number}")
@@ -88,8 +86,8 @@ class _Job:
 class EnginePool(AbstractContextManager["EnginePool"]):
     """Engine processes, killed when the context ends.
 
-    Use a pool in one thread, which must outlive it: Linux kills the engines when the thread that started them ends. In a forked process
-    the pool has one new engine, because forked processes share the work.
+    One thread must use and outlive a pool: Linux kills engines when the thread that started them ends. In a forked process the pool
+    has one new engine, because forked processes share the work.
     """
 
     def __init__(self, path: str, *, num_processes: int, options: Mapping[str, str | int]) -> None:
@@ -101,7 +99,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         self._running: dict[EngineProcess, tuple[_Job, Query]] = {}
         self._failed_in_a_row, self._num_finished, self._num_failed = 0, 0, 0
         self._owner = os.getpid()
-        self._of_parent: list[EngineProcess] = []  # Kept only: the parent ends these.
+        self._of_parent: list[EngineProcess] = []  # Kept: the parent ends them.
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -164,12 +162,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
     def best_move(self, start_fen: str, moves: str, limit: str, *, is_fresh: bool) -> str:
         """Return the engine's move in a game, in UCI, or "" if it has none. The caller checks that the move is legal.
 
-        Args:
-            start_fen: Position at the start of the game.
-            moves: Moves since then, in UCI, with blanks.
-            limit: Arguments of `go`.
-            is_fresh: Clear the hash first instead of keeping the previous call's.
-
+        `moves` (UCI, with blanks) lead from `start_fen` to the position. `limit` are arguments of `go`. `is_fresh` clears the hash first.
         Raises EngineError without a retry: a new process has no hash of the game, so the game must be replayed.
         """
         self._ready()
@@ -182,7 +175,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
             raise
 
     def _at_fault(self) -> str:
-        """Return the failed searches if the engine, not a position, is at fault; otherwise ""."""
+        """Return the failed searches if the engine is at fault, or ""."""
         if self._failed_in_a_row >= _MAX_FAILURES_IN_A_ROW:
             return f"{self._failed_in_a_row} searches in a row"
         is_over = self._num_failed >= max(_MIN_FAILED, _MAX_FAILED_FRACTION * self._num_finished)
@@ -204,7 +197,6 @@ class EnginePool(AbstractContextManager["EnginePool"]):
             raise EngineMissingError(
                 f"{process.name} searches {most} lines at once at most (option MultiPV), and a position can have {MAX_LEGAL_MOVES} moves"
             )
-        # A cleared hash makes the answer independent of earlier searches.
         process.send(f"{_NEW_GAME}position fen {job.query.fen}\ngo {job.query.limit}")
         self._running[process] = job, job.query
 

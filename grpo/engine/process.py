@@ -33,7 +33,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
     """A running engine after the UCI handshake."""
 
     def __init__(self, path: str, options: Mapping[str, str | int], *, start_seconds: float) -> None:
-        """Start the engine and set the options that it declares. Raises EngineError if it does not complete the handshake in time."""
+        """Start the engine and set the options that it declares. Raises EngineError without a handshake in time."""
         self.name = ""
         self.declared: dict[str, str] = {}
         """Option -> the engine's declaration, such as `spin default 1 min 1 max 500`."""
@@ -42,8 +42,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         self._scanned = 0
         self._poll = select.poll()
         self._ticks_when_silent: int | None = None
-        # PR_SET_PDEATHSIG by util-linux's setpriv: if this process gets SIGKILL, nothing else would end a hung engine.
-        # Without setpriv (not Linux), engines end at the end of their input.
+        # If this process gets SIGKILL, only setpriv (util-linux; PR_SET_PDEATHSIG) ends a hung engine.
         guard = [setpriv, "--pdeathsig", "KILL", "--"] if (setpriv := shutil.which("setpriv")) else []
         try:
             # A file without a name, because an unread pipe would block the engine.
@@ -74,7 +73,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         self._silent_seconds = SILENT_SECONDS
 
     def send(self, commands: str) -> None:
-        """Send commands and restart the timeouts."""
+        """Send commands; restart the timeouts."""
         self._last_seen = self._asked = time.monotonic()
         self._ticks_when_silent = None
         try:
@@ -108,7 +107,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         return taken
 
     def wait_for(self, word: bytes) -> bytes:
-        """Wait for a line that begins with `word`, and return output through it. Raises EngineError if the engine dies or hangs."""
+        """Wait for `take_until(word)`. Raises EngineError if the engine dies or hangs."""
         while (taken := self.take_until(word)) is None:
             if self._poll.poll(self.seconds_left() * 1000):
                 self.read()
