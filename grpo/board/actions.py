@@ -1,6 +1,6 @@
 """Action ids of UCI moves, seen from the mover's side: Black's e7e5 has the id of White's e2e4.
 
-The 1,968 actions are all queen and knight moves (1,792) and 22 promotions onto a last rank x 4 pieces x 2 ranks (176).
+The 1,968 actions are all queen and knight moves (1,792) and promotions: 22 moves onto a last rank x 4 pieces x 2 ranks (176).
 """
 
 from typing import Final
@@ -94,7 +94,7 @@ def legal_action_ids(board: chess.Board) -> list[int]:
 
 
 def random_move(board: chess.Board, rng: np.random.Generator) -> chess.Move:
-    """Return a uniformly random legal move: `rng` draws an index into the UCI texts in order."""
+    """Return a uniformly random legal move: `rng` draws an index into the moves sorted by UCI text."""
     ids = sorted(legal_action_ids(board), key=ACTION_UCI[board.turn].__getitem__)
     return action_move(ids[int(rng.integers(len(ids)))], board.turn)
 

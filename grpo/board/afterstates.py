@@ -16,11 +16,11 @@ from grpo.board.bitboards import DOWN, KNIGHT, LINES, UP, overlap, rays, shift, 
 from grpo.board.encoding import CASTLING, HALFMOVE_CLOCK, MAX_HALFMOVE_CLOCK
 
 NUM_CONTROLS: Final = 13
-"""Codes of a side's control of a square: 0 no attacker, 1-6 one attacker (pawn to king), 7-12 several, with this lowest one."""
+"""Codes of a side's control of a square: 0 no attacker, 1-6 one attacker (pawn to king), 7-12 several, by the lowest of them."""
 ACTION_SQUARES: Final = torch.tensor([[move.from_square, move.to_square, move.promotion or 0] for move in ACTIONS])
 """[1968, 3]: start, end, and promotion piece of python-chess or 0."""
 RIGHT_ENDS: Final = (chess.BB_E1 | chess.BB_H1, chess.BB_E1 | chess.BB_A1, chess.BB_E8 | chess.BB_H8, chess.BB_E8 | chess.BB_A8)
-"""Squares per castling right, in the encoding's order; a move from or onto them ends the right."""
+"""Squares per castling right, in the encoding's order; a move from or onto one of them ends the right."""
 NUM_FEATURES: Final = 4 + 1 + 2  # 4 castling rights, mate, draw, clock.
 
 _PAWN, _KNIGHT, _BISHOP, _ROOK, _QUEEN, _KING = range(6)
@@ -65,12 +65,9 @@ class Afterstates:
 
 
 def afterstates(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> Afterstates:
-    """Return the changes that legal moves make. Control includes own pieces (defended), ignores pins, and passes through their king.
+    """Return the changes that legal moves make: action `ids` [N] on boards `rows` [N], ascending, of `encodings_BE` [B, 71].
 
-    Args:
-        encodings_BE: [B, 71], from `encoding.encode`.
-        rows: [N] int64, index of the move's board, ascending.
-        ids: [N] int64, action id of the move.
+    Control includes own pieces (defended), ignores pins, and passes through their king.
     """
     root = _sets(encodings_BE)
     root_planes = _planes(root, *_attacks(root))
@@ -168,7 +165,7 @@ def _planes(sets: Sets, attacked: Tensor, twice: Tensor) -> Tensor:
 
 
 def _code_planes(sets: list[Tensor], num_planes: int) -> list[Tensor]:
-    """Return bit planes of codes: 1 for the first set, 2 for the second, and so on."""
+    """Return bit planes of codes: 1 in the first set, 2 in the second, and so on."""
     return [union(torch.stack([squares for code, squares in enumerate(sets, start=1) if code >> plane & 1])) for plane in range(num_planes)]
 
 
@@ -180,13 +177,13 @@ def _codes(planes: Tensor) -> Tensor:
 
 
 def _codes_at(codes: Tensor, rows: Tensor, squares: Tensor) -> Tensor:
-    """Return [3, M] from `_codes`."""
+    """Return codes [3, M] of single squares."""
     at, by = rows * 8 + (squares >> 3), (squares & 7) << 3
     return torch.stack([(part.index_select(0, at) >> by) & 15 for part in codes.flatten(1)])
 
 
 def _by_square(codes: Tensor) -> Tensor:
-    """Return [3, N, 64] from `_codes`."""
+    """Return codes [3, N, 64] of all squares."""
     return ((codes[..., None] >> _RANK_SHIFTS.to(codes.device)) & 15).flatten(2)
 
 
@@ -227,7 +224,7 @@ def _is_dead(sets: Sets) -> Tensor:
 
 
 def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
-    """Return whether another piece than their king can move, [N]. Castling needs no test: the king then can step, too."""
+    """Return whether another piece than their king can move, [N]. Castling needs no test: a king that may castle can step."""
     us, them, king = sets.us, sets.them, sets.them[_KING]
     theirs, ours = union(them), union(us)
     occupied = theirs | ours
@@ -251,7 +248,7 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
         if sign < 0:
             has_slide = has_slide | (shift(shield[2] & them[_PAWN], -9) & pinner[2] != 0)
             has_slide = has_slide | (shift(shield[3] & them[_PAWN], -7) & pinner[3] != 0)
-    # Squares that end a check (without a check all), and squares that unpinned pieces reach.
+    # Squares that end a check (all squares without a check), and squares that unpinned pieces reach.
     targets = torch.where(is_check, checkers | between, ~theirs) & ~theirs
     free = them & ~pinned
     reached = nothing

@@ -1,7 +1,8 @@
 """Bitboards in torch: sets of squares, one int64 a set, of many positions at once.
 
 Bit s is square s (a1 = 0, h8 = 63). The last dimension counts the N positions. A call takes D = 4 directions of one sign, because small
-tensors cost mostly the call. A right shift of an int64 copies the sign bit (h8): `_LANDING` masks the copies, and wraps around the edge.
+tensors cost mostly the call. A right shift of an int64 copies the sign bit (h8): `_LANDING` removes these
+copies, and squares that wrap around the edge.
 """
 
 from collections.abc import Sequence

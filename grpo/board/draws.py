@@ -6,12 +6,12 @@ import chess
 
 
 def drawing_moves(board: chess.Board) -> list[chess.Move]:
-    """Return the legal moves that draw by stalemate, insufficient material or fifty moves (not if they mate: FIDE Laws 9.6)."""
+    """Return the legal moves that draw by stalemate, insufficient material or fifty moves; checkmate comes first (FIDE Laws 9.6)."""
     num_mating_pieces = (board.pawns | board.rooks | board.queens).bit_count()
     if board.halfmove_clock >= 99 or not num_mating_pieces or _may_stalemate(board):
         moves = list(board.legal_moves)
     elif num_mating_pieces <= 2:
-        # A move removes at most two of them: it captures one, and promotes a pawn to a minor piece.
+        # A move removes at most two mating pieces: it captures one and promotes a pawn to a minor piece.
         moves = [move for move in board.legal_moves if move.promotion or board.is_capture(move)]
     else:
         return []
@@ -64,7 +64,7 @@ def _position(board: chess.Board) -> Hashable:
 
 
 def _may_stalemate(board: chess.Board) -> bool:
-    """Return False only if no legal move stalemates. A fast filter: trying all moves takes as long as a search.
+    """Return False only if no legal move stalemates the opponent. A fast filter: trying all moves takes as long as a search.
 
     An opponent's piece is mobile if it can move and shares no line with its king, so no pin stops it. A move stops at most two mobile
     pieces (castling blocks two pawns; en passant captures a pawn and blocks another), so three rule out stalemate.

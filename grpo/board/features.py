@@ -104,7 +104,7 @@ class _WeightedSums(torch.autograd.Function):
 
 
 def move_features(encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tensor, repeats_BA: Tensor) -> MoveFeatures:
-    """Return features from the tensors of a `PositionBatch`: encodings [B, 71] uint8; ids, legal moves, repeating moves [B, A]."""
+    """Return features from the tensors of a `PositionBatch`: encodings [B, 71]; action ids, legal moves, repeating moves [B, A]."""
     rows, columns = is_legal_BA.nonzero(as_tuple=True)
     after = afterstates(encodings_BE, rows, action_ids_BA[rows, columns])
     always = torch.ones_like(rows, dtype=torch.bool)[:, None]

@@ -21,7 +21,7 @@ _MAX_FAILED_IN_A_ROW: Final = 5  # games
 NODES: Final = (60, 240, 960)
 """Each side of a game draws a node limit, so strong and weak players meet. Below 200 nodes, communication dominates the cost."""
 RANDOM_OPENING_PLIES: Final = 6  # Each game starts with 0 to this many random legal plies.
-RANDOM_MOVE_PROBABILITY: Final = 0.08  # Of later moves. A random move is never a label.
+RANDOM_MOVE_PROBABILITY: Final = 0.08  # Probability that a later move is random; a random move is never a label.
 MAX_PLIES: Final = 200  # Longer games are truncated.
 
 
@@ -89,5 +89,5 @@ def _game(number: int, *, game_id: str, rng: np.random.Generator, pool: EnginePo
 
 
 def _is_over(board: chess.Board) -> bool:
-    # Early: after 60 plies without a capture or pawn move.
+    # Games end early, after 60 plies without a capture or pawn move.
     return board.halfmove_clock >= 60 or board.is_insufficient_material() or not any(board.legal_moves)

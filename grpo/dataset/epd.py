@@ -48,7 +48,7 @@ def read_positions(stream: BinaryIO, source: str, *, is_mine: Callable[[int], bo
 
 
 def read_puzzles(stream: BinaryIO, source: str) -> Iterator[chess.Board | Rejection]:
-    """Yield a puzzle's positions: before the opponent's first move, then before each move of the solver."""
+    """Yield a puzzle's positions: before the opponent's first move, then before each move of the solver. Raises SourceError."""
     for entry in puzzle_rows(stream, source, ("FEN", "Moves")):
         if isinstance(entry, Rejection):
             yield entry
@@ -85,7 +85,7 @@ def _cells(line: bytes) -> list[str]:
 
 
 def puzzle_positions(fen: str, moves: str) -> list[tuple[chess.Board, chess.Move]]:
-    """Return position and move of each ply, the opponent first. Raises ValueError unless legal moves end with the solver's."""
+    """Return position and move of each ply; the opponent begins. Raises ValueError for an illegal move or an incomplete solution."""
     board = standard_board(fen)
     positions = []
     for text in moves.split():

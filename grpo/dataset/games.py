@@ -21,7 +21,7 @@ class Reason(StrEnum):
     NOT_A_GAME = "not a game"  # Text outside any game.
     ILLEGAL_POSITION = "illegal position"  # Impossible in standard chess.
     VARIANT = "variant"  # The detail names the chess variant.
-    ILLEGAL_MOVE = "illegal move"  # Or an unreadable one.
+    ILLEGAL_MOVE = "illegal move"  # An illegal or unreadable move.
     NO_MOVES = "no moves"  # The detail is the FEN tag, or "".
     TOO_LONG = "too long"  # A line or game of more than 1 MiB.
     DUPLICATE = "duplicate"  # A game that was read before.

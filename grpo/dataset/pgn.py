@@ -128,7 +128,7 @@ def _opens_comment(text: str) -> bool:
 
 
 def _lines(stream: BinaryIO) -> Iterator[str]:
-    """Yield lines: an Event tag always begins a line, and tags and what follows them get lines of their own."""
+    """Yield lines: an Event tag always begins a line, and each tag before moves has a line of its own."""
     for _, data in lines_of(stream):
         # Latin-1 makes each byte a character: a line that is too long stays so.
         line = data.decode("latin-1") if len(data) > MAX_LINE else data.decode("utf-8", "replace").removeprefix("\ufeff")

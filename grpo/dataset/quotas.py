@@ -149,7 +149,7 @@ class Quota:
         }
 
     def discard(self, position: Position, reason: str) -> None:
-        """Remove a selected position, for good, and count the reason."""
+        """Remove a selected position and count the reason; the position is not selected again."""
         self.missing[position.split, position.phase] += 1
         self.report.left_out[reason] += 1
 

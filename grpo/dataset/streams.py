@@ -78,7 +78,7 @@ def find_files(patterns: Sequence[str]) -> list[SourceFile]:
 
 @contextmanager
 def opened(file: SourceFile) -> Iterator[BinaryIO]:
-    """Open a file as decompressed bytes. Raises SourceError (also in the block) if it is unreadable, damaged, or has another content."""
+    """Open a file as decompressed bytes. Raises SourceError (also in the block) for unreadable, damaged or wrongly named files."""
     import pyarrow as pa
 
     where = f"{file.uri} (member {file.member})" if file.member else file.uri

@@ -20,7 +20,7 @@ from grpo.engine.move_values import ValueTable
 
 
 class Split(StrEnum):
-    """A game is in one split."""
+    """All boards of a game are in one split."""
 
     TRAIN = "train"
     VALIDATION = "validation"
@@ -162,7 +162,7 @@ def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> Boar
 
 
 def legal_columns(ids: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return action ids, padded with 0, and False on padding, [N, A] each."""
+    """Return action ids (0 on padding) and mask (False on padding), [N, A] each."""
     lengths = np.array([len(row) for row in ids])
     is_legal = np.arange(lengths.max()) < lengths[:, None]
     action_ids = np.zeros(is_legal.shape, dtype=np.int64)

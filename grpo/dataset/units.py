@@ -82,7 +82,7 @@ def file_games(config: BoardsConfig, *, unit: int) -> Iterator[Game | Rejection]
 
 
 def _entries(file: SourceFile, index: int, unit: int, config: BoardsConfig) -> Iterator[Game | Rejection]:
-    """Yield the unit's part of a file. Without `index`, one unit would get all files of a single game."""
+    """Yield the unit's part of a file. Without `index`, unit 0 would get every file with a single game."""
 
     def is_mine(number: int) -> bool:
         return (number + index) % config.num_units == unit
@@ -95,7 +95,7 @@ def _entries(file: SourceFile, index: int, unit: int, config: BoardsConfig) -> I
 
 
 def _in_turns(files: Iterator[Iterator[Game | Rejection]]) -> Iterator[Game | Rejection]:
-    """Yield an entry of each file in turn; a file opens when its turn begins."""
+    """Yield one entry of each file in turn; at most `_MAX_OPEN` files are open."""
     turns = deque(islice(files, _MAX_OPEN))
     while turns:
         file = turns.popleft()

@@ -48,7 +48,7 @@ def parse_best_move(data: bytes) -> str:
 
 
 def parse_answer(data: bytes, *, num_lines: int | None = None) -> EngineAnswer:
-    """Parse all output since `go`. An iteration has `num_lines` lines, or the highest `multipv` rank. Raises EngineError."""
+    """Parse all output since `go`. A complete iteration has `num_lines` lines (default: highest `multipv` rank). Raises EngineError."""
     best_move = parse_best_move(data)
     if not best_move:
         raise EngineError("the engine found no move")

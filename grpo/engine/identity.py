@@ -28,7 +28,7 @@ class EngineIdentity:
 
 
 def identify(path: str) -> EngineIdentity:
-    """Start an engine and return its identity. Raises EngineMissingError, also for a program without UCI."""
+    """Start an engine and return its identity. Raises EngineMissingError if the program is missing or no UCI engine."""
     full_path = find_engine(path)
     try:
         with EngineProcess(full_path, {}, start_seconds=START_SECONDS) as process:
@@ -38,7 +38,7 @@ def identify(path: str) -> EngineIdentity:
 
 
 def find_engine(path: str) -> str:
-    """Return an engine's full path. Raises EngineMissingError."""
+    """Return an engine's full path. Raises EngineMissingError if it is missing."""
     full_path = shutil.which(path)
     if full_path is None:
         raise EngineMissingError(f"no engine at {path!r}")

@@ -25,12 +25,12 @@ from grpo.engine.identity import EngineMissingError
 from grpo.engine.pool import MAX_LINES, EnginePool, Query
 
 LOGISTIC_SLOPE: Final = 0.003
-"""Slope of the reward per centipawn. It is flatter than game results, so won positions keep a gradient: a policy rewarded by the plain win
-probability does not learn to finish games."""
+"""Slope of the reward per centipawn. It is flatter than game results, so won and lost positions keep a gradient: a policy rewarded by the
+plain win probability does not learn to finish games."""
 _LICHESS_SLOPE: Final = 0.00368208
 MATE_BAND: Final = 0.02
 """Width of the forced mates' values at either end of [0, 1]."""
-HASH_MIB: Final = 1  # Clearing it before each position is cheap.
+HASH_MIB: Final = 1  # A small hash is cheap to clear before each position.
 NUM_DEEP: Final = 8
 """Moves searched deeply. The order of the best moves teaches most: by a deep judge, the best of eight at depth 5 gives away as little as
 the best of all moves, at 0.43 of the time (docs/results.md)."""
@@ -84,7 +84,7 @@ def try_engine(path: str, *, depth: int) -> None:
 def value_tables(
     boards: Sequence[chess.Board], pool: EnginePool, *, depth: int, num_deep: int = NUM_DEEP
 ) -> Iterator[ValueTable | EngineError]:
-    """Yield each board's reward table in order, or the EngineError if its search failed; `pool` has `engine_options()`.
+    """Yield each board's reward table in order, or the EngineError if its search failed. `pool` needs `engine_options()`.
 
     The `num_deep` best moves at depth 1 are searched to `depth`; other moves stay below them, in the order of depth 1. The engine gets the
     mover's view, because it scores a position and its color mirror differently, and a cleared hash, so that tables do not depend on one
@@ -121,7 +121,7 @@ def _query(fen: str, moves: Sequence[str], depth: int, shallow: dict[str, Score]
 def _capped(shallow: Mapping[str, Score], deep: Mapping[str, Score]) -> dict[str, Score]:
     """Return the deep scores, and lower scores for the other moves, in the order of their shallow scores.
 
-    Depth 1 misses the reply, so no other move may score above a deep one. Below "mated in n" are only n - 1 scores; some become equal.
+    Depth 1 misses the reply, so no other move may score above a deep one. Only n - 1 scores are below "mated in n"; some become equal.
     """
     scores, lowest, last = dict(deep), min(deep.values(), key=value_of), None
     for move in sorted((move for move in shallow if move not in deep), key=lambda move: value_of(shallow[move]), reverse=True):

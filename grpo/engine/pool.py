@@ -91,7 +91,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
     """
 
     def __init__(self, path: str, *, num_processes: int, options: Mapping[str, str | int]) -> None:
-        """Find the engine; up to `num_processes` start on demand, with one thread each, because more are not reproducible."""
+        """Find the engine; up to `num_processes` start on demand, with one thread each: searches with more are not reproducible."""
         self._path = find_engine(path)
         self._options: dict[str, str | int] = {"Threads": 1, **options}
         self._num_processes = num_processes
@@ -99,7 +99,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         self._running: dict[EngineProcess, tuple[_Job, Query]] = {}
         self._failed_in_a_row, self._num_finished, self._num_failed = 0, 0, 0
         self._owner = os.getpid()
-        self._of_parent: list[EngineProcess] = []  # Kept: the parent ends them.
+        self._of_parent: list[EngineProcess] = []  # References only: the parent ends these engines.
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -162,7 +162,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
     def best_move(self, start_fen: str, moves: str, limit: str, *, is_fresh: bool) -> str:
         """Return the engine's move in a game, in UCI, or "" if it has none. The caller checks that the move is legal.
 
-        `moves` (UCI, with blanks) lead from `start_fen` to the position. `limit` are arguments of `go`. `is_fresh` clears the hash first.
+        `moves` (UCI, separated by blanks) lead from `start_fen` to the position. `limit` are arguments of `go`. `is_fresh` clears the hash.
         Raises EngineError without a retry: a new process has no hash of the game, so the game must be replayed.
         """
         self._ready()

@@ -17,7 +17,7 @@ from grpo.engine.answers import EngineError
 
 START_SECONDS: Final = 10.0  # Timeout for a new program, perhaps no engine, that neither writes nor uses CPU.
 SILENT_SECONDS: Final = 30.0
-"""The same for a searching engine. Healthy engines answer in milliseconds, so it does not change results."""
+"""The same for a searching engine. Healthy engines answer in milliseconds, so the timeout does not change results."""
 BUSY_SECONDS: Final = 900.0  # Timeout for a search that uses CPU; deep ones may be silent for minutes.
 MAX_ANSWER_BYTES: Final = 1 << 26  # The deepest search over all moves writes a tenth of it.
 _MIN_CPU_FRACTION: Final = 0.05  # Of a core. A computing engine gets more on the busiest machine; a hung one uses none.
@@ -42,7 +42,8 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         self._scanned = 0
         self._poll = select.poll()
         self._ticks_when_silent: int | None = None
-        # If this process gets SIGKILL, only setpriv (util-linux; PR_SET_PDEATHSIG) ends a hung engine.
+        # If this process gets SIGKILL, only setpriv (util-linux; PR_SET_PDEATHSIG) ends a hung engine. Without setpriv (not Linux),
+        # an engine ends at the end of its input.
         guard = [setpriv, "--pdeathsig", "KILL", "--"] if (setpriv := shutil.which("setpriv")) else []
         try:
             # A file without a name, because an unread pipe would block the engine.
@@ -107,7 +108,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         return taken
 
     def wait_for(self, word: bytes) -> bytes:
-        """Wait for `take_until(word)`. Raises EngineError if the engine dies or hangs."""
+        """Wait for a line that begins with `word`; return output through this line. Raises EngineError if the engine dies or hangs."""
         while (taken := self.take_until(word)) is None:
             if self._poll.poll(self.seconds_left() * 1000):
                 self.read()
