@@ -15,8 +15,7 @@ from grpo.board.actions import ACTIONS
 from grpo.board.bitboards import DOWN, KNIGHT, LINES, UP, overlap, rays, shift, shifts, signed, union
 from grpo.board.encoding import CASTLING, HALFMOVE_CLOCK, MAX_HALFMOVE_CLOCK
 
-NUM_CONTROLS: Final = 13
-"""Codes of a side's control of a square: 0 no attacker, 1-6 one attacker (pawn to king), 7-12 several, by the lowest of them."""
+NUM_CONTROLS: Final = 13  # A side's control of a square: 0 none, 1-6 one attacker (pawn to king), 7-12 several, by the lowest.
 ACTION_SQUARES: Final = torch.tensor([[move.from_square, move.to_square, move.promotion or 0] for move in ACTIONS])
 """[1968, 3]: start, end, and promotion piece of python-chess or 0."""
 RIGHT_ENDS: Final = (chess.BB_E1 | chess.BB_H1, chess.BB_E1 | chess.BB_A1, chess.BB_E8 | chess.BB_H8, chess.BB_E8 | chess.BB_A8)

@@ -20,8 +20,7 @@ from grpo.board.encoding import MAX_HALFMOVE_CLOCK, NUM_PIECE_CODES
 _PIECES: Final = NUM_PIECE_CODES * NUM_CONTROLS**2  # First feature of a piece with its square.
 _WHOLE: Final = _PIECES + NUM_PIECE_CODES * 64  # First feature of the whole afterstate.
 REPETITION: Final = _WHOLE + NUM_FEATURES  # Feature of a move that returns to a position of its game.
-NUM_ROWS: Final = REPETITION + 1
-"""Number of features, one embedding row each."""
+NUM_ROWS: Final = REPETITION + 1  # Number of features, one embedding row each.
 
 # An entry is 1 + a feature's index, negative if the move removes the feature. Higher codes are the half-move clock's values 0-100, which
 # scale the clock's feature, and the board before the move.

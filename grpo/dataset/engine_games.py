@@ -18,8 +18,7 @@ ENGINE: Final = "engine"  # `Game.source` of engine games.
 MAX_IDLE_GAMES: Final = 300  # A unit stops after this many engine games in a row without a new board.
 _MAX_FAILED_IN_A_ROW: Final = 5  # games
 
-NODES: Final = (60, 240, 960)
-"""Each side of a game draws a node limit, so strong and weak players meet. Below 200 nodes, communication dominates the cost."""
+NODES: Final = (60, 240, 960)  # Each side draws a node limit: strong and weak players meet. Below 200, communication dominates the cost.
 RANDOM_OPENING_PLIES: Final = 6  # Each game starts with 0 to this many random legal plies.
 RANDOM_MOVE_PROBABILITY: Final = 0.08  # Probability that a later move is random; a random move is never a label.
 MAX_PLIES: Final = 200  # Longer games are truncated.

@@ -16,8 +16,6 @@ class SourceError(PlainError, ValueError):
 
 
 class Reason(StrEnum):
-    """Reasons of rejections; each is counted."""
-
     NOT_A_GAME = "not a game"  # Text outside any game.
     ILLEGAL_POSITION = "illegal position"  # Impossible in standard chess.
     VARIANT = "variant"  # The detail names the chess variant.

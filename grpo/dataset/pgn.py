@@ -141,8 +141,6 @@ def _lines(stream: BinaryIO) -> Iterator[str]:
 
 
 class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
-    """Reads one game."""
-
     def __init__(self, source: str, number: int, *, is_mine: bool, filters: BoardsConfig) -> None:
         self._source, self._number, self._is_mine, self._filters = source, number, is_mine, filters
         self._headers: dict[str, str] = {}

@@ -1,7 +1,4 @@
-"""Quotas: the number of boards per cell (split and game phase), and the choice of boards from games.
-
-A game's split depends on its id alone, so a game is in one split, whatever the order or units of reading.
-"""
+"""Quotas: the number of boards per cell (split and game phase), and the choice of boards from games."""
 
 import hashlib
 from collections import Counter
@@ -18,15 +15,14 @@ from grpo.dataset.table import Position, Split
 from grpo.settings.tree import BoardsConfig
 
 QuotaCell = tuple[Split, Phase]
-_GAME_FIELDS: Final = ("game_id", "source", "offset", "white_rating", "black_rating", "date")
-"""Fields of a game that boards and game rows copy."""
+_GAME_FIELDS: Final = ("game_id", "source", "offset", "white_rating", "black_rating", "date")  # Copied by boards and game rows.
 _MAX_NAMED: Final = 10
 _VARIANT: Final = f"{Reason.VARIANT}: "
 LEAST_PER_CELL: Final = 10  # Fewest boards of a cell, unless fewer are wanted: measurements on fewer are noise.
 
 
 def split_of_game(game_id: str, fractions: Mapping[Split, float]) -> Split:
-    """Return a game's split by a hash of its id, independent of order, file and machine."""
+    """Return a game's split by a hash of its id, so that it is the same in every order, file and unit."""
     point = int.from_bytes(hashlib.sha256(f"split/{game_id}".encode()).digest()[:8], "big") / 2**64
     for split in (Split.HELDOUT, Split.VALIDATION):
         if point < fractions[split]:
@@ -49,18 +45,12 @@ def boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
 
 @dataclass
 class SourceReport:
-    """Counts of games and positions that were read, and of rejections."""
-
     games: int = 0  # Usable games and listed positions.
-    rejected: Counter[str] = field(default_factory=Counter)
-    """Reason -> games; `filtered: NAME` for a filter, `variant: NAME` for a chess variant."""
-    first_rejected: list[str] = field(default_factory=list)
-    """File, index and reason of the first rejected games, without filtered games and variants."""
-    natural_phases: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(PHASES, 0)))
-    """Phase -> positions read, before balancing."""
+    rejected: Counter[str] = field(default_factory=Counter)  # Reason -> games; filters as `filtered: NAME`, variants as `variant: NAME`.
+    first_rejected: list[str] = field(default_factory=list)  # First rejected games, without filtered games and variants.
+    natural_phases: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(PHASES, 0)))  # Phase -> positions read.
     duplicates: int = 0  # Positions that are in the dataset already, or whose color mirror is.
-    left_out: Counter[str] = field(default_factory=Counter)
-    """Reason -> positions: `judged` (an excluded evaluation position), `engine failure`."""
+    left_out: Counter[str] = field(default_factory=Counter)  # Reason -> positions: `judged` (positions of evaluation), `engine failure`.
 
     def reject(self, rejection: Rejection) -> None:
         if rejection.reason in (Reason.FILTERED, Reason.VARIANT):
@@ -92,10 +82,8 @@ class Quota:
 
     def __init__(self, wanted: Mapping[QuotaCell, int], config: BoardsConfig, *, seed: int, excluded: Container[str] = frozenset()) -> None:
         """Start with empty cells of `wanted` boards; positions with `excluded` keys are never selected."""
-        self.missing = dict(wanted)
-        """Cell -> boards still needed."""
-        self.games: dict[str, dict[str, Any]] = {}
-        """Game id -> row of `GAME_SCHEMA` of each game with a selected position."""
+        self.missing = dict(wanted)  # Cell -> boards still needed.
+        self.games: dict[str, dict[str, Any]] = {}  # Game id -> row of `GAME_SCHEMA`, if a position is selected.
         self.report = SourceReport()
         self._config = config
         self._fractions = split_fractions(config)

@@ -1,7 +1,4 @@
-"""Files of games and positions: local or remote (S3, https, Hugging Face hub), plain or compressed (zstd, gzip, bzip2, ZIP).
-
-Damage, truncation, and content that contradicts the suffix raise SourceError.
-"""
+"""Files of games and positions: local or remote (S3, https, Hugging Face hub), plain or compressed (zstd, gzip, bzip2, ZIP)."""
 
 import hashlib
 import io

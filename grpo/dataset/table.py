@@ -20,8 +20,6 @@ from grpo.engine.move_values import ValueTable
 
 
 class Split(StrEnum):
-    """All boards of a game are in one split."""
-
     TRAIN = "train"
     VALIDATION = "validation"
     HELDOUT = "heldout"
@@ -42,7 +40,7 @@ class Position:
     offset: int  # As in `games.Game`.
     white_rating: int | None = None
     black_rating: int | None = None
-    date: str | None = None  # `YYYY.MM.DD`, with `??` for an unknown month or day.
+    date: str | None = None
 
 
 def _required(kind: pa.DataType, *names: str) -> list[pa.Field]:
@@ -72,7 +70,6 @@ BOARD_SCHEMA: Final = pa.schema(
 - `engine`, `limit`: engine and search limit behind `values`
 """
 
-
 GAME_SCHEMA: Final = pa.schema(
     [
         *_required(pa.string(), "game_id", "source"),
@@ -85,7 +82,7 @@ GAME_SCHEMA: Final = pa.schema(
         *_required(pa.list_(pa.int32()), "label_plies"),
     ]
 )
-"""Columns of the boards' games; a listed position is a game of 0 plies.
+"""Columns of the games; a listed position has 0 plies.
 
 - `moves`: all moves in UCI
 - `keys`: `encoding.position_key` before each move

@@ -39,7 +39,7 @@ def unit_boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
 def unit_positions(quota: Quota, config: BoardsConfig, *, unit: int, seed: int, players: EnginePool) -> Iterator[list[Position]]:
     """Yield lists of positions, each from many games, until the quota is full or the games end.
 
-    Before it asks for the next list, the caller gives unusable positions to `quota.discard`. `players` play engine games, without MultiPV.
+    Call `quota.discard` for unusable positions before the next list. `players` play engine games, without MultiPV.
     """
     games: Iterator[Game | Rejection]
     games = file_games(config, unit=unit) if config.files else engine_games(unit=unit, seed=seed, pool=players, is_wanted=quota.needs)

@@ -25,9 +25,7 @@ class IllegalMoveError(EngineError):
 
 
 class Score(NamedTuple):
-    """Score from the mover's side."""
-
-    value: int  # Centipawns, or moves to mate (negative if the mover is mated).
+    value: int  # Centipawns for the mover, or moves to mate (negative if the mover is mated).
     is_mate: bool = False
 
 
@@ -35,8 +33,8 @@ class Score(NamedTuple):
 class EngineAnswer:
     best_move: str  # UCI.
     scores: Mapping[str, Score]  # UCI move -> score, of the last complete iteration.
-    depth: int = field(default=0, compare=False)  # Depth of the iteration, as reported by the engine.
-    failed: tuple[EngineError, ...] = field(default=(), compare=False)  # Errors of earlier attempts at the same search.
+    depth: int = field(default=0, compare=False)  # Depth that the engine reports.
+    failed: tuple[EngineError, ...] = field(default=(), compare=False)  # Errors of earlier attempts.
 
 
 def parse_best_move(data: bytes) -> str:

@@ -18,10 +18,8 @@ class EngineMissingError(EngineError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineIdentity:
-    """Name that the engine reports, and hash of its file, which contains its network."""
-
-    name: str
-    sha256: str
+    name: str  # Name that the engine reports.
+    sha256: str  # Hash of the engine's file, which contains the network.
 
     def __str__(self) -> str:
         return f"{self.name} (sha256 {self.sha256[:16]})"

@@ -1,4 +1,4 @@
-"""The reward: a value in [0, 1] for every legal move of a position, from MultiPV searches of the engine.
+"""The reward: a value in [0, 1] for every legal move, from MultiPV searches of the engine.
 
 Depth 1 scores all legal moves; a second search goes deeper on the best few. Values do not depend on the policy, so a table computed once
 serves all of training.
@@ -28,8 +28,7 @@ LOGISTIC_SLOPE: Final = 0.003
 """Slope of the reward per centipawn. It is flatter than game results, so won and lost positions keep a gradient: a policy rewarded by the
 plain win probability does not learn to finish games."""
 _LICHESS_SLOPE: Final = 0.00368208
-MATE_BAND: Final = 0.02
-"""Width of the forced mates' values at either end of [0, 1]."""
+MATE_BAND: Final = 0.02  # Width of the forced mates' values at either end of [0, 1].
 HASH_MIB: Final = 1  # A small hash is cheap to clear before each position.
 NUM_DEEP: Final = 8
 """Moves searched deeply. The order of the best moves teaches most: by a deep judge, the best of eight at depth 5 gives away as little as
@@ -111,7 +110,7 @@ def _query(fen: str, moves: Sequence[str], depth: int, shallow: dict[str, Score]
 
     def deeper(answer: EngineAnswer) -> Query:
         shallow.update(answer.scores)
-        # A stable sort: ties go to the lowest action id, not by the engine's order of lines.
+        # A stable sort: ties go to the lowest action id, not to the engine's order.
         best = sorted(moves, key=lambda move: value_of(shallow[move]), reverse=True)[:num_deep]
         return Query(fen=fen, limit=f"depth {depth} searchmoves {' '.join(best)}", moves=frozenset(best))
 

@@ -27,7 +27,6 @@ equal positions get equal answers."""
 
 NUM_ATTEMPTS: Final = 3  # Attempts at a search, each on a fresh process.
 REMEDY: Final = "run it by hand, reinstall it, or set CHESS_GRPO_STOCKFISH to another engine"
-"""Remedy for an engine that keeps failing."""
 _MAX_FAILURES_IN_A_ROW: Final = 5  # After this many failed queries the engine is at fault, not a position.
 _MAX_FAILED_FRACTION: Final = 0.01
 """Largest fraction of failed queries. An engine that fails on a kind of position (with castling, one in ten) would bias the dataset;
@@ -41,10 +40,9 @@ class Query:
     fen: str
     limit: str  # Arguments of `go`, such as `depth 2` or `nodes 50`.
     moves: frozenset[str] | None = None  # Exactly these moves (UCI) must get scores.
-    board: chess.Board | None = field(default=None, compare=False)
-    """The position, if the caller has it: parsing the FEN to check the answer takes half the time of a search."""
+    board: chess.Board | None = field(default=None, compare=False)  # Position, if known: parsing the FEN takes half as long as a search.
     then: "Callable[[EngineAnswer], Query] | None" = field(default=None, compare=False)
-    """Makes a second search from the first answer, with the hash that the first left; only the second answer counts."""
+    """Returns a second search, with the hash of the first, from the first answer; the second answer counts."""
 
 
 def verify(answer: EngineAnswer, query: Query) -> None:
@@ -78,8 +76,7 @@ def _castling(board: chess.Board, moves: Iterable[str]) -> str:
 class _Job:
     index: int
     query: Query
-    failures: Counter[str] = field(default_factory=Counter)
-    """Limit of a search -> failures; "" -> failed starts of an engine."""
+    failures: Counter[str] = field(default_factory=Counter)  # Limit of a search -> failures; "" -> failed starts of an engine.
     failed: list[EngineError] = field(default_factory=list)  # All errors.
 
 

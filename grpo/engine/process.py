@@ -16,8 +16,7 @@ from typing import Final
 from grpo.engine.answers import EngineError
 
 START_SECONDS: Final = 10.0  # Timeout for a new program, perhaps no engine, that neither writes nor uses CPU.
-SILENT_SECONDS: Final = 30.0
-"""The same for a searching engine. Healthy engines answer in milliseconds, so the timeout does not change results."""
+SILENT_SECONDS: Final = 30.0  # The same for a searching engine. Healthy ones answer in milliseconds, so results do not depend on it.
 BUSY_SECONDS: Final = 900.0  # Timeout for a search that uses CPU; deep ones may be silent for minutes.
 MAX_ANSWER_BYTES: Final = 1 << 26  # The deepest search over all moves writes a tenth of it.
 _MIN_CPU_FRACTION: Final = 0.05  # Of a core. A computing engine gets more on the busiest machine; a hung one uses none.
@@ -35,8 +34,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
     def __init__(self, path: str, options: Mapping[str, str | int], *, start_seconds: float) -> None:
         """Start the engine and set the options that it declares. Raises EngineError without a handshake in time."""
         self.name = ""
-        self.declared: dict[str, str] = {}
-        """Option -> the engine's declaration, such as `spin default 1 min 1 max 500`."""
+        self.declared: dict[str, str] = {}  # Option -> declaration, such as `spin default 1 min 1 max 500`.
         self._silent_seconds = start_seconds
         self._buffer = bytearray(b"\n")  # `take_until` needs a line break before every line.
         self._scanned = 0
