@@ -51,8 +51,7 @@ def read_games(
     for text in _texts(stream):
         if text is None:
             if is_mine(number):
-                detail = f"a game of more than {MAX_LINE:,} bytes"
-                yield Rejection(source=source, offset=number, reason=Reason.TOO_LONG, detail=detail)
+                yield Rejection(source=source, offset=number, reason=Reason.TOO_LONG, detail=f"a game of more than {MAX_LINE:,} bytes")
             number += 1
             continue
         rest = io.StringIO(text)  # Several games if blank lines separate tags from moves.

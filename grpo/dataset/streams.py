@@ -129,8 +129,7 @@ def _addresses(pattern: str) -> list[str]:
         raise SourceError(f"{pattern}: cannot tell by its suffix what it is; rename or convert it to {_SUFFIXES}")
     usable = [uri for uri in matches if not PurePosixPath(uri).name.startswith(".") and _kind(uri) is not None]
     if not usable:
-        kinds = "a file, a folder, a glob, an s3://, hf:// or https:// address"
-        raise SourceError(f"{pattern}: no file found; give {kinds}, of files in {_SUFFIXES}")
+        raise SourceError(f"{pattern}: no file found; give a file, folder, glob, or s3://, hf:// or https:// address: {_SUFFIXES}")
     return usable
 
 
