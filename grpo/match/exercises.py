@@ -74,7 +74,7 @@ def read_suite(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:
 def solve(player: Player, exercises: Iterable[Exercise]) -> Iterator[tuple[Exercise, bool, ReplyCounts]]:
     """Yield each exercise, whether the player solves it, and the answer counts (zeros if the player always names a legal move).
 
-    Each move must be right, or give checkmate, which ends the exercise (as on Lichess).
+    Each move must be right, or give checkmate, which ends the exercise.
     """
     remaining, num_boards = iter(exercises), 0
     while chunk := list(islice(remaining, _AT_ONCE)):

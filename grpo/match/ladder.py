@@ -114,6 +114,8 @@ class Meeting(Document):
 
 
 class LadderReport(Ladder):
+    """The report of `calibrate`."""
+
     engine: str
     note: str = LADDER_NOTE
     meetings: tuple[Meeting, ...]
@@ -203,7 +205,7 @@ def _rung_match(ladder: Ladder, games: RungGames) -> RungMatch:
 
 
 def num_openings_to_place(num_players: int, config: EvaluationConfig) -> int:
-    """Return the most openings that `place_on_ladder` uses: for a binary search over the rungs and for the two nearest rungs."""
+    """Return the most openings that `place_on_ladder` uses."""
     num_probes = len(make_rungs(config)).bit_length()
     boundaries, size = _parts(num_players, config)
     return num_probes * config.num_probe_pairs + 2 * len(boundaries) * size
@@ -262,7 +264,6 @@ def ladder_difference(ladder: Ladder, first: PlacedGames, second: PlacedGames, *
 
 
 def _probe(play: PlayRung, ladder: Ladder, openings: Sequence[str], num_probe_pairs: int) -> list[RungGames]:
-    """Return the games of the binary search."""
     by_rating, unused_openings = _by_rating(ladder), iter(openings)
     probes: list[RungGames] = []
     below, above = -1, len(by_rating)

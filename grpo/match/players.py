@@ -110,7 +110,7 @@ class EnginePlayer:
 
 
 def _counts(failed: Sequence[EngineError], *, num_moves: int) -> ReplyCounts:
-    """Return the counts of one move from the errors of its searches; `num_moves` is 1 if a last search named a move, else 0."""
+    """Return one move's counts from the errors of its searches; `num_moves` is 1 if the last search named a move, else 0."""
     num_illegal = sum(isinstance(error, IllegalMoveError) for error in failed)
     return ReplyCounts(num_moves=1, num_answers=len(failed) + num_moves, num_unreadable=len(failed) - num_illegal, num_illegal=num_illegal)
 

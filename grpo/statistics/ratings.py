@@ -46,7 +46,7 @@ def fit_ratings(num_players: int, pair_scores: Mapping[tuple[int, int], Sequence
 
 
 def rate_against(opponents: Sequence[float], pair_scores: Sequence[Sequence[float]]) -> Rating:
-    """Return a player's maximum-likelihood rating (model of `fit_ratings`) from the pair scores against each opponent, rated in Elo."""
+    """Return a player's maximum-likelihood rating (model of `fit_ratings`) from pair scores against opponents with ratings in Elo."""
     fitted, covariance, information = _fit(np.ones((len(pair_scores), 1)), -np.array(opponents) / ELO_PER_NAT, pair_scores)
     return Rating(
         elo=float(fitted[0]) * ELO_PER_NAT,
@@ -79,8 +79,8 @@ def _fit(design: Matrix, offset: Vector, pair_scores: Sequence[Sequence[float]])
     for _ in range(_MAX_STEPS):
         chances = 1 / (1 + np.exp(-(offset + design @ fitted)))
         information = num_games * chances * (1 - chances)
-        bread = np.linalg.inv(design.T @ (information[:, None] * design))
-        added = information * np.einsum("kp,pq,kq->k", design, bread, design)
+        bread = np.linalg.inv(design.T @ (information[:, None] * design))  # Outer factor of the sandwich.
+        added = information * np.einsum("kp,pq,kq->k", design, bread, design)  # Firth's drawn games, by leverage.
         step = bread @ (design.T @ (points - num_games * chances + added * (0.5 - chances)))
         longest = float(np.abs(step).max())
         fitted = fitted + step * min(1.0, _LONGEST_STEP / max(longest, _TOLERANCE))

@@ -119,7 +119,7 @@ def decide(
         against_initial: Pair scores of the confirmation games.
         against_previous: Pair scores against the registry's champion; None if there is none or if it is the initial policy.
         beside: Name of another claim -> at least one pair score.
-        ladder_gain: The candidate's ladder rating minus the initial policy's.
+        ladder_gain: Gain over the initial policy.
         phases: Results of `phase_changes`.
     """
     deciding = {BETTER_THAN_INITIAL: against_initial}
@@ -174,8 +174,5 @@ def _claims(pair_scores: Mapping[str, Sequence[float]]) -> tuple[Claim, ...]:
 
 
 def peak_step(scores: Mapping[int, Estimate]) -> int:
-    """Return the step of the alias `peak`: the highest lower bound of the score against the initial policy, the first of ties.
-
-    The highest of many noisy scores is mostly luck.
-    """
+    """Return the alias `peak`: the step with the highest lower bound, because the highest of many noisy scores is mostly luck."""
     return max(scores, key=lambda step: scores[step].low)

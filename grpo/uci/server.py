@@ -28,11 +28,7 @@ class UciEngine:
     def __init__(
         self, *, name: str, options: UciOptions, load: "Callable[[], MoveFinder]", seed: int, write: Callable[[str], None]
     ) -> None:
-        """Prepare an engine called `name` with default `options`.
-
-        `load` loads the policy and is called once, as late as possible. `seed` is the root of sampled moves. `write` sends a line to the
-        chess program.
-        """
+        """Prepare an engine. `load` is called once, as late as possible; `write` sends a line to the chess program."""
         self._name = name
         self._defaults = self._options = options
         self._load = load
