@@ -12,6 +12,7 @@ from grpo.engine.answers import Score
 from grpo.match.matches import CENTIPAWNS, DEPTH, MatchResult, PlayedGame
 from grpo.viewer.annotations import AnnotatedGame, MoveNote, round_number
 
+_ADJUDICATION: Final = {"Adjudication": f"depth {DEPTH}, above {CENTIPAWNS} centipawns"}
 _LINE_WIDTH: Final = 80  # The PGN standard's export format.
 _SITE: Final = "chess-grpo"  # As online services do; a machine's name is private.
 
@@ -36,7 +37,7 @@ def event_pgn(
     """
     texts = []
     for number, (result, game) in enumerate((match, game) for match in results for game in match.games):
-        noted = None if annotated is None else annotated.get(number)
+        noted = (annotated or {}).get(number)
         white, black = game.white_and_black(result.first, result.second)
         tags = {
             "Event": event,
@@ -50,7 +51,7 @@ def event_pgn(
             "PlyCount": str(len(game.moves)),
             "Seed": str(seed),
             "Termination": game.end.value,
-            **_adjudication(game),
+            **({} if game.adjudicated is None else {"AdjudicatedResult": game.white_result(game.adjudicated), **_ADJUDICATION}),
             **_answers(game),
             **({} if noted is None else {"Chosen": noted.why}),
             **(facts or {}),
@@ -58,12 +59,6 @@ def event_pgn(
         header = "\n".join(f'[{name} "{_escaped(value)}"]' for name, value in tags.items())
         texts.append(f"{header}\n\n{_movetext(game, tags['Result'], None if noted is None else noted.notes)}\n")
     return "\n".join(texts)
-
-
-def _adjudication(game: PlayedGame) -> dict[str, str]:
-    if game.adjudicated is None:
-        return {}
-    return {"AdjudicatedResult": game.white_result(game.adjudicated), "Adjudication": f"depth {DEPTH}, above {CENTIPAWNS} centipawns"}
 
 
 def _answers(game: PlayedGame) -> dict[str, str]:
