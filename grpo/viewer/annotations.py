@@ -45,8 +45,8 @@ def round_number(index: int) -> str:
 def annotate(result: MatchResult, policies: Policies, pool: EnginePool, *, depth: int) -> dict[int, AnnotatedGame]:
     """Return index -> annotated game, for games worth looking at; every legal move is searched to `depth` plies.
 
-    `pool` was started with `grpo.engine.move_values.engine_options()`. Raises EngineError
-    if several searches in a row fail; a position whose single search failed has no scores.
+    The engines of `pool` have the options of `move_values.engine_options()`. Raises EngineError if several searches in a row fail; a
+    position whose single search failed has no scores.
     """
     games = ((index, result.games[index], why) for index, why in choose_highlights(result).items())
     return {index: AnnotatedGame(why=why, notes=_notes(game, policies, pool, depth=depth)) for index, game, why in games}
