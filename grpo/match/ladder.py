@@ -223,7 +223,7 @@ PlayRung = Callable[[Rung, Sequence[str]], MatchResult]
 def place_on_ladder(
     players: Sequence[PlayRung], ladder: Ladder, openings: Sequence[str], config: EvaluationConfig
 ) -> tuple[PlacedGames, ...]:
-    """Rate one or two players: a binary search of a few pairs per rung finds the nearest rungs, then many pairs against two rungs rate.
+    """Rate one or two players: a binary search by few pairs per rung finds the nearest rungs, then many pairs against two rungs rate.
 
     Two players meet the same rungs, the two nearest to their mean rating, on the same openings, for `ladder_difference`. They play two
     parts of `num_rung_pairs` openings per rung, or one part if it shows a difference; one player plays half a part. `openings` holds at

@@ -78,7 +78,7 @@ class PlayedGame:
 class MatchReport(Document):
     """A match without its games, from the first player's side."""
 
-    score: Estimate  # As played, like all fields except the last two.
+    score: Estimate  # Games as played, like all fields except the last two.
     pairs: tuple[int, int, int, int, int]
     """Number of pairs with a mean score of 0, 1/4, 1/2, 3/4 and 1; `score` follows from these numbers."""
     wins: int

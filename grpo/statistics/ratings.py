@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 ELO_PER_NAT: Final = 400 / math.log(10)  # Elo points of one nat of log-odds: 173.7.
 _MAX_STEPS: Final = 200
-_LONGEST_STEP: Final = 2.0  # In nats; longer Newton steps overshoot far from the maximum.
+_LONGEST_STEP: Final = 2.0  # Nats; longer Newton steps overshoot far from the maximum.
 _TOLERANCE: Final = 1e-10
 
 Vector = NDArray[np.float64]  # [P], a number per free rating, or [K], a number per pairing.

@@ -14,7 +14,7 @@ from grpo.viewer.annotations import AnnotatedGame, MoveNote, round_number
 
 _ADJUDICATION: Final = {"Adjudication": f"depth {DEPTH}, above {CENTIPAWNS} centipawns"}
 _LINE_WIDTH: Final = 80  # The PGN standard's export format.
-_SITE: Final = "chess-grpo"  # As online services do; a machine's name is private.
+_SITE: Final = "chess-grpo"  # Not a machine's name, which is private.
 
 
 def event_pgn(
@@ -29,7 +29,7 @@ def event_pgn(
     """Return the games of an event's matches as PGN, in order; equal matches give equal texts.
 
     `Round` is `pair.game`, `Result` the result as played, `AdjudicatedResult` the adjudicated result. `WhiteAnswers` and `BlackAnswers`
-    count the answers of players that can fail to name a legal move. `facts` are further tags.
+    count the answers of players that can fail to name a legal move. `facts` are extra tags.
 
     Without `played_on`, the date is `????.??.??`, so equal runs give equal files on any day. `annotated` maps an index in the first match
     to notes: the game gets the tag `Chosen`, and each move a comment with the engine's score for White (`[%eval 0.35]`, pawns or `#` and
