@@ -37,7 +37,7 @@ _MOVE_FIELDS: Final = ("columns", "weights", "old_log_probs", "rewards", "advant
 
 
 class NetworkProblem:
-    """`grpo.train.trainer.Problem` describes the methods."""
+    """Moves or trajectories from boards of the dataset and self-play; `grpo.train.trainer.Problem` describes the methods."""
 
     name = "grpo"
     kl_warmup_steps = 0
