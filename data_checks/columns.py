@@ -41,21 +41,19 @@ def board_columns(boards: pa.Table, games: pa.Table) -> Columns:
         for batch in boards.to_batches(max_chunksize=1_024)
         for row in batch.to_pylist()
     ]
-    named = {name: boards[name].to_pylist() for name in ("split", "phase", "key", "engine", "limit")}
-    return _by_column(rows, _board_row(dict.fromkeys(BOARD_SCHEMA.names), None, 0)) | named
-
-
-def _by_column(rows: Sequence[Row], names: Row) -> Columns:
-    return {name: [row[name] for row in rows] for name in names}
+    copied = {name: boards[name].to_pylist() for name in ("split", "phase", "key", "engine", "limit")}
+    # A row of None has the names of all columns, also for an empty table; so every expression of `_board_row` must accept None.
+    names = _board_row(dict.fromkeys(BOARD_SCHEMA.names), None, 0)
+    return {name: [row[name] for row in rows] for name in names} | copied
 
 
 def _board_row(row: Row, game: Row | None, num_splits: int) -> dict[str, Any]:
     board = None if row["fen"] is None else _board(row["fen"])
     legal = None if board is None else [ACTION_UCI[board.turn][index] for index in legal_action_ids(board)]
     values, scores = _values(row, legal), _scores(row, legal)
-    of_label = None if values is None or row["label"] not in row["moves"] else values[row["moves"].index(row["label"])]
+    label_value = None if values is None or row["label"] not in row["moves"] else values[row["moves"].index(row["label"])]
     mean = math.fsum(values) / len(values) if values else 0.0
-    is_played = row["label_from"] == "game" and of_label is not None
+    is_played = row["label_from"] == "game" and label_value is not None
     return {
         WHERE: str(row["fen"]),
         "missing": _num_missing(row, BOARD_SCHEMA),
@@ -77,8 +75,8 @@ def _board_row(row: Row, game: Row | None, num_splits: int) -> dict[str, Any]:
         **_range("strong", row["strong_values"]),
         "is_flat": None if values is None else float(min(values) == max(values)),
         "label_faults": None if legal is None else int(row["label"] not in legal),
-        "label_loss": max(values) - of_label if values and of_label is not None and row["label_from"] == "engine" else None,
-        "label_gain": of_label - mean if of_label is not None and is_played else None,
+        "label_loss": max(values) - label_value if values and label_value is not None and row["label_from"] == "engine" else None,
+        "label_gain": label_value - mean if label_value is not None and is_played else None,
         "label_variance": math.fsum((value - mean) ** 2 for value in values) / len(values) if values and is_played else None,
         "unplayed_labels": _unplayed(row, game),
     }
@@ -165,8 +163,9 @@ def game_columns(games: pa.Table, boards: pa.Table, config: BoardsConfig) -> Col
         phases_of.setdefault(game_id, Counter())[phase] += 1
     fractions = split_fractions(config)
     rows = [_game_row(row, phases_of.get(row["game_id"], Counter()), fractions) for row in games.to_pylist()]
-    named = {name: games[name].to_pylist() for name in ("game_id", "white_rating", "black_rating")}
-    return _by_column(rows, _game_row(dict.fromkeys(GAME_SCHEMA.names), Counter(), fractions)) | named
+    copied = {name: games[name].to_pylist() for name in ("game_id", "white_rating", "black_rating")}
+    names = _game_row(dict.fromkeys(GAME_SCHEMA.names), Counter(), fractions)
+    return {name: [row[name] for row in rows] for name in names} | copied
 
 
 def _game_row(row: Row, phases: Counter[str], fractions: Mapping[Split, float]) -> dict[str, Any]:
@@ -185,6 +184,6 @@ def _ply_faults(row: Row) -> int | None:
     num_plies, moves, keys, labels = (row[name] for name in ("num_plies", "moves", "keys", "label_plies"))
     if None in (num_plies, moves, keys, labels):
         return None
-    is_whole = len(moves) == len(keys) == num_plies and None not in moves and None not in keys
-    is_rising = all(one < other for one, other in pairwise(labels))
-    return int(not (is_whole and is_rising and set(labels) <= set(range(num_plies))))
+    is_complete = len(moves) == len(keys) == num_plies and None not in moves and None not in keys
+    is_rising = all(ply < next_ply for ply, next_ply in pairwise(labels))
+    return int(not (is_complete and is_rising and set(labels) <= set(range(num_plies))))
