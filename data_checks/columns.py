@@ -105,7 +105,7 @@ def _range(name: str, values: Sequence[float | None] | None) -> dict[str, float 
 
 
 def _values(row: Row, legal: list[str] | None) -> list[float] | None:
-    """Return the values if each legal move has one in [0, 1]; else None."""
+    """Return the values if each legal move has one in [0, 1]."""
     values: list[float] | None = row["values"]
     if values is None or legal is None or row["moves"] != legal or len(values) != len(legal):
         return None
@@ -113,13 +113,13 @@ def _values(row: Row, legal: list[str] | None) -> list[float] | None:
 
 
 def _score_faults(row: Row, num_moves: int) -> int:
-    """Return the number of moves without exactly one of centipawns and mate distance."""
+    """Count moves without exactly one of centipawns and mate distance."""
     pairs = list(zip(row["centipawns"] or (), row["mate_in"] or (), strict=False))
     return abs(num_moves - len(pairs)) + sum((centipawns is None) == (mate_in is None) for centipawns, mate_in in pairs)
 
 
 def _scores(row: Row, legal: list[str] | None) -> list[Score] | None:
-    """Return the engine's scores if each legal move has one; else None."""
+    """Return the scores if each legal move has one."""
     if legal is None or row["moves"] != legal or _score_faults(row, len(legal)):
         return None
     return [
@@ -129,12 +129,12 @@ def _scores(row: Row, legal: list[str] | None) -> list[Score] | None:
 
 
 def _value_error(values: Sequence[float], scores: Sequence[Score]) -> float:
-    """Return the largest difference between a value and the value computed from its score."""
+    """Return the largest difference between a value and its score's value."""
     return max((abs(value - value_of(score)) for value, score in zip(values, scores, strict=True)), default=0.0)
 
 
 def _false_mates(board: chess.Board, moves: Sequence[str], scores: Sequence[Score]) -> int:
-    """Return the number of moves whose score is mate in 1 but which do not mate."""
+    """Count moves with the score mate in 1 that do not mate."""
     num_false = 0
     for move, score in zip(moves, scores, strict=True):
         if score.is_mate and score.value == 1:
@@ -145,7 +145,7 @@ def _false_mates(board: chess.Board, moves: Sequence[str], scores: Sequence[Scor
 
 
 def _false_draws(board: chess.Board, moves: Sequence[str], scores: Sequence[Score]) -> int:
-    """Return the number of moves that draw by rule but whose score is not 0."""
+    """Count moves that draw by rule with another score than 0."""
     drawing = {move.uci() for move in drawing_moves(board)}
     return sum(move in drawing and (score.is_mate or score.value != 0) for move, score in zip(moves, scores, strict=True))
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from great_expectations.expectations import Expectation
 
 TOLERANCE: Final = 1e-6
-"""Largest error of a value from rounding; values are float32, with a precision of 6e-8 below 1."""
+"""Rounding of float32 values, whose precision below 1 is 6e-8."""
 MAX_FLAT_SHARE: Final = 0.25
-"""Largest fraction of boards whose moves all have the same value, and so zero advantage. In engine games 0.5 % are dead draws."""
+"""Largest fraction of boards whose moves all have the same value; in engine games 0.5 % (dead draws)."""
 MIN_BOARDS_FOR_CHANCE: Final = 300
 """Fewest played labels that show a difference between weak players and random moves."""
 _NUM_STANDARD_ERRORS: Final = 3.0
@@ -46,8 +46,8 @@ def check_dataset_tables(
         boards: Table with `BOARD_SCHEMA`.
         games: Table with `GAME_SCHEMA`.
         facts: Report of the step `join_boards`.
-        config: The dataset's settings.
-        data_docs: Folder for Great Expectations' Data Docs; None writes none.
+        config: Settings of the dataset.
+        data_docs: Folder for Great Expectations' Data Docs, or None.
     """
     for name, table, schema in (("board", boards, BOARD_SCHEMA), ("game", games, GAME_SCHEMA)):
         if [(field.name, field.type) for field in table.schema] != [(field.name, field.type) for field in schema]:
@@ -68,7 +68,7 @@ def check_dataset_tables(
 
 
 def _between(*columns: str, low: float | None = 0, high: float | None = 0) -> "dict[str, Expectation]":
-    """Return column -> the expectation that all its numbers are in [low, high]. The defaults fit columns that count faults."""
+    """Return column -> the expectation that its numbers are in [low, high]; faults must be 0."""
     from great_expectations.expectations import ExpectColumnValuesToBeBetween
 
     return {column: ExpectColumnValuesToBeBetween(column=column, min_value=low, max_value=high) for column in columns}
@@ -186,9 +186,9 @@ def _label_checks(columns: Columns) -> list[Check]:
 def least_gain(variances: list[float]) -> float:
     """Return the smallest mean gain over random moves that played labels must have.
 
-    `variances` has one per board with a played label: the variance of the value over the legal moves. They give the exact variance of the
-    gain of random labels, whose mean is 0. From 300 boards on, random labels exceed 3 standard errors in one of 740 datasets; Stockfish at
-    60 to 960 nodes exceeds them by far. With fewer boards only labels that are clearly worse than random fail (such as the wrong side's).
+    `variances`: per board with a played label, the variance of the value over the legal moves. They give the variance of random labels'
+    gain, whose mean is 0. From 300 boards on, random labels exceed 3 standard errors in one of 740 datasets; Stockfish at 60 to 960 nodes
+    exceeds them by far. With fewer boards only labels that are clearly worse than random fail, such as the wrong side's.
     """
     standard_error = math.sqrt(math.fsum(variances)) / len(variances)
     return (1 if len(variances) >= MIN_BOARDS_FOR_CHANCE else -1) * _NUM_STANDARD_ERRORS * standard_error

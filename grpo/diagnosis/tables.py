@@ -17,6 +17,7 @@ import pandas as pd
 from grpo.base.errors import PlainError
 from grpo.diagnosis.trends import Array
 
+# Marks in arrays of cells, chosen so that `np.isfinite` is true for numbers alone.
 MISSING: Final = np.nan
 NAN: Final = np.inf
 INFINITE: Final = -np.inf
@@ -54,7 +55,7 @@ class Table:
         return max((*map(len, self.numbers.values()), *map(len, self.texts.values())), default=0)
 
     def taken(self, rows: Any) -> "Table":
-        """Return a table of the rows with these indices, in the order of the indices, without events."""
+        """Return the rows with these indices, without events."""
         texts = {name: [cells[row] for row in rows] for name, cells in self.texts.items()}
         return Table(self.path, {name: cells[rows] for name, cells in self.numbers.items()}, texts)
 
