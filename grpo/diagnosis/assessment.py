@@ -138,7 +138,7 @@ class Assessment:
         """Return evidence that a block's median is beyond a limit; with `at_end` the last block's must be."""
         if (series := self.get(quantity)) is None:
             return None
-        blocks = self.history.blocks(series)
+        blocks = self.history.blocks(series)  # Columns: first step, last step, median.
         bad = blocks[(blocks[:, 2] > above) | (blocks[:, 2] < below)]
         if not len(bad) or (at_end and bad[-1, 1] < blocks[-1, 1]):
             return None

@@ -18,9 +18,9 @@ from grpo.metrics.shared import ENTROPY_CRITICAL, TERM_PAIRS
 from grpo.statistics.intervals import wilson_interval
 
 MOST_LEGAL_MOVES: Final = 218
-"""R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1 has the most (Petrovic, 1964)."""
+"""Position with the most legal moves: R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1 (Petrovic, 1964)."""
 _AT_START: Final = (("kl", 1e-3), ("kl_max", 1e-3), ("kl_penalty", 1e-5))
-"""Quantity, and its largest value by rounding, in nats. `kl_penalty` is a KL times an unknown coefficient."""
+"""Quantity, and the largest value that is rounding, in nats. `kl_penalty` is a KL times an unknown coefficient."""
 _KL_OF_UPDATES: Final = 0.05
 """Nats that updates within the first row can explain."""
 _KL_GROWS: Final = 0.3
@@ -84,6 +84,7 @@ def _kl_at_start(run: Assessment) -> Iterator[tuple[float, str]]:
             continue
         next_values = series.values[1:11]
         is_by_updates = not is_exact and len(next_values) > 0 and (value <= _KL_OF_UPDATES or value < _KL_GROWS * median(next_values))
+        # Per answer, updates explain up to 5 nats.
         is_by_updates = value < 5.0 if "answer" in series.unit and not history.is_ours else is_by_updates
         # If the log begins at step 0, a KL by updates grows afterwards.
         does_not_grow = value > 10 * limit and series.at[0] <= 0 and len(next_values) >= 5 and value > 0.8 * median(next_values)
@@ -330,6 +331,7 @@ def _raised(values: Array) -> str:
         return ""
     most = float(values.max())
     ramp = values[: int(np.argmax(values >= 0.95 * most)) + 1]
+    # A straight line is at half of the sum in its middle.
     is_straight = len(ramp) < 4 or ramp[len(ramp) // 2] > 0.35 * (ramp[0] + ramp[-1])
     if most < 10 * start or tail(values) < 5 * start or is_straight:
         return ""
@@ -552,6 +554,7 @@ def lost_strength(run: Assessment) -> Answer:
         mean, middle = float(games @ scores / games.sum()), float(games @ steps / games.sum())
         spread = math.sqrt(max(1e-9, mean * (1 - mean)))  # Draws make the true deviation smaller, so these tests are conservative.
         error = spread * math.sqrt(1 / games[0] + 1 / games[-1])
+        # The scores' linear trend over steps, in standard errors.
         slope = float(games * (steps - middle) @ (scores - mean)) / (spread * math.sqrt(max(1e-12, float(games @ (steps - middle) ** 2))))
         if scores[0] - scores[-1] > 2.6 * error and (len(evaluations) < 3 or slope < -2):
             first, last = (f"{scores[at]:.3f} of {games[at]:.0f} games at step {steps[at]:,.0f}" for at in (0, -1))
@@ -570,6 +573,7 @@ def unbelievable_peak(run: Assessment) -> Answer:
     mean_of_others = sum(evaluation.score * evaluation.games for evaluation in others) / games
     pooled = (mean_of_others * games + best.score * best.games) / (games + best.games)
     error = math.sqrt(max(pooled * (1 - pooled), 1e-9) * (1 / games + 1 / best.games))
+    # Probability that the best of equal checkpoints is this far ahead (Bonferroni).
     chance = min(1.0, len(evaluations) * math.erfc((best.score - mean_of_others) / error / math.sqrt(2)) / 2)
     tau, by_chance = rank_correlation([evaluation.step for evaluation in evaluations], [evaluation.score for evaluation in evaluations])
     if best.score - mean_of_others < 0.03 or chance < 0.05 or (tau > 0 and by_chance < 0.02):
