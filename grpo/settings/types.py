@@ -1,6 +1,6 @@
 """Building blocks of the settings: frozen strict sections and numbers with ranges."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -13,8 +13,6 @@ Names = Annotated[tuple[str, ...], Field(strict=False), BeforeValidator(lambda g
 """One path or several."""
 S3_SCHEME: Final = "s3://"
 """How the address of a file, a folder or a store on S3 begins."""
-
-PolicyKindName = Literal["network", "language"]
 
 
 class UndeclaredSettingError(RuntimeError):
