@@ -22,7 +22,8 @@ STEP: Final = Step(
     name="baseline",
     says="Measures the pretrained policy before GRPO: games against a random mover and Stockfish, its rating on the ladder, and its"
     " regret (win probability lost per move) on held-out boards.",
-    reads=("seed", "language", "evaluation"),
+    reads=("seed", "evaluation"),
+    reads_kind=True,
     inputs=("join_boards", "pretrain", "calibrate"),
     outside=(Outside.ENGINE, Outside.DEVICE, Outside.BOOK),
     shows=("baseline/score_random", "baseline/score_engine", "baseline/rating", "heldout/regret_best"),
@@ -35,7 +36,7 @@ STEP: Final = Step(
 def body(work: Work) -> None:
     """Write held-out regret, place on the ladder, and scores against a random mover and Stockfish, as the policy stands before GRPO."""
     table, ladder = read_boards(work.inputs["join_boards"]), read_ladder(work.inputs["calibrate"])
-    policy = open_policy(work.inputs["pretrain"], work.device, rules=work.settings.language)
+    policy = open_policy(work.inputs["pretrain"], work.device, settings=work.settings)
     heldout = policy.heldout(table)
     work.log(Record(0, heldout))
     policy.write_decisions(work.folder, table)

@@ -21,7 +21,8 @@ STEP: Final = Step(
     name="confirm",
     says="Plays one task's part of the games that decide on the candidate: fresh games, in pairs with both colors, from openings"
     " that were not used before.",
-    reads=("seed", "language", "evaluation", "selection"),
+    reads=("seed", "evaluation", "selection"),
+    reads_kind=True,
     inputs=("pretrain", "finetune", "screen"),
     outside=(Outside.ENGINE, Outside.DEVICE),
     resources="games",
@@ -33,7 +34,7 @@ def body(work: Work) -> None:
     screened = read_document(work.inputs["screen"] / REPORT, Screened)
     games: dict[str, list[dict[str, Any]]] = {}
     if (step := screened.candidate_step) is not None:
-        opened = cache(lambda folder: open_policy(folder, work.device, rules=work.settings.language))
+        opened = cache(lambda folder: open_policy(folder, work.device, settings=work.settings))
         num_sharing = 1 if work.machine.is_container else work.part.count  # Tasks of one machine share its cores.
         machine = replace(work.machine, num_threads=max(1, work.machine.num_threads // num_sharing))
         with Arena(work.settings, machine, work.progress) as arena:

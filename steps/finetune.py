@@ -16,7 +16,6 @@ from grpo.engine.pool import EnginePool
 from grpo.match.regret import heldout_metrics
 from grpo.metrics.table import FINDING
 from grpo.policy.checkpoints import load_checkpoint
-from grpo.policy.files import LANGUAGE
 from grpo.policy.policy import NetworkPolicy
 from grpo.settings.tree import Settings
 from grpo.train.network_problem import NetworkProblem
@@ -33,20 +32,13 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="finetune",
-    variants={LANGUAGE: "steps.language.finetune"},
     says="Train with GRPO, and recover or stop when entropy becomes critical.",
-    reads=("seed", "boards.depth", "policy", "language", "grpo"),
+    reads=("seed", "boards.depth", "policy", "grpo"),
+    reads_kind=True,
     inputs=("join_boards", "pretrain"),
     outside=(Outside.ENGINE, Outside.DEVICE),
     of_run=(OfRun.CHECKPOINT,),
-    shows=(
-        "heldout/regret_best",
-        "heldout/regret_sampled",
-        "heldout/entropy",
-        "language/reward_mean",
-        "language/parse_rate",
-        "heldout/parse_rate",
-    ),
+    shows=("heldout/regret_best", "heldout/regret_sampled", "heldout/entropy"),
     pages=(REPORT, FINDINGS),
     resources="training",
 )
@@ -104,7 +96,7 @@ def _states(work: Work, train: BoardArrays, heldout: BoardArrays, values: Values
 
 def card(seen: Seen) -> list[CardPart]:
     """Return the card, live while it trains or from the stored history: findings, curves and events."""
-    from steps.cards.training import TRAINING, charts  # Altair takes half a second, and most who import a step draw nothing.
+    from steps.cards.training import charts  # Altair takes half a second, and most who import a step draw nothing.
 
     report, records, written, num_shown = seen.read(), seen.history(), seen.read(FINDINGS), 40
     events = [(record.step, event) for record in records for event in record.events]
@@ -114,4 +106,4 @@ def card(seen: Seen) -> list[CardPart]:
     ended = Training.model_validate(report).end if report else ""
     head = page_part("finetune", seen=seen, ended=ended, findings=findings)
     tail = page_part("events", events=events[: -num_shown - 1 : -1], num_events=len(events))
-    return [head, *charts(seen, TRAINING), tail]
+    return [head, *charts(seen, "finetune"), tail]

@@ -7,7 +7,6 @@ from grpo.dataset.labels import label_arrays
 from grpo.dataset.table import Split, board_arrays
 from grpo.metrics.records import Record
 from grpo.metrics.table import TASKS
-from grpo.policy.files import LANGUAGE
 from grpo.policy.policy import new_policy, weights_hash
 from grpo.train.imitation import imitate
 from steps.cards.page import CardPart, Seen, page_part
@@ -18,25 +17,13 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="pretrain",
-    variants={LANGUAGE: "steps.language.pretrain"},
     says="Imitate the moves played, keeping the best weights by validation loss; a language model clones answers of the value tables.",
-    reads=(
-        *("seed", "policy", "pretrain", "language.model", "language.revision", "language.small_width", "language.small_num_layers"),
-        *("language.environment_share", "language.num_history_moves", "language.max_answer_tokens", "language.answers_per_forward"),
-        "language.min_parse_rate",
-    ),
+    reads=("seed", "policy", "pretrain"),
     inputs=("join_boards",),
     outside=(Outside.DEVICE, Outside.MODEL),
-    shows=(
-        "imitation/validation_loss",
-        "imitation/top1",
-        "imitation/entropy",
-        "language/clone_loss",
-        "language/clone_validation_loss",
-        "language/parse_rate",
-    ),
+    shows=("imitation/validation_loss", "imitation/top1", "imitation/entropy"),
     pages=(REPORT,),
-    headlines=("imitation/validation_loss", "imitation/top1", "language/clone_validation_loss"),
+    headlines=("imitation/validation_loss", "imitation/top1"),
     resources="training",
     is_inherited=True,
     is_registered=True,
@@ -71,7 +58,7 @@ def body(work: Work) -> None:
 
 def card(seen: Seen) -> list[CardPart]:
     """Return the card: losses, and how well the policy or the model's answers came out."""
-    from steps.cards.training import PRETRAINING, charts  # Altair takes half a second, and most who import a step draw nothing.
+    from steps.cards.training import charts  # Altair takes half a second, and most who import a step draw nothing.
 
-    head = page_part("pretrain", seen=seen, report=seen.read(), tasks=TASKS, is_language=seen.kind == LANGUAGE)
-    return [head, *charts(seen, PRETRAINING)]
+    head = page_part("pretrain", seen=seen, report=seen.read(), tasks=TASKS)
+    return [head, *charts(seen, "pretrain")]

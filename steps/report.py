@@ -11,7 +11,7 @@ from grpo.diagnosis.findings import Diagnosis
 from grpo.match.ladder import BaselineReport, LadderReport, Placement
 from grpo.match.matches import MatchReport
 from grpo.match.selection import Selection
-from grpo.policy.files import LANGUAGE, NETWORK, policy_facts
+from grpo.policy.files import policy_facts
 from grpo.settings.names import compared_settings, flattened
 from grpo.statistics.intervals import Estimate, Unit, regret_interval
 from steps.cards.page import CardPart, Seen, markdown_part, page_part
@@ -64,7 +64,7 @@ def run_results(folders: Mapping[str, Path], *, origin: str = "") -> Results:
     settings = {name: value for each in outputs.values() for name, value in flattened(each.parts["settings"]).items()}
     findings, (run, _, step) = outputs["finetune"].folder / FINDINGS, origin.rpartition("/")
     return Results(
-        kind=LANGUAGE if "parse_rates" in outputs["pretrain"].report else NETWORK,
+        kind=settings["policy.kind"],
         origin=None if not origin else ResumedFrom(run=run, step=int(step)),
         decision=decision,
         measurements=tuple(_measured(outputs, baseline, decision, compared_settings(settings))),

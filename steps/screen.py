@@ -37,7 +37,8 @@ STEP: Final = Step(
     name="screen",
     says="Selects one candidate among a few checkpoints by games against the pretrained policy; after each round the weaker half"
     " drops out (sequential halving). These games are never reported as its strength.",
-    reads=("seed", "language", "evaluation", "selection"),
+    reads=("seed", "evaluation", "selection"),
+    reads_kind=True,
     inputs=("join_boards", "pretrain", "finetune"),
     outside=(Outside.ENGINE, Outside.DEVICE, Outside.BOOK),
     of_run=(OfRun.CHAMPION,),
@@ -55,8 +56,8 @@ def body(work: Work) -> None:
         write_document(work.folder / REPORT, Screened(candidate_step=None, reason=reason, heldout_regret_best=regrets, openings={}))
         write_json(work.folder / CACHED_GAMES, {})
         return
-    candidates = {step: open_policy(checkpoint(work, step), work.device, rules=work.settings.language) for step in best}
-    initial = open_policy(work.inputs["pretrain"], work.device, rules=work.settings.language)
+    candidates = {step: open_policy(checkpoint(work, step), work.device, settings=work.settings) for step in best}
+    initial = open_policy(work.inputs["pretrain"], work.device, settings=work.settings)
     previous_weights = _keep_previous(work, initial)
     used = position_keys(work.inputs["join_boards"])
     with Arena(work.settings, work.machine, work.progress) as arena:
@@ -93,7 +94,7 @@ def _keep_previous(work: Work, initial: Competitor) -> str | None:
     folder = work.of_run.get(OfRun.CHAMPION)
     if folder is None:
         return None
-    weights = open_policy(folder, work.device, rules=work.settings.language).weights
+    weights = open_policy(folder, work.device, settings=work.settings).weights
     if weights == initial.weights:
         return None
     copy_policy(folder, work.folder / PREVIOUS_POLICY)

@@ -49,7 +49,8 @@ STEP: Final = Step(
     name="select",
     says="Decides by the fresh games whether the candidate is significantly better than the pretrained policy and than the"
     " previous champion. Registers two policies: `champion`, to play, and `peak`, to resume from.",
-    reads=("seed", "boards.depth", "language", "evaluation", "selection"),
+    reads=("seed", "boards.depth", "evaluation", "selection"),
+    reads_kind=True,
     inputs=("join_boards", "pretrain", "calibrate", "finetune", "screen"),
     outside=(Outside.ENGINE, Outside.DEVICE),
     shows=(*interval_names("selection/score_best"), *interval_names("selection/ladder_gain"), "selection/score_sampled"),
@@ -123,9 +124,9 @@ def _contest(work: Work, screened: Screened, step: int) -> _Contest:
     openings = screened.openings
     stages = [stage for stage in FRESH if stage in openings]
     played: dict[str, MatchResult] = {stage: _match(work, stage, step, openings[stage]) for stage in stages}
-    ladder, rules = read_ladder(work.inputs["calibrate"]), work.settings.language
-    candidate = open_policy(checkpoint(work, step), work.device, rules=rules)
-    initial = open_policy(work.inputs["pretrain"], work.device, rules=rules)
+    ladder = read_ladder(work.inputs["calibrate"])
+    candidate = open_policy(checkpoint(work, step), work.device, settings=work.settings)
+    initial = open_policy(work.inputs["pretrain"], work.device, settings=work.settings)
     # Equal streams too where they are asked again, so that equal policies play equal games.
     players = [
         policy.player(name, temperature=None, seed=work.settings.seed, stream=("asked again", LADDER))

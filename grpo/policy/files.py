@@ -8,10 +8,8 @@ from typing import Any, Final
 from grpo.base.errors import PlainError
 from grpo.base.files import CorruptError, read_json, sha256_text, write_json
 from grpo.board.actions import ACTIONS
+from grpo.settings.kinds import KINDS
 
-NETWORK: Final = "network"
-LANGUAGE: Final = "language"
-"""The kinds of policies: the values of `policy.kind`."""
 WEIGHTS: Final = "policy.safetensors"
 """Weights of a chess network; a language model's have transformers' name."""
 FACTS: Final = "facts.json"
@@ -43,13 +41,13 @@ def policy_facts(folder: Path) -> dict[str, Any]:
         raise IncompatibleError(
             f"{folder}: action_table is {table[:12]}, this code's is {ACTION_TABLE_HASH[:12]}; use the code that made it"
         )
-    if kind not in (NETWORK, LANGUAGE):
+    if kind not in KINDS:
         raise IncompatibleError(f"{folder}: a policy of kind {kind!r}, which this code does not know; use the code that made it")
     return facts
 
 
 def policy_kind(folder: Path) -> str:
-    """Return `NETWORK` or `LANGUAGE`; raises the errors of `policy_facts`."""
+    """Return a key of `KINDS`; raises the errors of `policy_facts`."""
     return str(policy_facts(folder)["policy"]["kind"])
 
 
@@ -65,7 +63,7 @@ def missing_files(folder: Path) -> list[str]:
 
 
 def is_policy(folder: Path) -> bool:
-    """Return whether the folder has all files of a policy of either kind."""
+    """Return whether the folder has all files of a policy."""
     return not missing_files(folder)
 
 

@@ -16,8 +16,9 @@ from grpo.base.errors import NonFiniteError
 from grpo.base.files import CorruptError, sha256_text
 from grpo.base.seeding import named_seed
 from grpo.policy.distribution import MoveDistribution, PositionBatch, on_device
-from grpo.policy.files import FACTS, NETWORK, WEIGHTS, IncompatibleError, policy_facts, write_facts
+from grpo.policy.files import FACTS, WEIGHTS, IncompatibleError, policy_facts, write_facts
 from grpo.policy.networks import make_network
+from grpo.settings.kinds import NETWORK
 from grpo.settings.tree import PolicyConfig
 
 _HASHED_BYTES: Final = 1 << 20  # Bytes that one update of the hash takes.

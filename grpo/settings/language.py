@@ -13,6 +13,7 @@ SMALL: Final = "small"
 """Value of `language.model` for a new model, created locally."""
 
 _PATH_STARTS: Final = (".", "/", "~")
+_MAX_RATE_OF_PRETRAINED: Final = 1e-3
 
 LANGUAGE_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "pretrain": {"batch_size": 16, "learning_rate": 4e-3, "steps_per_validation": 1_000, "num_steps": 5_000},
@@ -82,8 +83,11 @@ def model_folder(model: str) -> Path | None:
     return folder if model != SMALL and (model.startswith(_PATH_STARTS) or folder.is_dir()) else None
 
 
-def refuse_for_language(grpo: GrpoConfig) -> None:
-    """Raise ValueError if settings of `[grpo]` are only for networks."""
+def refuse_for_language(language: LanguageConfig, grpo: GrpoConfig, imitation_rate: float | None) -> None:
+    """Raise ValueError for settings of `[grpo]` that only networks have, or a rate of imitation that would destroy a pretrained model.
+
+    `imitation_rate` is the learning rate of imitation; None without imitation.
+    """
     wrong = {
         "num_own_moves must be 1": grpo.num_own_moves != 1,
         "self_play_fraction must be 0": grpo.self_play_fraction > 0,
@@ -93,3 +97,8 @@ def refuse_for_language(grpo: GrpoConfig) -> None:
     }
     if reasons := [reason for reason, holds in wrong.items() if holds]:
         raise ValueError(f'with policy.kind = "language", in [grpo]: {"; ".join(reasons)}')
+    if language.model != SMALL and imitation_rate is not None and imitation_rate > _MAX_RATE_OF_PRETRAINED:
+        raise ValueError(
+            f"pretrain.learning_rate ({imitation_rate:g}) is too high for the pretrained model {language.model}: use at most"
+            f" {_MAX_RATE_OF_PRETRAINED:g}, such as 2e-5, or pretrain.num_steps = 0 to use the model as it is"
+        )

@@ -13,19 +13,19 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
 from grpo.base.errors import PlainError
 from grpo.base.suggestions import did_you_mean
 from grpo.board.phases import PHASES
 from grpo.settings.grpo import GrpoConfig
-from grpo.settings.language import LANGUAGE_DEFAULTS, SMALL, LanguageConfig, refuse_for_language
-from grpo.settings.types import Count, Names, PolicyKindName, Positive, Section, refuse_secret, section_of
+from grpo.settings.kinds import KINDS, NETWORK, known_kind
+from grpo.settings.language import LanguageConfig
+from grpo.settings.types import Count, Names, Positive, Section, refuse_secret, section_of
 
 _Fraction = Annotated[float, Field(gt=0, le=1)]
 PRESET_FOLDER: Final = Path(__file__).parent / "presets"
 DEFAULT_PRESET: Final = "laptop"
-_MAX_RATE_OF_PRETRAINED: Final = 1e-3
 
 
 class ConfigError(PlainError, ValueError):
@@ -83,7 +83,7 @@ class BoardsConfig(Section):
 class PolicyConfig(Section):
     """The policy. All settings except `kind` describe the network."""
 
-    kind: PolicyKindName = "network"
+    kind: Annotated[str, AfterValidator(known_kind)] = NETWORK
     """`network` is a neural network that gives every legal move a probability. `language` is a language model that writes its moves
     (see `[language]` and `docs/language.md`); it changes some defaults of `[grpo]`."""
     network: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")] = "afterstates"
@@ -169,10 +169,6 @@ class TaskResources(Section):
     """GPUs. Above 0, the task goes to the GPU queue, and fails without a GPU."""
 
 
-_OVER_DEFAULTS: Final = ("resources", *LANGUAGE_DEFAULTS)
-"""Sections whose defaults are not those of their classes alone."""
-
-
 class ResourcesConfig(Section):
     """Division of work, and requests of tasks on AWS Batch. Only the device that trains changes results."""
 
@@ -204,26 +200,27 @@ class Settings(Section):
     @classmethod
     def _over_kind(cls, given: Any) -> Any:
         """Override the defaults of the policy's kind, and of each type of task, with the given keys."""
-        if not isinstance(given, dict) or not all(isinstance(given.get(name, {}), dict) for name in ("policy", *_OVER_DEFAULTS)):
+        if not isinstance(given, dict) or not isinstance(policy := given.get("policy", {}), dict):
             return given  # For pydantic to refuse.
-        is_language = given.get("policy", {}).get("kind") == "language"
-        below = {"resources": ResourcesConfig().model_dump(), **(LANGUAGE_DEFAULTS if is_language else {})}
+        kind = KINDS.get(str(policy.get("kind", NETWORK)))
+        below = {"resources": ResourcesConfig().model_dump(), **(kind.defaults if kind is not None else {})}
+        if not all(isinstance(given.get(name, {}), dict) for name in below):
+            return given
         return {**given, **{name: _laid_over(dict(defaults), given.get(name, {})) for name, defaults in below.items()}}
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
         for address in (*self.boards.files, *self.boards.exclude, self.evaluation.opening_book):
             refuse_secret(address)
-        if self.policy.kind == "language":
-            refuse_for_language(self.grpo)
-            rate = self.pretrain.learning_rate
-            if self.language.model != SMALL and self.pretrain.num_steps and rate > _MAX_RATE_OF_PRETRAINED:
-                raise ValueError(
-                    f"pretrain.learning_rate ({rate:g}) is too high for the pretrained model {self.language.model}: use at most"
-                    f" {_MAX_RATE_OF_PRETRAINED:g}, such as 2e-5, or pretrain.num_steps = 0 to use the model as it is"
-                )
-        elif self.language != LanguageConfig() or not self.pretrain.num_steps:
-            raise ValueError('[language] and pretrain.num_steps = 0 need policy.kind = "language"; set both or neither')
+        kind, rate = KINDS[self.policy.kind], self.pretrain.learning_rate if self.pretrain.num_steps else None
+        if kind.refuse is not None:
+            kind.refuse(getattr(self, kind.section) if kind.section else None, self.grpo, rate)
+        for name, other in KINDS.items():
+            if other is not kind and other.section and (section := getattr(self, other.section)) != type(section)():
+                raise ValueError(f'[{other.section}] needs policy.kind = "{name}"; set both or neither')
+        if rate is None and not kind.can_skip_imitation:
+            names = " or ".join(f'"{name}"' for name, other in KINDS.items() if other.can_skip_imitation)
+            raise ValueError(f"pretrain.num_steps = 0 needs policy.kind = {names}; set both or neither")
         if self.evaluation.heldout_depth <= self.boards.depth:
             raise ValueError(
                 f"evaluation.heldout_depth ({self.evaluation.heldout_depth}) must exceed boards.depth ({self.boards.depth}):"

@@ -1,6 +1,6 @@
 """Building blocks of the settings: frozen strict sections and numbers with ranges."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -13,8 +13,6 @@ Names = Annotated[tuple[str, ...], Field(strict=False), BeforeValidator(lambda g
 """Paths; a single text is one path."""
 S3_SCHEME: Final = "s3://"
 """Begin of an address on S3."""
-
-PolicyKindName = Literal["network", "language"]
 
 
 class UndeclaredSettingError(RuntimeError):

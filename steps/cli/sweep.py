@@ -108,7 +108,7 @@ def _code(policies: Iterable[tuple[str, str]]) -> str:
     from steps.run.step import step_of
 
     steps = [step_of(name) for name in STEPS[1:-1]]  # The first and the last compute nothing.
-    return sha256_json([code_hash(step.module_for(kind), kind, network) for kind, network in sorted(policies) for step in steps])
+    return sha256_json([code_hash(step.variant(kind).module, kind, network) for kind, network in sorted(policies) for step in steps])
 
 
 def _run_all(plan: Sequence["PlannedRun"], folder: Path, store: "Store") -> None:

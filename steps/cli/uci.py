@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from grpo.base.errors import PlainError
-from grpo.policy.files import NETWORK, policy_kind
+from grpo.policy.files import policy_kind
+from grpo.settings.kinds import KINDS
 from grpo.uci.options import UciOptions
 from grpo.uci.server import UciEngine, serve
 from steps.cli.options import device_option, temperature_option
@@ -39,7 +40,7 @@ def command(model: str, temperature: float, device: str) -> int:
         found = find_policy(model, machine)
         engine = UciEngine(
             name=f"chess-grpo {found.run} {found.weights_hash[:12]}",
-            options=UciOptions(temperature=temperature, has_lines=policy_kind(found.folder) == NETWORK),
+            options=UciOptions(temperature=temperature, has_lines=KINDS[policy_kind(found.folder)].has_probabilities),
             load=lambda: _load(found, machine),
             seed=secrets.randbits(31),
             write=write,

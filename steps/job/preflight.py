@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
@@ -24,9 +25,7 @@ from grpo.engine.identity import identify
 from grpo.engine.move_values import try_engine
 from grpo.engine.pool import EnginePool
 from grpo.match.openings import drawn_openings
-from grpo.policy.files import NETWORK
-from grpo.policy.networks import is_network
-from grpo.settings.language import SMALL, model_folder
+from grpo.settings.kinds import KINDS
 from grpo.settings.tree import ConfigError, Settings, preset_names, read_settings
 from grpo.statistics.halving import halving_rounds
 from steps.run.machine import Machine, sqlite_file
@@ -37,7 +36,6 @@ from steps.run.versions import LOCK, describe_code
 _FREE_BYTES: Final = 2 * 1024**3
 _PIN: Final = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)
 _SHOWN: Final = 5
-_MODEL_FILE: Final = "config.json"
 
 
 class PreflightError(PlainError, RuntimeError):
@@ -70,7 +68,7 @@ def preflight(settings: Settings, machine: Machine, *, read_only: bool = False) 
     }
     if machine.store:
         looks["store"] = lambda: _store(machine, read_only=read_only)
-    looks[settings.policy.kind] = lambda: _network(settings) if settings.policy.kind == NETWORK else _language_model(settings)
+    looks[settings.policy.kind] = lambda: import_module(KINDS[settings.policy.kind].module).check(settings)
     if settings.evaluation.opening_book:
         looks["evaluation.opening_book"] = lambda: _book(settings)
     if settings.boards.files:
@@ -175,26 +173,6 @@ def _device(machine: Machine) -> str:
     from steps.run.device import torch_device
 
     return f"{torch_device(machine)}, {machine.num_threads} threads"
-
-
-def _network(settings: Settings) -> str:
-    name = settings.policy.network
-    if not is_network(name):
-        raise PreflightError(f"policy.network = {name!r}: put it into grpo/policy/networks/{name}.py")
-    return f"policy.network = {name!r}"
-
-
-def _language_model(settings: Settings) -> str:
-    """Look for a model's folder; `pretrain` asks the hub itself."""
-    model = settings.language.model
-    folder = model_folder(model)
-    if folder is None:
-        return "small, built in" if model == SMALL else f"{model} of the hub, downloaded by `pretrain` unless it is cached"
-    if not (folder / _MODEL_FILE).is_file():
-        lack = f"has no {_MODEL_FILE}" if folder.is_dir() else "is not an existing folder"
-        remedy = "give a folder that transformers' `save_pretrained` wrote, the name of a model on the hub, or small"
-        raise PreflightError(f"language.model = {model!r} {lack}; {remedy}")
-    return f"the folder {folder}"
 
 
 def _book(settings: Settings) -> str:

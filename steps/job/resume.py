@@ -110,7 +110,7 @@ def resumed_settings(origin: Origin, given: Mapping[str, Any]) -> Settings:
     """
     settings = settings_over(origin["settings"], given)
     changed = _changed(origin, settings)
-    fixed = [name for step in ("join_boards", "pretrain") for name in step_of(step).reads]
+    fixed = [name for step in ("join_boards", "pretrain") for name in step_of(step).reads_for(settings.policy.kind)]
     refused = [name for name in changed if is_within(name, fixed) and not is_within(name, _FREE)]
     if refused:
         lines = [f"  {name}: origin {_shown(changed[name][0])}, now {_shown(changed[name][1])}" for name in refused]

@@ -83,9 +83,12 @@ class _Task:
         given = getattr(flow, "input", None)
         self.part = Part(number=0, count=1) if given is None else Part(**given)
         self.inputs: dict[str, StepOutput] = {name: getattr(flow, f"{name}_output") for name in step.inputs}
-        self.module = import_module(step.module_for(self.settings.policy.kind))
+        self.variant = step.variant(self.settings.policy.kind)
+        self.module = import_module(self.variant.module)
         self.card = self._live_card() if self.machine.task else None
-        self.terminal = TerminalSink(step.name, step.shows, lambda text: print(text, flush=True), lambda: self._seconds_after)
+        self.terminal = TerminalSink(
+            step.name, (*step.shows, *self.variant.shows), lambda text: print(text, flush=True), lambda: self._seconds_after
+        )
 
     @cached_property
     def version(self) -> StepVersion:
@@ -134,7 +137,7 @@ class _Task:
         """Return what the body works with."""
         return Work(
             folder=folder,
-            settings=declared(self.settings, self.step.reads),
+            settings=declared(self.settings, self.step.reads_for(self.settings.policy.kind)),
             machine=self.machine,
             inputs={name: self.store.open(output) for name, output in self.inputs.items()},
             of_run=self.folders(),

@@ -11,11 +11,12 @@ from grpo.language.model.policy import load_model
 from grpo.language.text.examples import LanguageBoards
 from grpo.metrics.records import Record
 from grpo.policy.policy import weights_hash
+from grpo.settings.kinds import LANGUAGE
 from grpo.settings.tree import Settings
 from steps.common.dataset import read_boards
 from steps.language.answers import shown_examples, write_answers
 from steps.names import REPORT
-from steps.run.outside import unread_by_imitation
+from steps.run.outside import unread_by_pretrain
 from steps.run.work import Work
 
 
@@ -60,4 +61,4 @@ def body(work: Work) -> None:
 
 def _seen_by_imitation(settings: Settings) -> Settings:
     """Return the settings, with defaults for those that imitation does not read: the policy's folder must not depend on them."""
-    return settings.model_copy(update={"language": settings.language.model_copy(update=unread_by_imitation())})
+    return settings.model_copy(update={"language": settings.language.model_copy(update=unread_by_pretrain(LANGUAGE))})

@@ -4,12 +4,14 @@ What counts are the modules that a step's module imports and uses, directly or i
 """
 
 import ast
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from grpo.base.files import sha256_file, sha256_json, sha256_text
-from grpo.policy.files import LANGUAGE
+from grpo.settings.kinds import KINDS
+from steps.run.kinds import PARTS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _PACKAGES: Final = ("steps", "data_checks", "grpo")
@@ -21,12 +23,17 @@ _LEFT_OUT: Final = (
     "grpo.metrics.table",  # The names of metrics are in the code that logs them, and the rest are words.
     "steps.common.live_diagnosis",  # It tells people.
 )
-_OF_LANGUAGE: Final = ("grpo.language.", "steps.language.", "steps.common.policies.language")
-"""What only runs of language models reach, although others import it where they open a policy."""
+_TABLES: Final[Mapping[str, Mapping[str, Any]]] = {"grpo.settings.kinds": KINDS, "steps.run.kinds": PARTS}
+"""Module -> its table of kinds. The row of the policy's kind counts, by value; rows of other kinds and what they import do not."""
 _NETWORKS: Final = "grpo.policy.networks"
-"""Where this is imported, the one network that the settings name is reached by its name."""
-_DATA: Final = {"grpo.viewer.page": "grpo/viewer/pages/*", "steps.pages.templates": "steps/pages/*.j2"}
-"""Module -> pattern of its data files."""
+"""Imports the network that the settings name."""
+_OPEN: Final = "steps.common.policies.open"
+"""Imports the competitor of the policy's kind."""
+_DATA: Final = {
+    "grpo.viewer.page": ("grpo/viewer/pages/*",),
+    "steps.pages.templates": ("steps/pages/*.j2", "steps/pages/kinds/{kind}.md.j2"),
+}
+"""Module -> patterns of its data files."""
 _VIEWS: Final = ("STEP", "card")
 """Of a step's module: its declaration is in the version by value, and its card is no part of the output."""
 _SPEAKERS: Final = ("print", "say", "warn")
@@ -42,22 +49,26 @@ def code_hash(module: str, kind: str, network: str) -> str:
         network: `policy.network`.
     """
     code = code_of(module, kind, network)
-    data = {path.relative_to(ROOT).as_posix(): path for name in _DATA.keys() & code.keys() for path in ROOT.glob(_DATA[name])}
+    patterns = (pattern.format(kind=kind) for name in _DATA.keys() & code.keys() for pattern in _DATA[name])
+    data = {path.relative_to(ROOT).as_posix(): path for pattern in patterns for path in ROOT.glob(pattern)}
     return sha256_json({name: sha256_text(text) for name, text in code.items()} | {name: sha256_file(path) for name, path in data.items()})
 
 
 def code_of(module: str, kind: str, network: str) -> dict[str, str]:
     """Return the modules that a module's results depend on, and what counts of each."""
-    left_out = _LEFT_OUT if kind == LANGUAGE else (*_LEFT_OUT, *_OF_LANGUAGE)
-    found: dict[str, str] = {}
+    by_name = {_NETWORKS: [f"{_NETWORKS}.{network}"], _OPEN: [PARTS[kind].competitor]}
+    counted: dict[str, str] = {}
     waiting = [module, *_IN_EVERY_STEP]
     while waiting:
         name = waiting.pop()
-        path = None if name in found or name.startswith(left_out) else _path_of(name)
+        if name in _TABLES:
+            counted[name] = repr(_TABLES[name][kind])
+            continue
+        path = None if name in counted or name.startswith(_LEFT_OUT) else _path_of(name)
         if path is not None:
-            found[name], imports = _without_words(path.read_text(encoding="utf-8"))
-            waiting += [*imports, *([f"{_NETWORKS}.{network}"] if name == _NETWORKS else [])]
-    return dict(sorted(found.items()))
+            counted[name], imports = _without_words(path.read_text(encoding="utf-8"))
+            waiting += [*imports, *by_name.get(name, [])]
+    return dict(sorted(counted.items()))
 
 
 def _path_of(name: str) -> Path | None:

@@ -1,14 +1,14 @@
 """What steps take in from outside of the run, by hash."""
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any, Final
 
-from grpo.base.files import file_hashes, sha256_json
+from grpo.base.files import sha256_json
 from grpo.dataset.streams import find_files, fingerprint, fingerprint_of_all
 from grpo.engine.identity import identify
 from grpo.match.openings import book_files
-from grpo.policy.files import LANGUAGE
-from grpo.settings.language import SMALL, LanguageConfig, model_folder
+from grpo.settings.kinds import KINDS
 from grpo.settings.names import IN_NO_VERSION, flattened, is_within
 from grpo.settings.tree import Settings
 from steps.run.machine import Machine
@@ -31,30 +31,22 @@ def _sources(settings: Settings, machine: Machine) -> dict[str, str]:
     return {"engine": str(identify(machine.stockfish))} | named | judged
 
 
-def unread_by_imitation() -> dict[str, Any]:
-    """Return the language settings that `pretrain` does not read, with their defaults."""
-    reads = step_of("pretrain").reads
-    return {name: field.default for name, field in LanguageConfig.model_fields.items() if not is_within(f"language.{name}", reads)}
+def unread_by_pretrain(kind: str) -> dict[str, Any]:
+    """Return the settings of a kind's section that `pretrain` does not read, with their defaults; empty for a kind without a section."""
+    section, reads = KINDS[kind].section, step_of("pretrain").reads_for(kind)
+    fields = type(getattr(Settings(), section)).model_fields if section else {}
+    return {name: field.default for name, field in fields.items() if not is_within(f"{section}.{name}", reads)}
 
 
 def _model(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
-    """Return the language model that cloning begins with, and what cloning writes into the policy's folder without reading it.
+    """Return what imitation begins with, and what `pretrain` writes into the policy's folder without reading it, by hash.
 
-    The model counts by hash where it lies in a folder, and where a hub has it by its commit, which tells that it has changed there since.
-
-    Raises LanguageModelError when neither the hub nor its cache has the model.
+    Raises a PlainError of the kind when the model that imitation begins with is missing.
     """
-    if settings.policy.kind != LANGUAGE:
-        return {}
-    model, found = settings.language.model, {"unread settings": sha256_json(unread_by_imitation())}
-    if model == SMALL:
-        return found
-    folder = model_folder(model)
-    if folder is not None:
-        return found | {"model": sha256_json(file_hashes(folder))}
-    from grpo.language.model.loading import hub_commit  # It imports torch, and transformers to ask the hub.
-
-    return found | {"model": hub_commit(settings.language)}
+    kind = settings.policy.kind
+    unread = {"unread settings": sha256_json(unread_by_pretrain(kind))} if KINDS[kind].section else {}
+    start: dict[str, str] = import_module(KINDS[kind].module).start_hashes(settings)
+    return unread | start
 
 
 def _book(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001

@@ -1,7 +1,6 @@
 """What a step is, declared in the step's own file beside its body and its card."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
 from typing import Annotated, Any, Literal
@@ -10,9 +9,11 @@ from pydantic import AfterValidator
 from typing_extensions import TypedDict
 
 from grpo.base.door import STRICT, Hash, VersionHash
+from grpo.settings.kinds import KINDS
 from grpo.settings.names import part_of, unknown_settings
 from grpo.settings.tree import Settings
 from steps import STEPS
+from steps.run.kinds import PARTS, Variant
 
 
 def _of_pipeline(name: str) -> str:
@@ -74,10 +75,10 @@ class Step:
     """Of the step, in the flow, the store and the tracker, and of its file: whose `body` computes the output, whose `card` draws it."""
     says: str
     """What it does, in one or two sentences."""
-    variants: Mapping[str, str] = field(default_factory=dict)
-    """Kind of policy -> another module, whose `body` computes the output of that kind."""
     reads: tuple[str, ...] = ()
     """The settings that it reads: sections, or dotted names of single ones. They are part of its version, and others are not."""
+    reads_kind: bool = False
+    """Whether it also reads the section of the policy's kind (`grpo.settings.kinds`), such as `[language]`."""
     inputs: tuple[StepName, ...] = ()
     """The steps whose outputs it reads."""
     outside: tuple[Outside, ...] = ()
@@ -105,14 +106,18 @@ class Step:
         if unknown:
             raise ValueError(f"the declaration of {self.name} names {', '.join(unknown)}: no step or setting is called so")
 
-    def module_for(self, kind: str) -> str:
-        """Return the module whose `body` computes the output for a kind of policy."""
-        return self.variants.get(kind, f"steps.{self.name}")
+    def variant(self, kind: str) -> Variant:
+        """Return the step's variant for a kind of policy."""
+        return PARTS[kind].variants.get(self.name) or Variant(module=f"steps.{self.name}")
+
+    def reads_for(self, kind: str) -> tuple[str, ...]:
+        """Return all sections and settings that the step reads for a kind of policy."""
+        section = KINDS[kind].section
+        return (*self.reads, *([section] if self.reads_kind and section else []), *self.variant(kind).reads)
 
     def settings(self, settings: Settings) -> dict[str, Any]:
         """Return the part of the settings that it reads, JSON-able: part of its version."""
-        left_out = "language" if settings.policy.kind == "network" else ""
-        return part_of(settings, [name for name in self.reads if name.partition(".")[0] != left_out])
+        return part_of(settings, self.reads_for(settings.policy.kind))
 
 
 def inherited_steps() -> tuple[str, ...]:

@@ -63,7 +63,7 @@ def step_version(
         "step": step.name,
         "settings": dict(settings),
         "inputs": dict(inputs),
-        "sources": code_hash(step.module_for(policy.kind), policy.kind, policy.network),
+        "sources": code_hash(step.variant(policy.kind).module, policy.kind, policy.network),
         "lock": code["lock"],
         "fresh": code.get("fresh", ""),
     }

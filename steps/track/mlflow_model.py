@@ -10,7 +10,8 @@ from typing import Final
 from mlflow.models import infer_signature
 
 import steps
-from grpo.policy.files import LANGUAGE, policy_kind
+from grpo.policy.files import policy_kind
+from grpo.settings.kinds import KINDS
 
 # MLflow 3.17 warns of its own code when this is imported, and reports what goes well. For good: publishers are threads.
 warnings.filterwarnings("ignore", message=".*Any type hint is inferred as AnyType", category=UserWarning)
@@ -25,7 +26,7 @@ _LIBRARY: Final = Path(steps.__file__).parents[1] / "grpo"
 LIBRARY: Final = "grpo.zip"
 """The library in a model, in the folder `code`, from where `steps.track.mlflow_code` imports it."""
 _NEEDS: Final = ("mlflow", "torch", "safetensors", "pydantic", "chess", "numpy", "pandas")
-"""Packages that the code imports; a language model needs one more."""
+"""Packages that the code imports for every kind of policy."""
 _EXAMPLES: Final = (
     "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1",
     "rnbqkbnr/ppp1pppp/8/8/3pP3/2N5/PPPP1PPP/R1BQKBNR b KQkq e3 0 3",
@@ -41,7 +42,7 @@ def write_model(files: Path, folder: Path) -> None:
     """
     library = folder.with_name(LIBRARY)
     write_archive(_LIBRARY, library)
-    needs = (*_NEEDS, "transformers") if policy_kind(files / POLICY) == LANGUAGE else _NEEDS
+    needs = (*_NEEDS, *KINDS[policy_kind(files / POLICY)].packages)
     save_model(
         path=folder,
         python_model=str(_CODE),

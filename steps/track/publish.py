@@ -205,7 +205,8 @@ class _View:
         if child.data.tags.get(_LOGGED) == str(attempt.number) and not self._again:
             return
         rows, is_over = journal_of(attempt, self._store), attempt.ended is not None
-        of_run = {*declared.headlines, *(MAIN_CURVES if attempt.step == _FINETUNE else ())}
+        variant = declared.variant(self._run.facts["settings"]["policy"]["kind"])
+        of_run = {*declared.headlines, *variant.headlines, *(MAIN_CURVES if attempt.step == _FINETUNE else ())}
         for logged, names in ((parent, of_run), (child, None)):
             there = self._there(logged, key, names, is_asked=is_over)
             new = [metric for metric in _metrics(rows, names) if (metric.key, metric.step) not in there]

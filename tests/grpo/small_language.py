@@ -22,7 +22,7 @@ from grpo.engine.move_values import ValueTable
 from grpo.language.learn.imitation import imitate
 from grpo.language.model.policy import load_model
 from grpo.language.text.examples import LanguageBoards
-from grpo.policy.files import LANGUAGE
+from grpo.settings.kinds import LANGUAGE
 from grpo.settings.language import LanguageConfig
 from grpo.settings.tree import PretrainConfig
 from steps.run.code import code_hash

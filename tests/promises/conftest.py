@@ -11,7 +11,7 @@ from s3_server import s3_server
 from tiny_training import prepare
 from trainings import Driver, Result, result_of
 
-from grpo.policy.files import NETWORK
+from grpo.settings.kinds import NETWORK
 from steps.run.machine import Machine
 
 

@@ -18,7 +18,7 @@ from tracked_runs import TrackedRun, counts, curve, rows_of, told
 from trainings import Driver, Result, goes_on, progress_of, wait_for
 
 from grpo.base.files import append_line
-from grpo.policy.files import LANGUAGE, NETWORK
+from grpo.settings.kinds import LANGUAGE, NETWORK
 from steps.run.machine import Machine
 from steps.run.store import Store
 

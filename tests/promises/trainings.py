@@ -12,7 +12,7 @@ from forking import Forks
 from tiny_training import progress_of
 
 from grpo.base.files import verified_manifest
-from grpo.policy.files import NETWORK
+from grpo.settings.kinds import NETWORK
 from steps.names import HISTORY
 from steps.run.work import read_journal
 

@@ -37,6 +37,7 @@ FINDING = Finding(
 DIAGNOSIS = Diagnosis(findings=(FINDING,), verdict="findings", words="healthy")
 SETTINGS = {
     "seed": 4,
+    "policy": {"kind": "network"},
     "grpo": {"learning_rate": 7e-4, "clip_high": 0.31},
     "evaluation": {"max_plies": 200},
 }

@@ -14,8 +14,8 @@ from doubles import CPU, TINY
 from made_runs import machine_of
 
 from grpo.dataset.table import GAME_SCHEMA, Split
-from grpo.policy.files import LANGUAGE, NETWORK
 from grpo.policy.policy import new_policy
+from grpo.settings.kinds import LANGUAGE, NETWORK
 from grpo.settings.names import declared
 from grpo.settings.tree import Settings
 from steps.finetune import STEP
@@ -76,7 +76,7 @@ def finetune(
             with making.filling({}) as folder:
                 work = Work(
                     folder=folder,
-                    settings=declared(given, STEP.reads),
+                    settings=declared(given, STEP.reads_for(kind)),
                     machine=replace(machine_of(home), stockfish=sys.executable),  # It is there, and nobody asks it.
                     inputs={"join_boards": prepared / "boards", "pretrain": prepared / kind},
                     of_run={} if checkpoint is None else {OfRun.CHECKPOINT: checkpoint},
@@ -86,6 +86,6 @@ def finetune(
                     say=say,
                     saved=making.save,
                 )
-                import_module(STEP.module_for(kind)).body(work)
+                import_module(STEP.variant(kind).module).body(work)
                 work.write_history()
     return store.folder("finetune", VERSION)

@@ -14,8 +14,9 @@ from safetensors import SafetensorError
 
 from grpo.language.model.loading import hub_commit, network_of_files, quieten_transformers
 from grpo.policy.distribution import MoveDistribution
-from grpo.policy.files import LANGUAGE, IncompatibleError, policy_facts, write_facts
+from grpo.policy.files import IncompatibleError, policy_facts, write_facts
 from grpo.policy.policy import refuse_non_finite
+from grpo.settings.kinds import LANGUAGE
 from grpo.settings.language import SMALL, LanguageConfig, model_folder
 
 if TYPE_CHECKING:

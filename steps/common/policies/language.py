@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import chess
+import torch
 
 from grpo.base.seeding import numpy_stream
 from grpo.language.generate.player import AnswerGenerator, LanguageMoveFinder, LanguagePlayer
@@ -15,11 +16,17 @@ from grpo.match.players import Player
 from grpo.match.regret import HeldoutScores
 from grpo.policy.policy import weights_hash
 from grpo.settings.language import LanguageConfig
+from grpo.settings.tree import Settings
 from grpo.uci.search import MoveFinder
 from steps.common.policies.competitor import Competitor
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+def open_competitor(folder: Path, device: torch.device, settings: Settings | None) -> Competitor:
+    """Return the language model of a folder; `[language]` says how often it is asked in games, and on how many boards it is judged."""
+    return LanguageCompetitor(LanguagePolicy.load(folder, device), None if settings is None else settings.language)
 
 
 class LanguageCompetitor:

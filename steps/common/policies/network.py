@@ -15,6 +15,7 @@ from grpo.match.players import BestMovePlayer, Player, SamplingPlayer
 from grpo.match.regret import HeldoutScores, heldout_metrics, heldout_scores
 from grpo.policy.distribution import PositionBatch
 from grpo.policy.policy import NetworkPolicy, weights_hash
+from grpo.settings.tree import Settings
 from grpo.uci.search import MoveFinder, PolicyMoveFinder
 from grpo.viewer.decisions import notable_decisions
 from steps.common.policies.competitor import Competitor
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _NUM_OF_EACH_KIND: Final = 4
+
+
+def open_competitor(folder: Path, device: torch.device, settings: Settings | None) -> Competitor:  # noqa: ARG001
+    """Return the network of a folder; it reads no settings."""
+    return NetworkCompetitor(NetworkPolicy.load(folder, device))
 
 
 class NetworkCompetitor:

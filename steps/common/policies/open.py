@@ -1,30 +1,25 @@
-"""Policies as games and measurements meet them, whatever their kind."""
+"""Opens the policy of a folder as a competitor, whatever its kind."""
 
+from importlib import import_module
 from pathlib import Path
 
 import torch
 
-from grpo.policy.files import LANGUAGE, policy_kind
-from grpo.policy.policy import NetworkPolicy
-from grpo.settings.language import LanguageConfig
+from grpo.policy.files import policy_kind
+from grpo.settings.tree import Settings
 from steps.common.policies.competitor import Competitor
-from steps.common.policies.network import NetworkCompetitor
+from steps.run.kinds import PARTS
 
 
-def open_policy(folder: Path, device: torch.device, *, rules: LanguageConfig | None = None) -> Competitor:
-    """Return the policy of a folder, whatever its kind.
+def open_policy(folder: Path, device: torch.device, *, settings: Settings | None = None) -> Competitor:
+    """Return the policy of a folder.
 
     Args:
-        folder: with its files.
-        device: where it computes.
-        rules: how often a language model is asked in games, and on how much it is judged; None goes by what it was saved with.
+        folder: Folder with the policy's files.
+        device: Device on which the policy computes.
+        settings: Settings of the run, of which a kind reads its own section; None for the settings that the policy was saved with.
 
-    Raises CorruptError or IncompatibleError when its files do not make one, PlainError when the packages are missing that its kind needs.
+    Raises CorruptError or IncompatibleError if the files do not make a policy, PlainError if packages of its kind are missing.
     """
-    if policy_kind(folder) == LANGUAGE:
-        # Transformers takes seconds to import.
-        from grpo.language.model.policy import LanguagePolicy
-        from steps.common.policies.language import LanguageCompetitor
-
-        return LanguageCompetitor(LanguagePolicy.load(folder, device), rules)
-    return NetworkCompetitor(NetworkPolicy.load(folder, device))
+    competitor: Competitor = import_module(PARTS[policy_kind(folder)].competitor).open_competitor(folder, device, settings)
+    return competitor

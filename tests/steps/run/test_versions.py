@@ -14,6 +14,7 @@ import pytest
 from presets import tiny_settings
 
 from grpo.base.files import sha256_file
+from grpo.settings.kinds import KINDS
 from grpo.settings.tree import PolicyConfig, Settings
 from steps import STEPS
 from steps.run import code, versions
@@ -47,7 +48,7 @@ def version(**changes: Any) -> str:
     "change",
     [
         {"step": step(name="baseline")},
-        {"step": step(variants={"network": "steps.baseline"})},
+        {"step": step(name="finetune"), "policy": PolicyConfig(kind="language")},
         {"settings": {"seed": 1, "policy": {"width": 16}}},
         {"inputs": {"boards": "hash-2"}},
         {"code": {**CODE, "lock": "lock-2"}},
@@ -213,7 +214,7 @@ def test_words_metrics_and_settings_of_the_project_change_no_version(before: dic
         "grpo/dataset/games.py": [(r'"""', '"""Said otherwise: ')],
         "grpo/train/self_play.py": [(r"raise SelfPlayError\(", 'raise SelfPlayError("Said otherwise: " + ')],
         "grpo/dataset/quotas.py": [(r"\n\n\n", "\n\n\n# A comment.\n\n\n")],
-        "steps/cards/training.py": [("clipped moves", "moves that were clipped")],
+        "steps/cards/network.py": [("clipped moves", "moves that were clipped")],
     }
     for name, changes in edits.items():
         text = (project / name).read_text()
@@ -260,9 +261,10 @@ def test_no_step_depends_on_tracker_store_or_card() -> None:
 
 def test_every_data_file_of_the_packages_counts_or_is_a_view_or_a_value() -> None:
     files = {path for package in ("steps", "data_checks", "grpo") for path in (code.ROOT / package).rglob("*.*") if path.is_file()}
-    counted = {path for pattern in code._DATA.values() for path in code.ROOT.glob(pattern)}
+    patterns = {pattern.format(kind=kind) for patterns in code._DATA.values() for pattern in patterns for kind in KINDS}
+    counted = {path for pattern in patterns for path in code.ROOT.glob(pattern)}
     others = {path.relative_to(code.ROOT).parent.as_posix() for path in files - counted if path.suffix not in (".py", ".pyc")}
-    assert others == {"grpo/diagnosis", "grpo/settings/presets", "steps/cards", "steps/run"}
+    assert others == {"grpo/diagnosis", "grpo/settings/presets", "steps/cards", "steps/cards/kinds", "steps/run"}
 
 
 # Locks.

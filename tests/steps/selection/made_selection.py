@@ -111,7 +111,9 @@ def step(
     folder.mkdir(parents=True)
     taken = {name: inputs[name] for name in module.STEP.inputs if name in inputs}
     of_run = {name: inputs[name] for name in module.STEP.of_run if name in inputs}
-    work = work_in(folder / "output", declared(given, module.STEP.reads), stockfish=engine, inputs=taken, of_run=of_run, **more)
+    work = work_in(
+        folder / "output", declared(given, module.STEP.reads_for(given.policy.kind)), stockfish=engine, inputs=taken, of_run=of_run, **more
+    )
     module.body(work)
     work.write_history()
     return folder / "output"

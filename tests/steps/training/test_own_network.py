@@ -13,13 +13,12 @@ from tiny_training import finetune, prepare, settings
 
 from grpo.base.errors import PlainError
 from grpo.base.files import read_json
-from grpo.policy import networks
+from grpo.policy import kind, networks
 from grpo.policy.files import FACTS, IncompatibleError
 from grpo.policy.policy import NetworkPolicy
 from grpo.settings.tree import Settings
 from steps import pretrain
 from steps.common.policies.open import open_policy
-from steps.job import preflight
 from steps.names import CHECKPOINTS
 
 NAME = "linear"
@@ -32,9 +31,9 @@ def test_a_network_of_ones_own_is_trained_saved_and_played(tmp_path: Path, monke
     changes = {"policy": {"network": NAME, "width": 16}, "pretrain": {"num_steps": 4, "steps_per_validation": 2, "batch_size": 8}}
     given = Settings.model_validate(settings(num_steps=2).model_dump() | changes)
     with pytest.raises(PlainError, match=r"grpo/policy/networks/linear\.py"):
-        preflight._network(given)
+        kind.check(given)
     monkeypatch.setattr(networks, "__path__", [*networks.__path__, str(tmp_path / "networks")])
-    assert NAME in preflight._network(given)
+    assert NAME in kind.check(given)
     prepare(tmp_path / "inputs")
     pretrain.body(work_in(tmp_path / "pretrained", given, inputs={"join_boards": tmp_path / "inputs" / "boards"}))
     inputs = tmp_path / "both"

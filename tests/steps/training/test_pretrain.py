@@ -49,8 +49,8 @@ def pretrained(boards: Path, place: Path, given: Settings) -> tuple[Path, Listen
     """Return the step's output, and what it told."""
     place.mkdir(exist_ok=True)
     told = Listener()
-    work = work_in(place / "output", declared(given, STEP.reads), inputs={"join_boards": boards}, listeners=(told,))
-    import_module(STEP.module_for(given.policy.kind)).body(work)
+    work = work_in(place / "output", declared(given, STEP.reads_for(given.policy.kind)), inputs={"join_boards": boards}, listeners=(told,))
+    import_module(STEP.variant(given.policy.kind).module).body(work)
     return place / "output", told
 
 

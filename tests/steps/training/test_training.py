@@ -28,8 +28,8 @@ from grpo.language.model.policy import LanguagePolicy
 from grpo.match.regret import heldout_metrics
 from grpo.metrics.records import Record
 from grpo.policy.checkpoints import checkpoint_folders, checkpoint_step, load_checkpoint
-from grpo.policy.files import LANGUAGE, NETWORK
 from grpo.policy.policy import NetworkPolicy
+from grpo.settings.kinds import LANGUAGE, NETWORK
 from grpo.train.states import DatasetStates, States
 from grpo.train.trainer import AnyTrainer, Trainer
 from steps.common.dataset import read_boards

@@ -1,0 +1,56 @@
+"""The functions of a language model that `grpo.settings.kinds` names."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import chess
+import numpy as np
+import torch
+
+from grpo.base.files import file_hashes, sha256_json
+from grpo.language.model.loading import LanguageModelError, hub_commit
+from grpo.settings.language import SMALL, model_folder
+from grpo.settings.tree import Settings
+
+_MODEL_FILE: Final = "config.json"
+
+
+def check(settings: Settings) -> str:
+    """Return where the initial model comes from; `pretrain` asks the hub itself. Raises LanguageModelError for a folder without a model."""
+    model = settings.language.model
+    folder = model_folder(model)
+    if folder is None:
+        return "small, built in" if model == SMALL else f"{model} of the hub, downloaded by `pretrain` unless it is cached"
+    if not (folder / _MODEL_FILE).is_file():
+        lack = f"has no {_MODEL_FILE}" if folder.is_dir() else "is not an existing folder"
+        remedy = "give a folder that transformers' `save_pretrained` wrote, the name of a model on the hub, or small"
+        raise LanguageModelError(f"language.model = {model!r} {lack}; {remedy}")
+    return f"the folder {folder}"
+
+
+def start_hashes(settings: Settings) -> dict[str, str]:
+    """Return the hash of the initial model: of the files of a folder, or the hub's commit, which shows that the hub's model has changed.
+
+    Raises LanguageModelError when neither the hub nor its cache has the model.
+    """
+    model = settings.language.model
+    if model == SMALL:
+        return {}
+    folder = model_folder(model)
+    return {"model": hub_commit(settings.language) if folder is None else sha256_json(file_hashes(folder))}
+
+
+def load_ranker(folder: Path, device: torch.device) -> Callable[[chess.Board], tuple[list[str], list[float]]]:
+    """Return a function that gives the move of the best answer in UCI, without a probability; no move if the answers name no legal move."""
+    from grpo.language.generate.player import AnswerGenerator, moves_with_retries  # Transformers takes seconds to import.
+    from grpo.language.model.policy import LanguagePolicy
+
+    policy = LanguagePolicy.load(folder, device)
+    generator = AnswerGenerator(policy, policy.config)
+
+    def ranked(board: chess.Board) -> tuple[list[str], list[float]]:
+        [reply] = moves_with_retries(generator, [board], temperature=None, streams=[np.random.default_rng(0)])
+        return ([] if reply.move is None else [reply.move.uci()]), []
+
+    return ranked

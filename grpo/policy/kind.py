@@ -1,0 +1,42 @@
+"""The functions of a network that `grpo.settings.kinds` names."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import chess
+import torch
+
+from grpo.board.actions import action_move
+from grpo.policy.distribution import PositionBatch
+from grpo.policy.files import IncompatibleError
+from grpo.policy.networks import is_network
+from grpo.policy.policy import NetworkPolicy
+from grpo.settings.tree import Settings
+
+
+def check(settings: Settings) -> str:
+    """Return the network's name. Raises IncompatibleError if there is no file for the name."""
+    name = settings.policy.network
+    if not is_network(name):
+        raise IncompatibleError(f"policy.network = {name!r}: put it into grpo/policy/networks/{name}.py")
+    return f"policy.network = {name!r}"
+
+
+def start_hashes(settings: Settings) -> dict[str, str]:  # noqa: ARG001
+    """Return an empty dict: a network begins with random weights of the seed."""
+    return {}
+
+
+def load_ranker(folder: Path, device: torch.device) -> Callable[[chess.Board], tuple[list[str], list[float]]]:
+    """Return a function that gives all legal moves of a board in UCI, the likeliest first, and their probabilities at T = 1."""
+    policy = NetworkPolicy.load(folder, device)
+
+    @torch.no_grad()
+    def ranked(board: chess.Board) -> tuple[list[str], list[float]]:
+        positions = PositionBatch.from_boards([board])
+        probabilities = policy.distribution(positions, temperature=1.0).probs[0].tolist()
+        moves = [action_move(index, board.turn).uci() for index in positions.action_ids[0].tolist()]
+        pairs = sorted(zip(moves, probabilities, strict=True), key=lambda pair: -pair[1])
+        return [move for move, _ in pairs], [probability for _, probability in pairs]
+
+    return ranked

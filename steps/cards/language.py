@@ -1,0 +1,51 @@
+"""The charts of a language model's cards: imitation and GRPO, and some prompts with their answers and graded rewards."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from grpo.metrics.table import REWARD_PARTS, TASKS
+from steps.cards.charts import Figure
+from steps.cards.page import CardPart, Seen, page_part
+from steps.cards.training import CRITICAL, HELDOUT_REGRET, by, with_parts
+from steps.names import ANSWERS
+
+
+def more_parts(seen: Seen) -> list[CardPart]:
+    """Return some prompts with their answers."""
+    return [page_part("answers", prompts=seen.read(ANSWERS), tasks=TASKS)]
+
+
+FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
+    "pretrain": (
+        Figure(
+            "loss per answer token",
+            ("language/clone_loss", *with_parts("language/clone_validation_loss", TASKS)),
+            "The weights with the best validation loss are saved.",
+        ),
+    ),
+    "finetune": (
+        Figure(
+            "reward of an answer",
+            (*with_parts("language/reward_mean", TASKS), "language/reward_trained"),
+            "Prompts differ from step to step: a rise without lower held-out regret is not strength.",
+        ),
+        Figure("reward by part", by("language/reward", REWARD_PARTS), "Structure and parsing reward the format only, not chess."),
+        Figure(
+            "parse rate",
+            with_parts("language/parse_rate", TASKS),
+            "It must not fall: if the model forgets the format, stop the run or raise the KL coefficient.",
+        ),
+        Figure(
+            "entropy of an answer at T = 1",
+            with_parts("language/entropy", TASKS),
+            "Sum over an answer's tokens. If it stays below the red line, GRPO recovers or stops.",
+            (CRITICAL,),
+        ),
+        Figure(
+            "KL to the reference, per answer",
+            (*with_parts("language/kl_reference", TASKS), "language/kl_max"),
+            "0 at the first step, before any update; otherwise sampling and scoring differ.",
+        ),
+        HELDOUT_REGRET,
+    ),
+}

@@ -1,0 +1,59 @@
+"""The charts of a network's cards: imitation, and GRPO with its controllers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from grpo.board.phases import PHASES
+from grpo.metrics.shared import TERMS
+from steps.cards.charts import Figure
+from steps.cards.page import CardPart, Seen
+from steps.cards.training import CRITICAL, HEALTHY, HELDOUT_REGRET, NO_GAIN, by, with_parts
+
+
+def more_parts(seen: Seen) -> list[CardPart]:  # noqa: ARG001
+    """Return an empty list: the charts are all that a network's card has."""
+    return []
+
+
+FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
+    "pretrain": (
+        Figure("loss", ("imitation/train_loss", "imitation/validation_loss"), "The weights with the lowest validation loss are kept."),
+        Figure("accuracy on validation boards", ("imitation/top1", "imitation/top5")),
+        Figure("entropy at T = 1", ("imitation/entropy",), "GRPO starts from this entropy."),
+    ),
+    "finetune": (
+        Figure(
+            "reward gain over the reference",
+            ("grpo/reward_gain",),
+            "Mean reward less the reference's on the same training states: without lower held-out regret it is not strength.",
+            (NO_GAIN,),
+        ),
+        HELDOUT_REGRET,
+        Figure(
+            "entropy by phase at T = 1",
+            (*with_parts("grpo/entropy", PHASES), "grpo/log_num_legal"),
+            "If entropy stays below the red line, GRPO recovers or stops. It cannot exceed the logarithm of the number of legal moves.",
+            (HEALTHY, CRITICAL),
+        ),
+        Figure(
+            "KL to the reference",
+            ("grpo/kl_reference", "grpo/kl_from_reference"),
+            "Begins at 0. If it levels off while the reward is flat, see kl_trap in the diagnosis.",
+        ),
+        Figure(
+            "clipped moves",
+            ("grpo/clip_fraction", "grpo/clip_low_fraction", "grpo/clip_high_fraction"),
+            "A large fraction means that steps are too large for their rollout.",
+        ),
+        Figure(
+            "gradient budget (fractions of the logit gradient)",
+            by("grpo/logit_share", TERMS),
+            "If the reward's fraction (policy) is tiny, training follows the regularisers.",
+        ),
+        Figure("zero-variance groups", ("grpo/zero_variance_groups",), "Groups in which all moves have equal rewards; they teach nothing."),
+        Figure(
+            "entropy and KL coefficients",
+            ("control/entropy_coefficient", "control/kl_coefficient", "control/recovery_coefficient"),
+        ),
+    ),
+}
