@@ -17,16 +17,16 @@ DOCS: Final = Path(__file__).parents[1] / "docs"
 PRINTED: Final = "Printed by `python -m infra.pages`."
 _CONFIGURATION: Final = f"""# Configuration
 
-{PRINTED} A settings file is TOML and names only what differs from its preset,
-which is a file of `grpo/settings/presets` (`preset = "smoke"`; `laptop`, the defaults below, if none is
-named). `make run CONFIG=my.toml` or `make run CONFIG=smoke SET="seed=7"` reads it. The classes in
-`grpo/settings` have ranges and full meanings. [Language models](language.md#defaults) have other defaults.
-Facts of the machine are [environment variables](commands.md#variables).
+{PRINTED} A settings file is TOML and names only what differs from its
+preset: `preset = "smoke"` is a file of `grpo/settings/presets`. Without it the preset is `laptop`, the
+defaults below. `make run CONFIG=my.toml` or `make run CONFIG=smoke SET="seed=7"` reads it. The classes
+in `grpo/settings` have ranges and full meanings. [Language models](language.md#defaults) have other
+defaults. Facts of the machine are [environment variables](commands.md#variables).
 """
 _METRICS: Final = f"""# Metrics
 
-{PRINTED} A row also stands for the same metric by phase, term, pair of terms or task
-(`grpo/entropy/endgame`), and for the ends of its interval (`_low`, `_high`).
+{PRINTED} A row also stands for the same metric by phase, term, pair of
+terms or task (`grpo/entropy/endgame`), and for the ends of its interval (`_low`, `_high`).
 """
 _MESSAGES: Final = "troubleshooting.md"
 _AWS: Final = "aws.md"
